@@ -1,0 +1,67 @@
+"""The command line: one module a verb, loaded when its verb is called, so that ``picstore --help`` is instant."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from picstore import __version__
+from picstore.errors import PicstoreError
+
+# verb: what `picstore --help` says of it; the module of that name holds its command, `command`
+_VERBS = {
+    "convert": "Turn a folder, list or tars of images into a data set.",
+    "info": "Say what a data set holds and how well it is shuffled.",
+    "shuffle": "Write a shuffled copy of a data set.",
+    "verify": "Read a whole data set and report every damaged place.",
+}
+
+_EPILOG = (
+    "Exit codes: 0 done; 1 failure; 2 wrong usage; 3 damage found, or more inputs failed than --max-errors; "
+    "4 something needed is not installed."
+)
+
+
+class _Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"picstore.cli.{cmd_name}").command
+        command.epilog = _EPILOG
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, _VERBS[verb]) for verb in self.list_commands(ctx)])
+
+
+@click.group(cls=_Verbs, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="picstore")
+def program() -> None:
+    """Image data sets for training: convert, shuffle, verify, and stream augmented batches."""
+
+
+def main() -> None:
+    """Entry point of the ``picstore`` command: errors become one line on stderr and an exit code."""
+    try:
+        program.main(prog_name="picstore", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("picstore: interrupted", err=True)
+        sys.exit(130)
+    except PicstoreError as error:
+        click.echo(f"picstore: {error}", err=True)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"picstore: {place}{error.strerror or error}", err=True)
+        sys.exit(1)

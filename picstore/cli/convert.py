@@ -1,0 +1,149 @@
+"""``picstore convert``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from picstore.cli import options
+from picstore.errors import TooManyFailures, UsageError
+
+if TYPE_CHECKING:
+    from picstore.prepare.convert import Converted
+    from picstore.prepare.settings import EncodeSettings
+
+_SHOWN_REASONS = 8
+
+
+class _Colour(click.ParamType):
+    name = "colour"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int, int]:
+        text = str(value).removeprefix("#")
+        try:
+            red, green, blue = bytes.fromhex(text)
+        except ValueError:
+            self.fail(f"{value!r} is not a colour; write ffffff", param, ctx)
+        return red, green, blue
+
+
+@click.command("convert")
+@click.argument("source", metavar="SRC", type=options.PATH)
+@click.argument("destination", metavar="DST", type=options.PATH)
+@click.option(
+    "--source",
+    "kind",
+    type=click.Choice(["auto", "folder", "list", "imagenet"]),
+    default="auto",
+    show_default=True,
+    help="What SRC is: a folder with a sub-folder a class; a file of lines `path label`; a folder of one tar a synset.",
+)
+@click.option("--root", type=options.PATH, help="Where the paths of a list begin.  [default: where the list lies]")
+@click.option("--synsets", type=options.PATH, help="File that names the synsets in the order of labels, for imagenet.")
+@click.option("--resize", metavar="SIZE", help="shorter:256, longer:512 or 256x256.  [default: sizes stay]")
+@click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True, help="Of the JPEGs.")
+@click.option("--subsampling", type=click.Choice(["420", "422", "444"]), default="420", show_default=True)
+@click.option("--background", type=_Colour(), default="ffffff", show_default=True, help="Behind transparent images.")
+@click.option("--max-pixels", type=click.IntRange(1), default=1 << 28, show_default=True, help="Refuse larger images.")
+@click.option("--reencode", is_flag=True, help="Encode anew what could be kept without loss (for now all is).")
+@click.option("--encoder", type=click.Choice(["turbo"]), default="turbo", show_default=True)
+@click.option("--streams", type=click.IntRange(1, 9999), default=16, show_default=True, help="Sub-directories.")
+@click.option("--file-size", type=options.Bytes(), default="256MiB", show_default=True, help="At most, about.")
+@click.option("--container-size", type=options.Bytes(), default="8MiB", show_default=True, help="Unit of reading.")
+@options.seed
+@options.workers
+@options.engine
+@click.option("--resume", is_flag=True, help="Go on with a conversion that was interrupted.")
+@click.option(
+    "--max-errors",
+    type=options.Share(),
+    default="1%",
+    show_default=True,
+    help="Exit with code 3 if more inputs failed; the data set is finished all the same.",
+)
+@options.as_json
+def command(
+    source: Path,
+    destination: Path,
+    max_errors: Callable[[int], float],
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Turn the images of SRC, of any format, into a picstore data set in DST.
+
+    Each becomes a baseline JPEG with restart markers. What becomes of each input stands in DST/ledger.jsonl; one that
+    cannot be read is left out and does not stop the others.
+    """
+    from picstore.cli.progress import Bar
+    from picstore.prepare.convert import convert
+    from picstore.prepare.engine import default_workers
+    from picstore.prepare.job import Shape
+    from picstore.prepare.source import open_source
+
+    started = time.monotonic()
+    encode = _encode_settings(settings)
+    shape = Shape(**{name: settings[name] for name in ("streams", "file_size", "container_size", "seed")})
+    listing = open_source(source, kind=settings["kind"], root=settings["root"], synsets=settings["synsets"])
+    if listing.ignored:
+        click.echo(f"{listing.ignored} files directly in {source} are in no class folder: left out", err=True)
+    with Bar("convert") as bar:
+        converted = convert(
+            listing,
+            destination,
+            encode=encode,
+            shape=shape,
+            workers=settings["workers"] or default_workers(),
+            resume=settings["resume"],
+            progress=bar,
+        )
+    _print(converted, destination, time.monotonic() - started, as_json)
+    failed, limit = converted.tally.failed, max_errors(converted.tally.inputs)
+    if failed > limit:
+        raise TooManyFailures(
+            f"{failed} of {converted.tally.inputs} inputs failed, more than --max-errors allows; "
+            f"{destination} is finished, see {destination / 'ledger.jsonl'}"
+        )
+
+
+def _encode_settings(settings: dict[str, Any]) -> EncodeSettings:
+    from picstore.prepare.settings import EncodeSettings, Size
+
+    if not 4096 <= settings["container_size"] <= settings["file_size"]:
+        raise UsageError("--container-size must be at least 4KiB and at most --file-size")
+    resize = None if settings["resize"] is None else Size.parse(settings["resize"])
+    names = ("quality", "subsampling", "background", "max_pixels")
+    return EncodeSettings(resize=resize, **{name: settings[name] for name in names})
+
+
+def _print(converted: Converted, destination: Path, seconds: float, as_json: bool) -> None:
+    manifest, tally = converted.manifest, converted.tally
+    if as_json:
+        result = {
+            "dataset": str(destination),
+            "uuid": manifest.uuid,
+            "inputs": tally.inputs,
+            "images": manifest.images,
+            "bytes": manifest.bytes,
+            "seconds": round(seconds, 3),
+            "status": dict(tally.status),
+            "reasons": [
+                {"status": status, "reason": reason, "count": count}
+                for (status, reason), count in tally.reasons.most_common()
+            ],
+        }
+        click.echo(json.dumps(result))
+        return
+    click.echo(
+        f"{destination}: {manifest.images:,} images of {len(manifest.classes)} classes, "
+        f"{manifest.bytes / 1e6:,.1f} MB, {seconds:.1f} s ({tally.inputs / max(seconds, 1e-9):,.0f} images/s)"
+    )
+    for (status, reason), count in tally.reasons.most_common(_SHOWN_REASONS):
+        click.echo(f"  {count:>9,} {status}: {reason}")
+    others = len(tally.reasons) - _SHOWN_REASONS
+    if others > 0:
+        click.echo(f"  and {others} other reasons, see {destination / 'ledger.jsonl'}")

@@ -1,0 +1,79 @@
+"""``picstore info``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from picstore.cli import options
+
+if TYPE_CHECKING:
+    from picstore.storage.dataset import Dataset
+
+
+@click.command("info")
+@click.argument("dataset", metavar="DATASET", type=options.PATH)
+@options.as_json
+def command(dataset: Path, as_json: bool) -> None:
+    """Say what DATASET holds, how it was made, and how well it is shuffled."""
+    from picstore.storage.dataset import Dataset
+
+    facts = _facts(Dataset(dataset))
+    click.echo(json.dumps(facts) if as_json else _text(dataset, facts))
+
+
+def _facts(dataset: Dataset) -> dict[str, Any]:
+    from picstore.storage.layout import FORMAT_VERSION
+    from picstore.storage.statistics import order_statistics
+
+    manifest = dataset.manifest
+    order = order_statistics(dataset)
+    return {
+        "format_version": FORMAT_VERSION,
+        "uuid": manifest.uuid,
+        "images": manifest.images,
+        "bytes": manifest.bytes,
+        "streams": manifest.streams,
+        "files": len(manifest.files),
+        "containers": manifest.containers,
+        "container_size": manifest.container_size,
+        "classes": list(manifest.classes),
+        "attachments": list(manifest.attachments),
+        "encode": manifest.encode,
+        "provenance": manifest.provenance,
+        "shuffle": manifest.shuffle[-1] if manifest.shuffle else None,
+        "shuffle_history": list(manifest.shuffle),
+        "order": None if order is None else asdict(order),
+    }
+
+
+def _text(dataset: Path, facts: dict[str, Any]) -> str:
+    lines = [
+        f"{dataset}: picstore data set, format {facts['format_version']}, uuid {facts['uuid']}",
+        f"  images      {facts['images']:,}, {facts['bytes'] / 1e6:,.1f} MB",
+        f"  classes     {len(facts['classes']):,}" + _few(facts["classes"]),
+        f"  layout      {facts['streams']} streams, {facts['files']:,} files, {facts['containers']:,} containers",
+    ]
+    if encode := facts["encode"]:
+        size = encode["resize"] or "as the source"
+        lines.append(f"  encoding    quality {encode['quality']}, {encode['subsampling']}, size {size}")
+    source = facts["provenance"]
+    lines.append(f"  made        by picstore {source.get('picstore')} from {source.get('source')}")
+    event = facts["shuffle"]
+    lines.append("  shuffled    " + (f"{event['method']}, seed {event['seed']}" if event else "no"))
+    if order := facts["order"]:
+        lines.append(
+            f"  order       correlation with the input {order['correlation']:+.3f}; neighbours of one class "
+            f"{order['same_class_neighbours']:.1%}, {order['expected_same_class_neighbours']:.1%} in a random order"
+        )
+    return "\n".join(lines)
+
+
+def _few(names: list[str], count: int = 4) -> str:
+    if not names:
+        return ""
+    return ": " + ", ".join(names[:count]) + (", …" if len(names) > count else "")

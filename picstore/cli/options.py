@@ -1,0 +1,71 @@
+"""Option types and options that several verbs share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path)
+
+_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+class Bytes(click.ParamType):
+    """A size in bytes: ``8MiB``, ``512KiB``, ``1GiB`` or a plain number."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(value))
+        if match is None or match[2].upper() not in _UNITS:
+            self.fail(f"{value!r} is not a size; write 8MiB, 512KiB or a number of bytes", param, ctx)
+        return int(match[1]) * _UNITS[match[2].upper()]
+
+
+class Share(click.ParamType):
+    """A number of inputs, or a share of them: ``10`` or ``1%``. Converts to a function of how many there are."""
+
+    name = "number or %"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Callable[[int], float]:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(value).strip())
+        if match is None or (not match[2] and "." in match[1]):
+            self.fail(f"{value!r} is neither a number of inputs nor a share such as 1%", param, ctx)
+        limit = float(match[1])
+        return (lambda inputs: inputs * limit / 100) if match[2] else (lambda _: limit)
+
+
+def workers(function: F) -> F:
+    """``--workers``: None stands for one a core."""
+    return click.option("--workers", type=click.IntRange(min=1), help="Processes.  [default: one a core]")(function)
+
+
+def as_json(function: F) -> F:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(function)
+
+
+def seed(function: F) -> F:
+    """``--seed``."""
+    return click.option(
+        "--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Of the permutations."
+    )(function)
+
+
+def engine(function: F) -> F:
+    """``--engine``."""
+    return click.option(
+        "--engine",
+        type=click.Choice(["local"]),
+        default="local",
+        show_default=True,
+        expose_value=False,
+        help="Where the work runs.",
+    )(function)

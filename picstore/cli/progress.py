@@ -1,0 +1,43 @@
+"""A progress bar on stderr; plain and silent where stderr is no terminal."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Bar:
+    """Shows how many inputs of how many are done, the rate, and the time that is left."""
+
+    def __init__(self, verb: str, *, unit: str = "images/s") -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn(verb),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]} " + unit),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task(verb, total=None, rate="")
+
+    def begin(self, total: int, done: int) -> None:
+        self._progress.update(self._task, total=total, completed=done)
+
+    def advance(self, count: int) -> None:
+        self._progress.advance(self._task, count)
+        speed = self._progress.tasks[0].speed
+        self._progress.update(self._task, rate=f"{speed:,.0f}" if speed else "")
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()

@@ -1,0 +1,42 @@
+"""``picstore shuffle``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from picstore.cli import options
+
+
+@click.command("shuffle")
+@click.argument("source", metavar="SRC", type=options.PATH)
+@click.argument("destination", metavar="DST", type=options.PATH)
+@click.option(
+    "--method",
+    type=click.Choice(["transpose", "uniform"]),
+    default="transpose",
+    show_default=True,
+    help="transpose: permute each file, transpose streams × files; one read, one write. "
+    "uniform: every order equally likely; two reads, two writes.",
+)
+@options.seed
+@options.workers
+@options.engine
+@options.as_json
+def command(source: Path, destination: Path, method: str, seed: int, workers: int | None, as_json: bool) -> None:
+    """Write a shuffled copy of the data set SRC to DST. Each worker holds one file in memory."""
+    from picstore.cli.progress import Bar
+    from picstore.prepare.engine import default_workers
+    from picstore.prepare.shuffle import shuffle
+
+    with Bar("shuffle") as bar:
+        manifest = shuffle(
+            source, destination, seed=seed, method=method, workers=workers or default_workers(), progress=bar
+        )
+    if as_json:
+        result = {"dataset": str(destination), "uuid": manifest.uuid, "images": manifest.images}
+        click.echo(json.dumps({**result, "shuffle": manifest.shuffle[-1]}))
+    else:
+        click.echo(f"{destination}: {manifest.images:,} images shuffled ({method}, seed {seed})")

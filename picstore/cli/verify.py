@@ -1,0 +1,45 @@
+"""``picstore verify``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from picstore.cli import options
+
+_DAMAGE_FOUND = 3
+
+
+@click.command("verify")
+@click.argument("dataset", metavar="DATASET", type=options.PATH)
+@click.option("--decode", is_flag=True, help="Also decode every image and compare it with the index.")
+@options.workers
+@options.as_json
+@click.pass_context
+def command(context: click.Context, dataset: Path, decode: bool, workers: int | None, as_json: bool) -> None:
+    """Read the whole of DATASET, check every checksum, and report every damaged place.
+
+    Exit code 3 if there is one.
+    """
+    from picstore.cli.progress import Bar
+    from picstore.prepare.engine import default_workers
+    from picstore.prepare.verify import verify
+
+    with Bar("verify") as bar:
+        manifest, findings = verify(dataset, decode=decode, workers=workers or default_workers(), progress=bar)
+    lost = sum(finding.records_lost for finding in findings)
+    if as_json:
+        result = {"dataset": str(dataset), "images": manifest.images, "ok": not findings, "records_lost": lost}
+        click.echo(json.dumps({**result, "damage": [asdict(finding) for finding in findings]}))
+    else:
+        for finding in findings:
+            click.echo(
+                f"{finding.file} at byte {finding.offset}: {finding.problem} ({finding.records_lost} records lost)"
+            )
+        state = f"{len(findings)} damaged places, {lost:,} records lost" if findings else "no damage"
+        click.echo(f"{dataset}: {manifest.images:,} images in {len(manifest.files):,} files, {state}")
+    if findings:
+        context.exit(_DAMAGE_FOUND)

@@ -1,0 +1,96 @@
+"""Every error that picstore raises on purpose, and the exit code that the command line gives it.
+
+    PicstoreError                1  something failed
+      UsageError                 2  arguments that cannot be right, alone or together
+      MissingDependency          4  a library that this needs is not installed
+      NotADataset                1  a place that holds no picstore data set
+        Unfinished               1  a conversion or shuffle that has not ended
+      UnsupportedVersion         1  a data set of a format this picstore does not know
+      Damage                     3  bytes at rest that are not what docs/format.md says
+        Truncated                3  bytes are missing at the end
+        Corrupt                  3  bytes are there and wrong
+        TooLarge                 3  a length beyond what the format allows
+      ImageError                 1  one image that cannot become a training JPEG, or cannot be decoded
+        NotTranscodable          1  a JPEG to which restart markers cannot be added losslessly
+      TooManyFailures            3  more inputs failed than --max-errors allows
+
+Errors of other libraries are translated where they arise, with ``from``.
+"""
+
+from __future__ import annotations
+
+
+class PicstoreError(Exception):
+    """Root of the tree. The message says what, where and what to do, in one line."""
+
+    exit_code = 1
+
+
+class UsageError(PicstoreError):
+    """Arguments that cannot be right, alone or together."""
+
+    exit_code = 2
+
+
+class MissingDependency(PicstoreError):
+    """A library that this needs is not installed; the message holds the command that installs it."""
+
+    exit_code = 4
+
+
+class NotADataset(PicstoreError):
+    """The place is missing, is no directory, or holds something that is not a picstore data set."""
+
+
+class Unfinished(NotADataset):
+    """The directory holds a conversion or shuffle that has not ended, so it has no manifest yet."""
+
+
+class UnsupportedVersion(PicstoreError):
+    """The data set has a format version that this picstore does not know."""
+
+
+class Damage(PicstoreError):
+    """Bytes at rest are not what docs/format.md says.
+
+    Attributes:
+        place: the file, as it is named in messages.
+        offset: byte offset in that file at which the damage was found.
+    """
+
+    exit_code = 3
+
+    def __init__(self, what: str, place: str, offset: int = 0) -> None:
+        super().__init__(what, place, offset)
+        self.what = what
+        self.place = place
+        self.offset = offset
+
+    def __str__(self) -> str:
+        return f"{self.place} at byte {self.offset}: {self.what}"
+
+
+class Truncated(Damage):
+    """Bytes are missing at the end of a file: an interrupted copy, a full disk."""
+
+
+class Corrupt(Damage):
+    """Bytes are there and wrong: a checksum, a magic number or a field does not hold."""
+
+
+class TooLarge(Damage):
+    """A length field lies beyond the format's limit; nothing was allocated for it."""
+
+
+class ImageError(PicstoreError):
+    """One image cannot become a training JPEG, or cannot be decoded; the message is the ledger's reason."""
+
+
+class NotTranscodable(ImageError):
+    """Restart markers cannot be added to this JPEG without loss; the message names the reason."""
+
+
+class TooManyFailures(PicstoreError):
+    """The conversion ended, and more inputs failed than ``--max-errors`` allows."""
+
+    exit_code = 3

@@ -1,0 +1,152 @@
+"""The headers of a JPEG, from SOI to the first byte of entropy-coded data (ITU-T T.81, annex B)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from picstore.errors import ImageError
+
+SOI, EOI, SOS, DRI = 0xD8, 0xD9, 0xDA, 0xDD
+RST0, RST7 = 0xD0, 0xD7
+# Table B.1: every SOFn; DHT (C4), JPG (C8) and DAC (CC) share the range and are no frames.
+_FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
+_PROCESSES = {0: "baseline", 1: "extended", 2: "progressive", 3: "lossless"}
+_SAMPLINGS = {(1, 1): "444", (2, 1): "422", (1, 2): "440", (2, 2): "420"}
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One component of the frame: its identifier and sampling factors (T.81, B.2.2)."""
+
+    id: int
+    horizontal: int
+    vertical: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the headers of a JPEG tell.
+
+    Attributes:
+        process: ``"baseline"``, ``"extended"``, ``"progressive"``, ``"lossless"`` or ``"SOF<n>"``.
+        width, height: pixels.
+        components: in the frame's order.
+        scan_components: how many of them the first scan holds.
+        restart_interval: MCUs, 0 for none (T.81, B.2.4.4).
+        length: bytes up to the entropy-coded data of the first scan.
+    """
+
+    process: str
+    precision: int
+    width: int
+    height: int
+    components: tuple[Component, ...]
+    scan_components: int
+    restart_interval: int
+    length: int
+
+    @property
+    def sampling(self) -> str:
+        """``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"``, or ``""`` for any other."""
+        if len(self.components) == 1:
+            return "grey"
+        first, *others = self.components
+        if len(others) != 2 or any((c.horizontal, c.vertical) != (1, 1) for c in others):
+            return ""
+        return _SAMPLINGS.get((first.horizontal, first.vertical), "")
+
+    @property
+    def mcu_size(self) -> tuple[int, int]:
+        """Width and height of an MCU of an interleaved scan in pixels; a single component's is 8 × 8 (T.81, A.2)."""
+        if len(self.components) == 1:
+            return 8, 8
+        return 8 * max(c.horizontal for c in self.components), 8 * max(c.vertical for c in self.components)
+
+    @property
+    def mcus(self) -> tuple[int, int]:
+        """Columns and rows of MCUs."""
+        width, height = self.mcu_size
+        return -(-self.width // width), -(-self.height // height)
+
+
+def parse(jpeg: bytes | memoryview) -> Header:
+    """Read the headers of a JPEG.
+
+    Raises:
+        ImageError: this is no JPEG, or its headers break T.81; the message says where.
+    """
+    if len(jpeg) < 4 or jpeg[0] != 0xFF or jpeg[1] != SOI:
+        raise ImageError("not a JPEG: no SOI marker at its beginning")
+    at, interval, frame = 2, 0, None
+    while True:
+        marker, at = _next_marker(jpeg, at)
+        body = _segment(jpeg, at)
+        if marker in _FRAMES:
+            if frame is not None:
+                raise ImageError(f"two frame headers, the second at byte {at - 2}")
+            frame = _frame(body, _FRAMES[marker])
+        elif marker == DRI:
+            if len(body) != 2:
+                raise ImageError(f"the DRI segment at byte {at - 2} has {len(body)} bytes")
+            interval = int.from_bytes(body, "big")
+        elif marker == SOS:
+            if frame is None:
+                raise ImageError("a scan begins before any frame header")
+            if not body or len(body) != 4 + 2 * body[0]:
+                raise ImageError(f"the scan header at byte {at - 2} has a wrong length")
+            process, precision, width, height, components = frame
+            return Header(
+                process=process,
+                precision=precision,
+                width=width,
+                height=height,
+                components=components,
+                scan_components=body[0],
+                restart_interval=interval,
+                length=at + 2 + len(body),
+            )
+        at += 2 + len(body)
+
+
+def _next_marker(jpeg: bytes | memoryview, at: int) -> tuple[int, int]:
+    """The marker at ``at`` and the byte after it; fill bytes before it are skipped (T.81, B.1.1.2)."""
+    first = at
+    while at < len(jpeg) and jpeg[at] == 0xFF:
+        at += 1
+    if at >= len(jpeg):
+        raise ImageError(f"the headers are cut off at byte {at}")
+    marker = jpeg[at]
+    if at == first or marker == 0x00:
+        raise ImageError(f"no marker at byte {first}")
+    if marker in (SOI, EOI) or RST0 <= marker <= RST7:
+        raise ImageError(f"marker FF{marker:02X} at byte {at - 1}, before any scan")
+    return marker, at + 1
+
+
+def _segment(jpeg: bytes | memoryview, at: int) -> bytes:
+    """The body of the marker segment whose length field is at ``at``."""
+    length = int.from_bytes(jpeg[at : at + 2], "big")
+    if at + 2 > len(jpeg) or at + length > len(jpeg):
+        raise ImageError(f"the headers are cut off at byte {len(jpeg)}")
+    if length < 2:
+        raise ImageError(f"a marker segment at byte {at} has length {length}")
+    return bytes(jpeg[at + 2 : at + length])
+
+
+def _frame(body: bytes, process: int) -> tuple[str, int, int, int, tuple[Component, ...]]:
+    if len(body) < 6 or len(body) != 6 + 3 * body[5]:
+        raise ImageError("the frame header has a wrong length")
+    precision, height, width, count = struct.unpack_from(">BHHB", body)
+    if height == 0:
+        raise ImageError("the height comes in a DNL marker, after the first scan")
+    if width == 0 or count == 0:
+        raise ImageError("the frame has no columns or no components")
+    components = []
+    for k in range(count):
+        identifier, sampling = body[6 + 3 * k], body[7 + 3 * k]
+        horizontal, vertical = sampling >> 4, sampling & 15
+        if not (1 <= horizontal <= 4 and 1 <= vertical <= 4):
+            raise ImageError(f"component {identifier} has sampling factors {horizontal} × {vertical}")
+        components.append(Component(identifier, horizontal, vertical))
+    return _PROCESSES.get(process, f"SOF{process}"), precision, width, height, tuple(components)

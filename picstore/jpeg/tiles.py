@@ -1,0 +1,42 @@
+"""Tiles: how many MCUs stand between two restart markers, so that a crop can be cut along them."""
+
+from __future__ import annotations
+
+TILE_WIDTH = 64  # pixels; docs/design.md has the sizes and speeds of 1 MCU to one row behind this figure
+
+
+def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
+    """Width and height of an MCU in pixels (ITU-T T.81, A.2).
+
+    Args:
+        components: 1 (grey: an MCU is one 8 × 8 block, A.2.2) or 3.
+        subsampling: ``"444"``, ``"422"``, ``"440"`` or ``"420"``; ignored for grey.
+    """
+    if components == 1:
+        return 8, 8
+    return {"444": (8, 8), "422": (16, 8), "440": (8, 16), "420": (16, 16)}[subsampling]
+
+
+def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WIDTH) -> int:
+    """MCUs between restart markers: the divisor of ``columns`` whose tile is nearest to ``tile_width``.
+
+    A divisor, because the interval counts on across the ends of rows (T.81, B.2.4.4): only then does every row begin
+    a segment and do the tiles form a grid. Nearest by ratio; of two equally near the smaller, which cuts closer.
+
+    Args:
+        columns: MCUs in a row of the image.
+        mcu_width: pixels.
+        tile_width: pixels wished for.
+    """
+    best = columns
+    best_ratio = _ratio(columns * mcu_width, tile_width)
+    for interval in range(min(columns, 8 * tile_width // mcu_width), 0, -1):
+        if columns % interval == 0:
+            ratio = _ratio(interval * mcu_width, tile_width)
+            if ratio <= best_ratio:
+                best, best_ratio = interval, ratio
+    return best
+
+
+def _ratio(a: int, b: int) -> float:
+    return max(a / b, b / a)

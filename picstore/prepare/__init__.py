@@ -1,0 +1,1 @@
+"""Before training: source → reencode → pack → shuffle. No torch."""

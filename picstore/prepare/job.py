@@ -1,0 +1,128 @@
+"""A job: what a conversion is to do, cut into rows; on disk it is what makes a conversion resumable."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from picstore.errors import NotADataset, Unfinished, UsageError
+from picstore.storage.layout import ALIGNMENT, MAX_CONTAINER
+from picstore.storage.location import MANIFEST, PARTIAL, UNFINISHED, write_whole
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+WISHED_ROWS = 256  # enough for every core of a large machine, and for a short tail, where the data allows it
+SMALLEST_FILE = 512 * KIB  # bytes; below, headers and alignment would show (6 KiB a file, 1 %)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The geometry of a data set.
+
+    Attributes:
+        streams: files are spread over so many sub-directories.
+        file_size: bytes that a file should not exceed by much: one is shuffled in memory.
+        container_size: bytes of the unit of reading and checking.
+        seed: of the permutations that deal records to streams.
+    """
+
+    streams: int = 16
+    file_size: int = 256 * MIB
+    container_size: int = 8 * MIB
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.streams <= 9999:
+            raise UsageError(f"{self.streams} streams; 1 to 9999 are possible")
+        if not ALIGNMENT <= self.container_size <= MAX_CONTAINER:
+            raise UsageError(f"a container of {self.container_size} bytes; 4KiB to 1GiB are possible")
+        if self.file_size < self.container_size:
+            raise UsageError(f"a file of {self.file_size} bytes cannot hold a container of {self.container_size}")
+        if not 0 <= self.seed < 1 << 64:
+            raise UsageError(f"seed {self.seed}; 0 to 2**64 - 1 are possible")
+
+
+def count_rows(inputs: int, mean_bytes: float, shape: Shape) -> int:
+    """How many rows a list of inputs is cut into.
+
+    As many as keep files below ``file_size``; more, up to WISHED_ROWS, while files do not fall below SMALLEST_FILE.
+    """
+    total = inputs * mean_bytes
+    needed = -int(-total // (shape.streams * shape.file_size))
+    possible = int(total // (shape.streams * SMALLEST_FILE))
+    return max(1, min(inputs, max(needed, min(WISHED_ROWS, possible))))
+
+
+def row_slice(inputs: int, rows: int, row: int) -> range:
+    """The ids of one row: contiguous, and rows differ by at most one."""
+    return range(row * inputs // rows, (row + 1) * inputs // rows)
+
+
+def begin(root: Path, job: dict[str, Any], *, resume: bool) -> dict[str, Any]:
+    """Claim a directory for a job and remember it there; returns the job as it was first begun.
+
+    ``job["rows"]`` may be missing when resuming: it is taken from the first run.
+
+    Raises:
+        UsageError: the directory is finished, foreign, or was begun with other settings.
+        Unfinished: it was begun before, and ``resume`` is not given.
+    """
+    path = root / UNFINISHED / "job.json"
+    if (root / MANIFEST).exists():
+        raise UsageError(f"{root} is already a data set; choose another destination or remove it")
+    if path.exists():
+        if not resume:
+            raise Unfinished(f"{root} is an unfinished {job['verb']}; continue it with --resume, or remove it")
+        return _same_job(root, json.loads(path.read_bytes()), job)
+    if root.exists() and (not root.is_dir() or any(p.name != UNFINISHED for p in root.iterdir())):
+        raise NotADataset(f"{root} exists and is not a picstore data set; choose an empty destination")
+    return job
+
+
+def remember(root: Path, job: dict[str, Any]) -> None:
+    """Write the job down; from now on the directory is an unfinished data set."""
+    (root / UNFINISHED).mkdir(parents=True, exist_ok=True)
+    write_whole(root / UNFINISHED / "job.json", json.dumps(job, indent=1).encode())
+
+
+def _same_job(root: Path, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    for name, value in new.items():
+        if old.get(name) != value:
+            raise UsageError(
+                f"{root} was begun with {name} {old.get(name)!r}, now it is {value!r}; "
+                "resume with what it was begun with, or remove it"
+            )
+    return old
+
+
+@contextlib.contextmanager
+def lock(root: Path) -> Iterator[None]:
+    """Hold the directory while writing to it, so that two runs do not write the same files. Ends with the process."""
+    with (root / UNFINISHED / "job.json").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UsageError(f"{root} is being written by another process") from error
+        yield
+
+
+def sweep(root: Path) -> None:
+    """Remove half-written files that a killed run left."""
+    for path in root.glob(f"*/*{PARTIAL}"):
+        path.unlink()
+
+
+def end(root: Path) -> None:
+    """Forget the job: the manifest is written, the data set is finished."""
+    shutil.rmtree(root / UNFINISHED, ignore_errors=True)
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """A frozen dataclass of settings as JSON values."""
+    document: dict[str, Any] = json.loads(json.dumps(asdict(value)))
+    return document

@@ -1,0 +1,87 @@
+"""The ledger: one line an input, so that nothing is lost in silence.
+
+While a data set is being made, each finished row has a fragment in ``unfinished/``, written after all of the row's
+files and so the proof that the row is whole. At the end the fragments become ``ledger.jsonl``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from picstore.storage.location import LEDGER, PARTIAL, UNFINISHED, write_whole
+
+LOSSLESS, REENCODED, FAILED = "lossless", "reencoded", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What became of one input; ``reason`` says why it was re-encoded or why it failed."""
+
+    input: str
+    id: int
+    status: str
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts over ledger lines."""
+
+    status: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, line: Line) -> None:
+        self.status[line.status] += 1
+        self.reasons[line.status, line.reason] += 1
+
+    @property
+    def inputs(self) -> int:
+        return sum(self.status.values())
+
+    @property
+    def images(self) -> int:
+        return self.inputs - self.status[FAILED]
+
+    @property
+    def failed(self) -> int:
+        return self.status[FAILED]
+
+
+def fragment_path(root: Path, row: int) -> Path:
+    """Where the ledger of one row lies until the end."""
+    return root / UNFINISHED / f"row-{row:06d}.jsonl"
+
+
+def write_fragment(root: Path, row: int, lines: Sequence[Line]) -> None:
+    """Declare a row finished."""
+    write_whole(fragment_path(root, row), b"".join(_encode(line) for line in lines))
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """The lines of a ledger or of a fragment."""
+    with path.open("rb") as file:
+        for text in file:
+            yield Line(**json.loads(text))
+
+
+def merge(root: Path, rows: int) -> list[Tally]:
+    """Write ``ledger.jsonl`` out of the fragments; returns a tally a row."""
+    tallies = []
+    partial = root / (LEDGER + PARTIAL)
+    with partial.open("wb") as out:
+        for row in range(rows):
+            tally = Tally()
+            for line in read_lines(fragment_path(root, row)):
+                tally.add(line)
+                out.write(_encode(line))
+            tallies.append(tally)
+    partial.replace(root / LEDGER)
+    return tallies
+
+
+def _encode(line: Line) -> bytes:
+    return (json.dumps(asdict(line)) + "\n").encode()

@@ -1,0 +1,134 @@
+"""Making a data set from Python, image by image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from picstore import __version__
+from picstore.errors import UsageError
+from picstore.prepare import job
+from picstore.prepare.pack import RowWriter, make_record
+from picstore.prepare.reencode import reencode
+from picstore.prepare.settings import EncodeSettings, Size
+from picstore.storage.file import FileSummary
+from picstore.storage.manifest import finish
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from PIL import Image
+
+
+class Writer:
+    """Writes a new data set; leaving the ``with`` block without an error finishes it.
+
+    After an error the directory stays without a manifest, which no reader takes for a data set.
+
+    Args:
+        path: a directory that does not exist or is empty.
+        classes: names of the classes; a label then must be −1 or one of their positions.
+        attachments: names of further binary fields that records may have.
+        resize, quality, subsampling: as of ``picstore convert``.
+        shape: streams and sizes of files and containers.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        classes: Sequence[str] = (),
+        attachments: Sequence[str] = (),
+        resize: str | None = None,
+        quality: int = 90,
+        subsampling: str = "420",
+        shape: job.Shape | None = None,
+    ) -> None:
+        self._root = Path(path)
+        self._classes = tuple(classes)
+        self._fields = tuple(attachments)
+        size = None if resize is None else Size.parse(resize)
+        self._encode = EncodeSettings(resize=size, quality=quality, subsampling=subsampling)
+        self._shape = shape or job.Shape()
+        self._summaries: list[FileSummary] = []
+        self._rows = 0
+        self._count = 0
+        self._row: RowWriter | None = None
+        job.remember(self._root, job.begin(self._root, {"verb": "Writer", "picstore": __version__}, resume=False))
+
+    def add(
+        self,
+        image: bytes | Image.Image | npt.NDArray[np.uint8],
+        label: int = -1,
+        *,
+        extra: Any = None,
+        attachments: dict[str, bytes] | None = None,
+    ) -> int:
+        """Append an image and return its id, 0 for the first.
+
+        Args:
+            image: a file's bytes in any format that convert reads, a PIL image, or a uint8 array (H, W, 3) or (H, W).
+            label: −1 for unknown.
+            extra: anything that JSON can hold.
+            attachments: bytes by the names given to the constructor.
+
+        Raises:
+            ImageError: the image cannot become a training JPEG; nothing was added.
+            UsageError: label, extra or attachments are not possible; nothing was added.
+        """
+        if self._classes and not -1 <= label < len(self._classes):
+            raise UsageError(f"label {label} of {len(self._classes)} classes")
+        if unknown := set(attachments or ()) - set(self._fields):
+            raise UsageError(f"attachment {min(unknown)!r} was not declared; declared are {list(self._fields)}")
+        jpeg, _ = reencode(image, settings=self._encode)
+        record = make_record(jpeg, id=self._count, label=label, extra=extra, attachments=attachments)
+        if self._row is None:
+            self._row = RowWriter(
+                self._root,
+                row=self._rows,
+                streams=self._shape.streams,
+                container_size=self._shape.container_size,
+                seed=self._shape.seed,
+                fields=self._fields,
+            )
+        self._row.add(record)
+        self._count += 1
+        if self._row.bytes >= self._shape.streams * self._shape.file_size:
+            self._end_row()
+        return record.id
+
+    def _end_row(self) -> None:
+        if self._row is not None:
+            self._summaries += self._row.close()
+            self._rows += 1
+            self._row = None
+
+    def close(self) -> None:
+        """Finish the data set."""
+        self._end_row()
+        finish(
+            self._root,
+            self._summaries,
+            streams=self._shape.streams,
+            container_size=self._shape.container_size,
+            classes=self._classes,
+            attachments=self._fields,
+            encode=self._encode.to_json(),
+            provenance={"picstore": __version__, "source": "Writer", "inputs": self._count},
+        )
+        job.end(self._root)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif self._row is not None:
+            with self._row:
+                pass

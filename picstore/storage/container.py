@@ -1,0 +1,369 @@
+"""A container: many records in one checked, aligned block (docs/format.md, "Container").
+
+Damage is told apart to the record: every part has a CRC that one pass checks, and only when that fails are the CRCs of
+single entries and images used to tell the good records from the bad. Entries locate images from the beginning of the
+container, so even a container whose header is lost can be read when the file's footer says how many records it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from picstore.errors import Corrupt, Damage, Truncated, UsageError
+from picstore.storage.checksum import crc32c
+from picstore.storage.layout import (
+    ATTACHMENT,
+    ENTRY,
+    MAX_CONTAINER,
+    MAX_EXTRAS,
+    MAX_RECORDS,
+    SAMPLINGS,
+    SEALED,
+    SEGMENT,
+    ContainerHeader,
+    aligned,
+)
+from picstore.storage.record import NO_SEGMENTS, ImageInfo, Record
+
+Table: TypeAlias = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a container lies, as messages name it and its header repeats it."""
+
+    name: str
+    offset: int
+    stream: int = 0
+    file: int = 0
+    ordinal: int = 0
+
+
+def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:
+    """Upper bound of a container's bytes, padding included, with ``extras`` bytes that do not compress."""
+    entries = records * (ENTRY.itemsize + attachments * ATTACHMENT.itemsize)
+    frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's own bound on incompressible input
+    return aligned(SEALED + entries + segments * SEGMENT.itemsize + frame + payload)
+
+
+def pack(records: Sequence[Record], *, fields: Sequence[str] = (), place: Place) -> bytes:
+    """Serialise records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
+
+    Args:
+        records: at least one.
+        fields: names of the attachments, in the manifest's order; what a record lacks is stored as absent.
+        place: stream, file and ordinal go into the header.
+    """
+    extras = b"".join(record.extra_json for record in records)
+    frame = zstandard.ZstdCompressor(level=3).compress(extras) if extras else b""
+    segments = np.concatenate([record.info.segments for record in records])
+    count, width = len(records), len(fields)
+    payload_at = SEALED + count * (ENTRY.itemsize + width * ATTACHMENT.itemsize) + segments.nbytes + len(frame)
+    index, table, blobs = _index(records, fields, payload_at)
+    payload = b"".join(blobs)
+    header = ContainerHeader(
+        attachments=width,
+        reserved=0,
+        records=count,
+        size=aligned(payload_at + len(payload)),
+        segments=len(segments),
+        extras_size=len(frame),
+        extras_raw=len(extras),
+        payload_size=len(payload),
+        index_crc=crc32c(index + table),
+        segments_crc=crc32c(segments.tobytes()),
+        extras_crc=crc32c(frame),
+        payload_crc=crc32c(payload),
+        stream=place.stream,
+        file=place.file,
+        ordinal=place.ordinal,
+    )
+    if count > MAX_RECORDS or header.size > MAX_CONTAINER or len(extras) > MAX_EXTRAS:
+        raise UsageError(f"{count} records of {header.size} bytes do not fit into a container; use smaller containers")
+    padding = bytes(header.size - payload_at - len(payload))
+    return b"".join((header.pack(), index, table, segments.tobytes(), frame, payload, padding))
+
+
+def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[bytes, bytes, list[Any]]:
+    """Index, attachment table and the blobs of the payload that begins ``at`` bytes into the container."""
+    index = np.zeros(len(records), dtype=ENTRY)
+    table = np.zeros((len(records), len(fields)), dtype=ATTACHMENT)
+    blobs: list[Any] = []
+    segment_at = extra_at = 0
+    for entry, attached, record in zip(index, table, records, strict=True):
+        info = record.info
+        entry["id"], entry["label"] = record.id, record.label
+        entry["offset"], entry["length"], entry["crc"] = at, len(record.jpeg), crc32c(record.jpeg)
+        entry["width"], entry["height"] = info.width, info.height
+        entry["sampling"] = SAMPLINGS.index(info.sampling)
+        entry["restart_interval"], entry["header_length"] = info.restart_interval, info.header_length
+        entry["segment_first"], entry["segment_count"] = segment_at, len(info.segments)
+        entry["extra_offset"], entry["extra_length"] = extra_at, len(record.extra_json)
+        segment_at += len(info.segments)
+        extra_at += len(record.extra_json)
+        at += len(record.jpeg)
+        blobs.append(record.jpeg)
+        for cell, name in zip(attached, fields, strict=True):
+            blob = record.attachments.get(name, b"")
+            cell["offset"], cell["length"], cell["crc"] = at, len(blob), crc32c(blob)
+            at += len(blob)
+            blobs.append(blob)
+    _seal(index)
+    _seal(table)
+    return index.tobytes(), table.tobytes(), blobs
+
+
+def _entry_crcs(table: Table) -> npt.NDArray[np.uint32]:
+    """CRC-32C of each entry of a table without its last four bytes, in the table's shape."""
+    size = table.dtype.itemsize
+    raw = memoryview(table.tobytes())
+    crcs = [crc32c(raw[k : k + size - 4]) for k in range(0, len(raw), size)]
+    return np.array(crcs, dtype=np.uint32).reshape(table.shape)
+
+
+def _seal(table: Table) -> None:
+    table["entry_crc"] = _entry_crcs(table)
+
+
+@dataclass
+class Container:
+    """A container in memory, read and checked by :func:`unpack`.
+
+    Attributes:
+        index: ``layout.ENTRY`` (n,).
+        good: bool (n,), False where a record is lost.
+        damage: what is wrong, empty for a sound container. Damage that loses no record (the segment table, the extras)
+            is listed too.
+        read: fetches bytes of the container by offset and length when ``buffer`` ends before the payload; what it
+            returns is checked record by record. None when the whole container is in ``buffer`` and checked.
+    """
+
+    place: Place
+    buffer: memoryview
+    size: int
+    index: Table
+    fields: tuple[str, ...]
+    good: npt.NDArray[np.bool_]
+    attached: Table
+    segment_table: npt.NDArray[np.uint16] | None
+    extras: bytes | None
+    damage: list[Damage] = field(default_factory=list)
+    read: Callable[[int, int], memoryview] | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def jpeg(self, k: int) -> memoryview:
+        """The image of record ``k``, without a copy."""
+        return self._blob(self.index[k])
+
+    def _blob(self, cell: Any) -> memoryview:
+        offset, length = int(cell["offset"]), int(cell["length"])
+        if self.read is None:
+            return self.buffer[offset : offset + length]
+        blob = self.read(offset, length)
+        if crc32c(blob) != cell["crc"]:
+            raise Corrupt("an image fails its CRC", place=self.place.name, offset=self.place.offset + offset)
+        return blob
+
+    def _refuse(self, what: str) -> Corrupt:
+        return Corrupt(
+            f"{what} of container {self.place.ordinal} is damaged",
+            place=self.place.name,
+            offset=self.place.offset,
+        )
+
+    def info(self, k: int) -> ImageInfo:
+        """Size, sampling and segments of record ``k``; the segments are empty where their table is damaged."""
+        entry = self.index[k]
+        segments = NO_SEGMENTS
+        if self.segment_table is not None:
+            first = int(entry["segment_first"])
+            segments = self.segment_table[first : first + int(entry["segment_count"])]
+        return ImageInfo(
+            width=int(entry["width"]),
+            height=int(entry["height"]),
+            sampling=SAMPLINGS[entry["sampling"]],
+            restart_interval=int(entry["restart_interval"]),
+            header_length=int(entry["header_length"]),
+            segments=segments,
+        )
+
+    def record(self, k: int) -> Record:
+        """Record ``k``, its image still a view of the container; Corrupt if it or its extra is damaged."""
+        entry = self.index[k]
+        if not self.good[k]:
+            raise self._refuse(f"record {k}")
+        extra = b""
+        if entry["extra_length"]:
+            if self.extras is None:
+                raise self._refuse("the frame of extras")
+            first = int(entry["extra_offset"])
+            extra = self.extras[first : first + int(entry["extra_length"])]
+        attachments: dict[str, bytes | memoryview] = {
+            name: self._blob(cell) for name, cell in zip(self.fields, self.attached[k], strict=True) if cell["length"]
+        }
+        return Record(
+            id=int(entry["id"]),
+            label=int(entry["label"]),
+            jpeg=self.jpeg(k),
+            info=self.info(k),
+            extra_json=extra,
+            attachments=attachments,
+        )
+
+
+def unpack(
+    buffer: memoryview,
+    *,
+    place: Place,
+    fields: Sequence[str] = (),
+    records: int | None = None,
+    size: int | None = None,
+    read: Callable[[int, int], memoryview] | None = None,
+) -> Container:
+    """Check a container and make its records accessible.
+
+    Args:
+        buffer: the container's bytes; up to the payload is enough when ``read`` is given.
+        place: for messages, and compared with the header.
+        fields: names of the attachments.
+        records: how many the footer says there are; with it a container without a sound header can still be read.
+        size: bytes of the whole container, ``len(buffer)`` by default.
+        read: see :class:`Container`.
+
+    Raises:
+        Damage: nothing of the container can be read.
+    """
+    size = len(buffer) if size is None else size
+    damage: list[Damage] = []
+    header: ContainerHeader | None = None
+    try:
+        header = _header(buffer, place=place, fields=len(fields), records=records, size=size)
+        count = header.records
+    except Damage as error:
+        width = ENTRY.itemsize + len(fields) * ATTACHMENT.itemsize
+        if records is None or len(buffer) < SEALED + records * width:
+            raise
+        damage.append(error)
+        count = records
+    index = np.frombuffer(buffer, dtype=ENTRY, count=count, offset=SEALED)
+    attached = np.frombuffer(
+        buffer, dtype=ATTACHMENT, count=count * len(fields), offset=SEALED + count * ENTRY.itemsize
+    )
+    container = Container(
+        place=place,
+        buffer=buffer,
+        size=size,
+        index=index,
+        fields=tuple(fields),
+        good=np.ones(count, dtype=np.bool_),
+        attached=attached.reshape(count, len(fields)),
+        segment_table=None,
+        extras=None,
+        damage=damage,
+        read=read,
+    )
+    _check_index(container, header)
+    if read is None:
+        _check_payload(container, header)
+    if header is not None:
+        _load_segments(container, header)
+        _load_extras(container, header)
+    return container
+
+
+def _header(buffer: memoryview, *, place: Place, fields: int, records: int | None, size: int) -> ContainerHeader:
+    header = ContainerHeader.unpack(buffer, place=place.name, offset=place.offset)
+    header.check(place=place.name, offset=place.offset)
+    if header.size > size:
+        raise Truncated(
+            f"the container of {header.size} bytes is cut off after {size}",
+            place=place.name,
+            offset=place.offset,
+        )
+    if header.size < size:
+        raise Corrupt("the container is smaller than its place", place=place.name, offset=place.offset)
+    if header.attachments != fields or (records is not None and header.records != records):
+        raise Corrupt("the container is another than the footer says", place=place.name, offset=place.offset)
+    if (header.stream, header.file, header.ordinal) != (place.stream, place.file, place.ordinal):
+        raise Corrupt("the container belongs elsewhere", place=place.name, offset=place.offset)
+    return header
+
+
+def _lost(container: Container, what: str, bad: npt.NDArray[np.bool_]) -> None:
+    count = int((bad & container.good).sum())
+    container.good &= ~bad
+    text = f"{what} of container {container.place.ordinal} is damaged, {count} of {len(bad)} records lost"
+    container.damage.append(Corrupt(text, place=container.place.name, offset=container.place.offset))
+
+
+def _check_index(container: Container, header: ContainerHeader | None) -> None:
+    """Find entries that fail their CRC or point outside of the container."""
+    index, attached = container.index, container.attached
+    size = container.size
+    whole = container.buffer[SEALED : SEALED + index.nbytes + attached.nbytes]
+    bad = np.zeros(len(index), dtype=np.bool_)
+    if header is None or crc32c(whole) != header.index_crc:
+        bad |= index["entry_crc"] != _entry_crcs(index)
+        bad |= (attached["entry_crc"] != _entry_crcs(attached)).any(axis=1)
+    for table in (index, attached):
+        ends = table["offset"].astype(np.int64) + table["length"]
+        outside = (ends > size) | (table["offset"] < SEALED)
+        bad |= outside if outside.ndim == 1 else outside.any(axis=1)
+    bad |= (index["width"] == 0) | (index["height"] == 0) | (index["sampling"] >= len(SAMPLINGS))
+    if bad.any():
+        _lost(container, "the index", bad)
+
+
+def _check_payload(container: Container, header: ContainerHeader | None) -> None:
+    if header is not None:
+        payload = container.buffer[header.payload_at : header.payload_at + header.payload_size]
+        if crc32c(payload) == header.payload_crc:
+            return
+    bad = np.zeros(len(container), dtype=np.bool_)
+    for k in np.flatnonzero(container.good):
+        for cell in (container.index[k], *container.attached[k]):
+            first = int(cell["offset"])
+            bad[k] |= crc32c(container.buffer[first : first + int(cell["length"])]) != cell["crc"]
+    if bad.any():
+        _lost(container, "the payload", bad)
+
+
+def _load_segments(container: Container, header: ContainerHeader) -> None:
+    raw = container.buffer[header.segments_at : header.extras_at]
+    ends = container.index["segment_first"].astype(np.int64) + container.index["segment_count"]
+    if crc32c(raw) == header.segments_crc and (ends[container.good] <= header.segments).all():
+        container.segment_table = np.frombuffer(raw, dtype=SEGMENT)
+        return
+    text = f"the segment table of container {container.place.ordinal} is damaged, no record lost"
+    container.damage.append(Corrupt(text, place=container.place.name, offset=container.place.offset))
+
+
+def _load_extras(container: Container, header: ContainerHeader) -> None:
+    raw = container.buffer[header.extras_at : header.payload_at]
+    extras = b"" if header.extras_raw == 0 else None
+    if crc32c(raw) == header.extras_crc and header.extras_raw:
+        extras = _decompress(raw, header.extras_raw)
+    ends = container.index["extra_offset"].astype(np.int64) + container.index["extra_length"]
+    if extras is not None and (ends[container.good] <= len(extras)).all():
+        container.extras = extras
+        return
+    text = f"the extras of container {container.place.ordinal} are damaged, the images are not"
+    container.damage.append(Corrupt(text, place=container.place.name, offset=container.place.offset))
+
+
+def _decompress(frame: memoryview, size: int) -> bytes | None:
+    """The extras, None where the frame does not hold just ``size`` bytes (bounded by MAX_EXTRAS before)."""
+    try:
+        if zstandard.frame_content_size(frame) != size:
+            return None
+        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=size)
+    except zstandard.ZstdError:
+        return None

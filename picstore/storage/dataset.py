@@ -1,0 +1,142 @@
+"""Reading a data set: opened with two reads, random access by position, streaming in stored order."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.errors import Damage
+from picstore.storage.container import Container, Place, unpack
+from picstore.storage.layout import SEALED, ContainerHeader
+from picstore.storage.location import file_name, read_at
+from picstore.storage.manifest import Manifest, ordinals_of, read_index, read_manifest
+from picstore.storage.record import Record
+
+_CACHED_INDEXES = 64  # of containers; each a few 10 kB
+
+
+class Dataset(Sequence[Record]):
+    """A finished data set.
+
+    ``len(ds)`` is the number of records and ``ds[i]`` the i-th in stored order, read alone and checked. Iterating reads
+    container by container. Nothing stays open between calls, so a data set can be shared by threads and forked.
+
+    Args:
+        path: the data set's directory.
+
+    Attributes:
+        rows: ``layout.INDEX_ROW`` (containers,) in stored order.
+
+    Raises:
+        NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.manifest: Manifest = read_manifest(self.path)
+        self.rows = read_index(self.path, self.manifest)
+        self._ordinals = ordinals_of(self.rows)
+        self._starts: npt.NDArray[np.int64] = np.zeros(len(self.rows) + 1, dtype=np.int64)
+        np.cumsum(self.rows["records"], out=self._starts[1:])
+        self._indexes: OrderedDict[int, Container] = OrderedDict()
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes by label; empty where the source had none."""
+        return list(self.manifest.classes)
+
+    @property
+    def uuid(self) -> str:
+        """Derived from the content: data sets with the same bytes have the same uuid."""
+        return self.manifest.uuid
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __repr__(self) -> str:
+        return f"Dataset({str(self.path)!r}: {len(self)} images, {len(self.classes)} classes)"
+
+    @overload
+    def __getitem__(self, i: int) -> Record: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Record]: ...
+    def __getitem__(self, i: int | slice) -> Record | list[Record]:
+        """The record at a position in stored order; IndexError outside, Damage if it does not hold its CRC."""
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
+        k = i + len(self) if i < 0 else i
+        if not 0 <= k < len(self):
+            raise IndexError(f"position {i} of a data set of {len(self)} records")
+        number = int(np.searchsorted(self._starts, k, side="right")) - 1
+        record = self._index_of(number).record(k - int(self._starts[number]))
+        return _owned(record)
+
+    def __iter__(self) -> Iterator[Record]:
+        for number in range(len(self.rows)):
+            container = self.container(number)
+            for k in range(len(container)):
+                yield _owned(container.record(k))
+
+    def place(self, number: int) -> Place:
+        """Where the ``number``-th container in stored order lies."""
+        row = self.rows[number]
+        stream, file = int(row["stream"]), int(row["file"])
+        return Place(file_name(stream, file), int(row["offset"]), stream, file, int(self._ordinals[number]))
+
+    def container(self, number: int) -> Container:
+        """Read and check the ``number``-th container in stored order.
+
+        Damage that leaves records readable is listed in the result; raises Damage when nothing can be read.
+        """
+        row, place = self.rows[number], self.place(number)
+        buffer = read_at(self.path / place.name, place.offset, int(row["size"]), place=place.name)
+        return unpack(buffer, place=place, fields=self.manifest.attachments, records=int(row["records"]))
+
+    def entries(self, number: int) -> npt.NDArray[np.void]:
+        """The index of the ``number``-th container, ``layout.ENTRY`` (records,), read without its payload."""
+        return self._index_of(number).index
+
+    def _index_of(self, number: int) -> Container:
+        """A container of which only the part before the payload was read; a few are kept."""
+        container = self._indexes.get(number)
+        if container is None:
+            try:
+                container = self._read_index(number)
+            except Damage:
+                container = self.container(number)
+            self._indexes[number] = container
+            while len(self._indexes) > _CACHED_INDEXES:
+                self._indexes.popitem(last=False)
+        return container
+
+    def _read_index(self, number: int) -> Container:
+        row, place = self.rows[number], self.place(number)
+        path = self.path / place.name
+        first = read_at(path, place.offset, SEALED, place=place.name)
+        header = ContainerHeader.unpack(first, place=place.name, offset=place.offset)
+        header.check(place=place.name, offset=place.offset)
+        buffer = read_at(path, place.offset, header.payload_at, place=place.name)
+
+        def read(offset: int, length: int) -> memoryview:
+            return read_at(path, place.offset + offset, length, place=place.name)
+
+        return unpack(
+            buffer,
+            place=place,
+            fields=self.manifest.attachments,
+            records=int(row["records"]),
+            size=int(row["size"]),
+            read=read,
+        )
+
+
+def _owned(record: Record) -> Record:
+    """The same record with bytes of its own, so that it does not keep a container in memory."""
+    attachments: dict[str, bytes | memoryview] = {name: bytes(blob) for name, blob in record.attachments.items()}
+    return Record(record.id, record.label, bytes(record.jpeg), record.info, record.extra_json, attachments)

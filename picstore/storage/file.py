@@ -1,0 +1,183 @@
+"""A file of a stream: header, containers, footer, trailer (docs/format.md, "File")."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.errors import Corrupt, Truncated
+from picstore.storage.checksum import crc32c
+from picstore.storage.container import Place, pack, packed_size
+from picstore.storage.layout import (
+    ALIGNMENT,
+    FOOTER_ROW,
+    FORMAT_VERSION,
+    MAX_RECORDS,
+    SEALED,
+    FileHeader,
+    Trailer,
+    check_rows,
+    check_version,
+)
+from picstore.storage.location import PARTIAL, file_name, read_at, sync_folder
+from picstore.storage.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class FileSummary:
+    """What the manifest says of one file, and the footer that says the rest.
+
+    Attributes:
+        footer: ``layout.FOOTER_ROW`` (containers,).
+        crc: CRC-32C of the footer.
+    """
+
+    stream: int
+    file: int
+    size: int
+    records: int
+    crc: int
+    footer: npt.NDArray[np.void]
+
+
+class FileWriter:
+    """Writes records to one file under a temporary name; ``close`` makes it real, anything else leaves nothing.
+
+    Holds one container in memory. Not thread-safe.
+
+    Args:
+        root: the data set.
+        stream, file: where the file belongs in it.
+        container_size: bytes; a container is closed before it would grow beyond. One record may exceed it.
+        fields: names of the attachments.
+    """
+
+    def __init__(self, root: Path, *, stream: int, file: int, container_size: int, fields: Sequence[str] = ()) -> None:
+        self.stream, self.file = stream, file
+        self._container_size = container_size
+        self._fields = tuple(fields)
+        self._name = file_name(stream, file)
+        self._path = root / self._name
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._partial = self._path.with_name(self._path.name + PARTIAL)
+        self._out: BinaryIO = self._partial.open("wb")
+        header = FileHeader(FORMAT_VERSION, stream, file).pack()
+        self._out.write(header.ljust(ALIGNMENT, b"\0"))
+        self._offset = ALIGNMENT
+        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._records = 0
+        self._pending: list[Record] = []
+        self._segments = self._extras = self._payload = 0
+
+    def add(self, record: Record) -> None:
+        """Append one record."""
+        segments = self._segments + len(record.info.segments)
+        extras = self._extras + len(record.extra_json)
+        payload = self._payload + len(record.jpeg) + sum(map(len, record.attachments.values()))
+        size = packed_size(
+            len(self._pending) + 1,
+            attachments=len(self._fields),
+            segments=segments,
+            extras=extras,
+            payload=payload,
+        )
+        if self._pending and (size > self._container_size or len(self._pending) == MAX_RECORDS):
+            self.end_container()
+            self.add(record)
+            return
+        self._pending.append(record)
+        self._segments, self._extras, self._payload = segments, extras, payload
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was added."""
+        return not self._pending and not self._rows
+
+    def end_container(self) -> int:
+        """Write what is pending as a container; returns how many containers the file has now."""
+        if self._pending:
+            place = Place(self._name, self._offset, self.stream, self.file, len(self._rows))
+            block = pack(self._pending, fields=self._fields, place=place)
+            self._out.write(block)
+            header_crc = int.from_bytes(block[SEALED - 4 : SEALED], "little")
+            self._rows.append((self._offset, len(block), len(self._pending), header_crc, 0))
+            self._offset += len(block)
+            self._records += len(self._pending)
+            self._pending = []
+            self._segments = self._extras = self._payload = 0
+        return len(self._rows)
+
+    def close(self) -> FileSummary:
+        """Write footer and trailer, sync, and give the file its name."""
+        self.end_container()
+        footer = np.array(self._rows, dtype=FOOTER_ROW)
+        crc = crc32c(footer.tobytes())
+        size = self._offset + footer.nbytes + SEALED
+        trailer = Trailer(
+            version=FORMAT_VERSION,
+            containers=len(footer),
+            footer_offset=self._offset,
+            records=self._records,
+            file_size=size,
+            stream=self.stream,
+            file=self.file,
+            footer_crc=crc,
+        )
+        self._out.write(footer.tobytes() + trailer.pack())
+        self._out.flush()
+        os.fsync(self._out.fileno())
+        self._out.close()
+        self._partial.replace(self._path)
+        sync_folder(self._path.parent)
+        return FileSummary(self.stream, self.file, size, self._records, crc, footer)
+
+    def abandon(self) -> None:
+        """Give up: close and remove what was written. Does nothing after ``close``."""
+        if not self._out.closed:
+            self._out.close()
+            self._partial.unlink(missing_ok=True)
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()
+
+
+def read_summary(root: Path, *, stream: int, file: int) -> FileSummary:
+    """Read and check header, trailer and footer of a file.
+
+    Raises:
+        NotADataset: the file is missing.
+        Truncated: its end is missing; ``scan.walk`` finds the containers that are left.
+        Corrupt, UnsupportedVersion: as their names say.
+    """
+    place = file_name(stream, file)
+    path = root / place
+    header = read_at(path, 0, SEALED, place=place)
+    FileHeader.unpack(header, place=place, offset=0).check(stream=stream, file=file, place=place)
+    size = path.stat().st_size
+    at = max(0, size - SEALED)
+    try:
+        trailer = Trailer.unpack(read_at(path, at, SEALED, place=place), place=place, offset=at)
+    except Corrupt as error:
+        raise Truncated("the file does not end in a trailer: its tail is lost", place=place, offset=at) from error
+    check_version(trailer.version, place)
+    length = trailer.containers * FOOTER_ROW.itemsize
+    if trailer.file_size != size or trailer.footer_offset + length + SEALED != size:
+        raise Corrupt(f"the trailer tells of a file of {trailer.file_size} bytes", place=place, offset=at)
+    raw = read_at(path, trailer.footer_offset, length, place=place)
+    if crc32c(raw) != trailer.footer_crc:
+        raise Corrupt("the footer fails its CRC", place=place, offset=trailer.footer_offset)
+    footer = np.frombuffer(raw, dtype=FOOTER_ROW)
+    check_rows(footer, place=place)
+    return FileSummary(stream, file, size, trailer.records, trailer.footer_crc, footer)

@@ -1,0 +1,56 @@
+"""Names of a data set's parts, and how bytes come and go: bounded reads, and writes that are whole or absent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from picstore.errors import NotADataset, Truncated
+
+MANIFEST = "picstore.json"
+INDEX = "picstore.idx"
+LEDGER = "ledger.jsonl"
+UNFINISHED = "unfinished"  # a folder that exists while a data set is being made
+PARTIAL = ".partial"  # suffix of a file that is being written
+
+
+def file_name(stream: int, file: int) -> str:
+    """Path of a file relative to its data set."""
+    return f"{stream:04d}/{file:06d}.pic"
+
+
+def read_at(path: Path, offset: int, size: int, *, place: str) -> memoryview:
+    """``size`` bytes of a file at ``offset``; Truncated if it has fewer, NotADataset if it is missing."""
+    data = bytearray(size)
+    view = memoryview(data)
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            got = 0
+            while got < size and (count := file.readinto(view[got:])):
+                got += count
+    except FileNotFoundError as error:
+        raise NotADataset(f"{place} is missing") from error
+    if got < size:
+        raise Truncated(f"the file ends after {got} of {size} bytes", place=place, offset=offset)
+    return view.toreadonly()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that after a crash it is there with all of ``data`` or not there at all."""
+    partial = path.with_name(path.name + PARTIAL)
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

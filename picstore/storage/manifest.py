@@ -1,0 +1,224 @@
+"""The manifest ``picstore.json`` and the index ``picstore.idx`` (docs/format.md, "Manifest" and "Index").
+
+The index has a row for each container in **stored order**: by file number, then by the container's ordinal in its file,
+then by stream, so that reading in stored order takes from all streams in turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.errors import Corrupt, Damage, NotADataset, Truncated, Unfinished
+from picstore.storage.checksum import crc32c
+from picstore.storage.file import FileSummary
+from picstore.storage.layout import (
+    FORMAT_VERSION,
+    INDEX_ROW,
+    MAX_MANIFEST,
+    SEALED,
+    IndexHeader,
+    check_rows,
+    check_version,
+)
+from picstore.storage.location import INDEX, MANIFEST, UNFINISHED, read_at, write_whole
+
+Rows = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file as the manifest lists it; ``crc32c`` is of its footer."""
+
+    stream: int
+    file: int
+    bytes: int
+    records: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a data set is. See docs/format.md for each field."""
+
+    uuid: str
+    images: int
+    bytes: int
+    streams: int
+    containers: int
+    container_size: int
+    classes: tuple[str, ...] = ()
+    attachments: tuple[str, ...] = ()
+    encode: dict[str, Any] | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+    shuffle: tuple[dict[str, Any], ...] = ()
+    index_crc32c: int = 0
+    files: tuple[FileEntry, ...] = ()
+
+
+def index_rows(summaries: Sequence[FileSummary]) -> Rows:
+    """The rows of the index, in stored order, from the files' footers."""
+    parts = []
+    ordinals = []
+    for summary in summaries:
+        rows = np.zeros(len(summary.footer), dtype=INDEX_ROW)
+        rows["stream"], rows["file"] = summary.stream, summary.file
+        for name in ("offset", "size", "records", "header_crc"):
+            rows[name] = summary.footer[name]
+        parts.append(rows)
+        ordinals.append(np.arange(len(rows)))
+    if not parts:
+        return np.zeros(0, dtype=INDEX_ROW)
+    joined = np.concatenate(parts)
+    order = np.lexsort((joined["stream"], np.concatenate(ordinals), joined["file"]))
+    return joined[order]
+
+
+def ordinals_of(rows: Rows) -> npt.NDArray[np.int64]:
+    """For each row of an index the container's ordinal in its file."""
+    order = np.lexsort((rows["offset"], rows["stream"], rows["file"]))
+    position = np.arange(len(rows))
+    same = np.zeros(len(rows), dtype=np.bool_)
+    a, b = rows[order[:-1]], rows[order[1:]]
+    same[1:] = (a["file"] == b["file"]) & (a["stream"] == b["stream"])
+    first = np.maximum.accumulate(np.where(same, 0, position)) if len(rows) else position
+    ordinals = np.empty(len(rows), dtype=np.int64)
+    ordinals[order] = position - first
+    return ordinals
+
+
+def finish(root: Path, summaries: Sequence[FileSummary], **fields: Any) -> Manifest:
+    """Write the index, then the manifest, which makes the directory a data set.
+
+    Args:
+        root: the data set.
+        summaries: its files.
+        **fields: of :class:`Manifest`, those that cannot be counted: ``streams``, ``container_size``, ``classes`` ….
+    """
+    rows = index_rows(summaries)
+    files = sorted((s.file, s.stream, s) for s in summaries)
+    entries = tuple(FileEntry(s.stream, s.file, s.size, s.records, s.crc) for _, _, s in files)
+    crc = crc32c(rows.tobytes())
+    counted = Manifest(
+        uuid="",
+        images=sum(entry.records for entry in entries),
+        bytes=sum(entry.bytes for entry in entries),
+        containers=len(rows),
+        index_crc32c=crc,
+        files=entries,
+        **fields,
+    )
+    body = asdict(counted)
+    digest = hashlib.sha256(rows.tobytes() + _canonical(body)).digest()
+    body["uuid"] = _uuid8(digest)
+    header = IndexHeader(FORMAT_VERSION, INDEX_ROW.itemsize, len(rows), int(rows["records"].sum()), crc)
+    write_whole(root / INDEX, header.pack() + rows.tobytes())
+    write_whole(root / MANIFEST, _document(body))
+    return _parse(body)
+
+
+def _uuid8(digest: bytes) -> str:
+    """A version 8 uuid (RFC 9562, section 5.8: made by a rule of one's own) of the first 16 bytes."""
+    bits = bytearray(digest[:16])
+    bits[6] = bits[6] & 0x0F | 0x80
+    bits[8] = bits[8] & 0x3F | 0x80
+    return str(uuid.UUID(bytes=bytes(bits)))
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _document(body: dict[str, Any]) -> bytes:
+    """The manifest's text: one line a field and one a file, so that it reads well and compares line by line."""
+    document = {"format": "picstore", "format_version": FORMAT_VERSION, **body}
+    document["crc32c"] = crc32c(_canonical(document))
+    lines = []
+    for name, value in document.items():
+        text = json.dumps(value)
+        if name == "files" and value:
+            text = "[\n  " + ",\n  ".join(json.dumps(entry) for entry in value) + "\n ]"
+        lines.append(f" {json.dumps(name)}: {text}")
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def read_manifest(root: Path) -> Manifest:
+    """Read and check the manifest.
+
+    Raises:
+        Unfinished: a conversion or shuffle has not ended here.
+        NotADataset: there is no manifest, or it is another program's file.
+        UnsupportedVersion, Damage: as their names say.
+    """
+    path = root / MANIFEST
+    if not path.is_file():
+        raise _absence(root)
+    if path.stat().st_size > MAX_MANIFEST:
+        raise NotADataset(f"{path} is larger than any picstore manifest; it belongs to another program")
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise Truncated("the manifest is not whole JSON; restore it from a copy", place=str(path)) from error
+    if not isinstance(document, dict) or document.get("format") != "picstore":
+        raise NotADataset(f"{path} is not a picstore manifest; {root} belongs to another program")
+    version = document.get("format_version")
+    if not isinstance(version, int):
+        raise Corrupt("the manifest has no format_version", place=str(path))
+    check_version(version, str(path))
+    stored = document.pop("crc32c", None)
+    if stored != crc32c(_canonical(document)):
+        raise Corrupt("the manifest fails its CRC: it was edited or damaged", place=str(path))
+    del document["format"], document["format_version"]
+    return _parse(document)
+
+
+def _parse(document: dict[str, Any]) -> Manifest:
+    fields = dict(document)
+    fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
+    for name in ("classes", "attachments", "shuffle"):
+        fields[name] = tuple(fields[name])
+    return Manifest(**fields)
+
+
+def _absence(root: Path) -> NotADataset:
+    """Why there is no manifest, and what to do."""
+    if not root.exists():
+        return NotADataset(f"{root} does not exist")
+    if not root.is_dir():
+        return NotADataset(f"{root} is a file; a picstore data set is a directory")
+    job = root / UNFINISHED / "job.json"
+    if job.is_file():
+        try:
+            verb = json.loads(job.read_bytes())["verb"]
+        except (ValueError, KeyError, TypeError):
+            verb = "convert"
+        remedy = "run the same command with --resume" if verb == "convert" else "remove it and run it again"
+        return Unfinished(f"{root} is an unfinished {verb}; {remedy}")
+    return NotADataset(f"{root} is not a picstore data set (it has no {MANIFEST}); make one with `picstore convert`")
+
+
+def read_index(root: Path, manifest: Manifest) -> Rows:
+    """Read and check the index: ``layout.INDEX_ROW`` (containers,) in stored order."""
+    path = root / INDEX
+    place = str(path)
+    if not path.is_file():
+        raise Damage("the index is missing; `picstore repair` writes it anew", place=place)
+    header = IndexHeader.unpack(read_at(path, 0, min(SEALED, path.stat().st_size), place=place), place=place, offset=0)
+    check_version(header.version, place)
+    length = header.rows * INDEX_ROW.itemsize
+    if header.row_size != INDEX_ROW.itemsize or header.rows != manifest.containers:
+        raise Corrupt(f"the index has {header.rows} rows, the manifest {manifest.containers}", place=place)
+    raw = read_at(path, SEALED, length, place=place)
+    if crc32c(raw) != header.rows_crc or header.rows_crc != manifest.index_crc32c:
+        raise Corrupt("the index fails its CRC; `picstore repair` writes it anew", place=place, offset=SEALED)
+    rows = np.frombuffer(raw, dtype=INDEX_ROW)
+    check_rows(rows, place=place)
+    return rows

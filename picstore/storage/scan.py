@@ -1,0 +1,36 @@
+"""Finding containers in a file whose footer is lost, by walking their headers (docs/format.md, "Recovery")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from picstore.errors import Damage
+from picstore.storage.container import Container, Place, unpack
+from picstore.storage.layout import ALIGNMENT, CONTAINER_MAGIC, SEALED, ContainerHeader
+from picstore.storage.location import file_name, read_at
+
+
+def walk(root: Path, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
+    """Yield every container that can still be read, in order.
+
+    After damage the walk goes on at the next aligned block that begins with a container's magic and whose header holds
+    its CRC; lengths in a header that does not are never trusted.
+    """
+    name = file_name(stream, file)
+    path = root / name
+    size = path.stat().st_size
+    offset = ALIGNMENT
+    while offset + SEALED <= size:
+        step = ALIGNMENT
+        head = read_at(path, offset, SEALED, place=name)
+        if head[:4] == CONTAINER_MAGIC:
+            try:
+                header = ContainerHeader.unpack(head, place=name, offset=offset)
+                header.check(place=name, offset=offset)
+                buffer = read_at(path, offset, header.size, place=name)
+                yield unpack(buffer, place=Place(name, offset, stream, file, header.ordinal), fields=fields)
+                step = header.size
+            except Damage:
+                pass  # whatever it is, the next aligned block is tried
+        offset += step
