@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from picstore.storage.dataset import Dataset
     from picstore.storage.record import Record
     from picstore.train.geometry import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-    from picstore.train.loader import Batch, Loader
+    from picstore.train.batch import Batch
+    from picstore.train.loader import Loader
     from picstore.train.mux import DataMux
 
 _HOMES = {
@@ -33,7 +34,7 @@ _HOMES = {
     "RandomHorizontalFlip": "train.geometry",
     "RandomResizedCrop": "train.geometry",
     "Resize": "train.geometry",
-    "Batch": "train.loader",
+    "Batch": "train.batch",
     "Loader": "train.loader",
     "DataMux": "train.mux",
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SHOWN_REASONS = 8
 
 
-class _Colour(click.ParamType):
+class _Colour(click.ParamType[tuple[int, int, int]]):
     name = "colour"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int, int]:

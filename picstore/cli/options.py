@@ -15,7 +15,7 @@ PATH = click.Path(path_type=Path)
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
-class Bytes(click.ParamType):
+class Bytes(click.ParamType[int]):
     """A size in bytes: ``8MiB``, ``512KiB``, ``1GiB`` or a plain number."""
 
     name = "size"
@@ -29,7 +29,7 @@ class Bytes(click.ParamType):
         return int(match[1]) * _UNITS[match[2].upper()]
 
 
-class Share(click.ParamType):
+class Share(click.ParamType[Callable[[int], float]]):
     """A number of inputs, or a share of them: ``10`` or ``1%``. Converts to a function of how many there are."""
 
     name = "number or %"

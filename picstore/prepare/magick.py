@@ -90,7 +90,7 @@ _EXTENSIONS = {
 
 # Where an orientation beside the pixels is to be applied. HEIC and AVIF are turned by their decoder already, and the
 # EXIF they carry still has the old value.
-_ORIENTED = frozenset({"dpx", "miff", "tiff"})
+_ORIENTED = frozenset({"dpx", "miff", "tga", "tiff"})
 
 _SVG_CODERS = ("rsvg", "msvg")
 

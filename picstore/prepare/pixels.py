@@ -171,7 +171,9 @@ def _open(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     else:
         if not _is_camera_raw(image, data):
             return image
-    # Pillow would show a camera's raw file as the thumbnail that comes first in it.
+        # Pillow takes a camera's raw file for the thumbnail that comes first in it.
+        if magick.coder(data, name=name) != "dng":
+            raise ImageError("raw file of a camera, whose name does not end in that camera's extension")
     return magick.read(data, name=name, max_pixels=max_pixels)
 
 
@@ -179,7 +181,7 @@ def _unidentified(data: bytes, formats: list[str], error: Exception) -> str:
     """Why Pillow opened nothing: the file is none of its formats, or is one whose header is damaged."""
     for each in formats:
         accept = Image.OPEN[each][1]
-        if accept is not None and accept(data[:16]) is True:
+        if accept is not None and accept(data[:16].ljust(16, b"\0")) is True:
             detail = "" if isinstance(error, UnidentifiedImageError) else f": {error}"
             return f"damaged or truncated {each}: its header cannot be read{detail}"
     return "not an image that Pillow or ImageMagick reads"

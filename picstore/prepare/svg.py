@@ -22,10 +22,25 @@ _UNITS = {None: 1, "": 1, "px": 1, "pt": 96 / 72, "pc": 16, "in": 96, "cm": 96 /
 
 # Of all other elements nothing is kept. <use> is refused below: nested, it draws exponentially much.
 _PLAIN = frozenset(
-    ("svg", "g", "path", "rect", "circle", "ellipse", "line", "polyline", "polygon", "text", "tspan", "title", "desc")
+    (
+        "svg",
+        "g",
+        "defs",
+        "path",
+        "rect",
+        "circle",
+        "ellipse",
+        "line",
+        "polyline",
+        "polygon",
+        "text",
+        "tspan",
+        "title",
+        "desc",
+    )
 )
 _ELABORATE = frozenset(
-    ("defs", "style", "linearGradient", "radialGradient", "stop", "clipPath", "mask", "pattern", "symbol", "filter")
+    ("style", "linearGradient", "radialGradient", "stop", "clipPath", "mask", "pattern", "symbol", "filter")
 )
 _REFERENCE = re.compile(r"url\((?!\s*#[\w.-]+\s*\))", re.IGNORECASE)
 

@@ -86,8 +86,7 @@ def _tasks(root: Path, manifest: Manifest, rows: Rows | None, decode: bool) -> I
         for part in np.split(ordered, edges):
             by_file[int(part["stream"][0]), int(part["file"][0])] = part
     for entry in manifest.files:
-        part = by_file.get((entry.stream, entry.file)) if rows is not None else None
-        yield FileCheck(root, entry, part, manifest.attachments, decode)
+        yield FileCheck(root, entry, by_file.get((entry.stream, entry.file)), manifest.attachments, decode)
 
 
 def check_file(task: FileCheck, report: engine.Report) -> list[Finding]:

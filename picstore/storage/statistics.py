@@ -31,8 +31,8 @@ class OrderStatistics:
 def order_statistics(dataset: Dataset) -> OrderStatistics | None:
     """Measure the stored order; None for fewer than two records."""
     count = len(dataset.rows)
-    chosen = np.unique(np.linspace(0, count - 1, min(count, _SAMPLED_CONTAINERS)).astype(np.int64)) if count else []
-    indexes = [dataset.entries(int(number)) for number in chosen]
+    chosen = {k * count // min(count, _SAMPLED_CONTAINERS) for k in range(min(count, _SAMPLED_CONTAINERS))}
+    indexes = [dataset.entries(number) for number in sorted(chosen)]
     if sum(map(len, indexes)) < 2:
         return None
     ids = np.concatenate([index["id"] for index in indexes])

@@ -32,6 +32,7 @@ _WORDS = _LANES // 8  # 64-bit words that hold one output column's lanes as byte
 _i16, _i32, _u8, _u64 = np.int16, np.int32, np.uint8, np.uint64
 _ONE = 1 << 14  # the sum of an output pixel's weights
 _HALF_ROW = np.int32(1 << 6)  # half of the last place that the vertical pass drops: 14 bits of weight become 7
+_FARTHEST = 1 << 24  # pixels; bounds every loop, and keeps coordinates far from what an integer holds
 _HALF_PIXEL = np.int32(1 << 20)  # half a grey level after both passes: 7 + 14 bits
 
 
@@ -56,21 +57,21 @@ def resample(
         out: uint8 (3, H, W), overwritten; any strides (the contiguous case is compiled apart).
 
     Raises:
-        UsageError: an array has another shape, type or layout, or the box is empty.
+        UsageError: an array has another shape, type or layout or is empty, the box is empty, or the box or the clip
+            reaches more than 2**24 pixels away.
     """
     if source.ndim != 3 or source.shape[2] != 3 or source.dtype != np.uint8 or not source.flags.c_contiguous:
-        raise UsageError(
-            f"source is {source.dtype} {source.shape}; give contiguous uint8 of shape (height, width, 3)"
-        )
+        raise UsageError(f"source is {source.dtype} {source.shape}; give contiguous uint8 of shape (height, width, 3)")
     if out.ndim != 3 or out.shape[0] != 3 or out.dtype != np.uint8:
         raise UsageError(f"out is {out.dtype} {out.shape}; give uint8 of shape (3, height, width)")
+    if source.size == 0 or out.size == 0:
+        raise UsageError(f"source has the shape {source.shape} and out {out.shape}; give images that are not empty")
     region = np.ascontiguousarray(box, dtype=np.float64)
-    if region.shape != (4,) or not (region[2] > 0 and region[3] > 0):
-        raise UsageError(f"box is {box}; give left, top, width and height, the last two above zero")
     visible = np.ascontiguousarray(clip, dtype=np.int64)
-    if visible.shape != (4,):
-        raise UsageError(f"clip is {clip}; give left, top, right and bottom")
-    _resample(source, region, visible, bool(flip), bool(antialias), out)
+    if region.shape != (4,) or visible.shape != (4,):
+        raise UsageError(f"box has the shape {region.shape} and clip {visible.shape}; give four numbers each")
+    if not _resample(source, region, visible, bool(flip), bool(antialias), out):
+        raise UsageError(f"box {region} or clip {visible} is empty, or not within {_FARTHEST} pixels of the image")
 
 
 def _kernel(function: Callable[..., Any]) -> Any:
@@ -89,13 +90,13 @@ def _weights(start, size, low, high, extent, length, antialias):  # type: ignore
     taps = min(2 * math.ceil(support) + 1, max(min(high, extent) - max(low, 0), 1))
     first = np.zeros(length, np.int64)
     count = np.zeros(length, np.int64)
-    weights = np.zeros((length, max(taps, 3)), np.int16)  # 3: what the vertical pass reads at least
+    weights = np.zeros((length, (taps + 2) // 3 * 3), np.int16)  # the vertical pass takes three at once
     for i in range(length):
         centre = start + (i + 0.5) * scale
         if not low <= centre < high:
             continue
-        begin = max(int(math.floor(centre - support + 0.5)), low)
-        end = min(int(math.floor(centre + support + 0.5)), high)
+        begin = max(math.floor(centre - support + 0.5), low)
+        end = min(math.floor(centre + support + 0.5), high)
         total = 0.0
         for j in range(begin, end):
             total += max(0.0, 1.0 - abs(j + 0.5 - centre) / support)
@@ -116,35 +117,38 @@ def _weights(start, size, low, high, extent, length, antialias):  # type: ignore
 
 @_kernel
 def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no-untyped-def]
-    """One output row from ``count`` source rows, of the bytes from ``begin`` on; 7 bits after the point."""
+    """One output row from ``count`` source rows, of the bytes from ``begin`` on; 7 bits after the point.
+
+    Three source rows in a step, the weights of those beyond ``count`` being zero.
+    """
     n = line.size
     end = begin + n
-    if count <= 3:  # most crops to 224 of photographs of 500: 10 % faster than the general case below
-        last = rows.shape[0] - 1
-        a, b, c = _i32(weights[0]), _i32(weights[1]), _i32(weights[2])
-        p = rows[row, begin:end]
-        q = rows[min(row + 1, last), begin:end]
-        r = rows[min(row + 2, last), begin:end]
-        for i in range(n):
-            line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + _HALF_ROW) >> _i32(7))
-        return
-    for i in range(n):
-        total[i] = _HALF_ROW
-    for k in range(count):
-        a = _i32(weights[k])
-        p = rows[row + k, begin:end]
-        for i in range(n):
-            total[i] += a * _i32(p[i])
-    for i in range(n):
-        line[i] = _i16(total[i] >> _i32(7))
+    last = rows.shape[0] - 1
+    for k in range(0, max(count, 1), 3):
+        a, b, c = _i32(weights[k]), _i32(weights[k + 1]), _i32(weights[k + 2])
+        p = rows[min(row + k, last), begin:end]
+        q = rows[min(row + k + 1, last), begin:end]
+        r = rows[min(row + k + 2, last), begin:end]
+        if count <= 3:  # the usual case, and the only one that needs no row of sums
+            for i in range(n):
+                line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + _HALF_ROW) >> _i32(7))
+        elif k == 0:
+            for i in range(n):
+                total[i] = a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + _HALF_ROW
+        elif k + 3 < count:
+            for i in range(n):
+                total[i] += a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i])
+        else:
+            for i in range(n):
+                line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + total[i]) >> _i32(7))
 
 
 @_kernel
-def _interleave(lines, group, mixed, columns):  # type: ignore[no-untyped-def]
-    """(8 rows, samples) to (samples, 8 rows), and into the lanes of ``group`` of each column."""
+def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
+    """(8 rows, samples) to (samples, 8 rows), then into the lanes of ``group`` of each column."""
     a, b, c, d, e, f, g, h = lines[0], lines[1], lines[2], lines[3], lines[4], lines[5], lines[6], lines[7]
     flat = mixed.reshape(mixed.size)
-    for i in range(a.size):  # spelt out, LLVM makes shuffles of it: 10 against 38 us an image
+    for i in range(a.size):  # spelt out, LLVM makes shuffles of it: 10 us an image; with a loop over rows 38
         flat[8 * i] = a[i]
         flat[8 * i + 1] = b[i]
         flat[8 * i + 2] = c[i]
@@ -153,28 +157,21 @@ def _interleave(lines, group, mixed, columns):  # type: ignore[no-untyped-def]
         flat[8 * i + 5] = f[i]
         flat[8 * i + 6] = g[i]
         flat[8 * i + 7] = h[i]
-    at = group * 3 * _GROUP
-    words = mixed.view(np.uint64)
-    to = columns.view(np.uint64)
-    at = 6 * group
+    words = mixed.view(np.uint64)  # 4 lanes at once, 6 words a column: 12 us; lane by lane 40
+    target = columns.view(np.uint64)
     for x in range(words.shape[0]):
-        u, v, w, p, q, r = words[x, 0], words[x, 1], words[x, 2], words[x, 3], words[x, 4], words[x, 5]
-        to[x, at] = u
-        to[x, at + 1] = v
-        to[x, at + 2] = w
-        to[x, at + 3] = p
-        to[x, at + 4] = q
-        to[x, at + 5] = r
+        for k in range(6):
+            target[x, 6 * group + k] = words[x, k]
 
 
 @_kernel
-def _horizontal(columns, first, weights, total, lanes):  # type: ignore[no-untyped-def]
+def _horizontal(columns, first, weights, taps, total, lanes):  # type: ignore[no-untyped-def]
     """All lanes of each output column, as bytes, from those of its source columns."""
     for x in range(first.size):
         begin = first[x]
         for j in range(_LANES):
             total[j] = _HALF_PIXEL
-        for k in range(weights.shape[1]):
+        for k in range(taps):
             w = _i32(weights[x, k])
             for j in range(_LANES):
                 total[j] += w * _i32(columns[begin + k, j])
@@ -215,6 +212,15 @@ def _copy(source, left, top, flip, out):  # type: ignore[no-untyped-def]
 
 
 @_kernel
+def _is_sane(box, clip):  # type: ignore[no-untyped-def]
+    """Whether the box is not empty and nothing is out of reach; a NaN fails every comparison."""
+    for k in range(4):
+        if not (-_FARTHEST <= box[k] <= _FARTHEST and -_FARTHEST <= clip[k] <= _FARTHEST):
+            return False
+    return box[2] > 0 and box[3] > 0
+
+
+@_kernel
 def _is_copy(source, box, clip, out):  # type: ignore[no-untyped-def]
     left, top, width, height = box
     return (
@@ -231,9 +237,12 @@ def _is_copy(source, box, clip, out):  # type: ignore[no-untyped-def]
 
 @_kernel
 def _resample(source, box, clip, flip, antialias, out):  # type: ignore[no-untyped-def]
+    """Whether the box and the clip are sane; if so, ``out`` is filled."""
+    if not _is_sane(box, clip):
+        return False
     if _is_copy(source, box, clip, out):
         _copy(source, int(box[0]), int(box[1]), flip, out)
-        return
+        return True
     height, width = out.shape[1:]
     x_first, x_count, x_weights = _weights(box[0], box[2], clip[0], clip[2], source.shape[1], width, antialias)
     y_first, y_count, y_weights = _weights(box[1], box[3], clip[1], clip[3], source.shape[0], height, antialias)
@@ -245,19 +254,20 @@ def _resample(source, box, clip, flip, antialias, out):  # type: ignore[no-untyp
             high = max(high, x_first[x] + x_count[x])
     if high <= low:
         out[:] = 0
-        return
+        return True
     for x in range(width):
         x_first[x] = max(x_first[x] - low, 0)
     if flip:
         x_first = x_first[::-1].copy()
         x_weights = x_weights[::-1].copy()
 
+    taps = x_count.max()
     rows = source.reshape(source.shape[0], 3 * source.shape[1])
     samples = 3 * (high - low)
     lines = np.zeros((_GROUP, samples), np.int16)
     sums = np.empty(samples, np.int32)
     mixed = np.empty((high - low, 3 * _GROUP), np.int16)
-    columns = np.zeros((high - low + x_weights.shape[1], _LANES), np.int16)  # weights of zero read past the last
+    columns = np.zeros((high - low + taps, _LANES), np.int16)  # weights of zero read past the last
     total = np.empty(_LANES, np.int32)
     lanes = np.empty((width, _LANES), np.uint8)
     word = np.empty(width, np.uint64)
@@ -266,6 +276,7 @@ def _resample(source, box, clip, flip, antialias, out):  # type: ignore[no-untyp
         for y in range(top, bottom):
             _vertical(rows, 3 * low, y_first[y], y_count[y], y_weights[y], lines[y % _GROUP], sums)
             if y % _GROUP == _GROUP - 1 or y == bottom - 1:
-                _interleave(lines, (y - top) // _GROUP, mixed, columns)
-        _horizontal(columns, x_first, x_weights, total, lanes)
+                _interleave(lines, mixed, columns, (y - top) // _GROUP)
+        _horizontal(columns, x_first, x_weights, taps, total, lanes)
         _deal(lanes, word, out, top, bottom)
+    return True

@@ -1,0 +1,193 @@
+"""The plan: which records a batch holds, as arithmetic on (seed, epoch, manifest). Nothing is stored or communicated.
+
+The containers are permuted, the records in each are permuted, and all are joined into one sequence of N records. The
+sequence is cut into L lanes, contiguous runs; lane l has ceil((N - l) / L) of them. Sample g of the epoch is record
+g // L of lane g mod L, and belongs to rank (g mod L) mod W. So a batch mixes as many places of the data set as there
+are lanes, while each lane reads its containers one after the other; and since W divides L, which samples make the g-th
+global batch does not depend on W. docs/training.md has the formulas.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore import draw
+from picstore.errors import UsageError
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+MIN_LANES = 32  # a batch of 256 then takes 8 records each from 32 places
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Some samples of an epoch, each array (n,).
+
+    Attributes:
+        container: number of the container in stored order.
+        record: position in the container.
+        lane: where it was dealt from.
+        last: whether its lane is done with the container after this sample.
+    """
+
+    container: Ints
+    record: Ints
+    lane: Ints
+    last: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.container)
+
+    def __getitem__(self, part: slice) -> Samples:
+        return Samples(self.container[part], self.record[part], self.lane[part], self.last[part])
+
+
+def default_lanes(world_size: int) -> int:
+    """The smallest multiple of the world size that is at least MIN_LANES."""
+    return -(-MIN_LANES // world_size) * world_size
+
+
+class Epoch:
+    """The order of one epoch over containers that hold ``counts`` records each.
+
+    Args:
+        counts: int (containers,), in stored order.
+        seed, epoch: what the order is a function of.
+        lanes: how many runs the sequence is cut into; 1 with ``shuffle=False``.
+        shuffle: False keeps the stored order.
+    """
+
+    def __init__(self, counts: npt.ArrayLike, *, seed: int, epoch: int, lanes: int, shuffle: bool = True) -> None:
+        counts = np.asarray(counts, dtype=np.int64)
+        self.records = int(counts.sum())
+        self.lanes = lanes
+        self._counts = counts
+        self._shuffle = shuffle
+        self._key = draw.key(draw.PLAN, seed, epoch)
+        self._order: Ints = np.arange(len(counts))
+        if shuffle:
+            self._order = draw.permutation(self._key, len(counts))
+        self._ends = np.cumsum(counts[self._order])
+        base, longer = divmod(self.records, lanes)
+        lane = np.arange(lanes + 1)
+        self._lane_starts = lane * base + np.minimum(lane, longer)
+        self._permutations: OrderedDict[int, Ints] = OrderedDict()
+
+    def locate(self, samples: Ints) -> Samples:
+        """Where samples lie, given their numbers g in the epoch, int64 (n,) in [0, records)."""
+        lane = samples % self.lanes
+        at = self._lane_starts[lane] + samples // self.lanes
+        turn = np.searchsorted(self._ends, at, side="right")
+        container = self._order[turn]
+        record = at - (self._ends[turn] - self._counts[container])
+        last = (at + 1 == self._ends[turn]) | (at + 1 == self._lane_starts[lane + 1])
+        if self._shuffle:
+            for number in np.unique(container):
+                mine = container == number
+                record[mine] = self._permutation(int(number))[record[mine]]
+        return Samples(container, record, lane, last)
+
+    def _permutation(self, container: int) -> Ints:
+        found = self._permutations.get(container)
+        if found is None:
+            key = draw.key(self._key, container)
+            found = self._permutations[container] = draw.permutation(key, int(self._counts[container]))
+            while len(self._permutations) > 4 * self.lanes:
+                self._permutations.popitem(last=False)
+        self._permutations.move_to_end(container)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A rank's share of an epoch of ``records`` samples, in batches; every rank has the same number of them.
+
+    Attributes:
+        lanes: of the epoch; a multiple of ``world_size``, or 1 when the stored order is read.
+        batch_size: of this rank.
+        drop_last: leave out samples that fill no batch; otherwise last batches may be smaller, but are never empty.
+    """
+
+    records: int
+    lanes: int
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    shuffle: bool = True
+    drop_last: bool = True
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size {self.batch_size}; at least 1 is needed")
+        if not 0 <= self.rank < self.world_size:
+            raise UsageError(f"rank {self.rank} of world size {self.world_size}")
+        if self.shuffle and (self.lanes < 1 or self.lanes % self.world_size):
+            raise UsageError(
+                f"{self.lanes} lanes cannot be shared by {self.world_size} ranks; "
+                f"use a multiple such as {default_lanes(self.world_size)}"
+            )
+        if self.batches == 0:
+            raise UsageError(
+                f"{self.records} records make no batch of {self.batch_size} on {self.world_size} ranks; "
+                "use a smaller batch_size or drop_last=False"
+            )
+
+    def count(self, rank: int) -> int:
+        """How many samples of the epoch a rank has."""
+        if not self.shuffle:
+            return (rank + 1) * self.records // self.world_size - rank * self.records // self.world_size
+        base, longer = divmod(self.records, self.lanes)
+        own = self.lanes // self.world_size
+        return base * own + len(range(rank, longer, self.world_size))
+
+    @property
+    def batches(self) -> int:
+        """Batches an epoch, the same on every rank."""
+        counts = [self.count(rank) for rank in (range(self.world_size))]
+        if self.drop_last:
+            return min(counts) // self.batch_size
+        return -(-max(counts) // self.batch_size) if min(counts) else 0
+
+    def bounds(self, batch: int) -> tuple[int, int]:
+        """The rank's samples, counted from its first, that make batch number ``batch``."""
+        count, batches = self.count(self.rank), self.batches
+        start, stop = batch * self.batch_size, min((batch + 1) * self.batch_size, count)
+        if not self.drop_last and count <= (batches - 1) * self.batch_size:
+            # This rank has no sample left for the last batch that others need: it keeps one for it.
+            if batch == batches - 1:
+                start, stop = count - 1, count
+            elif batch == batches - 2:
+                stop = count - 1
+        return start, stop
+
+    def samples(self, start: int, stop: int) -> Ints:
+        """Numbers in the epoch of this rank's samples ``start`` to ``stop``."""
+        k = np.arange(start, stop, dtype=np.int64)
+        if not self.shuffle:
+            return self.rank * self.records // self.world_size + k
+        own = self.lanes // self.world_size
+        return k // own * self.lanes + self.rank + k % own * self.world_size
+
+
+def find_rank(rank: int | None, world_size: int | None, environment: Sequence[str | None]) -> tuple[int, int]:
+    """Rank and world size: the arguments, or RANK and WORLD_SIZE of the environment, or 0 and 1.
+
+    Args:
+        environment: the values of RANK and WORLD_SIZE.
+    """
+    if (rank is None) != (world_size is None):
+        raise UsageError("rank and world_size belong together: give both or neither")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if None in environment:
+        return 0, 1
+    try:
+        return int(environment[0] or ""), int(environment[1] or "")
+    except ValueError as error:
+        raise UsageError(f"RANK and WORLD_SIZE are {environment[0]!r} and {environment[1]!r}") from error
