@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from picstore.prepare.writer import Writer
     from picstore.storage.dataset import Dataset
     from picstore.storage.record import Record
-    from picstore.train.geometry import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
     from picstore.train.batch import Batch
+    from picstore.train.geometry import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
     from picstore.train.loader import Loader
     from picstore.train.mux import DataMux
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from picstore.cli import options
-from picstore.errors import TooManyFailures, UsageError
+from picstore.errors import TooManyFailures
 
 if TYPE_CHECKING:
     from picstore.prepare.convert import Converted
@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 _SHOWN_REASONS = 8
 
 
-class _Colour(click.ParamType[tuple[int, int, int]]):
-    name = "colour"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int, int]:
-        text = str(value).removeprefix("#")
-        try:
-            red, green, blue = bytes.fromhex(text)
-        except ValueError:
-            self.fail(f"{value!r} is not a colour; write ffffff", param, ctx)
-        return red, green, blue
+def colour(text: str) -> tuple[int, int, int]:
+    """Red, green and blue of ``ffffff``."""
+    try:
+        red, green, blue = bytes.fromhex(text.removeprefix("#"))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a colour; write ffffff") from error
+    return red, green, blue
 
 
 @click.command("convert")
@@ -47,21 +44,23 @@ class _Colour(click.ParamType[tuple[int, int, int]]):
 @click.option("--synsets", type=options.PATH, help="File that names the synsets in the order of labels, for imagenet.")
 @click.option("--resize", metavar="SIZE", help="shorter:256, longer:512 or 256x256.  [default: sizes stay]")
 @click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True, help="Of the JPEGs.")
-@click.option("--subsampling", type=click.Choice(["420", "422", "444"]), default="420", show_default=True)
-@click.option("--background", type=_Colour(), default="ffffff", show_default=True, help="Behind transparent images.")
+@click.option(
+    "--subsampling", type=click.Choice(["420", "422", "444"]), default="420", show_default=True, help="Of chroma."
+)
+@click.option("--background", type=colour, default="ffffff", show_default=True, help="Behind transparent images.")
 @click.option("--max-pixels", type=click.IntRange(1), default=1 << 28, show_default=True, help="Refuse larger images.")
 @click.option("--reencode", is_flag=True, help="Encode anew what could be kept without loss (for now all is).")
-@click.option("--encoder", type=click.Choice(["turbo"]), default="turbo", show_default=True)
+@click.option("--encoder", type=click.Choice(["turbo"]), default="turbo", show_default=True, help="Of JPEGs.")
 @click.option("--streams", type=click.IntRange(1, 9999), default=16, show_default=True, help="Sub-directories.")
-@click.option("--file-size", type=options.Bytes(), default="256MiB", show_default=True, help="At most, about.")
-@click.option("--container-size", type=options.Bytes(), default="8MiB", show_default=True, help="Unit of reading.")
+@click.option("--file-size", type=options.size, default="256MiB", show_default=True, help="At most, about.")
+@click.option("--container-size", type=options.size, default="8MiB", show_default=True, help="Unit of reading.")
 @options.seed
 @options.workers
 @options.engine
 @click.option("--resume", is_flag=True, help="Go on with a conversion that was interrupted.")
 @click.option(
     "--max-errors",
-    type=options.Share(),
+    type=options.share,
     default="1%",
     show_default=True,
     help="Exit with code 3 if more inputs failed; the data set is finished all the same.",
@@ -113,8 +112,6 @@ def command(
 def _encode_settings(settings: dict[str, Any]) -> EncodeSettings:
     from picstore.prepare.settings import EncodeSettings, Size
 
-    if not 4096 <= settings["container_size"] <= settings["file_size"]:
-        raise UsageError("--container-size must be at least 4KiB and at most --file-size")
     resize = None if settings["resize"] is None else Size.parse(settings["resize"])
     names = ("quality", "subsampling", "background", "max_pixels")
     return EncodeSettings(resize=resize, **{name: settings[name] for name in names})

@@ -15,31 +15,21 @@ PATH = click.Path(path_type=Path)
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
-class Bytes(click.ParamType[int]):
+def size(text: str) -> int:
     """A size in bytes: ``8MiB``, ``512KiB``, ``1GiB`` or a plain number."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(value))
-        if match is None or match[2].upper() not in _UNITS:
-            self.fail(f"{value!r} is not a size; write 8MiB, 512KiB or a number of bytes", param, ctx)
-        return int(match[1]) * _UNITS[match[2].upper()]
+    match = re.fullmatch(r"\s*(\d{1,18})\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise click.BadParameter(f"{text!r} is not a size; write 8MiB, 512KiB or a number of bytes")
+    return int(match[1]) * _UNITS[match[2].upper()]
 
 
-class Share(click.ParamType[Callable[[int], float]]):
-    """A number of inputs, or a share of them: ``10`` or ``1%``. Converts to a function of how many there are."""
-
-    name = "number or %"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Callable[[int], float]:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(value).strip())
-        if match is None or (not match[2] and "." in match[1]):
-            self.fail(f"{value!r} is neither a number of inputs nor a share such as 1%", param, ctx)
-        limit = float(match[1])
-        return (lambda inputs: inputs * limit / 100) if match[2] else (lambda _: limit)
+def share(text: str) -> Callable[[int], float]:
+    """A number of inputs, or a share of them, ``10`` or ``1%``: a function of how many there are."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
+    if match is None or (not match[2] and "." in match[1]):
+        raise click.BadParameter(f"{text!r} is neither a number of inputs nor a share such as 1%")
+    limit = float(match[1])
+    return (lambda inputs: inputs * limit / 100) if match[2] else (lambda _: limit)
 
 
 def workers(function: F) -> F:

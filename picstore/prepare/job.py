@@ -41,8 +41,8 @@ class Shape:
             raise UsageError(f"{self.streams} streams; 1 to 9999 are possible")
         if not ALIGNMENT <= self.container_size <= MAX_CONTAINER:
             raise UsageError(f"a container of {self.container_size} bytes; 4KiB to 1GiB are possible")
-        if self.file_size < self.container_size:
-            raise UsageError(f"a file of {self.file_size} bytes cannot hold a container of {self.container_size}")
+        if self.file_size < ALIGNMENT:
+            raise UsageError(f"files of {self.file_size} bytes; at least 4KiB are needed")
         if not 0 <= self.seed < 1 << 64:
             raise UsageError(f"seed {self.seed}; 0 to 2**64 - 1 are possible")
 

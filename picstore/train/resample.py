@@ -116,6 +116,18 @@ def _weights(start, size, low, high, extent, length, antialias):  # type: ignore
 
 
 @_kernel
+def _used(first, count):  # type: ignore[no-untyped-def]
+    """First and last + 1 of the source pixels that carry weight; 0 and 0 if none does."""
+    low = first.max()
+    high = 0
+    for i in range(first.size):
+        if count[i]:
+            low = min(low, first[i])
+            high = max(high, first[i] + count[i])
+    return low, high
+
+
+@_kernel
 def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no-untyped-def]
     """One output row from ``count`` source rows, of the bytes from ``begin`` on; 7 bits after the point.
 
@@ -246,17 +258,11 @@ def _resample(source, box, clip, flip, antialias, out):  # type: ignore[no-untyp
     height, width = out.shape[1:]
     x_first, x_count, x_weights = _weights(box[0], box[2], clip[0], clip[2], source.shape[1], width, antialias)
     y_first, y_count, y_weights = _weights(box[1], box[3], clip[1], clip[3], source.shape[0], height, antialias)
-    low = source.shape[1]
-    high = 0
-    for x in range(width):
-        if x_count[x]:
-            low = min(low, x_first[x])
-            high = max(high, x_first[x] + x_count[x])
-    if high <= low:
+    low, high = _used(x_first, x_count)
+    if high == 0:
         out[:] = 0
         return True
-    for x in range(width):
-        x_first[x] = max(x_first[x] - low, 0)
+    x_first = np.maximum(x_first - low, 0)
     if flip:
         x_first = x_first[::-1].copy()
         x_weights = x_weights[::-1].copy()

@@ -1,0 +1,57 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pictures import missing
+from samples import picture
+
+import picstore
+from picstore.prepare.job import Shape
+
+_PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
+
+
+@pytest.fixture(scope="session")
+def photographs_folder() -> Path:
+    """400 ImageNet photographs in 40 class folders, kept beside the checkout."""
+    folder = Path(os.environ.get("PICSTORE_PHOTOGRAPHS", _PHOTOGRAPHS))
+    if not folder.is_dir():
+        missing(f"the folder of photographs {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def photographs(photographs_folder: Path) -> list[Path]:
+    """The photographs' paths."""
+    return sorted(photographs_folder.glob("*/*.JPEG"))
+
+
+@pytest.fixture
+def make_dataset(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a small data set of ``count`` pictures; label = id mod ``classes``."""
+
+    def make(
+        count: int = 50,
+        *,
+        name: str = "dataset",
+        classes: int = 5,
+        streams: int = 3,
+        container_size: int = 16 << 10,
+        file_size: int = 64 << 10,
+        width: int = 60,
+        height: int = 40,
+    ) -> Path:
+        shape = Shape(streams=streams, container_size=container_size, file_size=file_size)
+        names = [f"class{k}" for k in range(classes)]
+        with picstore.Writer(tmp_path / name, classes=names, shape=shape) as writer:
+            for number in range(count):
+                picked = picture(number, width=width + number % 7, height=height + number % 5)
+                writer.add(picked, label=number % classes, extra={"number": number})
+        return tmp_path / name
+
+    return make

@@ -1,0 +1,82 @@
+"""The layers of docs/design.md: a module imports only what stands to its left, and heavy libraries stay at their edge."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "picstore"
+# part: the parts it may import from, besides itself
+ALLOWED = {
+    "errors": set(),
+    "draw": {"errors"},
+    "jpeg": {"errors", "draw"},
+    "storage": {"errors", "draw"},
+    "prepare": {"errors", "draw", "jpeg", "storage"},
+    "train": {"errors", "draw", "jpeg", "storage"},
+    "cli": {"errors", "draw", "jpeg", "storage", "prepare"},
+}
+HEAVY = {
+    "torch": "train",
+    "torchvision": "train",
+    "simplejpeg": "train",
+    "wand": "prepare",
+    "rich": "cli",
+    "click": "cli",
+}
+
+
+def imports_of(path: Path) -> list[str]:
+    """Full names of the modules that a file imports, wherever in it."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            names.append(node.module or "")
+            if node.module == "picstore":
+                names += [f"picstore.{alias.name}" for alias in node.names]
+    return names
+
+
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_what_stands_to_its_left(path: Path) -> None:
+    part = part_of(path)
+    for name in imports_of(path):
+        words = name.split(".")
+        if words[0] == "picstore" and len(words) > 1 and words[1] != "__version__":
+            assert words[1] == part or words[1] in ALLOWED[part], f"{part} must not import {name}"
+        elif words[0] in HEAVY:
+            assert HEAVY[words[0]] == part, f"{name} belongs to {HEAVY[words[0]]}"
+
+
+@pytest.mark.parametrize(
+    "statement", ["import picstore", "from picstore.cli import program; program(['--help'], standalone_mode=False)"]
+)
+def test_importing_picstore_and_asking_for_help_load_nothing_heavy(statement: str) -> None:
+    code = f"import sys\n{statement}\nprint('loaded', [m for m in ('torch', 'numba', 'wand', 'numpy', 'PIL') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded []"
+
+
+def test_public_names_are_those_of_the_contract() -> None:
+    import picstore
+
+    for name in picstore.__all__:
+        assert getattr(picstore, name) is not None
+    contract = {"Dataset", "Writer", "Loader", "DataMux", "RandomResizedCrop", "RandomHorizontalFlip"}
+    assert contract <= set(picstore.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        picstore.no_such_name  # noqa: B018
