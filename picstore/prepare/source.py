@@ -196,6 +196,14 @@ def imagenet_source(path: Path, *, synsets: Path | None = None) -> Listing:
     return Listing("imagenet", inputs, [printable(name) for name in classes])
 
 
+def _check_end(tar: str, offset: int) -> None:
+    """tarfile takes a broken header for the end of the tar; the end is a block of zeros."""
+    with Path(tar).open("rb") as file:
+        file.seek(offset)
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError(f"no member and no end at byte {offset}")
+
+
 def _members(tar: str, name: str, label: int) -> Iterator[Input]:
     """The regular files of a tar, as stretches of it; a tar that breaks off ends in an input that says so."""
     try:
@@ -204,5 +212,6 @@ def _members(tar: str, name: str, label: int) -> Iterator[Input]:
                 if member.isfile():
                     inner = f"{name}.tar/{member.name}"
                     yield Input(printable(inner), label, tar, member.offset_data, member.size)
+            _check_end(tar, archive.offset)
     except (tarfile.TarError, OSError, EOFError) as error:
         yield Input(printable(f"{name}.tar"), label, tar, problem=f"the tar is damaged: {error}")

@@ -21,24 +21,8 @@ _LENGTH = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(px|pt|pc|in|cm|mm)?\s*")
 _UNITS = {None: 1, "": 1, "px": 1, "pt": 96 / 72, "pc": 16, "in": 96, "cm": 96 / 2.54, "mm": 96 / 25.4}
 
 # Of all other elements nothing is kept. <use> is refused below: nested, it draws exponentially much.
-_PLAIN = frozenset(
-    (
-        "svg",
-        "g",
-        "defs",
-        "path",
-        "rect",
-        "circle",
-        "ellipse",
-        "line",
-        "polyline",
-        "polygon",
-        "text",
-        "tspan",
-        "title",
-        "desc",
-    )
-)
+_SHAPES = frozenset(("path", "rect", "circle", "ellipse", "line", "polyline", "polygon"))
+_PLAIN = _SHAPES | {"svg", "g", "defs", "text", "tspan", "title", "desc"}
 _ELABORATE = frozenset(
     ("style", "linearGradient", "radialGradient", "stop", "clipPath", "mask", "pattern", "symbol", "filter")
 )

@@ -26,14 +26,13 @@ from picstore.errors import UsageError
 _GROUP = 8  # rows that are interleaved at once: LLVM interleaves stores by at most 8, and 8 bytes fill a 64-bit word
 _BLOCK = 32  # rows that the horizontal pass takes at once, in 4 groups: 96 lanes with the colours
 _LANES = 3 * _BLOCK
-_WORDS = _LANES // 8  # 64-bit words that hold one output column's lanes as bytes
 
 # Types of the arithmetic: numba takes plain integer constants for 64-bit ones, which would halve the vector width.
 _i16, _i32, _u8, _u64 = np.int16, np.int32, np.uint8, np.uint64
 _ONE = 1 << 14  # the sum of an output pixel's weights
 _HALF_ROW = np.int32(1 << 6)  # half of the last place that the vertical pass drops: 14 bits of weight become 7
-_FARTHEST = 1 << 24  # pixels; bounds every loop, and keeps coordinates far from what an integer holds
 _HALF_PIXEL = np.int32(1 << 20)  # half a grey level after both passes: 7 + 14 bits
+_FARTHEST = 1 << 24  # pixels; bounds every loop, and keeps coordinates far from what an integer holds
 
 
 def resample(
@@ -83,7 +82,7 @@ def _kernel(function: Callable[..., Any]) -> Any:
 
 
 @_kernel
-def _weights(start, size, low, high, extent, length, antialias):  # type: ignore[no-untyped-def]
+def _weights(start, size, low, high, extent, antialias, length):  # type: ignore[no-untyped-def]
     """One axis: for each output pixel its first source pixel, number of source pixels, and their weights."""
     scale = size / length
     support = max(scale, 1.0) if antialias else 1.0
@@ -117,14 +116,21 @@ def _weights(start, size, low, high, extent, length, antialias):  # type: ignore
 
 @_kernel
 def _used(first, count):  # type: ignore[no-untyped-def]
-    """First and last + 1 of the source pixels that carry weight; 0 and 0 if none does."""
-    low = first.max()
+    """First and last + 1 of the source pixels that carry weight, and their greatest count; 0, 0, 0 if none does.
+
+    Makes ``first`` count from the first of them.
+    """
+    low = 0
     high = 0
+    taps = 0
     for i in range(first.size):
         if count[i]:
-            low = min(low, first[i])
+            low = min(low, first[i]) if taps else first[i]
             high = max(high, first[i] + count[i])
-    return low, high
+            taps = max(taps, count[i])
+    for i in range(first.size):
+        first[i] = max(first[i] - low, 0)
+    return low, high, taps
 
 
 @_kernel
@@ -177,7 +183,7 @@ def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def _horizontal(columns, first, weights, taps, total, lanes):  # type: ignore[no-untyped-def]
+def _horizontal(columns, first, weights, taps, flip, total, lanes):  # type: ignore[no-untyped-def]
     """All lanes of each output column, as bytes, from those of its source columns."""
     for x in range(first.size):
         begin = first[x]
@@ -187,8 +193,9 @@ def _horizontal(columns, first, weights, taps, total, lanes):  # type: ignore[no
             w = _i32(weights[x, k])
             for j in range(_LANES):
                 total[j] += w * _i32(columns[begin + k, j])
+        to = first.size - 1 - x if flip else x
         for j in range(_LANES):
-            lanes[x, j] = _u8(total[j] >> _i32(21))
+            lanes[to, j] = _u8(total[j] >> _i32(21))
 
 
 @_kernel
@@ -256,18 +263,12 @@ def _resample(source, box, clip, flip, antialias, out):  # type: ignore[no-untyp
         _copy(source, int(box[0]), int(box[1]), flip, out)
         return True
     height, width = out.shape[1:]
-    x_first, x_count, x_weights = _weights(box[0], box[2], clip[0], clip[2], source.shape[1], width, antialias)
-    y_first, y_count, y_weights = _weights(box[1], box[3], clip[1], clip[3], source.shape[0], height, antialias)
-    low, high = _used(x_first, x_count)
+    x_first, x_count, x_weights = _weights(box[0], box[2], clip[0], clip[2], source.shape[1], antialias, width)
+    y_first, y_count, y_weights = _weights(box[1], box[3], clip[1], clip[3], source.shape[0], antialias, height)
+    low, high, taps = _used(x_first, x_count)
     if high == 0:
         out[:] = 0
         return True
-    x_first = np.maximum(x_first - low, 0)
-    if flip:
-        x_first = x_first[::-1].copy()
-        x_weights = x_weights[::-1].copy()
-
-    taps = x_count.max()
     rows = source.reshape(source.shape[0], 3 * source.shape[1])
     samples = 3 * (high - low)
     lines = np.zeros((_GROUP, samples), np.int16)
@@ -283,6 +284,6 @@ def _resample(source, box, clip, flip, antialias, out):  # type: ignore[no-untyp
             _vertical(rows, 3 * low, y_first[y], y_count[y], y_weights[y], lines[y % _GROUP], sums)
             if y % _GROUP == _GROUP - 1 or y == bottom - 1:
                 _interleave(lines, mixed, columns, (y - top) // _GROUP)
-        _horizontal(columns, x_first, x_weights, taps, total, lanes)
+        _horizontal(columns, x_first, x_weights, taps, flip, total, lanes)
         _deal(lanes, word, out, top, bottom)
     return True

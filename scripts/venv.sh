@@ -1,0 +1,21 @@
+# Sourced by the scripts beside it: makes .venv with Python 3.10 or newer and puts it on the path.
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  echo "picstore needs Python 3.10 or newer with venv; set PYTHON to one" >&2
+  return 1
+}
+
+if [ ! -x .venv/bin/python ]; then
+  python=$(find_python)
+  "$python" -m venv .venv
+  .venv/bin/python -m pip install --quiet --upgrade pip
+fi
+export PATH="$PWD/.venv/bin:$PATH"

@@ -1,0 +1,38 @@
+"""Functions that tests run in the engine's processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from picstore.errors import Corrupt
+
+
+def double(task: int, report: object) -> int:
+    report(1)
+    return 2 * task
+
+
+def die_on_three(task: int, report: object) -> int:
+    if task == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return double(task, report)
+
+
+def die_once(task: Path, report: object) -> str:
+    if not task.exists():
+        task.touch()
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return "done"
+
+
+def raise_damage(task: int, report: object) -> int:
+    raise Corrupt(f"task {task}", "somewhere", 7)
+
+
+def wait_and_touch(task: Path, report: object) -> None:
+    task.with_suffix(".started").touch()
+    time.sleep(3)
+    task.touch()

@@ -1,0 +1,76 @@
+"""The engine: a process a task, and what happens when one dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+import engine_tasks
+import pytest
+
+from picstore.errors import Corrupt, PicstoreError
+from picstore.prepare import engine
+
+
+@pytest.mark.parametrize("workers", [1, 3, 20])
+def test_every_task_runs_once_whatever_the_number_of_workers(workers: int) -> None:
+    counts = []
+    results = dict(engine.run(engine_tasks.double, deque(range(10)), workers=workers, report=counts.append))
+    assert results == {k: 2 * k for k in range(10)}
+    assert sum(counts) == 10
+
+
+def test_a_task_that_dies_takes_no_other_with_it_and_says_how() -> None:
+    results = dict(engine.run(engine_tasks.die_on_three, deque(range(6)), workers=2))
+    died = results.pop(3)
+    assert isinstance(died, engine.Died)
+    assert "SIGKILL" in str(died)
+    assert results == {k: 2 * k for k in (0, 1, 2, 4, 5)}
+
+
+def test_run_all_tries_a_task_that_died_once_more(tmp_path: Path) -> None:
+    assert engine.run_all(engine_tasks.die_once, [tmp_path / "flag"], workers=1) == [(tmp_path / "flag", "done")]
+    with pytest.raises(PicstoreError, match="died twice"):
+        engine.run_all(engine_tasks.die_on_three, [3], workers=1)
+
+
+def test_an_error_in_a_task_is_raised_whole_and_no_process_is_left() -> None:
+    with pytest.raises(Corrupt, match="somewhere at byte 7: task 1") as caught:
+        list(engine.run(engine_tasks.raise_damage, deque([1]), workers=1))
+    assert (caught.value.place, caught.value.offset) == ("somewhere", 7)
+    assert multiprocessing.active_children() == []
+
+
+def test_leaving_the_iteration_ends_the_processes(tmp_path: Path) -> None:
+    tasks = deque([tmp_path / "a", tmp_path / "b"])
+    running = engine.run(engine_tasks.wait_and_touch, deque([*tasks]), workers=2)
+    running.close()  # before it began: nothing to end
+    assert multiprocessing.active_children() == []
+
+
+def test_tasks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:2]\n"
+        "from collections import deque\nfrom pathlib import Path\n"
+        "import engine_tasks\nfrom picstore.prepare import engine\n"
+        "if __name__ == '__main__':\n"
+        "    list(engine.run(engine_tasks.wait_and_touch, deque([Path(sys.argv[2])]), workers=1))\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    target = tmp_path / "target"
+    parent = subprocess.Popen([sys.executable, script, Path(__file__).parent, target], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not target.with_suffix(".started").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert target.with_suffix(".started").exists()
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    time.sleep(3.5)
+    assert not target.exists()
