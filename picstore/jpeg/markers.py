@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from picstore.errors import ImageError
 
-SOI, EOI, SOS, DRI = 0xD8, 0xD9, 0xDA, 0xDD
+TEM, SOI, EOI, SOS, DRI = 0x01, 0xD8, 0xD9, 0xDA, 0xDD
 RST0, RST7 = 0xD0, 0xD7
 # Table B.1: every SOFn; DHT (C4), JPG (C8) and DAC (CC) share the range and are no frames.
 _FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
@@ -119,7 +119,7 @@ def _next_marker(jpeg: bytes | memoryview, at: int) -> tuple[int, int]:
     marker = jpeg[at]
     if at == first or marker == 0x00:
         raise ImageError(f"no marker at byte {first}")
-    if marker in (SOI, EOI) or RST0 <= marker <= RST7:
+    if marker in (TEM, SOI, EOI) or RST0 <= marker <= RST7:
         raise ImageError(f"marker FF{marker:02X} at byte {at - 1}, before any scan")
     return marker, at + 1
 

@@ -28,14 +28,8 @@ def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WID
         mcu_width: pixels.
         tile_width: pixels wished for.
     """
-    best = columns
-    best_ratio = _ratio(columns * mcu_width, tile_width)
-    for interval in range(min(columns, 8 * tile_width // mcu_width), 0, -1):
-        if columns % interval == 0:
-            ratio = _ratio(interval * mcu_width, tile_width)
-            if ratio <= best_ratio:
-                best, best_ratio = interval, ratio
-    return best
+    divisors = [interval for interval in range(1, columns + 1) if columns % interval == 0]
+    return min(divisors, key=lambda interval: (_ratio(interval * mcu_width, tile_width), interval))
 
 
 def _ratio(a: int, b: int) -> float:

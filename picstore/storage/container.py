@@ -3,6 +3,7 @@
 Damage is told apart to the record: every part has a CRC that one pass checks, and only when that fails are the CRCs of
 single entries and images used to tell the good records from the bad. Entries locate images from the beginning of the
 container, so even a container whose header is lost can be read when the file's footer says how many records it holds.
+A header with one flipped bit is put right by its own CRC.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from picstore.storage.checksum import crc32c
 from picstore.storage.layout import (
     ATTACHMENT,
     ENTRY,
+    MAX_ATTACHMENTS,
     MAX_CONTAINER,
     MAX_EXTRAS,
     MAX_RECORDS,
@@ -28,6 +30,7 @@ from picstore.storage.layout import (
     SEGMENT,
     ContainerHeader,
     aligned,
+    mended,
 )
 from picstore.storage.record import NO_SEGMENTS, ImageInfo, Record
 
@@ -65,13 +68,18 @@ def pack(records: Sequence[Record], *, fields: Sequence[str] = (), place: Place)
     segments = np.concatenate([record.info.segments for record in records])
     count, width = len(records), len(fields)
     payload_at = SEALED + count * (ENTRY.itemsize + width * ATTACHMENT.itemsize) + segments.nbytes + len(frame)
+    size = aligned(payload_at + sum(len(r.jpeg) + sum(len(r.attachments.get(f, b"")) for f in fields) for r in records))
+    if count > MAX_RECORDS or size > MAX_CONTAINER or len(extras) > MAX_EXTRAS:
+        raise UsageError(f"{count} records of {size} bytes do not fit into a container; use smaller containers")
+    if width > MAX_ATTACHMENTS:
+        raise UsageError(f"{width} attachments a record; at most {MAX_ATTACHMENTS} can be stored")
     index, table, blobs = _index(records, fields, payload_at)
     payload = b"".join(blobs)
     header = ContainerHeader(
         attachments=width,
         reserved=0,
         records=count,
-        size=aligned(payload_at + len(payload)),
+        size=size,
         segments=len(segments),
         extras_size=len(frame),
         extras_raw=len(extras),
@@ -84,9 +92,7 @@ def pack(records: Sequence[Record], *, fields: Sequence[str] = (), place: Place)
         file=place.file,
         ordinal=place.ordinal,
     )
-    if count > MAX_RECORDS or header.size > MAX_CONTAINER or len(extras) > MAX_EXTRAS:
-        raise UsageError(f"{count} records of {header.size} bytes do not fit into a container; use smaller containers")
-    padding = bytes(header.size - payload_at - len(payload))
+    padding = bytes(size - payload_at - len(payload))
     return b"".join((header.pack(), index, table, segments.tobytes(), frame, payload, padding))
 
 
@@ -234,25 +240,30 @@ def unpack(
         buffer: the container's bytes; up to the payload is enough when ``read`` is given.
         place: for messages, and compared with the header.
         fields: names of the attachments.
-        records: how many the footer says there are; with it a container without a sound header can still be read.
+        records: how many the footer says there are; with it a container without a sound header can still be read, but
+            for its extras.
         size: bytes of the whole container, ``len(buffer)`` by default.
         read: see :class:`Container`.
 
     Raises:
-        Damage: nothing of the container can be read.
+        Damage: nothing of the container can be read: its header is lost and ``records`` is not given, or the header
+            is sound and not of these bytes in this place.
     """
     size = len(buffer) if size is None else size
     damage: list[Damage] = []
     header: ContainerHeader | None = None
     try:
-        header = _header(buffer, place=place, fields=len(fields), records=records, size=size)
-        count = header.records
+        header, flipped = read_header(buffer, place=place)
+        damage += [flipped] if flipped else []
     except Damage as error:
         width = ENTRY.itemsize + len(fields) * ATTACHMENT.itemsize
         if records is None or len(buffer) < SEALED + records * width:
             raise
         damage.append(error)
         count = records
+    else:
+        _compare(header, place=place, fields=len(fields), records=records, size=size)
+        count = header.records
     index = np.frombuffer(buffer, dtype=ENTRY, count=count, offset=SEALED)
     attached = np.frombuffer(
         buffer, dtype=ATTACHMENT, count=count * len(fields), offset=SEALED + count * ENTRY.itemsize
@@ -279,9 +290,23 @@ def unpack(
     return container
 
 
-def _header(buffer: memoryview, *, place: Place, fields: int, records: int | None, size: int) -> ContainerHeader:
-    header = ContainerHeader.unpack(buffer, place=place.name, offset=place.offset)
+def read_header(buffer: memoryview, *, place: Place) -> tuple[ContainerHeader, Damage | None]:
+    """The header at the beginning of a container, and what was wrong with it if one bit of it had to be put right."""
+    flipped: Damage | None = None
+    try:
+        header = ContainerHeader.unpack(buffer, place=place.name, offset=place.offset)
+    except Corrupt as error:
+        whole = mended(buffer)
+        if whole is None:
+            raise
+        header = ContainerHeader.unpack(whole, place=place.name, offset=place.offset)
+        flipped = error
     header.check(place=place.name, offset=place.offset)
+    return header, flipped
+
+
+def _compare(header: ContainerHeader, *, place: Place, fields: int, records: int | None, size: int) -> None:
+    """Refuse a sound header that is not of these bytes in this place."""
     if header.size > size:
         raise Truncated(
             f"the container of {header.size} bytes is cut off after {size}",
@@ -294,7 +319,6 @@ def _header(buffer: memoryview, *, place: Place, fields: int, records: int | Non
         raise Corrupt("the container is another than the footer says", place=place.name, offset=place.offset)
     if (header.stream, header.file, header.ordinal) != (place.stream, place.file, place.ordinal):
         raise Corrupt("the container belongs elsewhere", place=place.name, offset=place.offset)
-    return header
 
 
 def _lost(container: Container, what: str, bad: npt.NDArray[np.bool_]) -> None:
@@ -305,18 +329,19 @@ def _lost(container: Container, what: str, bad: npt.NDArray[np.bool_]) -> None:
 
 
 def _check_index(container: Container, header: ContainerHeader | None) -> None:
-    """Find entries that fail their CRC or point outside of the container."""
+    """Find entries that fail their CRC or point outside of the payload."""
     index, attached = container.index, container.attached
-    size = container.size
     whole = container.buffer[SEALED : SEALED + index.nbytes + attached.nbytes]
     bad = np.zeros(len(index), dtype=np.bool_)
     if header is None or crc32c(whole) != header.index_crc:
         bad |= index["entry_crc"] != _entry_crcs(index)
         bad |= (attached["entry_crc"] != _entry_crcs(attached)).any(axis=1)
-    for table in (index, attached):
-        ends = table["offset"].astype(np.int64) + table["length"]
-        outside = (ends > size) | (table["offset"] < SEALED)
-        bad |= outside if outside.ndim == 1 else outside.any(axis=1)
+    first, last = (SEALED + len(whole), container.size) if header is None else header.payload
+    starts = np.column_stack((index["offset"], attached["offset"])).astype(np.int64)
+    ends = starts + np.column_stack((index["length"], attached["length"]))
+    bad |= ((starts < first) | (ends > last)).any(axis=1)
+    if (starts[~bad].ravel()[1:] < ends[~bad].ravel()[:-1]).any():
+        bad[:] = True  # each entry holds its CRC and two claim the same bytes: no writer made this
     bad |= (index["width"] == 0) | (index["height"] == 0) | (index["sampling"] >= len(SAMPLINGS))
     if bad.any():
         _lost(container, "the index", bad)
@@ -324,8 +349,8 @@ def _check_index(container: Container, header: ContainerHeader | None) -> None:
 
 def _check_payload(container: Container, header: ContainerHeader | None) -> None:
     if header is not None:
-        payload = container.buffer[header.payload_at : header.payload_at + header.payload_size]
-        if crc32c(payload) == header.payload_crc:
+        first, last = header.payload
+        if crc32c(container.buffer[first:last]) == header.payload_crc:
             return
     bad = np.zeros(len(container), dtype=np.bool_)
     for k in np.flatnonzero(container.good):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.errors import Damage
-from picstore.storage.container import Container, Place, unpack
-from picstore.storage.layout import SEALED, ContainerHeader
+from picstore.storage.container import Container, Place, read_header, unpack
+from picstore.storage.layout import SEALED
 from picstore.storage.location import file_name, read_at
 from picstore.storage.manifest import Manifest, ordinals_of, read_index, read_manifest
 from picstore.storage.record import Record
@@ -70,6 +71,7 @@ class Dataset(Sequence[Record]):
         """The record at a position in stored order; IndexError outside, Damage if it does not hold its CRC."""
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
+        i = operator.index(i)
         k = i + len(self) if i < 0 else i
         if not 0 <= k < len(self):
             raise IndexError(f"position {i} of a data set of {len(self)} records")
@@ -119,8 +121,7 @@ class Dataset(Sequence[Record]):
         row, place = self.rows[number], self.place(number)
         path = self.path / place.name
         first = read_at(path, place.offset, SEALED, place=place.name)
-        header = ContainerHeader.unpack(first, place=place.name, offset=place.offset)
-        header.check(place=place.name, offset=place.offset)
+        header, _ = read_header(first, place=place)
         buffer = read_at(path, place.offset, header.payload_at, place=place.name)
 
         def read(offset: int, length: int) -> memoryview:

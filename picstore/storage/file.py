@@ -19,8 +19,10 @@ from picstore.storage.layout import (
     ALIGNMENT,
     FOOTER_ROW,
     FORMAT_VERSION,
+    MAX_EXTRAS,
     MAX_RECORDS,
     SEALED,
+    TRAILER_MAGIC,
     FileHeader,
     Trailer,
     check_rows,
@@ -88,7 +90,8 @@ class FileWriter:
             extras=extras,
             payload=payload,
         )
-        if self._pending and (size > self._container_size or len(self._pending) == MAX_RECORDS):
+        full = size > self._container_size or extras > MAX_EXTRAS or len(self._pending) == MAX_RECORDS
+        if self._pending and full:
             self.end_container()
             self.add(record)
             return
@@ -166,12 +169,14 @@ def read_summary(root: Path, *, stream: int, file: int) -> FileSummary:
     header = read_at(path, 0, SEALED, place=place)
     FileHeader.unpack(header, place=place, offset=0).check(stream=stream, file=file, place=place)
     size = path.stat().st_size
-    at = max(0, size - SEALED)
-    try:
-        trailer = Trailer.unpack(read_at(path, at, SEALED, place=place), place=place, offset=at)
-    except Corrupt as error:
-        raise Truncated("the file does not end in a trailer: its tail is lost", place=place, offset=at) from error
+    at = size - SEALED
+    tail = read_at(path, at, SEALED, place=place)
+    if tail[: len(TRAILER_MAGIC)] != TRAILER_MAGIC:
+        raise Truncated("the file does not end in a trailer: its tail is lost", place=place, offset=at)
+    trailer = Trailer.unpack(tail, place=place, offset=at)
     check_version(trailer.version, place)
+    if (trailer.stream, trailer.file) != (stream, file):
+        raise Corrupt(f"the trailer is of file {trailer.file} of stream {trailer.stream}", place=place, offset=at)
     length = trailer.containers * FOOTER_ROW.itemsize
     if trailer.file_size != size or trailer.footer_offset + length + SEALED != size:
         raise Corrupt(f"the trailer tells of a file of {trailer.file_size} bytes", place=place, offset=at)
@@ -180,4 +185,14 @@ def read_summary(root: Path, *, stream: int, file: int) -> FileSummary:
         raise Corrupt("the footer fails its CRC", place=place, offset=trailer.footer_offset)
     footer = np.frombuffer(raw, dtype=FOOTER_ROW)
     check_rows(footer, place=place)
+    _check_tiling(footer, trailer, place=place)
     return FileSummary(stream, file, size, trailer.records, trailer.footer_crc, footer)
+
+
+def _check_tiling(footer: npt.NDArray[np.void], trailer: Trailer, *, place: str) -> None:
+    """The containers lie back to back between the header block and the footer, and hold the trailer's records."""
+    edges = ALIGNMENT + np.concatenate(([0], np.cumsum(footer["size"], dtype=np.int64)))
+    if (footer["offset"] != edges[:-1]).any() or edges[-1] != trailer.footer_offset:
+        raise Corrupt("the footer's containers leave gaps or overlap", place=place, offset=trailer.footer_offset)
+    if footer["records"].sum(dtype=np.int64) != trailer.records:
+        raise Corrupt("the footer's records do not add up", place=place, offset=trailer.footer_offset)

@@ -24,6 +24,7 @@ MAX_RECORDS = 1 << 20  # in a container
 MAX_EXTRAS = 1 << 28  # of a container, uncompressed
 MAX_ATTACHMENTS = 64  # of a record
 MAX_MANIFEST = 1 << 30
+MAX_FILE = 1 << 60  # no file system goes that far, and every sum of offsets stays within 63 bits
 
 FILE_MAGIC = b"\x89PIC\r\n\x1a\n"  # as PNG's: shows a transfer that changed line ends or cut the eighth bit
 CONTAINER_MAGIC = b"PICC"
@@ -44,13 +45,12 @@ ENTRY = np.dtype(
         ("sampling", "u1"),
         ("flags", "u1"),
         ("restart_interval", "<u2"),
-        ("header_length", "<u2"),
-        ("reserved0", "<u2"),
+        ("header_length", "<u4"),
         ("segment_first", "<u4"),
         ("segment_count", "<u4"),
         ("extra_offset", "<u4"),
         ("extra_length", "<u4"),
-        ("reserved1", "<u4"),
+        ("reserved", "<u4"),
         ("entry_crc", "<u4"),
     ]
 )
@@ -75,6 +75,20 @@ INDEX_ROW = np.dtype(
 def aligned(size: int) -> int:
     """``size`` rounded up to a multiple of ALIGNMENT."""
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def mended(data: bytes | memoryview) -> bytes | None:
+    """A fixed structure that one flipped bit keeps from holding its CRC, put right; None if that is not the matter.
+
+    CRC-32C tells any two strings of this length apart that differ in fewer than six bits, so what two, three or four
+    flipped bits have spoilt is never mended to something else.
+    """
+    for bit in range(8 * SEALED):
+        candidate = bytearray(data[:SEALED])
+        candidate[bit >> 3] ^= 1 << (bit & 7)
+        if crc32c(candidate[:-4]) == int.from_bytes(candidate[-4:], "little"):
+            return bytes(candidate)
+    return None
 
 
 _S = TypeVar("_S", bound="_Sealed")
@@ -170,6 +184,11 @@ class ContainerHeader(_Sealed):
     def payload_at(self) -> int:
         return self.extras_at + self.extras_size
 
+    @property
+    def payload(self) -> tuple[int, int]:
+        """Where the payload begins and ends."""
+        return self.payload_at, self.payload_at + self.payload_size
+
     def check(self, *, place: str, offset: int) -> None:
         """Bound every length, so that none is trusted with more than the container's own bytes."""
         for name, value, limit in (
@@ -220,7 +239,7 @@ class IndexHeader(_Sealed):
 def check_rows(rows: npt.NDArray[np.void], *, place: str) -> None:
     """Bound what a footer or an index says of containers before anything is read or allocated for it."""
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
-    bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] % ALIGNMENT != 0)
+    bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
     bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS)
     if bad.any():
         raise Corrupt(f"row {int(np.flatnonzero(bad)[0])} describes an impossible container", place=place)

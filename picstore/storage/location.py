@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
-from picstore.errors import NotADataset, Truncated
+from picstore.errors import Damage, NotADataset, PicstoreError, Truncated
 
 MANIFEST = "picstore.json"
 INDEX = "picstore.idx"
@@ -20,20 +21,37 @@ def file_name(stream: int, file: int) -> str:
 
 
 def read_at(path: Path, offset: int, size: int, *, place: str) -> memoryview:
-    """``size`` bytes of a file at ``offset``; Truncated if it has fewer, NotADataset if it is missing."""
-    data = bytearray(size)
-    view = memoryview(data)
+    """``size`` bytes of a file at ``offset``; nothing is allocated for bytes that the file does not have.
+
+    Raises:
+        NotADataset: the file is missing.
+        Truncated: it ends before ``offset + size``.
+        Damage: the disk cannot read it.
+        PicstoreError: the system does not let us.
+    """
     try:
         with path.open("rb", buffering=0) as file:
+            there = max(0, os.fstat(file.fileno()).st_size - offset)
+            if there < size:
+                raise Truncated(f"the file ends after {there} of {size} bytes", place=place, offset=offset)
+            view = memoryview(bytearray(size))
             file.seek(offset)
             got = 0
             while got < size and (count := file.readinto(view[got:])):
                 got += count
-    except FileNotFoundError as error:
-        raise NotADataset(f"{place} is missing") from error
-    if got < size:
+    except OSError as error:
+        raise _translated(error, place=place, offset=offset) from error
+    if got < size:  # cut off while it was read
         raise Truncated(f"the file ends after {got} of {size} bytes", place=place, offset=offset)
     return view.toreadonly()
+
+
+def _translated(error: OSError, *, place: str, offset: int) -> PicstoreError:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+        return NotADataset(f"{place} is missing")
+    if error.errno == errno.EIO:
+        return Damage(f"the disk cannot read it ({error.strerror})", place=place, offset=offset)
+    return PicstoreError(f"{place} cannot be read: {error.strerror}")
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -165,7 +165,7 @@ def read_manifest(root: Path) -> Manifest:
         raise NotADataset(f"{path} is larger than any picstore manifest; it belongs to another program")
     try:
         document = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Truncated("the manifest is not whole JSON; restore it from a copy", place=str(path)) from error
     if not isinstance(document, dict) or document.get("format") != "picstore":
         raise NotADataset(f"{path} is not a picstore manifest; {root} belongs to another program")
@@ -177,7 +177,10 @@ def read_manifest(root: Path) -> Manifest:
     if stored != crc32c(_canonical(document)):
         raise Corrupt("the manifest fails its CRC: it was edited or damaged", place=str(path))
     del document["format"], document["format_version"]
-    return _parse(document)
+    try:
+        return _parse(document)
+    except (KeyError, TypeError) as error:
+        raise Corrupt(f"the manifest does not have the fields of version {version}: {error}", str(path)) from error
 
 
 def _parse(document: dict[str, Any]) -> Manifest:
@@ -198,7 +201,7 @@ def _absence(root: Path) -> NotADataset:
     if job.is_file():
         try:
             verb = json.loads(job.read_bytes())["verb"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError, KeyError, TypeError):
             verb = "convert"
         remedy = "run the same command with --resume" if verb == "convert" else "remove it and run it again"
         return Unfinished(f"{root} is an unfinished {verb}; {remedy}")

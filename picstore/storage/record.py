@@ -53,7 +53,8 @@ class Record:
         jpeg: the training JPEG.
         info: size, sampling and restart segments of ``jpeg``.
         extra_json: the extra as UTF-8 JSON, empty for none.
-        attachments: further binary fields by the names that the manifest declares.
+        attachments: further binary fields by the names that the manifest declares; an empty one is not told from
+            one that is absent.
     """
 
     id: int
@@ -62,6 +63,10 @@ class Record:
     info: ImageInfo
     extra_json: bytes = b""
     attachments: dict[str, bytes | memoryview] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.id < 1 << 64 and -1 << 63 <= self.label < 1 << 63):
+            raise UsageError(f"id {self.id} with label {self.label} does not fit into 64 bits each")
 
     @property
     def width(self) -> int:
@@ -85,7 +90,7 @@ def extra_to_json(extra: Any) -> bytes:
         return b""
     try:
         text = json.dumps(extra, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"extra is not JSON: {error}") from error
     if len(text) > MAX_EXTRA:
         raise UsageError(f"extra takes {len(text)} bytes as JSON; at most {MAX_EXTRA} can be stored")

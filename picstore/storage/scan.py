@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from picstore.errors import Damage
-from picstore.storage.container import Container, Place, unpack
-from picstore.storage.layout import ALIGNMENT, CONTAINER_MAGIC, SEALED, ContainerHeader
+from picstore.storage.container import Container, Place, read_header, unpack
+from picstore.storage.layout import ALIGNMENT, CONTAINER_MAGIC, SEALED
 from picstore.storage.location import file_name, read_at
 
 
@@ -15,7 +15,7 @@ def walk(root: Path, *, stream: int, file: int, fields: tuple[str, ...] = ()) ->
     """Yield every container that can still be read, in order.
 
     After damage the walk goes on at the next aligned block that begins with a container's magic and whose header holds
-    its CRC; lengths in a header that does not are never trusted.
+    its CRC, at worst with one bit put right; lengths in a header that does not are never trusted.
     """
     name = file_name(stream, file)
     path = root / name
@@ -26,11 +26,12 @@ def walk(root: Path, *, stream: int, file: int, fields: tuple[str, ...] = ()) ->
         head = read_at(path, offset, SEALED, place=name)
         if head[:4] == CONTAINER_MAGIC:
             try:
-                header = ContainerHeader.unpack(head, place=name, offset=offset)
-                header.check(place=name, offset=offset)
+                header, _ = read_header(head, place=Place(name, offset, stream, file))
                 buffer = read_at(path, offset, header.size, place=name)
-                yield unpack(buffer, place=Place(name, offset, stream, file, header.ordinal), fields=fields)
-                step = header.size
+                container = unpack(buffer, place=Place(name, offset, stream, file, header.ordinal), fields=fields)
             except Damage:
                 pass  # whatever it is, the next aligned block is tried
+            else:
+                yield container
+                step = header.size
         offset += step

@@ -1,0 +1,130 @@
+"""Pictures for tests, an independent reader of JPEG headers, and the one place that decides skip or fail."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import warnings
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import pytest
+from PIL import Image
+
+CORNERS = ((220, 30, 30), (30, 200, 30), (30, 30, 220), (240, 240, 240))
+
+
+def require(present: object, what: str) -> None:
+    """Skip where something is not installed; fail on CI, where nothing may be left out in silence."""
+    if not present:
+        missing(what)
+
+
+def missing(what: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what} is missing, and CI must not skip")
+    pytest.skip(f"{what} is missing")
+
+
+def quadrants(width: int = 64, height: int = 48) -> Image.Image:
+    """Red, green, blue and near-white quarters, in mode RGB."""
+    image = Image.new("RGB", (width, height), CORNERS[3])
+    half = (width // 2, height // 2)
+    image.paste(CORNERS[0], (0, 0, *half))
+    image.paste(CORNERS[1], (half[0], 0, width, half[1]))
+    image.paste(CORNERS[2], (0, half[1], half[0], height))
+    return image
+
+
+def corners(image: Image.Image) -> list[tuple[int, ...]]:
+    """The colours in the middle of the four quarters."""
+    rgb = image.convert("RGB")
+    width, height = image.size
+    return [rgb.getpixel((width * x // 4, height * y // 4)) for y in (1, 3) for x in (1, 3)]
+
+
+def close(one: object, other: object, tolerance: float) -> bool:
+    difference = np.abs(np.asarray(one, dtype=float) - np.asarray(other, dtype=float))
+    return bool(difference.max() <= tolerance)
+
+
+def smooth(width: int, height: int, mode: str = "RGB") -> Image.Image:
+    """Gradients that survive a JPEG of quality 95 almost unchanged."""
+    x, y = np.meshgrid(*(np.linspace(20, min(235, 20 + 3 * side), side) for side in (width, height)))
+    rgb = np.stack([x, y, 255 - (x + y) / 2], axis=-1).astype(np.uint8)
+    return Image.fromarray(rgb).convert(mode)
+
+
+def saved(image: Image.Image, format: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # writing IM is deprecated from Pillow 13 on
+        image.save(out, format, **options)
+    return out.getvalue()
+
+
+def by_imagemagick(image: Image.Image, coder: str, **attributes: object) -> bytes:
+    """A file of any format that ImageMagick writes; skips where its library or that coder is missing."""
+    try:
+        from wand.exceptions import WandException
+        from wand.image import Image as WandImage
+    except ImportError:
+        missing("ImageMagick's library")
+    try:
+        with WandImage(blob=saved(image, "PNG"), format="png") as picture:
+            for name, value in attributes.items():
+                if name == "transform_colorspace":
+                    picture.transform_colorspace(value)
+                else:
+                    setattr(picture, name, value)
+            blob = picture.make_blob(coder)
+    except (WandException, ValueError):
+        missing(f"ImageMagick's coder {coder}")
+    require(blob, f"ImageMagick's coder {coder}")
+    return bytes(blob)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the markers of a JPEG say."""
+
+    markers: tuple[int, ...]
+    sof: int
+    width: int
+    height: int
+    sampling: tuple[tuple[int, int], ...]
+    interval: int
+    app0: bytes
+
+    @property
+    def columns(self) -> int:
+        """MCUs in a row."""
+        widest = 1 if len(self.sampling) == 1 else max(h for h, _ in self.sampling)
+        return -(-self.width // (8 * widest))
+
+
+def header(jpeg: bytes) -> Header:
+    """Read the marker segments up to SOS, by ITU-T T.81, Annex B, and nothing of picstore."""
+    assert jpeg[:2] == b"\xff\xd8"
+    markers, found, interval, app0, position = [], None, 0, b"", 2
+    while True:
+        assert jpeg[position] == 0xFF
+        marker, length = struct.unpack_from(">BH", jpeg, position + 1)
+        body = jpeg[position + 4 : position + 2 + length]
+        markers.append(marker)
+        position += 2 + length
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            precision, height, width, components = struct.unpack_from(">BHHB", body)
+            assert precision == 8
+            sampling = tuple((body[7 + 3 * i] >> 4, body[7 + 3 * i] & 15) for i in range(components))
+            found = (marker, width, height, sampling)
+        elif marker == 0xDD:
+            (interval,) = struct.unpack(">H", body)
+        elif marker == 0xE0:
+            app0 = body
+        elif marker == 0xDA:
+            break
+    assert found is not None
+    return Header(tuple(markers), *found, interval, app0)
