@@ -267,32 +267,25 @@ def test_a_source_of_which_nothing_can_be_read_gives_an_empty_data_set_and_exit_
     assert ledger(tmp_path / "train")[0]["status"] == "failed"
 
 
+SVG = """<svg xmlns="http://www.w3.org/2000/svg" width="96" height="64">
+<rect width="96" height="64" fill="rgb(240,240,240)"/><rect width="48" height="32" fill="rgb(220,30,30)"/>
+<rect x="48" width="48" height="32" fill="rgb(30,200,30)"/><rect y="32" width="48" height="32" fill="rgb(30,30,220)"/>
+</svg>"""
+
+
 def test_everything_that_pillow_and_imagemagick_write_arrives_in_the_right_colours(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     folder.mkdir()
     image = quadrants(96, 64)
-    by_pillow = (
-        "JPEG",
-        "PNG",
-        "WEBP",
-        "TIFF",
-        "BMP",
-        "GIF",
-        "PPM",
-        "TGA",
-        "JPEG2000",
-        "ICO",
-        "PCX",
-        "SGI",
-        "DDS",
-        "AVIF",
-    )
+    by_pillow = ["JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "TGA", "JPEG2000", "ICO", "PCX", "SGI", "AVIF"]
     for kind in by_pillow:
         (folder / f"pillow.{kind.lower()}").write_bytes(saved(image, kind))
-    for kind in ("psd", "exr", "heic", "svg", "miff", "dpx", "xwd", "hdr"):
+    by_magick = ["psd", "exr", "heic", "miff", "dpx", "xwd", "fits"]
+    for kind in by_magick:
         (folder / f"magick.{kind}").write_bytes(by_imagemagick(image, kind))
+    (folder / "drawn.svg").write_text(SVG)
     result = picstore_json("convert", folder, tmp_path / "train", "--quality", 95)
-    assert result["status"] == {"reencoded": len(by_pillow) + 8}, ledger(tmp_path / "train")
+    assert result["status"] == {"reencoded": len(by_pillow) + len(by_magick) + 1}, ledger(tmp_path / "train")
     for record in picstore.Dataset(tmp_path / "train"):
         with Image.open(io.BytesIO(record.jpeg)) as decoded:
             pixels = np.asarray(decoded.convert("RGB").resize((96, 64)), dtype=int)

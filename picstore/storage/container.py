@@ -231,6 +231,7 @@ def unpack(
     place: Place,
     fields: Sequence[str] = (),
     records: int | None = None,
+    header_crc: int | None = None,
     size: int | None = None,
     read: Callable[[int, int], memoryview] | None = None,
 ) -> Container:
@@ -242,6 +243,7 @@ def unpack(
         fields: names of the attachments.
         records: how many the footer says there are; with it a container without a sound header can still be read, but
             for its extras.
+        header_crc: what the footer or the index says it is; shows a file of another conversion under the same name.
         size: bytes of the whole container, ``len(buffer)`` by default.
         read: see :class:`Container`.
 
@@ -262,7 +264,9 @@ def unpack(
         damage.append(error)
         count = records
     else:
-        _compare(header, place=place, fields=len(fields), records=records, size=size)
+        _compare(header, place=place, fields=len(fields), size=size)
+        if records not in (None, header.records) or header_crc not in (None, header.crc):
+            raise Corrupt("the container is another than the footer says", place=place.name, offset=place.offset)
         count = header.records
     index = np.frombuffer(buffer, dtype=ENTRY, count=count, offset=SEALED)
     attached = np.frombuffer(
@@ -305,7 +309,7 @@ def read_header(buffer: memoryview, *, place: Place) -> tuple[ContainerHeader, D
     return header, flipped
 
 
-def _compare(header: ContainerHeader, *, place: Place, fields: int, records: int | None, size: int) -> None:
+def _compare(header: ContainerHeader, *, place: Place, fields: int, size: int) -> None:
     """Refuse a sound header that is not of these bytes in this place."""
     if header.size > size:
         raise Truncated(
@@ -315,8 +319,8 @@ def _compare(header: ContainerHeader, *, place: Place, fields: int, records: int
         )
     if header.size < size:
         raise Corrupt("the container is smaller than its place", place=place.name, offset=place.offset)
-    if header.attachments != fields or (records is not None and header.records != records):
-        raise Corrupt("the container is another than the footer says", place=place.name, offset=place.offset)
+    if header.attachments != fields:
+        raise Corrupt("the container has other attachments than the manifest", place=place.name, offset=place.offset)
     if (header.stream, header.file, header.ordinal) != (place.stream, place.file, place.ordinal):
         raise Corrupt("the container belongs elsewhere", place=place.name, offset=place.offset)
 

@@ -98,7 +98,13 @@ class Dataset(Sequence[Record]):
         """
         row, place = self.rows[number], self.place(number)
         buffer = read_at(self.path / place.name, place.offset, int(row["size"]), place=place.name)
-        return unpack(buffer, place=place, fields=self.manifest.attachments, records=int(row["records"]))
+        return unpack(
+            buffer,
+            place=place,
+            fields=self.manifest.attachments,
+            records=int(row["records"]),
+            header_crc=int(row["header_crc"]),
+        )
 
     def entries(self, number: int) -> npt.NDArray[np.void]:
         """The index of the ``number``-th container, ``layout.ENTRY`` (records,), read without its payload."""
@@ -132,6 +138,7 @@ class Dataset(Sequence[Record]):
             place=place,
             fields=self.manifest.attachments,
             records=int(row["records"]),
+            header_crc=int(row["header_crc"]),
             size=int(row["size"]),
             read=read,
         )

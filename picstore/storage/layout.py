@@ -169,6 +169,11 @@ class ContainerHeader(_Sealed):
     ordinal: int  # of the container in its file
 
     @property
+    def crc(self) -> int:
+        """Of the header itself, as footer and index repeat it."""
+        return crc32c(self.pack()[:-4])
+
+    @property
     def index_size(self) -> int:
         return self.records * (ENTRY.itemsize + self.attachments * ATTACHMENT.itemsize)
 

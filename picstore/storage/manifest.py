@@ -197,12 +197,11 @@ def _absence(root: Path) -> NotADataset:
         return NotADataset(f"{root} does not exist")
     if not root.is_dir():
         return NotADataset(f"{root} is a file; a picstore data set is a directory")
-    job = root / UNFINISHED / "job.json"
-    if job.is_file():
+    if (root / UNFINISHED).is_dir():
         try:
-            verb = json.loads(job.read_bytes())["verb"]
-        except (ValueError, RecursionError, KeyError, TypeError):
-            verb = "convert"
+            verb = json.loads((root / UNFINISHED / "job.json").read_bytes())["verb"]
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            verb = "convert"  # killed while it wrote the job down
         remedy = "run the same command with --resume" if verb == "convert" else "remove it and run it again"
         return Unfinished(f"{root} is an unfinished {verb}; {remedy}")
     return NotADataset(f"{root} is not a picstore data set (it has no {MANIFEST}); make one with `picstore convert`")

@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from picstore.errors import Damage
 from picstore.storage.container import Container
 
-Key: TypeAlias = tuple[int, int, int]  # source, lane, container
-Load: TypeAlias = Callable[[int, int], Container]  # (source, container)
+Key: TypeAlias = tuple[int, int, int]  # source, epoch, container
+Loaded: TypeAlias = "Container | Damage"  # or why nothing of it can be read
+Load: TypeAlias = Callable[[int, int], Loaded]  # (source, container)
+
+logger = logging.getLogger("picstore")
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What one batch wants of a container.
+
+    Attributes:
+        size: bytes of the container.
+        lanes: that read it in this batch.
+        done: those of the lanes that do not need it afterwards.
+    """
+
+    size: int
+    lanes: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class _Held:
-    future: Future[Container]
+    future: Future[Loaded]
     size: int
+    batches: int = 0  # that have asked for it and not released it
+    lanes: set[int] = field(default_factory=set)  # that are still to read in it
 
 
 class Fetcher:
-    """Holds the containers that lanes are reading.
+    """Holds the containers that lanes are reading and those that the next batches will.
 
-    A container is asked for under a key that names the lane too, so that each lane frees its own; the rare container in
-    which one lane ends and the next begins is read for both. Threads: one asks, any may free.
+    A container is held from the first batch that asks for it until every lane that reads it is done with it and every
+    batch that asked has released it. Batches ask in order; they release in any order, from any thread.
+
+    The budget is exceeded by nothing but a batch whose own containers exceed it. When the lanes together hold more than
+    the budget allows, containers that no batch needs at the moment are given up and read again later: the one used most
+    recently first, since lanes take turns and its turn is the farthest off.
 
     Args:
         load: reads a container, given source and number.
@@ -36,45 +62,81 @@ class Fetcher:
         self._load = load
         self._budget = budget
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="picstore-read")
-        self._held: dict[Key, _Held] = {}
+        self._held: dict[Key, _Held] = {}  # in the order of their last use
         self._bytes = 0
-        self._freed = threading.Condition()
+        self._unreleased = 0  # batches
+        self._closed = False
+        self._warned = False
+        self._changed = threading.Condition()
 
-    def missing(self, keys: dict[Key, int]) -> int:
-        """Bytes that asking for these containers (sizes by key) would add."""
-        with self._freed:
-            return sum(size for key, size in keys.items() if key not in self._held)
+    def ask(self, wants: dict[Key, Want], *, wait: bool) -> dict[Key, Future[Loaded]] | None:
+        """Start reading what is not held yet.
 
-    def has_room(self, size: int) -> bool:
-        """Whether ``size`` more bytes stay within the budget."""
-        with self._freed:
-            return self._bytes + size <= self._budget
+        Args:
+            wait: until there is room, if need be; right only for a batch that comes next, with all earlier ones on
+                their way to be released.
 
-    def wait_for_room(self, size: int, give_up: Callable[[], bool]) -> None:
-        """Wait until ``size`` more bytes fit, or ``give_up()``, asked at least whenever something is freed."""
-        with self._freed:
-            while self._bytes + size > self._budget and not give_up():
-                self._freed.wait(timeout=0.1)
+        Returns:
+            The futures of all, or None where there is no room, or the fetcher was closed.
+        """
+        with self._changed:
+            missing = sum(want.size for key, want in wants.items() if key not in self._held)
+            while self._bytes + missing > self._budget and not self._closed:
+                if not wait:
+                    return None
+                if not self._unreleased:
+                    self._give_up(missing, wants)
+                    break
+                self._changed.wait()
+            if self._closed:
+                return None
+            for key, want in wants.items():
+                self._use(key, want)
+            self._unreleased += 1
+            return {key: self._held[key].future for key in wants}
 
-    def ask(self, keys: dict[Key, int]) -> dict[Key, Future[Container]]:
-        """Start reading what is not held yet; the futures of all."""
-        with self._freed:
-            for key, size in keys.items():
-                if key not in self._held:
-                    source, _, number = key
-                    self._held[key] = _Held(self._pool.submit(self._load, source, number), size)
-                    self._bytes += size
-            return {key: self._held[key].future for key in keys}
-
-    def free(self, keys: set[Key]) -> None:
-        """Give up containers."""
-        with self._freed:
-            for key in keys:
-                held = self._held.pop(key, None)
-                if held is not None:
-                    self._bytes -= held.size
-            self._freed.notify_all()
+    def release(self, wants: dict[Key, Want]) -> None:
+        """Say that a batch that asked is finished."""
+        with self._changed:
+            self._unreleased -= 1
+            for key, want in wants.items():
+                held = self._held[key]
+                held.batches -= 1
+                held.lanes -= want.done
+                if not held.batches and not held.lanes:
+                    self._drop(key)
+            self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading and waiting."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _use(self, key: Key, want: Want) -> None:
+        held = self._held.pop(key, None)
+        if held is None:
+            source, _, number = key
+            held = _Held(self._pool.submit(self._load, source, number), want.size)
+            self._bytes += want.size
+        held.batches += 1
+        held.lanes |= want.lanes
+        self._held[key] = held
+
+    def _give_up(self, missing: int, wants: dict[Key, Want]) -> None:
+        """Make room of what no batch holds, the last used first."""
+        for key in [key for key in reversed(self._held) if key not in wants]:
+            if self._bytes + missing <= self._budget:
+                break
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "a budget of %d bytes is less than the lanes read at a time, so containers are read more than "
+                    "once; raise the budget, or use fewer lanes or smaller containers",
+                    self._budget,
+                )
+            self._drop(key)
+
+    def _drop(self, key: Key) -> None:
+        self._bytes -= self._held.pop(key).size

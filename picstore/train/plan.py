@@ -111,7 +111,8 @@ class Share:
     Attributes:
         lanes: of the epoch; a multiple of ``world_size``, or 1 when the stored order is read.
         batch_size: of this rank.
-        drop_last: leave out samples that fill no batch; otherwise last batches may be smaller, but are never empty.
+        drop_last: leave out samples that fill no batch. Otherwise every sample is in one batch, and the last batches may
+            be smaller but are never empty; with a ``batch_size`` of 1 the last batch of some ranks may hold 2.
     """
 
     records: int
@@ -125,46 +126,48 @@ class Share:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise UsageError(f"batch_size {self.batch_size}; at least 1 is needed")
-        if not 0 <= self.rank < self.world_size:
-            raise UsageError(f"rank {self.rank} of world size {self.world_size}")
+        check_rank(self.rank, self.world_size)
         if self.shuffle and (self.lanes < 1 or self.lanes % self.world_size):
             raise UsageError(
                 f"{self.lanes} lanes cannot be shared by {self.world_size} ranks; "
                 f"use a multiple such as {default_lanes(self.world_size)}"
             )
+        if self.records < self.world_size:
+            raise UsageError(f"{self.records} records are too few for {self.world_size} ranks; use fewer ranks")
         if self.batches == 0:
             raise UsageError(
                 f"{self.records} records make no batch of {self.batch_size} on {self.world_size} ranks; "
                 "use a smaller batch_size or drop_last=False"
             )
 
-    def count(self, rank: int) -> int:
-        """How many samples of the epoch a rank has."""
+    @property
+    def count(self) -> int:
+        """How many samples of the epoch this rank has; those of any two ranks differ by one at most."""
         if not self.shuffle:
-            return (rank + 1) * self.records // self.world_size - rank * self.records // self.world_size
+            return (self.rank + 1) * self.records // self.world_size - self.rank * self.records // self.world_size
         base, longer = divmod(self.records, self.lanes)
-        own = self.lanes // self.world_size
-        return base * own + len(range(rank, longer, self.world_size))
+        return base * (self.lanes // self.world_size) + len(range(self.rank, longer, self.world_size))
 
     @property
     def batches(self) -> int:
         """Batches an epoch, the same on every rank."""
-        counts = [self.count(rank) for rank in (range(self.world_size))]
+        least, most = self.records // self.world_size, -(-self.records // self.world_size)
         if self.drop_last:
-            return min(counts) // self.batch_size
-        return -(-max(counts) // self.batch_size) if min(counts) else 0
+            return least // self.batch_size
+        return min(-(-most // self.batch_size), least)
 
     def bounds(self, batch: int) -> tuple[int, int]:
         """The rank's samples, counted from its first, that make batch number ``batch``."""
-        count, batches = self.count(self.rank), self.batches
-        start, stop = batch * self.batch_size, min((batch + 1) * self.batch_size, count)
-        if not self.drop_last and count <= (batches - 1) * self.batch_size:
-            # This rank has no sample left for the last batch that others need: it keeps one for it.
-            if batch == batches - 1:
-                start, stop = count - 1, count
-            elif batch == batches - 2:
-                stop = count - 1
-        return start, stop
+        return self._start(batch), self._start(batch + 1)
+
+    def _start(self, batch: int) -> int:
+        if self.drop_last:
+            return batch * self.batch_size
+        left = self.batches - batch
+        if left == 0:
+            return self.count
+        # A rank that has one sample less than others may have none left for the last batch: it keeps one for each.
+        return min(batch * self.batch_size, self.count - left)
 
     def samples(self, start: int, stop: int) -> Ints:
         """Numbers in the epoch of this rank's samples ``start`` to ``stop``."""
@@ -175,6 +178,12 @@ class Share:
         return k // own * self.lanes + self.rank + k % own * self.world_size
 
 
+def check_rank(rank: int, world_size: int) -> None:
+    """Raise UsageError unless ``rank`` is one of ``world_size`` ranks."""
+    if not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} of world size {world_size}; ranks are 0 to world size - 1")
+
+
 def find_rank(rank: int | None, world_size: int | None, environment: Sequence[str | None]) -> tuple[int, int]:
     """Rank and world size: the arguments, or RANK and WORLD_SIZE of the environment, or 0 and 1.
 
@@ -183,11 +192,15 @@ def find_rank(rank: int | None, world_size: int | None, environment: Sequence[st
     """
     if (rank is None) != (world_size is None):
         raise UsageError("rank and world_size belong together: give both or neither")
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    if None in environment:
-        return 0, 1
-    try:
-        return int(environment[0] or ""), int(environment[1] or "")
-    except ValueError as error:
-        raise UsageError(f"RANK and WORLD_SIZE are {environment[0]!r} and {environment[1]!r}") from error
+    if rank is None or world_size is None:
+        if environment[0] is None and environment[1] is None:
+            return 0, 1
+        try:
+            rank, world_size = int(environment[0] or ""), int(environment[1] or "")
+        except ValueError as error:
+            raise UsageError(
+                f"the environment's RANK is {environment[0]!r} and its WORLD_SIZE {environment[1]!r}; set both to "
+                "integers or neither, or give rank and world_size"
+            ) from error
+    check_rank(rank, world_size)
+    return rank, world_size
