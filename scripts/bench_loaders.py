@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from contenders import NAMES, Job
+from contenders import NAMES, REMARK, Job
 from contenders.process import Contender, Failed, Missing
 from contenders.table import Result, machine, text, values
 
@@ -58,6 +58,8 @@ class Bench:
             if not done.exists():
                 say(f"{result.name}: prepared in {process.answer()['prepared']:.1f} s")
                 part.rename(done)
+        if (done / REMARK).exists():
+            result.note += f" ({(done / REMARK).read_text()})"
         result.stored_bytes = sum(path.stat().st_size for path in done.rglob("*") if path.is_file())
 
     def round(self, result: Result) -> None:
@@ -94,7 +96,7 @@ class Bench:
                 result.problem = f"mean colour {means} differs from the others"
 
     def _process(self, result: Result, verb: str, data: Path) -> Contender:
-        python = Path(sys.executable) if result.name == "picstore" else self._options.peer_python
+        python = Path(sys.executable) if result.name.startswith("picstore") else self._options.peer_python
         job = Job(self._images, data, self._per_class, workers=self._options.workers)
         log = self._work / f"{result.name}.log"
         return Contender(python, result.name, verb, job, log=log, limit=self._options.limit)
@@ -161,7 +163,12 @@ def main() -> int:
     """Parse the command line and run in the work folder, or in a temporary one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="keep the data sets here for the next run")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        metavar="DIR",
+        help="keep the data sets here and use those that are there; remove DIR/picstore* when its format changes",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="turns of each contender (default 3)")
     parser.add_argument("--epochs", type=int, default=3, help="epochs a turn, the first not timed (default 3)")
     parser.add_argument("--copies", type=int, default=10, help="copies of each image (default 10)")
@@ -181,7 +188,7 @@ def main() -> int:
         parser.error("at least 1 round of 2 epochs")
     if options.work:
         options.work.mkdir(parents=True, exist_ok=True)
-        return run(options, options.work)
+        return run(options, options.work.resolve())
     with tempfile.TemporaryDirectory(prefix="bench-loaders-") as work:
         return run(options, Path(work))
 

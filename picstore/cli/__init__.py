@@ -49,9 +49,9 @@ def program() -> None:
 def main() -> None:
     """Entry point of the ``picstore`` command: errors become one line on stderr and an exit code."""
     try:
-        program.main(prog_name="picstore", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        # Without standalone mode the code that a verb gives to Context.exit is returned.
+        code = program.main(prog_name="picstore", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from picstore.errors import Damage, ImageError
+from picstore.errors import Corrupt, Damage, ImageError, UsageError
+from picstore.storage.checksum import crc32c
 from picstore.storage.container import Container
 from picstore.storage.dataset import Dataset
 from picstore.train.decode import decode_rgb
@@ -69,10 +71,13 @@ class Draft:
     """All that is known of a batch before pixels: arrays by slot.
 
     Attributes:
-        jpegs: one stream a slot, views of the containers; empty where the record is lost.
+        jpegs: one stream a slot, views of the containers; dropped once the batch is filled.
         width, height: of the stored images.
-        problems: by slot, why a record is lost.
-        where: by slot, file and offset for messages.
+        labels, ids: −1 where nothing of the record's container can be read.
+        source: number of the data set.
+        places: file and offset of the record.
+        lost: records of the plan for which another of their container was taken.
+        problems: by slot, why it has no image.
     """
 
     jpegs: list[memoryview]
@@ -80,8 +85,13 @@ class Draft:
     height: Ints
     labels: Ints
     ids: Ints
-    problems: dict[int, Exception]
-    where: list[str]
+    source: Ints
+    places: list[tuple[str, int]]
+    lost: list[Damage]
+    problems: dict[int, Damage]
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 def make_draft(
@@ -103,13 +113,18 @@ def make_draft(
         height=np.ones(count, dtype=np.int64),
         labels=np.full(count, -1, dtype=np.int64),
         ids=np.full(count, -1, dtype=np.int64),
+        source=np.zeros(count, dtype=np.int64),
+        places=[("", 0)] * count,
+        lost=[],
         problems={},
-        where=[""] * count,
     )
     for part in parts:
+        root = sources[part.source].dataset.path
+        draft.source[part.slots] = part.source
         for number in np.unique(part.samples.container):
             chosen = part.samples.container == number
-            _collect(draft, loaded[part.source, int(number)], part.slots[chosen], part.samples.record[chosen])
+            container = loaded[part.source, int(number)]
+            _collect(draft, container, part.slots[chosen], part.samples.record[chosen], root=root)
         known = part.slots[draft.labels[part.slots] >= 0]
         draft.labels[known] += sources[part.source].base
     return draft
@@ -132,26 +147,44 @@ def make_geometry(
     return Geometry(**joined, antialias=found[0].antialias)
 
 
-def _collect(draft: Draft, container: Container | Damage, slots: Ints, records: Ints) -> None:
+def _collect(draft: Draft, container: Container | Damage, slots: Ints, records: Ints, *, root: Path) -> None:
     """Fill the slots of one container's records."""
     if isinstance(container, Damage):
-        draft.problems.update((int(slot), container) for slot in slots)
+        draft.problems.update((slot, container) for slot in slots.tolist())
         return
-    entries = container.index[records]
+    place = str(root / container.place.name)
     good = container.good[records]
-    name = container.place.name
-    for slot, entry, sound in zip(slots.tolist(), entries, good.tolist(), strict=True):
-        offset = int(entry["offset"])
-        draft.where[slot] = f"{name} at byte {container.place.offset + offset}"
-        if sound:
-            draft.jpegs[slot] = container.buffer[offset : offset + int(entry["length"])]
-        else:
-            draft.problems[slot] = container.damage[0]
-    sound_slots = slots[good]
-    draft.width[sound_slots] = entries["width"][good]
-    draft.height[sound_slots] = entries["height"][good]
-    draft.labels[sound_slots] = entries["label"][good]
-    draft.ids[sound_slots] = entries["id"][good]
+    if not good.all():
+        losses = [_loss(container, record, place) for record in records[~good].tolist()]
+        if not container.good.any():
+            draft.problems.update(zip(slots.tolist(), losses, strict=True))
+            return
+        draft.lost.extend(losses)
+        records = _replacements(container, records)
+    entries = container.index[records]
+    for slot, offset, length in zip(slots, entries["offset"].tolist(), entries["length"].tolist(), strict=True):
+        draft.places[slot] = (place, container.place.offset + offset)
+        draft.jpegs[slot] = container.buffer[offset : offset + length]
+    draft.width[slots] = entries["width"]
+    draft.height[slots] = entries["height"]
+    draft.labels[slots] = entries["label"]
+    draft.ids[slots] = entries["id"]
+
+
+def _replacements(container: Container, records: Ints) -> Ints:
+    """The records, with the next good one of the container for each that is lost."""
+    good = np.flatnonzero(container.good)
+    return good[np.searchsorted(good, records) % len(good)]
+
+
+def _loss(container: Container, record: int, place: str) -> Damage:
+    """What to say of a lost record; its id and offset are known if its index entry is sound."""
+    entry = container.index[record]
+    start = container.place.offset
+    if crc32c(entry.tobytes()[:-4]) == entry["entry_crc"]:
+        return Corrupt(f"record {entry['id']} fails its CRC", place, start + int(entry["offset"]))
+    text = f"the index entry of record number {record} in container {container.place.ordinal} is damaged"
+    return Corrupt(text, place, start)
 
 
 class Pixels:
@@ -173,9 +206,9 @@ class Pixels:
             self.images = [torch.empty((3, height, width), dtype=torch.uint8) for width, height in sizes]
             self._arrays = [image.numpy() for image in self.images]
 
-    def fill(self, draft: Draft, slots: range) -> dict[int, Exception]:
+    def fill(self, draft: Draft, slots: range) -> dict[int, Damage]:
         """Decode and resample some slots; returns by slot what went wrong."""
-        problems: dict[int, Exception] = {}
+        problems: dict[int, Damage] = {}
         geometry = self._geometry
         for slot in slots:
             if slot in draft.problems:
@@ -183,7 +216,8 @@ class Pixels:
             try:
                 pixels = decode_rgb(draft.jpegs[slot], width=int(draft.width[slot]), height=int(draft.height[slot]))
             except ImageError as error:
-                problems[slot] = error
+                # Made anew: the traceback of the one caught would keep the container in memory.
+                problems[slot] = Corrupt(f"record {draft.ids[slot]} {error}", *draft.places[slot])
                 continue
             resample(
                 pixels,
@@ -203,20 +237,43 @@ class Pixels:
             self.images[target] = self.images[source]
 
 
-def replace_lost(draft: Draft, pixels: Pixels, problems: dict[int, Exception]) -> None:
-    """Give each lost slot the sample of the next slot that is not lost, so that the batch keeps its size.
+def replace_lost(draft: Draft, pixels: Pixels, problems: dict[int, Damage]) -> None:
+    """Give each lost slot the sample of the next slot of its source that is not lost: the counts of a batch hold.
 
     Raises:
-        Damage, ImageError: no slot of the batch is left.
+        Damage: no slot of the source is left in the batch.
     """
-    count = len(draft.jpegs)
-    for slot, problem in sorted(problems.items()):
-        logger.warning("record left out: %s: %s", draft.where[slot] or "a container", problem)
-        for step in range(1, count):
-            other = (slot + step) % count
-            if other not in problems:
-                break
-        else:
-            raise problem
+    for slot, problem in problems.items():
+        same = np.flatnonzero(draft.source == draft.source[slot])
+        others = [other for other in same.tolist() if other not in problems]
+        if not others:
+            text = f"{problem.what}, and its batch holds no sound record to replace it"
+            raise type(problem)(text, problem.place, problem.offset)
+        other = next((other for other in others if other > slot), others[0])
         pixels.copy(other, slot)
         draft.labels[slot], draft.ids[slot] = draft.labels[other], draft.ids[other]
+
+
+class Losses:
+    """Counts the records that were lost, and logs each once.
+
+    Args:
+        on_damage: ``"skip"`` to log and go on, ``"raise"`` to stop at the first.
+    """
+
+    def __init__(self, on_damage: str) -> None:
+        if on_damage not in ("skip", "raise"):
+            raise UsageError(f"on_damage {on_damage!r} is neither 'skip' nor 'raise'")
+        self._raise = on_damage == "raise"
+        self._logged: set[str] = set()
+        self.count = 0
+
+    def report(self, losses: Sequence[Damage]) -> None:
+        """Take note of what one batch has lost; raises the first with ``on_damage="raise"``."""
+        if losses and self._raise:
+            raise losses[0]
+        self.count += len(losses)
+        for text in map(str, losses):
+            if text not in self._logged:
+                self._logged.add(text)
+                logger.warning("left out: %s", text)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from picstore.errors import Damage, UsageError
+from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.batch import Batch, Part, Source, replace_lost
+from picstore.train.batch import Batch, Losses, Part, Source, replace_lost
 from picstore.train.geometry import Transform
 from picstore.train.pipeline import Filled, Limits, Pipeline, Request
 from picstore.train.plan import Epoch, Share, default_lanes, find_rank
@@ -25,6 +25,10 @@ class Loader:
     Each batch is a :class:`Batch`, which unpacks to ``images, labels``. The order and the random transforms are
     functions of (seed, epoch, data set): the same for any number of threads, and after any interruption.
 
+    Every iteration is a whole epoch, also after one that was broken off: it then begins the next epoch, since a loop
+    that always stops after k batches would otherwise see the same k for ever. What resumes in the middle of an epoch is
+    ``load_state_dict``, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on where it was.
+
     Args:
         path: a finished data set.
         batch_size: of this rank.
@@ -36,14 +40,15 @@ class Loader:
         threads: that decode; one a core by default.
         rank, world_size: of this process; by default those of ``torch.distributed`` or of the environment's RANK and
             WORLD_SIZE.
-        lanes: places of the data set that batches mix; a multiple of the world size, at least 32 by default.
-        on_damage: ``"skip"`` replaces a damaged record by another of its batch, logs it and counts it in
-            ``loader.damaged``; ``"raise"`` stops.
+        lanes: places of the data set that shuffled batches mix; a multiple of the world size, at least 32 by default.
+        on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
+            and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
         budget: bytes of containers to hold in memory, exceeded only where one batch needs more; 512 MiB by default.
 
     Raises:
         NotADataset, Damage: the data set cannot be opened.
         UsageError: the arguments do not fit together.
+        Damage: while iterating, a record is damaged and ``on_damage`` is ``"raise"``, or a batch has no sound record.
     """
 
     def __init__(  # noqa: PLR0913 - the contract's names, all but three with a default
@@ -79,11 +84,16 @@ class Loader:
         self._transforms = tuple(transform)
         self._seed = seed
         self._device = torch.device(device)
-        self._limits = Limits(threads or default_threads(), budget)
-        self._raise = check_on_damage(on_damage) == "raise"
+        self._limits = Limits(default_threads() if threads is None else threads, budget)
+        self._losses = Losses(on_damage)
         self._epoch = 0
         self._batch = 0  # of the epoch, that the consumer gets next
-        self.damaged = 0
+        self._resume = False  # whether the next iteration begins in the middle of an epoch
+
+    @property
+    def damaged(self) -> int:
+        """Samples replaced because their record was damaged, since the loader was made."""
+        return self._losses.count
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -91,24 +101,30 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin epoch ``epoch``."""
-        self._epoch, self._batch = epoch, 0
+        self._epoch, self._batch, self._resume = epoch, 0, False
 
     def __iter__(self) -> Iterator[Batch]:
+        if self._batch and not self._resume:
+            self._advance(self._epoch, len(self))
+        self._resume = False
+        epoch, first = self._epoch, self._batch
         pipeline = Pipeline(
-            self._requests(self._epoch, self._batch),
+            self._requests(epoch, first),
             sources=[Source(self.dataset, self._seed)],
             transforms=self._transforms,
             limits=self._limits,
         )
         try:
-            for filled in pipeline:
-                batch, damaged = finish(filled, device=self._device, stop=self._raise)
-                self.damaged += damaged
-                self._batch += 1
+            for number, filled in enumerate(pipeline, first):
+                batch = finish(filled, device=self._device, losses=self._losses)
+                self._advance(epoch, number + 1)
                 yield batch
         finally:
             pipeline.close()
-        self._epoch, self._batch = self._epoch + 1, 0
+
+    def _advance(self, epoch: int, batch: int) -> None:
+        """Note what comes next; the end of an epoch is the beginning of another."""
+        self._epoch, self._batch = (epoch, batch) if batch < len(self) else (epoch + 1, 0)
 
     def _requests(self, epoch: int, first: int) -> Iterator[Request]:
         share = self._share
@@ -121,32 +137,48 @@ class Loader:
             yield [Part(0, epoch, samples, np.arange(stop - start))]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, after the last batch that was taken: a few integers."""
+        """Where the loader is, after the last batch that was taken: a few numbers and strings, fit for JSON."""
         return {
             "version": 1,
             "dataset": self.dataset.uuid,
             "seed": self._seed,
-            "epoch": self._epoch,
-            "samples": self._batch * self._share.batch_size * self._share.world_size,
+            "shuffle": self._share.shuffle,
             "lanes": self._share.lanes,
+            "world_size": self._share.world_size,
+            "epoch": self._epoch,
+            "samples": self._batch * self._global_batch,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to where another loader of the same data set, seed and lanes was; in no more time than opening takes.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration go on where another loader was, in no more time than opening takes.
+
+        It may have had another batch size, and with ``shuffle=True`` another world size, if what it has yielded is a
+        whole number of this loader's global batches.
 
         Raises:
-            UsageError: the state is of another data set, seed or number of lanes, or lies inside a batch of this one.
+            UsageError: the state is of another data set, seed, order or number of lanes, or no place of this loader's.
         """
         mine = self.state_dict()
-        for name in ("version", "dataset", "seed", "lanes"):
+        # The stored order is read in a contiguous range a rank, so only the same ranks can go on in the middle of it.
+        fixed = () if self._share.shuffle else ("world_size",)
+        for name in ("version", "dataset", "seed", "shuffle", "lanes", *fixed):
             if state.get(name) != mine[name]:
                 raise UsageError(f"the state has {name} {state.get(name)!r}, this loader {mine[name]!r}")
-        step = self._share.batch_size * self._share.world_size
-        if state["samples"] % step:
+        epoch, samples = state.get("epoch"), state.get("samples")
+        if not isinstance(epoch, int) or not isinstance(samples, int):
+            raise UsageError(f"the state has epoch {epoch!r} and samples {samples!r}; both must be integers")
+        batch, rest = divmod(samples, self._global_batch)
+        if rest or not 0 <= batch <= len(self):
             raise UsageError(
-                f"the state is after {state['samples']} samples, no multiple of this loader's global batch of {step}"
+                f"the state is after {samples} samples; this loader has {len(self)} global batches of "
+                f"{self._global_batch} an epoch, and goes on after a whole number of them"
             )
-        self._epoch, self._batch = int(state["epoch"]), state["samples"] // step
+        self._advance(epoch, batch)
+        self._resume = True
+
+    @property
+    def _global_batch(self) -> int:
+        return self._share.batch_size * self._share.world_size
 
 
 def default_threads() -> int:
@@ -156,25 +188,15 @@ def default_threads() -> int:
     return os.cpu_count() or 1
 
 
-def check_on_damage(policy: str) -> str:
-    """The policy, if it is one."""
-    if policy not in ("skip", "raise"):
-        raise UsageError(f"on_damage {policy!r} is neither 'skip' nor 'raise'")
-    return policy
-
-
-def finish(filled: Filled, *, device: torch.device, stop: bool) -> tuple[Batch, int]:
-    """Wait for a batch, deal with its lost records, and put it on its device; also how many were lost."""
+def finish(filled: Filled, *, device: torch.device, losses: Losses) -> Batch:
+    """Wait for a batch, deal with its lost records, and put it on its device."""
     problems = filled.wait()
-    if problems and stop:
-        slot = min(problems)
-        raise Damage(str(problems[slot]), filled.draft.where[slot] or "a container") from problems[slot]
+    losses.report([*filled.draft.lost, *problems.values()])
     replace_lost(filled.draft, filled.pixels, problems)
     images = filled.pixels.images
-    if device.type != "cpu":
-        images = [image.to(device) for image in images] if isinstance(images, list) else images.to(device)
-    labels = torch.from_numpy(filled.draft.labels).to(device)
-    return Batch(images, labels, torch.from_numpy(filled.draft.ids).to(device)), len(problems)
+    images = [image.to(device) for image in images] if isinstance(images, list) else images.to(device)
+    labels, ids = torch.from_numpy(filled.draft.labels), torch.from_numpy(filled.draft.ids)
+    return Batch(images, labels.to(device), ids.to(device))
 
 
 def _find_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +14,9 @@ import torch
 from picstore import draw
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.batch import Batch, Part, Source
+from picstore.train.batch import Batch, Losses, Part, Source
 from picstore.train.geometry import Transform
-from picstore.train.loader import DEFAULT_BUDGET, check_on_damage, default_threads, finish
+from picstore.train.loader import DEFAULT_BUDGET, default_threads, finish
 from picstore.train.pipeline import Limits, Pipeline, Request
 from picstore.train.plan import MIN_LANES, Epoch, Samples
 
@@ -42,10 +43,13 @@ def read_config(path: str | os.PathLike[str]) -> list[MuxEntry]:
     """Read PicPoc's configuration: ``path base_label count`` again and again, white space between.
 
     A relative path is looked for beside the configuration file, then in the working directory.
+
+    Raises:
+        UsageError: the file cannot be read, or does not hold such triples.
     """
     config = Path(path)
     try:
-        words = config.read_text().split()
+        words = config.read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{config} cannot be read: {error}") from error
     if not words or len(words) % 3:
@@ -57,8 +61,8 @@ def read_config(path: str | os.PathLike[str]) -> list[MuxEntry]:
             entry = MuxEntry(beside if beside.exists() else Path(name), int(base), int(count))
         except ValueError as error:
             raise UsageError(f"{config}: {name} {base} {count}: base label and count must be integers") from error
-        if entry.count < 1:
-            raise UsageError(f"{config}: {name} has count {count}; at least 1 is needed")
+        if entry.base < 0 or entry.count < 1:
+            raise UsageError(f"{config}: {name} has base label {base} and count {count}; at least 0 and 1 are needed")
         entries.append(entry)
     return entries
 
@@ -66,14 +70,15 @@ def read_config(path: str | os.PathLike[str]) -> list[MuxEntry]:
 class _Endless:
     """The samples of one source, epoch after epoch."""
 
-    def __init__(self, source: Source, *, start: int) -> None:
+    def __init__(self, source: Source, *, lanes: int, start: int) -> None:
         self._source = source
+        self._lanes = lanes
         self._epoch, self._at = divmod(start, len(source.dataset))
         self._order = self._new_order()
 
     def _new_order(self) -> Epoch:
         counts = self._source.dataset.rows["records"]
-        return Epoch(counts, seed=self._source.seed, epoch=self._epoch, lanes=MIN_LANES)
+        return Epoch(counts, seed=self._source.seed, epoch=self._epoch, lanes=self._lanes)
 
     def take(self, count: int) -> tuple[int, Samples]:
         """The next samples, ``count`` or as many as are left in the epoch, and the epoch."""
@@ -89,12 +94,17 @@ class _Endless:
 class DataMux:
     """Mixes data sets: each batch holds exactly the configured count of each, in a shuffled order, without end.
 
-    Each data set begins a new epoch of its own when it is exhausted. Use it either by batches (iterate) or by samples
-    (``peek`` and ``read``).
+    Each data set begins a new epoch of its own when it is exhausted. Use it either by batches (iterate; after a
+    ``break``, iterating again goes on with the batch that follows) or by samples (``peek`` and ``read``).
 
     Args:
         config: a file in PicPoc's format, see :func:`read_config`.
-        transform, seed, device, threads, on_damage, budget: as of :class:`picstore.Loader`.
+        transform, seed, device, threads, budget: as of :class:`picstore.Loader`.
+        on_damage: as of :class:`picstore.Loader`; a lost record is replaced by one of its own data set.
+
+    Raises:
+        UsageError: the configuration or the arguments cannot be right.
+        NotADataset, Damage: a data set cannot be opened.
     """
 
     def __init__(
@@ -120,30 +130,30 @@ class DataMux:
         self._transforms = tuple(transform)
         self._seed = seed
         self._device = torch.device(device)
-        self._limits = Limits(threads or default_threads(), budget)
-        self._raise = check_on_damage(on_damage) == "raise"
-        self._batch = 0
+        self._limits = Limits(default_threads() if threads is None else threads, budget)
+        self._losses = Losses(on_damage)
+        # The sources share the lanes, so that the containers held do not grow with the number of sources.
+        self._lanes = max(1, MIN_LANES // len(self._sources))
+        self._taken = 0  # samples, by batches or one by one
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
-        self.damaged = 0
 
     @property
     def batch_size(self) -> int:
         """Records in each batch."""
         return sum(entry.count for entry in self._entries)
 
+    @property
+    def damaged(self) -> int:
+        """Samples replaced because their record was damaged."""
+        return self._losses.count
+
     def __iter__(self) -> Iterator[Batch]:
-        pipeline = Pipeline(
-            self._requests(self._batch), sources=self._sources, transforms=self._transforms, limits=self._limits
-        )
-        try:
-            for filled in pipeline:
-                batch, damaged = finish(filled, device=self._device, stop=self._raise)
-                self.damaged += damaged
-                self._batch += 1
-                yield batch
-        finally:
-            pipeline.close()
+        self.close()
+        first = -(-self._taken // self.batch_size)  # a batch of which samples were read is over
+        for number, batch in enumerate(self._batches(first), first):
+            self._taken = (number + 1) * self.batch_size
+            yield batch
 
     def peek(self) -> Sample:
         """The sample that ``read`` returns next."""
@@ -157,20 +167,59 @@ class DataMux:
         """The next sample."""
         sample = self.peek()
         self._next = None
+        self._taken += 1
         return sample
 
     def close(self) -> None:
-        """End the threads that ``peek`` and ``read`` keep."""
+        """End the threads that ``peek`` and ``read`` keep; the next ``read`` goes on after the last."""
         self._samples = self._next = None
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where the mux is, after the last batch or sample that was taken; fit for JSON."""
+        return {
+            "version": 1,
+            "datasets": [source.dataset.uuid for source in self._sources],
+            "counts": [entry.count for entry in self._entries],
+            "seed": self._seed,
+            "samples": self._taken,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another mux of the same configuration and seed was.
+
+        Raises:
+            UsageError: the state is of other data sets, counts or seed.
+        """
+        mine = self.state_dict()
+        for name in ("version", "datasets", "counts", "seed"):
+            if state.get(name) != mine[name]:
+                raise UsageError(f"the state has {name} {state.get(name)!r}, this mux {mine[name]!r}")
+        samples = state.get("samples")
+        if not isinstance(samples, int) or samples < 0:
+            raise UsageError(f"the state is after {samples!r} samples; a number is needed")
+        self.close()
+        self._taken = samples
+
+    def _batches(self, first: int) -> Iterator[Batch]:
+        pipeline = Pipeline(
+            self._requests(first), sources=self._sources, transforms=self._transforms, limits=self._limits
+        )
+        try:
+            for filled in pipeline:
+                yield finish(filled, device=self._device, losses=self._losses)
+        finally:
+            pipeline.close()
+
     def _each(self) -> Iterator[Sample]:
-        for batch in self:
-            for image, label, id_ in zip(batch.images, batch.labels.tolist(), batch.ids.tolist(), strict=True):
-                yield Sample(image, label, id_)
+        first, skip = divmod(self._taken, self.batch_size)
+        for batch in self._batches(first):
+            for k in range(skip, len(batch)):
+                yield Sample(batch.images[k], int(batch.labels[k]), int(batch.ids[k]))
+            skip = 0
 
     def _requests(self, first: int) -> Iterator[Request]:
         streams = [
-            _Endless(source, start=first * entry.count)
+            _Endless(source, lanes=self._lanes, start=first * entry.count)
             for source, entry in zip(self._sources, self._entries, strict=True)
         ]
         batch = first

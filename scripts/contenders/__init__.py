@@ -4,7 +4,8 @@ A contender module has:
 
     PACKAGES          the distributions whose versions belong beside its figures
     NOTE              one sentence: what its data set holds and how it decodes
-    prepare(job)      write ``job.data`` (a directory that exists and is empty) from ``job.images``
+    prepare(job)      write ``job.data`` (a directory that exists and is empty) from ``job.images``; what it
+                      writes into the file REMARK there is added to the note
     batches(job)      an iterable; each iteration over it is one epoch, in a new random order, of pairs
                       (uint8 tensor (n, 3, size, size), int64 tensor (n,)) with 1 ≤ n ≤ ``job.batch``
 
@@ -20,6 +21,7 @@ from pathlib import Path
 
 NAMES = (
     "picstore",
+    "picstore-q90",
     "ffcv",
     "ffcv-q90",
     "torchvision",
@@ -29,6 +31,8 @@ NAMES = (
     "webdataset",
     "imagefolder",
 )
+
+REMARK = "remark.txt"
 
 
 @dataclass(frozen=True)

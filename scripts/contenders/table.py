@@ -69,11 +69,7 @@ def text(results: Sequence[Result], about: dict[str, Any]) -> str:
     lines += [_row(result, own) for result in results]
     lines += ["", "Resident memory is the peak of the process and all it started, shared pages counted once.", ""]
     lines += [f"- {r.name}: {r.note or r.problem}" for r in results]
-    versions = {name: version for r in results for name, version in r.versions.items() if r.name != "picstore"}
-    lines += ["", "Peers: " + ", ".join(f"{name} {version}" for name, version in versions.items())]
-    lines += [
-        "picstore: " + ", ".join(f"{n} {v}" for n, v in r.versions.items()) for r in results if r.name == "picstore"
-    ]
+    lines += ["", *_versions(results)]
     return "\n".join(lines)
 
 
@@ -81,7 +77,7 @@ def _row(result: Result, own: float | None) -> str:
     if not result.samples:
         return f"| {result.name} | {result.problem or 'not run'} | | | | | |"
     median = statistics.median(result.samples)
-    ratio = f"{own / median:.2f}x" if own and result.name != "picstore" else ""
+    ratio = f"{own / median:.2f}×" if own and result.name != "picstore" else ""
     cells = [
         result.name,
         f"{median:,.0f}",
@@ -92,6 +88,19 @@ def _row(result: Result, own: float | None) -> str:
         f"{result.stored_bytes / 2**20:,.0f}" if result.stored_bytes else "",
     ]
     return "| " + " | ".join(cells) + " |" + (f" {result.problem}" if result.problem else "")
+
+
+def _versions(results: Sequence[Result]) -> list[str]:
+    """One line for picstore's interpreter and one for the peers', where they ran."""
+    own, peers = {}, {}
+    for result in results:
+        (own if result.name.startswith("picstore") else peers).update(result.versions)
+    sides = {"picstore's versions": own, "the peers'": peers}
+    return [
+        f"- {side}: " + ", ".join(f"{name} {version}" for name, version in versions.items())
+        for side, versions in sides.items()
+        if versions
+    ]
 
 
 def values(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:
