@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_uniform_leaves_no_trace_of_the_old_order(make_dataset: Callable[..., Pa
         ids = [record.id for record in picstore.Dataset(out)]
         for position, id_ in enumerate(ids):
             counts[id_, position * parts // 40] += 1
-        neighbours.update(b == a + 1 for a, b in zip(ids, ids[1:], strict=False))
+        neighbours.update(b == a + 1 for a, b in pairwise(ids))
     expected = seeds / parts
     chi_square = ((counts - expected) ** 2 / expected).sum()
     degrees = 40 * (parts - 1)

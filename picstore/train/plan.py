@@ -111,8 +111,8 @@ class Share:
     Attributes:
         lanes: of the epoch; a multiple of ``world_size``, or 1 when the stored order is read.
         batch_size: of this rank.
-        drop_last: leave out samples that fill no batch. Otherwise every sample is in one batch, and the last batches may
-            be smaller but are never empty; with a ``batch_size`` of 1 the last batch of some ranks may hold 2.
+        drop_last: leave out samples that fill no batch. Otherwise every sample is in one batch, and last batches may be
+            smaller but are never empty; with a ``batch_size`` of 1 the last batch of some ranks may hold 2.
     """
 
     records: int
