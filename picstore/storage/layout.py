@@ -204,7 +204,7 @@ class ContainerHeader(_Sealed):
         ):
             if value > limit:
                 raise TooLarge(f"container {name} {value} is over the limit {limit}", place=place, offset=offset)
-        if aligned(self.payload_at + self.payload_size) != self.size:
+        if self.records == 0 or aligned(self.payload[1]) != self.size:
             raise Corrupt("the container's parts do not add up to its size", place=place, offset=offset)
 
 
