@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from commands import one_line, picstore_command, picstore_json
 
@@ -57,7 +58,10 @@ def test_info_tells_the_contracts_facts_as_json_and_as_text(make_dataset: Callab
     assert facts["classes"] == [f"class{k}" for k in range(5)]
     assert facts["shuffle"] is None
     assert facts["order"]["records"] == 40
-    assert facts["order"]["correlation"] > 0.9
+    ids, labels = [record.id for record in dataset], [record.label for record in dataset]
+    assert facts["order"]["correlation"] == pytest.approx(np.corrcoef(ids, range(40))[0, 1])
+    assert facts["order"]["expected_same_class_neighbours"] == pytest.approx(5 * 8 * 7 / (40 * 39))
+    assert len(set(labels)) == 5
     text = picstore_command("info", path).stdout
     for word in (facts["uuid"], "40", "5: class0", "shuffled    no"):
         assert word in text
