@@ -14,10 +14,11 @@ PACKAGE = Path(__file__).parents[1] / "picstore"
 ALLOWED = {
     "errors": set(),
     "draw": {"errors"},
-    "jpeg": {"errors", "draw"},
+    "compiled": set(),
+    "jpeg": {"errors", "draw", "compiled"},
     "storage": {"errors", "draw"},
     "prepare": {"errors", "draw", "jpeg", "storage"},
-    "train": {"errors", "draw", "jpeg", "storage"},
+    "train": {"errors", "draw", "compiled", "jpeg", "storage"},
     "cli": {"errors", "draw", "jpeg", "storage", "prepare"},
 }
 HEAVY = {

@@ -294,12 +294,10 @@ def test_the_kernel_runs_where_no_folder_for_compiled_code_can_be_written():
     assert done.returncode == 0, done.stderr
 
 
-def test_importing_the_kernel_compiles_nothing_and_needs_no_torch():
+def test_importing_the_kernel_compiles_nothing():
     code = """
-import sys
 from picstore.train import resample
 assert not resample._resample.signatures and not resample._weights.signatures
-assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

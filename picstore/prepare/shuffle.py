@@ -29,7 +29,9 @@ from picstore.storage.record import Record
 METHODS = ("transpose", "uniform")
 
 # A stretch of a file that holds one container.
-EXTENT = np.dtype([("file", "<u4"), ("ordinal", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("records", "<u4")])
+EXTENT = np.dtype(
+    [("file", "<u4"), ("ordinal", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("records", "<u4"), ("header_crc", "<u4")]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def _file_tasks(dataset: Dataset, root: Path, shape: job.Shape) -> Iterator[File
         stream, file = int(rows["stream"][group[0]]), int(rows["file"][group[0]])
         extents = np.zeros(len(group), dtype=EXTENT)
         extents["ordinal"] = np.arange(len(group))
-        for name in ("file", "offset", "size", "records"):
+        for name in ("file", "offset", "size", "records", "header_crc"):
             extents[name] = rows[name][group]
         yield FileTask(
             source=dataset.path,
@@ -183,7 +185,13 @@ def _load(task: FileTask, report: engine.Report) -> list[Record]:
         offset, size = int(extent["offset"]), int(extent["size"])
         place = Place(name, offset, task.source_stream, int(extent["file"]), int(extent["ordinal"]))
         buffer = read_at(task.source / name, offset, size, place=name)
-        container = unpack(buffer, place=place, fields=task.fields, records=int(extent["records"]))
+        container = unpack(
+            buffer,
+            place=place,
+            fields=task.fields,
+            records=int(extent["records"]),
+            header_crc=int(extent["header_crc"]),
+        )
         if not container.good.all():
             raise container.damage[0]
         records.extend(container.record(k) for k in range(len(container)))
@@ -233,6 +241,6 @@ def deal_file(task: DealTask, report: engine.Report) -> tuple[npt.NDArray[np.int
         summary = writer.close()
     extents = np.zeros(len(summary.footer), dtype=EXTENT)
     extents["file"], extents["ordinal"] = source.file, np.arange(len(extents))
-    for name in ("offset", "size", "records"):
+    for name in ("offset", "size", "records", "header_crc"):
         extents[name] = summary.footer[name]
     return np.array(container_targets, dtype=np.int64), extents

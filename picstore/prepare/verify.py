@@ -112,7 +112,9 @@ def check_file(task: FileCheck, report: engine.Report) -> list[Finding]:
         records = int(row["records"])
         try:
             buffer = read_at(task.root / name, place.offset, int(row["size"]), place=name)
-            container = unpack(buffer, place=place, fields=task.fields, records=records)
+            container = unpack(
+                buffer, place=place, fields=task.fields, records=records, header_crc=int(row["header_crc"])
+            )
         except Damage as error:
             findings.append(Finding(name, error.offset, error.what, records))
         else:

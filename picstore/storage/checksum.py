@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -31,3 +32,20 @@ def _fastest() -> Callable[[Buffer], int]:
 
 
 crc32c: Callable[[Buffer], int] = _fastest()
+
+
+def masked(crc: int) -> int:
+    """A CRC as it is stored within bytes that have a CRC themselves: rotated, and a constant added.
+
+    Bytes followed by their own CRC all have the same CRC, so that of a table whose entries end in plain CRCs would be
+    the same for every table. The formula is that of the Snappy framing format, section 3.
+    """
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def entry_crcs(table: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+    """Masked CRC-32C of each entry of a table without its last four bytes, in the table's shape."""
+    size = table.dtype.itemsize
+    raw = memoryview(table.tobytes())
+    crcs = [masked(crc32c(raw[k : k + size - 4])) for k in range(0, len(raw), size)]
+    return np.array(crcs, dtype=np.uint32).reshape(table.shape)

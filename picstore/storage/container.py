@@ -16,20 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from picstore.errors import Corrupt, Damage, Truncated, UsageError
-from picstore.storage.checksum import crc32c
+from picstore.errors import Corrupt, Damage, Truncated
+from picstore.storage.checksum import crc32c, entry_crcs
 from picstore.storage.layout import (
     ATTACHMENT,
     ENTRY,
-    MAX_ATTACHMENTS,
-    MAX_CONTAINER,
-    MAX_EXTRAS,
-    MAX_RECORDS,
     SAMPLINGS,
     SEALED,
     SEGMENT,
     ContainerHeader,
-    aligned,
     mended,
 )
 from picstore.storage.record import NO_SEGMENTS, ImageInfo, Record
@@ -46,95 +41,6 @@ class Place:
     stream: int = 0
     file: int = 0
     ordinal: int = 0
-
-
-def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:
-    """Upper bound of a container's bytes, padding included, with ``extras`` bytes that do not compress."""
-    entries = records * (ENTRY.itemsize + attachments * ATTACHMENT.itemsize)
-    frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's own bound on incompressible input
-    return aligned(SEALED + entries + segments * SEGMENT.itemsize + frame + payload)
-
-
-def pack(records: Sequence[Record], *, fields: Sequence[str] = (), place: Place) -> bytes:
-    """Serialise records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
-
-    Args:
-        records: at least one.
-        fields: names of the attachments, in the manifest's order; what a record lacks is stored as absent.
-        place: stream, file and ordinal go into the header.
-    """
-    extras = b"".join(record.extra_json for record in records)
-    frame = zstandard.ZstdCompressor(level=3).compress(extras) if extras else b""
-    segments = np.concatenate([record.info.segments for record in records])
-    count, width = len(records), len(fields)
-    payload_at = SEALED + count * (ENTRY.itemsize + width * ATTACHMENT.itemsize) + segments.nbytes + len(frame)
-    size = aligned(payload_at + sum(len(r.jpeg) + sum(len(r.attachments.get(f, b"")) for f in fields) for r in records))
-    if count > MAX_RECORDS or size > MAX_CONTAINER or len(extras) > MAX_EXTRAS:
-        raise UsageError(f"{count} records of {size} bytes do not fit into a container; use smaller containers")
-    if width > MAX_ATTACHMENTS:
-        raise UsageError(f"{width} attachments a record; at most {MAX_ATTACHMENTS} can be stored")
-    index, table, blobs = _index(records, fields, payload_at)
-    payload = b"".join(blobs)
-    header = ContainerHeader(
-        attachments=width,
-        reserved=0,
-        records=count,
-        size=size,
-        segments=len(segments),
-        extras_size=len(frame),
-        extras_raw=len(extras),
-        payload_size=len(payload),
-        index_crc=crc32c(index + table),
-        segments_crc=crc32c(segments.tobytes()),
-        extras_crc=crc32c(frame),
-        payload_crc=crc32c(payload),
-        stream=place.stream,
-        file=place.file,
-        ordinal=place.ordinal,
-    )
-    padding = bytes(size - payload_at - len(payload))
-    return b"".join((header.pack(), index, table, segments.tobytes(), frame, payload, padding))
-
-
-def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[bytes, bytes, list[Any]]:
-    """Index, attachment table and the blobs of the payload that begins ``at`` bytes into the container."""
-    index = np.zeros(len(records), dtype=ENTRY)
-    table = np.zeros((len(records), len(fields)), dtype=ATTACHMENT)
-    blobs: list[Any] = []
-    segment_at = extra_at = 0
-    for entry, attached, record in zip(index, table, records, strict=True):
-        info = record.info
-        entry["id"], entry["label"] = record.id, record.label
-        entry["offset"], entry["length"], entry["crc"] = at, len(record.jpeg), crc32c(record.jpeg)
-        entry["width"], entry["height"] = info.width, info.height
-        entry["sampling"] = SAMPLINGS.index(info.sampling)
-        entry["restart_interval"], entry["header_length"] = info.restart_interval, info.header_length
-        entry["segment_first"], entry["segment_count"] = segment_at, len(info.segments)
-        entry["extra_offset"], entry["extra_length"] = extra_at, len(record.extra_json)
-        segment_at += len(info.segments)
-        extra_at += len(record.extra_json)
-        at += len(record.jpeg)
-        blobs.append(record.jpeg)
-        for cell, name in zip(attached, fields, strict=True):
-            blob = record.attachments.get(name, b"")
-            cell["offset"], cell["length"], cell["crc"] = at, len(blob), crc32c(blob)
-            at += len(blob)
-            blobs.append(blob)
-    _seal(index)
-    _seal(table)
-    return index.tobytes(), table.tobytes(), blobs
-
-
-def _entry_crcs(table: Table) -> npt.NDArray[np.uint32]:
-    """CRC-32C of each entry of a table without its last four bytes, in the table's shape."""
-    size = table.dtype.itemsize
-    raw = memoryview(table.tobytes())
-    crcs = [crc32c(raw[k : k + size - 4]) for k in range(0, len(raw), size)]
-    return np.array(crcs, dtype=np.uint32).reshape(table.shape)
-
-
-def _seal(table: Table) -> None:
-    table["entry_crc"] = _entry_crcs(table)
 
 
 @dataclass
@@ -338,8 +244,8 @@ def _check_index(container: Container, header: ContainerHeader | None) -> None:
     whole = container.buffer[SEALED : SEALED + index.nbytes + attached.nbytes]
     bad = np.zeros(len(index), dtype=np.bool_)
     if header is None or crc32c(whole) != header.index_crc:
-        bad |= index["entry_crc"] != _entry_crcs(index)
-        bad |= (attached["entry_crc"] != _entry_crcs(attached)).any(axis=1)
+        bad |= index["entry_crc"] != entry_crcs(index)
+        bad |= (attached["entry_crc"] != entry_crcs(attached)).any(axis=1)
     first, last = (SEALED + len(whole), container.size) if header is None else header.payload
     starts = np.column_stack((index["offset"], attached["offset"])).astype(np.int64)
     ends = starts + np.column_stack((index["length"], attached["length"]))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from picstore.errors import Corrupt, Truncated
 from picstore.storage.checksum import crc32c
-from picstore.storage.container import Place, pack, packed_size
+from picstore.storage.container import Place
 from picstore.storage.layout import (
     ALIGNMENT,
     FOOTER_ROW,
@@ -29,6 +29,7 @@ from picstore.storage.layout import (
     check_version,
 )
 from picstore.storage.location import PARTIAL, file_name, read_at, sync_folder
+from picstore.storage.packing import pack, packed_size
 from picstore.storage.record import Record
 
 

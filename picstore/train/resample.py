@@ -14,13 +14,11 @@ the figures of what else was tried. The kernel holds no GIL and is compiled at t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from picstore.compiled import kernel
 from picstore.errors import UsageError
 
 _GROUP = 8  # rows that are interleaved at once: LLVM interleaves stores by at most 8, and 8 bytes fill a 64-bit word
@@ -73,15 +71,7 @@ def resample(
         raise UsageError(f"box {region} or clip {visible} is empty, or not within {_FARTHEST} pixels of the image")
 
 
-def _kernel(function: Callable[..., Any]) -> Any:
-    """Compile at the first call, keep the machine code where there is a place for it."""
-    try:
-        return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither the package's folder nor the user's cache folder can be written
-        return numba.njit(nogil=True)(function)
-
-
-@_kernel
+@kernel
 def _weights(start, size, low, high, extent, antialias, length):  # type: ignore[no-untyped-def]
     """One axis: for each output pixel its first source pixel, number of source pixels, and their weights."""
     scale = size / length
@@ -114,7 +104,7 @@ def _weights(start, size, low, high, extent, antialias, length):  # type: ignore
     return first, count, weights
 
 
-@_kernel
+@kernel
 def _used(first, count):  # type: ignore[no-untyped-def]
     """First and last + 1 of the source pixels that carry weight, and their greatest count; 0, 0, 0 if none does.
 
@@ -133,7 +123,7 @@ def _used(first, count):  # type: ignore[no-untyped-def]
     return low, high, taps
 
 
-@_kernel
+@kernel
 def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no-untyped-def]
     """One output row from ``count`` source rows, of the bytes from ``begin`` on; 7 bits after the point.
 
@@ -161,7 +151,7 @@ def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no
                 line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + total[i]) >> _i32(7))
 
 
-@_kernel
+@kernel
 def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
     """(8 rows, samples) to (samples, 8 rows), then into the lanes of ``group`` of each column."""
     a, b, c, d, e, f, g, h = lines[0], lines[1], lines[2], lines[3], lines[4], lines[5], lines[6], lines[7]
@@ -182,7 +172,7 @@ def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
             target[x, 6 * group + k] = words[x, k]
 
 
-@_kernel
+@kernel
 def _horizontal(columns, first, weights, taps, flip, total, lanes):  # type: ignore[no-untyped-def]
     """All lanes of each output column, as bytes, from those of its source columns."""
     for x in range(first.size):
@@ -198,7 +188,7 @@ def _horizontal(columns, first, weights, taps, flip, total, lanes):  # type: ign
             lanes[to, j] = _u8(total[j] >> _i32(21))
 
 
-@_kernel
+@kernel
 def _deal(lanes, word, out, top, bottom):  # type: ignore[no-untyped-def]
     """Lanes back to rows: a 64-bit word holds 8 rows of one pixel of one colour, the first in its lowest byte."""
     words = lanes.view(np.uint64)
@@ -214,7 +204,7 @@ def _deal(lanes, word, out, top, bottom):  # type: ignore[no-untyped-def]
                     row[x] = _u8(word[x] >> shift)
 
 
-@_kernel
+@kernel
 def _copy(source, left, top, flip, out):  # type: ignore[no-untyped-def]
     """A box of whole pixels at its own size."""
     width = out.shape[2]
@@ -230,7 +220,7 @@ def _copy(source, left, top, flip, out):  # type: ignore[no-untyped-def]
                     row[x] = pixels[x, c]
 
 
-@_kernel
+@kernel
 def _is_sane(box, clip):  # type: ignore[no-untyped-def]
     """Whether the box is not empty and nothing is out of reach; a NaN fails every comparison."""
     for k in range(4):
@@ -239,7 +229,7 @@ def _is_sane(box, clip):  # type: ignore[no-untyped-def]
     return box[2] > 0 and box[3] > 0
 
 
-@_kernel
+@kernel
 def _is_copy(source, box, clip, out):  # type: ignore[no-untyped-def]
     left, top, width, height = box
     return (
@@ -254,7 +244,7 @@ def _is_copy(source, box, clip, out):  # type: ignore[no-untyped-def]
     )
 
 
-@_kernel
+@kernel
 def _resample(source, box, clip, flip, antialias, out):  # type: ignore[no-untyped-def]
     """Whether the box and the clip are sane; if so, ``out`` is filled."""
     if not _is_sane(box, clip):

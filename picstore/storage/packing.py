@@ -1,0 +1,113 @@
+"""Writing a container: records become one aligned block of bytes (docs/format.md, "Container")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from picstore.errors import UsageError
+from picstore.storage.checksum import crc32c, entry_crcs
+from picstore.storage.container import Place
+from picstore.storage.layout import (
+    ATTACHMENT,
+    ENTRY,
+    MAX_ATTACHMENTS,
+    MAX_CONTAINER,
+    MAX_EXTRAS,
+    MAX_RECORDS,
+    SAMPLINGS,
+    SEALED,
+    SEGMENT,
+    ContainerHeader,
+    aligned,
+)
+from picstore.storage.record import Record
+
+
+def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:
+    """Upper bound of a container's bytes, padding included, with ``extras`` bytes that do not compress."""
+    entries = records * (ENTRY.itemsize + attachments * ATTACHMENT.itemsize)
+    frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's own bound on incompressible input
+    return aligned(SEALED + entries + segments * SEGMENT.itemsize + frame + payload)
+
+
+def pack(records: Sequence[Record], *, fields: Sequence[str] = (), place: Place) -> bytearray:
+    """Serialise records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
+
+    Args:
+        records: at least one.
+        fields: names of the attachments, in the manifest's order; what a record lacks is stored as absent.
+        place: stream, file and ordinal go into the header.
+    """
+    extras = b"".join(record.extra_json for record in records)
+    frame = zstandard.ZstdCompressor(level=3).compress(extras) if extras else b""
+    segments = np.concatenate([record.info.segments for record in records])
+    count, width = len(records), len(fields)
+    payload_at = SEALED + count * (ENTRY.itemsize + width * ATTACHMENT.itemsize) + segments.nbytes + len(frame)
+    payload_size = sum(len(r.jpeg) + sum(len(r.attachments.get(name, b"")) for name in fields) for r in records)
+    size = aligned(payload_at + payload_size)
+    if count > MAX_RECORDS or size > MAX_CONTAINER or len(extras) > MAX_EXTRAS:
+        raise UsageError(f"{count} records of {size} bytes do not fit into a container; use smaller containers")
+    if width > MAX_ATTACHMENTS:
+        raise UsageError(f"{width} attachments a record; at most {MAX_ATTACHMENTS} can be stored")
+    index, table, blobs = _index(records, fields, payload_at)
+    padding = bytes(size - payload_at - payload_size)
+    # One allocation: a second one of this size costs five times as much as all copies and checksums (page faults).
+    block = bytearray().join((bytes(SEALED), index, table, segments.tobytes(), frame, *blobs, padding))
+    view = memoryview(block)
+    header = ContainerHeader(
+        attachments=width,
+        reserved=0,
+        records=count,
+        size=size,
+        segments=len(segments),
+        extras_size=len(frame),
+        extras_raw=len(extras),
+        payload_size=payload_size,
+        index_crc=crc32c(view[SEALED : SEALED + len(index) + len(table)]),
+        segments_crc=crc32c(segments.tobytes()),
+        extras_crc=crc32c(frame),
+        payload_crc=crc32c(view[payload_at : payload_at + payload_size]),
+        stream=place.stream,
+        file=place.file,
+        ordinal=place.ordinal,
+    )
+    view[:SEALED] = header.pack()
+    return block
+
+
+def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[bytes, bytes, list[Any]]:
+    """Index, attachment table and the blobs of the payload that begins ``at`` bytes into the container."""
+    index = np.zeros(len(records), dtype=ENTRY)
+    table = np.zeros((len(records), len(fields)), dtype=ATTACHMENT)
+    blobs: list[Any] = []
+    segment_at = extra_at = 0
+    for entry, attached, record in zip(index, table, records, strict=True):
+        info = record.info
+        entry["id"], entry["label"] = record.id, record.label
+        entry["offset"], entry["length"], entry["crc"] = at, len(record.jpeg), crc32c(record.jpeg)
+        entry["width"], entry["height"] = info.width, info.height
+        entry["sampling"] = SAMPLINGS.index(info.sampling)
+        entry["restart_interval"], entry["header_length"] = info.restart_interval, info.header_length
+        entry["segment_first"], entry["segment_count"] = segment_at, len(info.segments)
+        entry["extra_offset"], entry["extra_length"] = extra_at, len(record.extra_json)
+        segment_at += len(info.segments)
+        extra_at += len(record.extra_json)
+        at += len(record.jpeg)
+        blobs.append(record.jpeg)
+        for cell, name in zip(attached, fields, strict=True):
+            blob = record.attachments.get(name, b"")
+            cell["offset"], cell["length"], cell["crc"] = at, len(blob), crc32c(blob)
+            at += len(blob)
+            blobs.append(blob)
+    _seal(index)
+    _seal(table)
+    return index.tobytes(), table.tobytes(), blobs
+
+
+def _seal(table: npt.NDArray[np.void]) -> None:
+    table["entry_crc"] = entry_crcs(table)
