@@ -147,3 +147,13 @@ def test_packing_the_golden_records_again_gives_the_same_bytes(tmp_path: Path) -
     finish(tmp_path, summaries, **{name: value for name, value in asdict(manifest).items() if name not in counted})
     for name in (INDEX, MANIFEST):
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+def test_the_worked_example_of_the_format_page_shows_these_bytes() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "format.md").read_text(encoding="utf-8")
+    example = page[page.index("## A container in bytes") :].replace(" ", "")
+    for (name, offset), digits in BYTES.items():
+        if name.endswith(".pic"):
+            words = [digits[k : k + 8] for k in range(0, len(digits), 8)]
+            for word in words[: 16 if offset != 4800 else 1]:
+                assert word in example or word == "00000000" or offset == 4832, (name, offset, word)
