@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from picstore.errors import ImageError
 
 TEM, SOI, EOI, SOS, DRI = 0x01, 0xD8, 0xD9, 0xDA, 0xDD
+SOF0, DHT, DQT = 0xC0, 0xC4, 0xDB
+APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
 RST0, RST7 = 0xD0, 0xD7
 # Table B.1: every SOFn; DHT (C4), JPG (C8) and DAC (CC) share the range and are no frames.
-_FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
+FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
 _PROCESSES = {0: "baseline", 1: "extended", 2: "progressive", 3: "lossless"}
 _SAMPLINGS = {(1, 1): "444", (2, 1): "422", (1, 2): "440", (2, 2): "420"}
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One component of the frame: its identifier and sampling factors (T.81, B.2.2)."""
+    """One component of the frame: its identifier, sampling factors and quantisation table (T.81, B.2.2)."""
 
     id: int
     horizontal: int
     vertical: int
+    quantisation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,43 +74,53 @@ class Header:
         return -(-self.width // width), -(-self.height // height)
 
 
+def walk(jpeg: bytes | memoryview) -> Iterator[tuple[int, bytes, int]]:
+    """The marker segments of the headers, up to and with the first SOS: (marker, body, byte after the segment).
+
+    Raises:
+        ImageError: this is no JPEG, or its headers are cut off or no chain of segments.
+    """
+    if len(jpeg) < 4 or jpeg[0] != 0xFF or jpeg[1] != SOI:
+        raise ImageError("not a JPEG: no SOI marker at its beginning")
+    at, marker = 2, 0
+    while marker != SOS:
+        marker, at = _next_marker(jpeg, at)
+        body = _segment(jpeg, at)
+        at += 2 + len(body)
+        yield marker, body, at
+
+
 def parse(jpeg: bytes | memoryview) -> Header:
     """Read the headers of a JPEG.
 
     Raises:
         ImageError: this is no JPEG, or its headers break T.81; the message says where.
     """
-    if len(jpeg) < 4 or jpeg[0] != 0xFF or jpeg[1] != SOI:
-        raise ImageError("not a JPEG: no SOI marker at its beginning")
-    at, interval, frame = 2, 0, None
-    while True:
-        marker, at = _next_marker(jpeg, at)
-        body = _segment(jpeg, at)
-        if marker in _FRAMES:
+    interval, frame, body, at = 0, None, b"", 0
+    for marker, body, at in walk(jpeg):
+        if marker in FRAMES:
             if frame is not None:
-                raise ImageError(f"two frame headers, the second at byte {at - 2}")
-            frame = _frame(body, _FRAMES[marker])
+                raise ImageError(f"two frame headers, the second ends at byte {at}")
+            frame = _frame(body, FRAMES[marker])
         elif marker == DRI:
             if len(body) != 2:
-                raise ImageError(f"the DRI segment at byte {at - 2} has {len(body)} bytes")
+                raise ImageError(f"the DRI segment that ends at byte {at} has {len(body)} bytes")
             interval = int.from_bytes(body, "big")
-        elif marker == SOS:
-            if frame is None:
-                raise ImageError("a scan begins before any frame header")
-            if not body or len(body) != 4 + 2 * body[0]:
-                raise ImageError(f"the scan header at byte {at - 2} has a wrong length")
-            process, precision, width, height, components = frame
-            return Header(
-                process=process,
-                precision=precision,
-                width=width,
-                height=height,
-                components=components,
-                scan_components=body[0],
-                restart_interval=interval,
-                length=at + 2 + len(body),
-            )
-        at += 2 + len(body)
+    if frame is None:
+        raise ImageError("a scan begins before any frame header")
+    if not body or len(body) != 4 + 2 * body[0]:
+        raise ImageError(f"the scan header that ends at byte {at} has a wrong length")
+    process, precision, width, height, components = frame
+    return Header(
+        process=process,
+        precision=precision,
+        width=width,
+        height=height,
+        components=components,
+        scan_components=body[0],
+        restart_interval=interval,
+        length=at,
+    )
 
 
 def _next_marker(jpeg: bytes | memoryview, at: int) -> tuple[int, int]:
@@ -148,5 +162,5 @@ def _frame(body: bytes, process: int) -> tuple[str, int, int, int, tuple[Compone
         horizontal, vertical = sampling >> 4, sampling & 15
         if not (1 <= horizontal <= 4 and 1 <= vertical <= 4):
             raise ImageError(f"component {identifier} has sampling factors {horizontal} × {vertical}")
-        components.append(Component(identifier, horizontal, vertical))
+        components.append(Component(identifier, horizontal, vertical, body[8 + 3 * k]))
     return _PROCESSES.get(process, f"SOF{process}"), precision, width, height, tuple(components)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from picstore.errors import Damage
 from picstore.storage.container import Container, Place, read_header, unpack
 from picstore.storage.layout import SEALED
-from picstore.storage.location import file_name, read_at
+from picstore.storage.location import Allocate, file_name, fresh, read_at
 from picstore.storage.manifest import Manifest, ordinals_of, read_index, read_manifest
 from picstore.storage.record import Record
 
@@ -91,13 +91,14 @@ class Dataset(Sequence[Record]):
         stream, file = int(row["stream"]), int(row["file"])
         return Place(file_name(stream, file), int(row["offset"]), stream, file, int(self._ordinals[number]))
 
-    def container(self, number: int) -> Container:
-        """Read and check the ``number``-th container in stored order.
+    def container(self, number: int, *, allocate: Allocate = fresh) -> Container:
+        """Read and check the ``number``-th container in stored order, into memory that ``allocate`` gives.
 
         Damage that leaves records readable is listed in the result; raises Damage when nothing can be read.
         """
         row, place = self.rows[number], self.place(number)
-        buffer = read_at(self.path / place.name, place.offset, int(row["size"]), place=place.name)
+        size = int(row["size"])
+        buffer = read_at(self.path / place.name, place.offset, size, place=place.name, allocate=allocate)
         return unpack(
             buffer,
             place=place,

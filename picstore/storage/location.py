@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from picstore.errors import Damage, NotADataset, PicstoreError, Truncated
 
@@ -14,14 +16,25 @@ LEDGER = "ledger.jsonl"
 UNFINISHED = "unfinished"  # a folder that exists while a data set is being made
 PARTIAL = ".partial"  # suffix of a file that is being written
 
+Allocate: TypeAlias = "Callable[[int], memoryview]"  # writable memory of so many bytes
+
+
+def fresh(size: int) -> memoryview:
+    """Memory that Python frees after use."""
+    return memoryview(bytearray(size))
+
 
 def file_name(stream: int, file: int) -> str:
     """Path of a file relative to its data set."""
     return f"{stream:04d}/{file:06d}.pic"
 
 
-def read_at(path: Path, offset: int, size: int, *, place: str) -> memoryview:
+def read_at(path: Path, offset: int, size: int, *, place: str, allocate: Allocate = fresh) -> memoryview:
     """``size`` bytes of a file at ``offset``; nothing is allocated for bytes that the file does not have.
+
+    Args:
+        place: what messages call the file.
+        allocate: gives the memory to read into.
 
     Raises:
         NotADataset: the file is missing.
@@ -34,7 +47,7 @@ def read_at(path: Path, offset: int, size: int, *, place: str) -> memoryview:
             there = max(0, os.fstat(file.fileno()).st_size - offset)
             if there < size:
                 raise Truncated(f"the file ends after {there} of {size} bytes", place=place, offset=offset)
-            view = memoryview(bytearray(size))
+            view = allocate(size)
             file.seek(offset)
             got = 0
             while got < size and (count := file.readinto(view[got:])):

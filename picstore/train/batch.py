@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from picstore.errors import Corrupt, Damage, ImageError, UsageError
-from picstore.storage.checksum import crc32c
+from picstore.storage.checksum import crc32c, masked
 from picstore.storage.container import Container
 from picstore.storage.dataset import Dataset
 from picstore.train.decode import decode_rgb
@@ -181,7 +181,7 @@ def _loss(container: Container, record: int, place: str) -> Damage:
     """What to say of a lost record; its id and offset are known if its index entry is sound."""
     entry = container.index[record]
     start = container.place.offset
-    if crc32c(entry.tobytes()[:-4]) == entry["entry_crc"]:
+    if masked(crc32c(entry.tobytes()[:-4])) == entry["entry_crc"]:
         return Corrupt(f"record {entry['id']} fails its CRC", place, start + int(entry["offset"]))
     text = f"the index entry of record number {record} in container {container.place.ordinal} is damaged"
     return Corrupt(text, place, start)

@@ -11,7 +11,7 @@ leaves it no room and so stops it all. Nothing polls: a thread waits for a batch
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.train.batch import Draft, Part, Pixels, Source, make_draft, make_geometry
-from picstore.train.fetch import Fetcher, Key, Loaded, Want
+from picstore.train.fetch import Blocks, Fetcher, Key, Loaded, Want
 from picstore.train.geometry import Transform
 
 AHEAD = 3  # batches that are filled or being filled before the consumer takes them
@@ -87,7 +87,7 @@ class _Asked:
 
 
 class Pipeline:
-    """Fills the batches of an iterator of requests. Iterate once, then ``close``.
+    """Fills the batches of an iterator of requests. Iterate once, which starts the threads, then ``close``.
 
     Args:
         requests: what each batch holds; drawn in the planner's thread, at most AHEAD + LOOK_AHEAD + 1 before the
@@ -107,15 +107,16 @@ class Pipeline:
         self._requests = requests
         self._sources = sources
         self._transforms = transforms
+        self._blocks = Blocks()
         self._fetcher = Fetcher(self._load, budget=limits.budget, threads=_READERS)
         self._workers = ThreadPoolExecutor(limits.threads, thread_name_prefix="picstore-work")
         self._ready: SimpleQueue[Filled | BaseException | None] = SimpleQueue()
         self._room = threading.Semaphore(AHEAD)  # in the ready queue
         self._stop = False
         self._planner = threading.Thread(target=self._plan, name="picstore-plan", daemon=True)
-        self._planner.start()
 
     def __iter__(self) -> Iterator[Filled]:
+        self._planner.start()
         while (item := self._ready.get()) is not None:
             self._room.release()
             if isinstance(item, BaseException):
@@ -130,7 +131,8 @@ class Pipeline:
         self._stop = True
         self._fetcher.close()
         self._room.release()
-        self._planner.join()
+        with contextlib.suppress(RuntimeError):  # it was never started, or an interrupt hit the start
+            self._planner.join()
         self._workers.shutdown(wait=True, cancel_futures=True)
 
     def _load(self, source: int, number: int) -> Loaded:
@@ -139,15 +141,11 @@ class Pipeline:
         place = dataset.place(number)
         name = str(dataset.path / place.name)
         try:
-            return dataset.container(number)
+            return dataset.container(number, allocate=self._blocks.take)
         except Damage as error:
             return type(error)(error.what, name, error.offset)
         except NotADataset:
             return Damage("the file is missing", name, place.offset)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return Damage(f"the disk cannot read it: {error.strerror}", name, place.offset)
 
     def _plan(self) -> None:
         """The planner's life; whatever it meets goes to the consumer."""
