@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from picstore.errors import Damage, ImageError, MissingDependency, NotADataset, PicstoreError, UsageError
+    from picstore.errors import (
+        Damage,
+        ImageError,
+        MissingDependency,
+        NotADataset,
+        NotTranscodable,
+        PicstoreError,
+        UsageError,
+    )
+    from picstore.jpeg.cut import cut
+    from picstore.jpeg.transcode import add_restart_markers
     from picstore.prepare.writer import Writer
     from picstore.storage.dataset import Dataset
     from picstore.storage.record import Record
@@ -25,8 +35,11 @@ _HOMES = {
     "ImageError": "errors",
     "MissingDependency": "errors",
     "NotADataset": "errors",
+    "NotTranscodable": "errors",
     "PicstoreError": "errors",
     "UsageError": "errors",
+    "add_restart_markers": "jpeg.transcode",
+    "cut": "jpeg.cut",
     "Dataset": "storage.dataset",
     "Record": "storage.record",
     "Writer": "prepare.writer",
@@ -49,6 +62,7 @@ __all__ = [
     "Loader",
     "MissingDependency",
     "NotADataset",
+    "NotTranscodable",
     "PicstoreError",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
@@ -57,6 +71,8 @@ __all__ = [
     "UsageError",
     "Writer",
     "__version__",
+    "add_restart_markers",
+    "cut",
 ]
 
 

@@ -22,6 +22,8 @@ ALLOWED = {
     "cli": {"errors", "draw", "jpeg", "storage", "prepare"},
 }
 HEAVY = {
+    "numba": "compiled",
+    "llvmlite": "compiled",
     "torch": "train",
     "torchvision": "train",
     "simplejpeg": "train",

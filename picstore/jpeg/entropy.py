@@ -1,0 +1,334 @@
+"""Kernels over entropy-coded data: Huffman codes are read, never coefficients (ITU-T T.81, annex F.2).
+
+The data of a scan is first freed of stuffing and markers, so that any bit can be reached by arithmetic. ``scan`` then
+reads all codes and notes where bits must change: the DC differences of the first MCU of each new segment, which have no
+predecessor there, and of each old one, which get theirs back. Between these places all bits stay as they are, and
+``emit`` copies them in runs.
+
+A reader of bits is three numbers: the accumulator, a 64-bit word with the next bits at its head; how many of them are
+valid, at least 56 after ``_refill``; and the next byte to read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.compiled import inlined, kernel, load_u64, store_u32
+from picstore.jpeg.lookups import END, LOOK, PASSED
+
+# What the kernels say of damage, as negative numbers.
+BAD_CODE, TOO_SHORT, TOO_MANY_COEFFICIENTS, BAD_DC, BAD_MARKER, TOO_MANY_SEGMENTS = -1, -2, -3, -4, -5, -6
+
+# Zeros behind the data, so that damage is noticed at the next MCU: one has at most 6 blocks of 27 + 63 * 31 bits, 1,487
+# bytes, and 8 bytes are read at a time.
+PADDING = 2048
+
+_u64, _u8 = np.uint64, np.uint8
+_MASK32 = np.uint64(0xFFFFFFFF)
+_LOOK_SHIFT = np.uint64(64 - LOOK)
+
+
+@kernel
+def unstuff(source, start, flat, segments):  # type: ignore[no-untyped-def]
+    """Copy entropy-coded data without its stuffed zeros and restart markers (T.81, B.1.1.5).
+
+    Args:
+        source: uint8, the JPEG; the data begins at ``start``.
+        flat: uint8, takes the data; at least as long as what is left of the source.
+        segments: int64, takes for each segment where it begins in ``flat``, and at last the end.
+
+    Returns:
+        (segments found, or negative for damage; bytes in ``flat``).
+    """
+    n = source.size
+    at = start
+    to = 0
+    count = 0
+    segments[0] = 0
+    while at < n:
+        byte = source[at]
+        if byte != 0xFF:
+            flat[to] = byte
+            to += 1
+            at += 1
+            continue
+        following = at + 1
+        while following < n and source[following] == 0xFF:
+            following += 1  # fill bytes
+        if following >= n:
+            break
+        code = source[following]
+        if code == 0:
+            flat[to] = _u8(0xFF)
+            to += 1
+        elif 0xD0 <= code <= 0xD7:
+            if code != 0xD0 + count % 8:
+                return BAD_MARKER, to
+            count += 1
+            if count + 1 >= segments.size:
+                return TOO_MANY_SEGMENTS, to
+            segments[count] = to
+        else:
+            break
+        at = following + 1
+    segments[count + 1] = to
+    return count + 1, to
+
+
+@kernel
+def _find(accumulator, table, slow, symbols):  # type: ignore[no-untyped-def]
+    """The code at the head of the accumulator, by its length (F.2.2.3): (length, symbol); length 0 if there is none."""
+    for length in range(1, 17):
+        code = np.int64(accumulator >> _u64(64 - length))
+        begin = np.int64(slow[table, 0, length])
+        if begin <= code < slow[table, 1, length]:
+            return length, np.int64(symbols[table, np.int64(slow[table, 2, length]) + code - begin])
+    return 0, 0
+
+
+@inlined
+def _refill(address, accumulator, valid, byte):  # type: ignore[no-untyped-def]
+    """Top the accumulator up to 56 bits or more, without a branch that could be mispredicted."""
+    accumulator |= load_u64(address + _u64(byte)) >> _u64(valid)
+    byte += (63 - valid) >> 3
+    return accumulator, valid | 56, byte
+
+
+@inlined
+def _read_dc(accumulator, table, one, slow, symbols):  # type: ignore[no-untyped-def]
+    """The DC code at the head of the accumulator: (its bits with the difference's, the difference) or (negative, 0)."""
+    entry = np.int64(one[table, accumulator >> _LOOK_SHIFT])
+    length, size = entry >> 8, entry & 255
+    if entry == 0:
+        length, size = _find(accumulator, table, slow, symbols)
+        if length == 0:
+            return BAD_CODE, 0
+    if size > 11:
+        return BAD_DC, 0
+    if size == 0:
+        return length, 0
+    value = np.int64((accumulator << _u64(length)) >> _u64(64 - size))
+    if value >> (size - 1) == 0:
+        value += 1 - (1 << size)
+    return length + size, value
+
+
+@inlined
+def _skip_ac(address, table, tables, accumulator, valid, byte):  # type: ignore[no-untyped-def]
+    """Pass the AC codes of a block: (accumulator, valid, byte, 0 or what is wrong)."""
+    one, many, slow, symbols = tables
+    k = 1
+    wrong = 0
+    while k < 64:
+        accumulator, valid, byte = _refill(address, accumulator, valid, byte)
+        window = accumulator >> _LOOK_SHIFT
+        entry = np.int64(many[table, window])
+        passed = (entry >> PASSED) & 63
+        if entry and k + passed <= 63:
+            accumulator <<= _u64(entry & 31)
+            valid -= entry & 31
+            k += passed
+            if entry & END:
+                break
+            continue
+        # A code longer than LOOK, or the last coefficient: what follows that is the next block's.
+        entry = np.int64(one[table, window])
+        length, symbol = entry >> 8, entry & 255
+        if entry == 0:
+            length, symbol = _find(accumulator, table, slow, symbols)
+        if length == 0:
+            wrong = BAD_CODE
+            break
+        taken = length + (symbol & 15)
+        accumulator <<= _u64(taken)
+        valid -= taken
+        if symbol & 15 == 0 and symbol != 0xF0:
+            break
+        k += (symbol >> 4) + 1
+        if k > 64:
+            wrong = TOO_MANY_COEFFICIENTS
+    return accumulator, valid, byte, wrong
+
+
+@kernel
+def scan(flat, segments, blocks, tables, plan, edits):  # type: ignore[no-untyped-def]  # noqa: C901 - cut up, 30 % slower
+    """Read all codes of a scan and note the edits that new restart markers need.
+
+    An edit is a DC code whose difference changes. Every ``interval``-th MCU and every ``old``-th begins with edits, one
+    for each block of the MCU that is flagged; if ``every`` all MCUs do.
+
+    Args:
+        flat: uint8, the data, with PADDING zeros behind.
+        segments: int64, where each old segment begins in bytes, and the end.
+        blocks: int64 (blocks of an MCU, 4): component, DC table, AC table, whether its DC is edited.
+        tables: arrays (one, many, slow, symbols) of ``lookups``, over DC and AC tables.
+        plan: int64 (4,): MCUs, new interval, old interval (the MCUs for none), whether every MCU is edited.
+        edits: arrays to fill: int64 (edited MCUs, edited blocks) twice, the bits at which each edited DC code begins
+            and its difference ends; int64 (edited MCUs + 1,), the bit at which the MCU before ended; int32 (edited
+            MCUs, edited blocks), the new differences.
+
+    Returns:
+        The number of edited MCUs, or negative for damage.
+    """
+    one, _, slow, symbols = tables
+    before = edits[2]
+    mcus, interval, old, every = plan
+    actual = np.zeros(4, np.int64)  # DC of the last block of each component
+    told = np.zeros(4, np.int64)  # what a decoder of the new stream will predict from
+    address = _u64(flat.ctypes.data)
+    accumulator, valid, byte = _u64(0), 0, 0
+    limit = edit = segment = until_new = until_old = 0
+    for mcu in range(mcus + 1):
+        position = byte * 8 - valid
+        if position > limit:
+            return TOO_SHORT
+        edited = every or until_new == 0 or until_old == 0
+        if edited or mcu == mcus:
+            before[edit] = position
+        if mcu == mcus:
+            break
+        if until_old == 0:
+            byte = segments[segment]
+            segment += 1
+            limit = segments[segment] * 8
+            accumulator, valid = _u64(0), 0
+            actual[:] = 0
+            until_old = old
+        if until_new == 0:
+            told[:] = 0
+            until_new = interval
+        until_old -= 1
+        until_new -= 1
+        column = 0
+        for b in range(blocks.shape[0]):
+            component = blocks[b, 0]
+            accumulator, valid, byte = _refill(address, accumulator, valid, byte)
+            bits, difference = _read_dc(accumulator, blocks[b, 1], one, slow, symbols)
+            if bits < 0:
+                return bits
+            actual[component] += difference
+            if edited and blocks[b, 3]:
+                difference = actual[component] - told[component]
+                if not _note(edits, edit, column, byte * 8 - valid, bits, difference):
+                    return BAD_DC
+                column += 1
+            told[component] = actual[component]
+            accumulator <<= _u64(bits)
+            valid -= bits
+            accumulator, valid, byte, wrong = _skip_ac(address, blocks[b, 2], tables, accumulator, valid, byte)
+            if wrong:
+                return wrong
+        edit += edited
+    return edit
+
+
+@inlined
+def _note(edits, edit, column, start, bits, difference):  # type: ignore[no-untyped-def]
+    """Write an edit down; whether its difference is one that a baseline JPEG can have (table F.1)."""
+    at, end, _, differences = edits
+    at[edit, column] = start
+    end[edit, column] = start + bits
+    differences[edit, column] = difference
+    return -2047 <= difference <= 2047
+
+
+@inlined
+def _put(accumulator, pending, value, bits, out, to):  # type: ignore[no-untyped-def]
+    """Append up to 32 bits, writing whole words with stuffing; (accumulator, pending bits, next byte)."""
+    accumulator = (accumulator << _u64(bits)) | value
+    pending += bits
+    if pending >= 32:
+        pending -= 32
+        four = (accumulator >> _u64(pending)) & _MASK32
+        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # a byte 0xFF may be among them
+            for shift in range(24, -8, -8):
+                to = _put_byte(_u8((four >> _u64(shift)) & _u64(255)), out, to)
+        else:
+            store_u32(_u64(out.ctypes.data) + _u64(to), np.uint32(four))
+            to += 4
+    return accumulator, pending, to
+
+
+@kernel
+def _put_byte(byte, out, to):  # type: ignore[no-untyped-def]
+    out[to] = byte
+    if byte == 0xFF:
+        out[to + 1] = _u8(0)
+        return to + 2
+    return to + 1
+
+
+@kernel
+def _put_run(address, first, end, writer, out):  # type: ignore[no-untyped-def]
+    """Copy a run of bits; the writer (accumulator, pending bits, next byte) behind it."""
+    accumulator, pending, to = writer
+    while first < end:
+        bits = min(end - first, 32)
+        value = (load_u64(address + _u64(first >> 3)) << _u64(first & 7)) >> _u64(64 - bits)
+        accumulator, pending, to = _put(accumulator, pending, value, bits, out, to)
+        first += bits
+    return accumulator, pending, to
+
+
+@kernel
+def _put_dc(difference, table, codes, lengths, writer, out):  # type: ignore[no-untyped-def]
+    """Write a DC difference (F.1.2.1); the writer behind it."""
+    accumulator, pending, to = writer
+    size = 0
+    while abs(difference) >> size:
+        size += 1
+    code, length = _u64(codes[table, size]), np.int64(lengths[table, size])
+    accumulator, pending, to = _put(accumulator, pending, code, length, out, to)
+    if difference < 0:
+        difference += (1 << size) - 1
+    return _put(accumulator, pending, _u64(difference), size, out, to)
+
+
+@kernel
+def _flush(writer, out):  # type: ignore[no-untyped-def]
+    """Write the pending bits, the last byte filled with ones (F.1.2.3); the next byte."""
+    accumulator, pending, to = writer
+    spare = -pending % 8
+    accumulator = (accumulator << _u64(spare)) | _u64((1 << spare) - 1)
+    pending += spare
+    while pending:
+        pending -= 8
+        to = _put_byte(_u8((accumulator >> _u64(pending)) & _u64(255)), out, to)
+    return to
+
+
+@kernel
+def emit(flat, edits, is_start, coding, out):  # type: ignore[no-untyped-def]
+    """Write the scan anew: runs of old bits, edited DC codes, and restart markers.
+
+    Args:
+        flat, edits: as ``scan`` took and filled them.
+        is_start: bool (edited MCUs,), whether a new segment begins there.
+        coding: int64 (edited blocks,), the DC table of each; their codes and lengths, uint32 (DC tables, 256).
+        out: uint8, long enough.
+
+    Returns:
+        Bytes written.
+    """
+    at, end, before, differences = edits
+    tables, codes, lengths = coding
+    address = _u64(flat.ctypes.data)
+    writer = (_u64(0), 0, 0)
+    markers = 0
+    position = before[0]
+    for edit in range(at.shape[0]):
+        if edit:
+            writer = _put_run(address, position, before[edit], writer, out)
+            if is_start[edit]:
+                to = _flush(writer, out)
+                out[to] = _u8(0xFF)
+                out[to + 1] = _u8(0xD0 + markers % 8)
+                writer = (_u64(0), 0, to + 2)
+                markers += 1
+        position = at[edit, 0]
+        for k in range(at.shape[1]):
+            writer = _put_run(address, position, at[edit, k], writer, out)
+            writer = _put_dc(np.int64(differences[edit, k]), tables[k], codes, lengths, writer, out)
+            position = end[edit, k]
+    writer = _put_run(address, position, before[at.shape[0]], writer, out)
+    return _flush(writer, out)
