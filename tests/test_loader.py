@@ -92,8 +92,11 @@ def test_a_central_crop_of_a_resized_photograph_is_torchvisions(converted: Path)
     assert batch.images.shape == (16, 3, 224, 224)
     for image, i in zip(batch.images, batch.ids.tolist(), strict=True):
         decoded = simplejpeg.decode_jpeg(records[i].jpeg, "RGB")
-        expected = reference(torch.from_numpy(decoded).permute(2, 0, 1))
-        assert (image.int() - expected.int()).abs().max() <= 2
+        difference = (image.int() - reference(torch.from_numpy(decoded).permute(2, 0, 1)).int()).abs()
+        if min(decoded.shape[:2]) < 2 * 256:
+            assert difference.max() <= 2
+        else:  # decoded at half the size, which libjpeg filters in its own way
+            assert difference.float().mean() < 3
 
 
 def test_without_a_size_images_are_a_list_of_what_the_decoder_gives(converted: Path) -> None:
@@ -510,10 +513,11 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
     broken = bytes(dataset.container(number).jpeg(k))
     decode = train_batch.decode_rgb
 
-    def decode_rgb(jpeg: memoryview, *, width: int, height: int) -> np.ndarray:
-        if jpeg == broken:
+    def decode_rgb(jpeg: memoryview, **size: int) -> np.ndarray:
+        # The loader decodes a cut: the same headers up to the size, the same tail of segments.
+        if bytes(jpeg)[-20:-2] in broken and bytes(jpeg)[:100] == broken[:100]:
             raise ImageError("does not decode: test")
-        return decode(jpeg, width=width, height=height)
+        return decode(jpeg, **size)
 
     expected = list(loader_of(path, drop_last=False))
     monkeypatch.setattr(train_batch, "decode_rgb", decode_rgb)

@@ -18,6 +18,8 @@ from picstore.errors import Corrupt, Damage, ImageError, UsageError
 from picstore.storage.checksum import crc32c, masked
 from picstore.storage.container import Container
 from picstore.storage.dataset import Dataset
+from picstore.storage.record import NO_SEGMENTS
+from picstore.train.cut import Lengths, Stream, cut_streams, layouts_of
 from picstore.train.decode import decode_rgb
 from picstore.train.geometry import Draws, Geometry, Transform, compose, output_size
 from picstore.train.plan import Ints, Samples
@@ -72,7 +74,8 @@ class Draft:
 
     Attributes:
         jpegs: one stream a slot, views of the containers; dropped once the batch is filled.
-        width, height: of the stored images.
+        segments: the lengths of their restart segments, views too.
+        layouts: int64 (n, 6), of the stored images, see ``cut.layouts_of``; the first two columns are their sizes.
         labels, ids: −1 where nothing of the record's container can be read.
         source: number of the data set.
         places: file and offset of the record.
@@ -81,8 +84,8 @@ class Draft:
     """
 
     jpegs: list[memoryview]
-    width: Ints
-    height: Ints
+    segments: list[Lengths]
+    layouts: Ints
     labels: Ints
     ids: Ints
     source: Ints
@@ -109,8 +112,8 @@ def make_draft(
     count = sum(len(part.slots) for part in parts)
     draft = Draft(
         jpegs=[memoryview(b"")] * count,
-        width=np.ones(count, dtype=np.int64),
-        height=np.ones(count, dtype=np.int64),
+        segments=[NO_SEGMENTS] * count,
+        layouts=np.ones((count, 6), dtype=np.int64),
         labels=np.full(count, -1, dtype=np.int64),
         ids=np.full(count, -1, dtype=np.int64),
         source=np.zeros(count, dtype=np.int64),
@@ -137,7 +140,7 @@ def make_geometry(
     found = []
     for part in parts:
         draws = Draws(sources[part.source].seed, part.epoch, draft.ids[part.slots])
-        identity = Geometry.of_images(draft.width[part.slots], draft.height[part.slots])
+        identity = Geometry.of_images(draft.layouts[part.slots, 0], draft.layouts[part.slots, 1])
         found.append(compose(transforms, identity, draws))
     order = np.argsort(np.concatenate([part.slots for part in parts]))
     joined = {
@@ -165,8 +168,11 @@ def _collect(draft: Draft, container: Container | Damage, slots: Ints, records: 
     for slot, offset, length in zip(slots, entries["offset"].tolist(), entries["length"].tolist(), strict=True):
         draft.places[slot] = (place, container.place.offset + offset)
         draft.jpegs[slot] = container.buffer[offset : offset + length]
-    draft.width[slots] = entries["width"]
-    draft.height[slots] = entries["height"]
+    if container.segment_table is not None:
+        pairs = zip(entries["segment_first"].tolist(), entries["segment_count"].tolist(), strict=True)
+        for slot, (first, segments) in zip(slots, pairs, strict=True):
+            draft.segments[slot] = container.segment_table[first : first + segments]
+    draft.layouts[slots] = layouts_of(entries)
     draft.labels[slots] = entries["label"]
     draft.ids[slots] = entries["id"]
 
@@ -187,6 +193,17 @@ def _loss(container: Container, record: int, place: str) -> Damage:
     return Corrupt(text, place, start)
 
 
+def decode_factors(geometry: Geometry) -> Ints:
+    """By how much each image may be decoded smaller, 1, 2, 4 or 8: as long as its box stays at least as large as its
+    output. Without antialiasing always 1: a smaller decode averages, which plain bilinear does not.
+    """
+    shrink = (geometry.box[:, 2:] / geometry.size).min(axis=1)
+    if not geometry.antialias:
+        return np.ones(len(shrink), dtype=np.int64)
+    factors: Ints = np.left_shift(1, np.clip(np.log2(np.maximum(shrink, 1)), 0, 3).astype(np.int64))
+    return factors
+
+
 class Pixels:
     """The images of a batch while they are being filled.
 
@@ -196,6 +213,8 @@ class Pixels:
     def __init__(self, geometry: Geometry, transforms: Sequence[Transform]) -> None:
         count = len(geometry.size)
         self._geometry = geometry
+        self._reach = geometry.reach()
+        self._factors = decode_factors(geometry)
         fixed = output_size(transforms)
         self._arrays: list[npt.NDArray[np.uint8]]
         if fixed is not None:
@@ -209,25 +228,33 @@ class Pixels:
     def fill(self, draft: Draft, slots: range) -> dict[int, Damage]:
         """Decode and resample some slots; returns by slot what went wrong."""
         problems: dict[int, Damage] = {}
-        geometry = self._geometry
-        for slot in slots:
-            if slot in draft.problems:
-                continue
-            try:
-                pixels = decode_rgb(draft.jpegs[slot], width=int(draft.width[slot]), height=int(draft.height[slot]))
-            except ImageError as error:
-                # Made anew: the traceback of the one caught would keep the container in memory.
-                problems[slot] = Corrupt(f"record {draft.ids[slot]} {error}", *draft.places[slot])
-                continue
-            resample(
-                pixels,
-                geometry.box[slot],
-                geometry.clip[slot],
-                flip=bool(geometry.flip[slot]),
-                antialias=geometry.antialias,
-                out=self._arrays[slot],
-            )
+        chosen = [slot for slot in slots if slot not in draft.problems]
+        jpegs, segments = [draft.jpegs[slot] for slot in chosen], [draft.segments[slot] for slot in chosen]
+        streams = cut_streams(jpegs, draft.layouts[chosen], segments, self._reach[chosen])
+        for slot, stream in zip(chosen, streams, strict=True):
+            problem = self._fill_slot(slot, stream)
+            if problem:
+                problems[slot] = Corrupt(f"record {draft.ids[slot]} {problem}", *draft.places[slot])
         return problems
+
+    def _fill_slot(self, slot: int, stream: Stream) -> str:
+        """Decode and resample one image; what is wrong with it, if anything."""
+        geometry, factor = self._geometry, int(self._factors[slot])
+        try:
+            pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
+        except ImageError as error:
+            return str(error)  # the error itself would keep the container in memory by its traceback
+        box, clip = geometry.box[slot].copy(), geometry.clip[slot].copy()
+        box[:2] -= stream.left, stream.top
+        clip -= stream.left, stream.top, stream.left, stream.top
+        if factor > 1:
+            box /= factor
+            clip[:2] //= factor
+            clip[2:] = -(-clip[2:] // factor)
+        resample(
+            pixels, box, clip, flip=bool(geometry.flip[slot]), antialias=geometry.antialias, out=self._arrays[slot]
+        )
+        return ""
 
     def copy(self, source: int, target: int) -> None:
         """Show the image of slot ``source`` in slot ``target`` too."""

@@ -206,5 +206,6 @@ class Pipeline:
             release.count()
 
     def _release(self, draft: Draft, wants: dict[Key, Want]) -> None:
+        draft.segments.clear()
         draft.jpegs.clear()  # views that would keep the containers in memory until the consumer takes the batch
         self._fetcher.release(wants)

@@ -1,0 +1,79 @@
+"""Cutting: before decoding, the streams of a batch shrink to the tiles that their crops touch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.jpeg.cut import Tiled, cut_batch
+from picstore.jpeg.tiles import mcu_size
+from picstore.storage.layout import SAMPLINGS
+from picstore.train.plan import Ints
+
+Lengths: TypeAlias = npt.NDArray[np.uint16]
+
+# MCU sizes by code of sampling; none for those of which the index says nothing.
+_MCU_SIZES = np.array(
+    [(0, 0)] + [mcu_size(components=1 if name == "grey" else 3, subsampling=name) for name in SAMPLINGS[1:]]
+)
+
+_scratch = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What is decoded for one slot: a JPEG of ``width`` × ``height`` pixels that begin at (``left``, ``top``)."""
+
+    jpeg: memoryview | npt.NDArray[np.uint8]
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+def layouts_of(entries: npt.NDArray[np.void]) -> Ints:
+    """What ``jpeg.cut`` must know of images, from their index entries: int64 (n, 6)."""
+    sizes = _MCU_SIZES[entries["sampling"]]
+    columns = (entries["width"], entries["height"], sizes[:, 0], sizes[:, 1])
+    return np.stack([*columns, entries["restart_interval"], entries["header_length"]], axis=1).astype(np.int64)
+
+
+def cut_streams(jpegs: Sequence[memoryview], layouts: Ints, segments: Sequence[Lengths], reach: Ints) -> list[Stream]:
+    """Cut what transforms can reach out of streams; those that are needed whole are not copied.
+
+    Args:
+        layouts: int64 (n, 6), see :func:`layouts_of`.
+        segments: the stored lengths of each stream's segments; empty ones, too, leave a stream whole.
+        reach: int64 (n, 4): left, top, right, bottom in pixels, as ``Geometry.reach`` gives it.
+
+    Returns:
+        Streams, valid until this thread cuts again.
+    """
+    size = layouts[:, :2]
+    streams = [Stream(jpeg, 0, 0, width, height) for jpeg, (width, height) in zip(jpegs, size.tolist(), strict=True)]
+    smaller = (reach[:, :2] > 0).any(axis=1) | (reach[:, 2:] < size).any(axis=1)
+    chosen = np.flatnonzero(smaller).tolist()
+    if not chosen:
+        return streams
+    # Where all output is padding nothing is reached; one pixel is decoded all the same.
+    low = np.clip(reach[chosen, :2], 0, size[chosen] - 1)
+    boxes = np.concatenate([low, np.clip(reach[chosen, 2:], low + 1, size[chosen])], axis=1)
+    tiled = Tiled.of([jpegs[k] for k in chosen], layouts[chosen], [segments[k] for k in chosen])
+    cuts = cut_batch(tiled, boxes, out=_buffer(int(tiled.sizes[:, 0].sum())))
+    ends = cuts.offsets.tolist()
+    for i, (k, place) in enumerate(zip(chosen, cuts.places.tolist(), strict=True)):
+        streams[k] = Stream(cuts.data[ends[i] : ends[i + 1]], *place)
+    return streams
+
+
+def _buffer(size: int) -> npt.NDArray[np.uint8]:
+    """This thread's buffer; fresh pages for each call would cost as much as the cutting."""
+    buffer: npt.NDArray[np.uint8] | None = getattr(_scratch, "buffer", None)
+    if buffer is None or len(buffer) < size:
+        buffer = _scratch.buffer = np.empty(max(size, 1 << 20), dtype=np.uint8)
+    return buffer
