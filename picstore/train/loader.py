@@ -16,7 +16,7 @@ from picstore.train.geometry import Transform
 from picstore.train.pipeline import Filled, Limits, Pipeline, Request
 from picstore.train.plan import Epoch, Share, default_lanes, find_rank
 
-DEFAULT_BUDGET = 512 << 20  # bytes of containers: 32 lanes of 8 MiB, and as much read ahead
+_LEAST_BUDGET = 128 << 20  # bytes
 
 
 class Loader:
@@ -43,7 +43,8 @@ class Loader:
         lanes: places of the data set that shuffled batches mix; a multiple of the world size, at least 32 by default.
         on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
             and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
-        budget: bytes of containers to hold in memory, exceeded only where one batch needs more; 512 MiB by default.
+        budget: bytes of containers to hold in memory, exceeded only where one batch needs more. By default what the
+            lanes of this rank read at a time and half as much again: 384 MiB for 32 lanes and containers of 8 MiB.
 
     Raises:
         NotADataset, Damage: the data set cannot be opened.
@@ -66,7 +67,7 @@ class Loader:
         world_size: int | None = None,
         lanes: int | None = None,
         on_damage: str = "skip",
-        budget: int = DEFAULT_BUDGET,
+        budget: int | None = None,
     ) -> None:
         self.dataset = Dataset(path)
         rank, world_size = _find_rank(rank, world_size)
@@ -84,6 +85,8 @@ class Loader:
         self._transforms = tuple(transform)
         self._seed = seed
         self._device = torch.device(device)
+        if budget is None:
+            budget = default_budget([self.dataset], self._share.lanes // (world_size if shuffle else 1))
         self._limits = Limits(default_threads() if threads is None else threads, budget)
         self._losses = Losses(on_damage)
         self._epoch = 0
@@ -179,6 +182,12 @@ class Loader:
     @property
     def _global_batch(self) -> int:
         return self._share.batch_size * self._share.world_size
+
+
+def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
+    """Bytes that ``lanes`` read at a time if each is in a container of the largest size, and half as much again."""
+    largest = max(int(dataset.rows["size"].max(initial=0)) for dataset in datasets)
+    return max(_LEAST_BUDGET, 3 * lanes * largest // 2)
 
 
 def default_threads() -> int:

@@ -16,7 +16,7 @@ from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, Losses, Part, Source
 from picstore.train.geometry import Transform
-from picstore.train.loader import DEFAULT_BUDGET, default_threads, finish
+from picstore.train.loader import default_budget, default_threads, finish
 from picstore.train.pipeline import Limits, Pipeline, Request
 from picstore.train.plan import MIN_LANES, Epoch, Samples
 
@@ -116,7 +116,7 @@ class DataMux:
         device: str | torch.device = "cpu",
         threads: int | None = None,
         on_damage: str = "skip",
-        budget: int = DEFAULT_BUDGET,
+        budget: int | None = None,
     ) -> None:
         self._entries = read_config(config)
         # A seed of its own for each source: one data set may be listed twice.
@@ -130,10 +130,12 @@ class DataMux:
         self._transforms = tuple(transform)
         self._seed = seed
         self._device = torch.device(device)
-        self._limits = Limits(default_threads() if threads is None else threads, budget)
-        self._losses = Losses(on_damage)
         # The sources share the lanes, so that the containers held do not grow with the number of sources.
         self._lanes = max(1, MIN_LANES // len(self._sources))
+        if budget is None:
+            budget = default_budget([source.dataset for source in self._sources], self._lanes * len(self._sources))
+        self._limits = Limits(default_threads() if threads is None else threads, budget)
+        self._losses = Losses(on_damage)
         self._taken = 0  # samples, by batches or one by one
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
