@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-_WORD32, _WORD64 = ir.IntType(32), ir.IntType(64)
+_WORD64 = ir.IntType(64)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -71,18 +71,22 @@ def _load_u64(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's form
 load_u64: Any = _load_u64
 
 
-@intrinsic
-def _store_u32(typing: Any, address: Any, value: Any) -> Any:  # noqa: ARG001 - numba's form
-    """For kernels: write a number as 4 big-endian bytes to any address; the caller bounds it."""
+def _store(kind: Any) -> Any:
+    @intrinsic
+    def store(typing: Any, address: Any, value: Any) -> Any:  # noqa: ARG001 - numba's form
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+            word = arguments[1] if kind.bitwidth == 8 else builder.bswap(arguments[1])
+            pointer = builder.inttoptr(arguments[0], ir.IntType(kind.bitwidth).as_pointer())
+            builder.store(word, pointer, align=1)
+            return context.get_dummy_value()
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        builder.store(builder.bswap(arguments[1]), builder.inttoptr(arguments[0], _WORD32.as_pointer()), align=1)
-        return context.get_dummy_value()
+        return types.void(types.uint64, kind), generate
 
-    return types.void(types.uint64, types.uint32), generate
+    return store
 
 
-store_u32: Any = _store_u32
+# For kernels: write a number as so many big-endian bytes to any address; the caller bounds it.
+store_u8, store_u32, store_u64 = _store(types.uint8), _store(types.uint32), _store(types.uint64)
 
 
 @kernel

@@ -13,6 +13,7 @@ from picstore.jpeg.tables import HuffmanTable
 Huffman: TypeAlias = dict[tuple[int, int], HuffmanTable]  # by class (0 DC, 1 AC) and destination
 
 _ORIENTATION = 0x0112  # EXIF 2.32, 4.6.4: 1 is upright
+_INTEGERS = {1: "B", 3: "H", 4: "I"}  # BYTE, SHORT, LONG; the standard wants a SHORT, and readers take them all
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,11 @@ def read_coding(jpeg: bytes | memoryview) -> Coding:
             quantisation.update(_quantisation(body))
         elif marker == DHT:
             huffman.update(_huffman(body))
-        elif marker == APP0 and body.startswith(b"JFIF\0"):
+        elif marker == APP0 and body.startswith(b"JFIF\0") and len(body) >= 14:  # libjpeg overlooks shorter ones
             jfif = body[:12] + b"\0\0"  # without a thumbnail
         elif marker == APP14 and body.startswith(b"Adobe") and len(body) >= 12:
             adobe = body[:12]
-        elif marker == APP1 and body.startswith(b"Exif\0\0"):
+        elif marker == APP1 and body.startswith(b"Exif\0\0") and orientation == 1:  # of several, any may turn it
             orientation = _orientation(body[6:])
     count = body[0] if body else 0
     if len(body) != 4 + 2 * count:
@@ -110,8 +111,8 @@ def _orientation(tiff: bytes) -> int:
     (count,) = struct.unpack_from(order + "H", tiff, directory)
     for at in range(directory + 2, min(directory + 2 + 12 * count, len(tiff) - 11), 12):
         tag, kind = struct.unpack_from(order + "HH", tiff, at)
-        if tag == _ORIENTATION and kind == 3:  # a SHORT
-            (value,) = struct.unpack_from(order + "H", tiff, at + 8)
+        if tag == _ORIENTATION and kind in _INTEGERS:
+            (value,) = struct.unpack_from(order + _INTEGERS[kind], tiff, at + 8)
             return value if 1 <= value <= 8 else 1
     return 1
 

@@ -24,6 +24,9 @@ Buffer: TypeAlias = "bytes | memoryview"
 I64: TypeAlias = npt.NDArray[np.int64]
 
 MARGIN = 1  # pixels
+# Pixels; libjpeg does not interpolate the chroma of images that have at most 2 samples of it in a row, so a narrower
+# last tile is not cut out alone.
+NARROWEST = 5
 _WIDTH, _HEIGHT, _MCU_WIDTH, _MCU_HEIGHT, _INTERVAL, _HEADER = range(6)  # columns of a layout
 
 _u8 = np.uint8
@@ -47,16 +50,23 @@ class Tiled:
 
     @classmethod
     def of(cls, jpegs: Sequence[Buffer], layouts: I64, segments: Sequence[npt.NDArray[np.uint16]]) -> Tiled:
-        """Describe streams; ``segments`` holds the lengths of their restart segments without markers, as is stored."""
+        """Describe streams; ``segments`` holds the lengths of their restart segments without markers, as is stored.
+
+        Raises:
+            UsageError: there are not as many layouts as streams.
+        """
+        if np.shape(layouts) != (len(jpegs), 6):
+            raise UsageError(f"{len(jpegs)} streams need layouts of shape ({len(jpegs)}, 6), not {np.shape(layouts)}")
         streams = [np.frombuffer(jpeg, np.uint8) for jpeg in jpegs]
-        pairs = list(zip(streams, segments, strict=True))
+        lengths = [np.ascontiguousarray(of_one, np.uint16) for of_one in segments]
+        pairs = list(zip(streams, lengths, strict=True))
         addresses = [(a.__array_interface__["data"][0], b.__array_interface__["data"][0]) for a, b in pairs]
         sizes = [(len(a), len(b)) for a, b in pairs]
         return cls(
             np.ascontiguousarray(layouts, np.int64),
             np.array(addresses, np.uint64).reshape(-1, 2),
             np.array(sizes, np.int64).reshape(-1, 2),
-            (streams, segments),
+            (streams, lengths),
         )
 
 
@@ -83,20 +93,23 @@ def cut_batch(tiled: Tiled, boxes: I64, *, out: npt.NDArray[np.uint8] | None = N
     Args:
         tiled: the streams.
         boxes: int64 (n, 4): left, top, right, bottom in pixels, not empty, within the image.
-        out: uint8 buffer to write to, as long as all streams together; a new one by default.
+        out: contiguous uint8 buffer to write to, as long as all streams together; a new one by default.
 
     Raises:
-        UsageError: a box is empty or not within its image, or ``out`` is too short.
+        UsageError: there are not as many boxes as streams, one is empty or not within its image, or ``out`` is too
+            short.
     """
     boxes = np.ascontiguousarray(boxes, np.int64)
+    if boxes.shape != (len(tiled.sizes), 4):
+        raise UsageError(f"{len(tiled.sizes)} streams need boxes of shape ({len(tiled.sizes)}, 4), not {boxes.shape}")
     size = tiled.layouts[:, :2]
     if (boxes[:, :2] < 0).any() or (boxes[:, 2:] > size).any() or (boxes[:, :2] >= boxes[:, 2:]).any():
         raise UsageError("a box to cut is empty or not within its image")
     needed = int(tiled.sizes[:, 0].sum())
     if out is None:
         out = np.empty(needed, np.uint8)
-    if len(out) < needed:
-        raise UsageError(f"cutting needs a buffer of {needed} bytes, not {len(out)}")
+    if out.size < needed or out.dtype != np.uint8 or out.ndim != 1 or not out.flags.carray:
+        raise UsageError(f"cutting needs a contiguous uint8 buffer of {needed} bytes, not {out.dtype} {out.shape}")
     offsets, places = np.empty(len(boxes) + 1, np.int64), np.empty((len(boxes), 4), np.int64)
     _cut_all(tiled.addresses, tiled.sizes, tiled.layouts, boxes, out, offsets, places)
     return Cuts(out, offsets, places)
@@ -156,6 +169,9 @@ def _frame_at(source, layout):  # type: ignore[no-untyped-def]
     while at + 9 <= end and source[at] == 0xFF:
         if source[at + 1] == 0xC0 or source[at + 1] == 0xC1:
             return at
+        if source[at + 1] == 0xFF:  # a fill byte
+            at += 1
+            continue
         at += 2 + (np.int64(source[at + 2]) << 8 | np.int64(source[at + 3]))
     return 0
 
@@ -163,8 +179,7 @@ def _frame_at(source, layout):  # type: ignore[no-untyped-def]
 @kernel
 def _is_grid(source, layout, lengths):  # type: ignore[no-untyped-def]
     """Whether the segments fill the stream and make rows of tiles."""
-    tile = layout[_INTERVAL] * layout[_MCU_WIDTH]
-    if tile <= 0:
+    if layout.min() < 1 or layout.max() >= 1 << 31:  # so that no product overflows
         return False
     columns = (layout[_WIDTH] + layout[_MCU_WIDTH] - 1) // layout[_MCU_WIDTH]
     rows = (layout[_HEIGHT] + layout[_MCU_HEIGHT] - 1) // layout[_MCU_HEIGHT]
@@ -183,6 +198,8 @@ def _cut(source, layout, lengths, box, frame, out, to, place):  # type: ignore[n
     tile_width, tile_height = layout[_INTERVAL] * layout[_MCU_WIDTH], layout[_MCU_HEIGHT]
     left, right = max(box[0] - MARGIN, 0) // tile_width, (min(box[2] + MARGIN, width) - 1) // tile_width + 1
     top, bottom = max(box[1] - MARGIN, 0) // tile_height, (min(box[3] + MARGIN, height) - 1) // tile_height + 1
+    if left and width - left * tile_width < NARROWEST:
+        left -= 1
     place[0], place[1] = left * tile_width, top * tile_height
     place[2], place[3] = min(right * tile_width, width) - place[0], min(bottom * tile_height, height) - place[1]
     copy_bytes(out, to, source, 0, header)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.compiled import inlined, kernel, load_u64, store_u32
+from picstore.compiled import inlined, kernel, load_u64, store_u8, store_u32, store_u64
 from picstore.jpeg.lookups import END, LOOK, PASSED
 
 # What the kernels say of damage, as negative numbers.
@@ -45,7 +45,15 @@ def unstuff(source, start, flat, segments):  # type: ignore[no-untyped-def]
     to = 0
     count = 0
     segments[0] = 0
+    begin, target = _u64(source.ctypes.data), _u64(flat.ctypes.data)
     while at < n:
+        if at + 8 <= n:
+            eight = load_u64(begin + _u64(at))
+            if not (~eight - _u64(0x0101010101010101)) & eight & _u64(0x8080808080808080):  # no byte is 0xFF
+                store_u64(target + _u64(to), eight)
+                to += 8
+                at += 8
+                continue
         byte = source[at]
         if byte != 0xFF:
             flat[to] = byte
@@ -233,8 +241,8 @@ def _note(edits, edit, column, start, bits, difference):  # type: ignore[no-unty
 
 
 @inlined
-def _put(accumulator, pending, value, bits, out, to):  # type: ignore[no-untyped-def]
-    """Append up to 32 bits, writing whole words with stuffing; (accumulator, pending bits, next byte)."""
+def _put(accumulator, pending, value, bits, to):  # type: ignore[no-untyped-def]
+    """Append up to 32 bits, writing whole words with stuffing; (accumulator, pending bits, next address)."""
     accumulator = (accumulator << _u64(bits)) | value
     pending += bits
     if pending >= 32:
@@ -242,58 +250,55 @@ def _put(accumulator, pending, value, bits, out, to):  # type: ignore[no-untyped
         four = (accumulator >> _u64(pending)) & _MASK32
         if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # a byte 0xFF may be among them
             for shift in range(24, -8, -8):
-                to = _put_byte(_u8((four >> _u64(shift)) & _u64(255)), out, to)
+                to = _put_byte((four >> _u64(shift)) & _u64(255), to)
         else:
-            store_u32(_u64(out.ctypes.data) + _u64(to), np.uint32(four))
-            to += 4
+            store_u32(to, np.uint32(four))
+            to += _u64(4)
     return accumulator, pending, to
 
 
-@kernel
-def _put_byte(byte, out, to):  # type: ignore[no-untyped-def]
-    out[to] = byte
-    if byte == 0xFF:
-        out[to + 1] = _u8(0)
-        return to + 2
-    return to + 1
+@inlined
+def _put_byte(byte, to):  # type: ignore[no-untyped-def]
+    store_u8(to, _u8(byte))
+    to += _u64(1)
+    if byte == _u64(255):
+        store_u8(to, _u8(0))
+        to += _u64(1)
+    return to
 
 
-@kernel
-def _put_run(address, first, end, writer, out):  # type: ignore[no-untyped-def]
-    """Copy a run of bits; the writer (accumulator, pending bits, next byte) behind it."""
-    accumulator, pending, to = writer
+@inlined
+def _put_run(address, first, end, accumulator, pending, to):  # type: ignore[no-untyped-def]
+    """Copy a run of bits; (accumulator, pending bits, next address)."""
     while first < end:
         bits = min(end - first, 32)
         value = (load_u64(address + _u64(first >> 3)) << _u64(first & 7)) >> _u64(64 - bits)
-        accumulator, pending, to = _put(accumulator, pending, value, bits, out, to)
+        accumulator, pending, to = _put(accumulator, pending, value, bits, to)
         first += bits
     return accumulator, pending, to
 
 
-@kernel
-def _put_dc(difference, table, codes, lengths, writer, out):  # type: ignore[no-untyped-def]
-    """Write a DC difference (F.1.2.1); the writer behind it."""
-    accumulator, pending, to = writer
+@inlined
+def _put_dc(difference, table, codes, lengths, accumulator, pending, to):  # type: ignore[no-untyped-def]
+    """Write a DC difference (F.1.2.1); (accumulator, pending bits, next address)."""
     size = 0
     while abs(difference) >> size:
         size += 1
-    code, length = _u64(codes[table, size]), np.int64(lengths[table, size])
-    accumulator, pending, to = _put(accumulator, pending, code, length, out, to)
     if difference < 0:
         difference += (1 << size) - 1
-    return _put(accumulator, pending, _u64(difference), size, out, to)
+    value = _u64(codes[table, size]) << _u64(size) | _u64(difference)  # 16 + 11 bits at most
+    return _put(accumulator, pending, value, np.int64(lengths[table, size]) + size, to)
 
 
-@kernel
-def _flush(writer, out):  # type: ignore[no-untyped-def]
-    """Write the pending bits, the last byte filled with ones (F.1.2.3); the next byte."""
-    accumulator, pending, to = writer
+@inlined
+def _flush(accumulator, pending, to):  # type: ignore[no-untyped-def]
+    """Write the pending bits, the last byte filled with ones (F.1.2.3); the next address."""
     spare = -pending % 8
     accumulator = (accumulator << _u64(spare)) | _u64((1 << spare) - 1)
     pending += spare
     while pending:
         pending -= 8
-        to = _put_byte(_u8((accumulator >> _u64(pending)) & _u64(255)), out, to)
+        to = _put_byte((accumulator >> _u64(pending)) & _u64(255), to)
     return to
 
 
@@ -313,22 +318,24 @@ def emit(flat, edits, is_start, coding, out):  # type: ignore[no-untyped-def]
     at, end, before, differences = edits
     tables, codes, lengths = coding
     address = _u64(flat.ctypes.data)
-    writer = (_u64(0), 0, 0)
+    beginning = _u64(out.ctypes.data)
+    accumulator, pending, to = _u64(0), 0, beginning
     markers = 0
     position = before[0]
     for edit in range(at.shape[0]):
         if edit:
-            writer = _put_run(address, position, before[edit], writer, out)
+            accumulator, pending, to = _put_run(address, position, before[edit], accumulator, pending, to)
             if is_start[edit]:
-                to = _flush(writer, out)
-                out[to] = _u8(0xFF)
-                out[to + 1] = _u8(0xD0 + markers % 8)
-                writer = (_u64(0), 0, to + 2)
+                to = _flush(accumulator, pending, to)
+                store_u8(to, _u8(0xFF))
+                store_u8(to + _u64(1), _u8(0xD0 + markers % 8))
+                accumulator, pending, to = _u64(0), 0, to + _u64(2)
                 markers += 1
         position = at[edit, 0]
         for k in range(at.shape[1]):
-            writer = _put_run(address, position, at[edit, k], writer, out)
-            writer = _put_dc(np.int64(differences[edit, k]), tables[k], codes, lengths, writer, out)
+            accumulator, pending, to = _put_run(address, position, at[edit, k], accumulator, pending, to)
+            difference = np.int64(differences[edit, k])
+            accumulator, pending, to = _put_dc(difference, tables[k], codes, lengths, accumulator, pending, to)
             position = end[edit, k]
-    writer = _put_run(address, position, before[at.shape[0]], writer, out)
-    return _flush(writer, out)
+    accumulator, pending, to = _put_run(address, position, before[at.shape[0]], accumulator, pending, to)
+    return np.int64(_flush(accumulator, pending, to) - beginning)

@@ -18,29 +18,32 @@ PASSED, END = 5, 1 << 11  # of an entry of ``many``: shift of the coefficients p
 
 
 @lru_cache(maxsize=16)
-def lookups(tables: tuple[HuffmanTable, ...]) -> tuple[U16, U16, U32, U32]:
-    """What ``entropy.scan`` looks up; cached, as JPEGs of one encoder often share their tables.
+def lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> tuple[U16, U16, U32, U32]:
+    """What ``entropy.scan`` looks up, for the DC tables and then the AC tables; cached, as encoders repeat themselves.
 
     Returns:
         one: uint16 (tables, 2**LOOK), by the next LOOK bits the first symbol: symbol | length of its code << 8; 0 for a
             longer or no code.
-        many: uint16 (tables, 2**LOOK), for AC tables, as many symbols as lie in those bits: the bits they take |
+        many: uint16 (tables, 2**LOOK), for AC tables only, as many symbols as lie in those bits: the bits they take |
             coefficients they pass << PASSED | END if the last one ends the block; 0 as above. 16 bits, so that the
             AC tables stay in the first-level cache.
         slow: uint32 (tables, 3, 18), for each length the first code, one past the last, and where its first symbol is.
         symbols: uint32 (tables, 256).
     """
+    tables = dc + ac
     shape = (len(tables), 1 << LOOK)
     one, many = np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
     slow, symbols = np.zeros((len(tables), 3, 18), np.uint32), np.zeros((len(tables), 256), np.uint32)
     for k, table in enumerate(tables):
         symbols[k, : len(table.symbols)] = np.frombuffer(table.symbols, np.uint8)
-        _fill(np.frombuffer(table.counts, np.uint8).astype(np.int64), symbols[k], one[k], many[k], slow[k])
+        _fill_one(np.frombuffer(table.counts, np.uint8).astype(np.int64), symbols[k], one[k], slow[k])
+    for k in range(len(dc), len(tables)):
+        _fill_many(one[k], many[k])
     return one, many, slow, symbols
 
 
 @kernel
-def _fill(counts, symbols, one, many, slow):  # type: ignore[no-untyped-def]
+def _fill_one(counts, symbols, one, slow):  # type: ignore[no-untyped-def]
     code = 0
     k = 0
     for length in range(1, LONGEST + 1):
@@ -56,6 +59,10 @@ def _fill(counts, symbols, one, many, slow):  # type: ignore[no-untyped-def]
             k += 1
         slow[1, length] = code
         code <<= 1
+
+
+@kernel
+def _fill_many(one, many):  # type: ignore[no-untyped-def]
     for window in range(1 << LOOK):
         bits = 0
         passed = 0

@@ -14,7 +14,15 @@ APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
 RST0, RST7 = 0xD0, 0xD7
 # Table B.1: every SOFn; DHT (C4), JPG (C8) and DAC (CC) share the range and are no frames.
 FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
-_PROCESSES = {0: "baseline", 1: "extended", 2: "progressive", 3: "lossless"}
+_PROCESSES = {
+    0: "baseline",
+    1: "extended",
+    2: "progressive",
+    3: "lossless",
+    9: "arithmetic-coded",
+    10: "arithmetic-coded progressive",
+    11: "arithmetic-coded lossless",
+}
 _SAMPLINGS = {(1, 1): "444", (2, 1): "422", (1, 2): "440", (2, 2): "420"}
 
 
@@ -33,7 +41,8 @@ class Header:
     """What the headers of a JPEG tell.
 
     Attributes:
-        process: ``"baseline"``, ``"extended"``, ``"progressive"``, ``"lossless"`` or ``"SOF<n>"``.
+        process: ``"baseline"``, ``"extended"``, ``"progressive"``, ``"lossless"``, the last three of them with
+            ``"arithmetic-coded"`` (which alone means extended), or ``"SOF<n>"``.
         width, height: pixels.
         components: in the frame's order.
         scan_components: how many of them the first scan holds.

@@ -37,7 +37,7 @@ class HuffmanTable:
         room = 1
         for count in self.counts:
             room = 2 * room - count
-            if room < 0:
+            if room < 1:  # the code of all ones stays free (C.2), and libjpeg insists
                 raise ImageError("a Huffman table has more codes than fit")
 
     def extended(self, symbols: Iterable[int]) -> HuffmanTable | None:
@@ -51,7 +51,7 @@ class HuffmanTable:
         room = 1  # codes of the length looked at that are free
         for length, count in enumerate(self.counts, start=1):
             room = 2 * room - count
-            if length >= longest and room > len(added):
+            if length >= longest and room > len(added) and count + len(added) <= 255:
                 counts = bytearray(self.counts)
                 counts[length - 1] += len(added)
                 return HuffmanTable(bytes(counts), self.symbols + added)

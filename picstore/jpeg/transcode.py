@@ -73,11 +73,11 @@ def why_not(header: Header, coding: Coding) -> str:
     """Why a JPEG cannot get restart markers losslessly, by its headers; empty if it can."""
     adobe = coding.adobe[11] if coding.adobe else None
     ids = bytes(component.id for component in header.components)
-    sequential = header.process == "baseline" or (header.process == "extended" and header.precision == 8)
     tables = {table for s in coding.selectors for table in ((0, s.dc), (1, s.ac))}
-    missing = {component.quantisation for component in header.components} - set(coding.quantisation)
+    missing = {component.quantisation for component in header.components} - (set(coding.quantisation) & {0, 1, 2, 3})
+    dc = [coding.huffman[table].symbols for table in tables & set(coding.huffman) if table[0] == 0]
     reasons = (
-        (not sequential, f"{header.process} JPEG"),
+        (header.process not in ("baseline", "extended"), f"{header.process} JPEG"),
         (header.precision != 8, f"JPEG of {header.precision} bits"),
         (len(header.components) == 4, "CMYK JPEG"),
         (len(header.components) not in (1, 3), f"JPEG of {len(header.components)} components"),
@@ -89,6 +89,7 @@ def why_not(header: Header, coding: Coding) -> str:
         (coding.spectral != b"\0\x3f\0", "damaged JPEG: its scan is not sequential"),
         (any(k > 1 for _, k in tables), "JPEG with more than two tables of a kind"),
         (bool(tables - set(coding.huffman)), "damaged JPEG: a Huffman table is missing"),
+        (any(len(set(s)) < len(s) or max(s, default=0) > 15 for s in dc), "damaged JPEG: a DC Huffman table is none"),
         (bool(missing), "damaged JPEG: a quantisation table is missing"),
         (any(body[0] >> 4 for body in coding.quantisation.values()), "JPEG with quantisation tables of 16 bits"),
     )
@@ -145,9 +146,9 @@ class _Scan:
         at, end = np.empty((2, len(edited), width), np.int64)
         before, differences = np.zeros(len(edited) + 1, np.int64), np.empty((len(edited), width), np.int32)
         self._edits = at, end, before, differences
-        tables = [self._huffman[0, k] for k in self._dc] + [self._huffman[1, k] for k in self._ac]
+        dc, ac = (tuple(self._huffman[kind, k] for k in ids) for kind, ids in ((0, self._dc), (1, self._ac)))
         plan = np.array([self._mcus, self._interval, self._old or self._mcus, every], np.int64)
-        count = entropy.scan(self._flat, self._segments, self._blocks, lookups(tuple(tables)), plan, self._edits)
+        count = entropy.scan(self._flat, self._segments, self._blocks, lookups(dc, ac), plan, self._edits)
         if count < 0:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[count]}")
 
