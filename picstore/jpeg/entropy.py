@@ -28,6 +28,19 @@ _MASK32 = np.uint64(0xFFFFFFFF)
 _LOOK_SHIFT = np.uint64(64 - LOOK)
 
 
+@inlined
+def _copy_plain(begin, target, limit):  # type: ignore[no-untyped-def]
+    """Copy eight bytes at a time up to a byte 0xFF; how many were copied."""
+    count = 0
+    while count + 8 <= limit:
+        eight = load_u64(begin + _u64(count))
+        if (~eight - _u64(0x0101010101010101)) & eight & _u64(0x8080808080808080):
+            break
+        store_u64(target + _u64(count), eight)
+        count += 8
+    return count
+
+
 @kernel
 def unstuff(source, start, flat, segments):  # type: ignore[no-untyped-def]
     """Copy entropy-coded data without its stuffed zeros and restart markers (T.81, B.1.1.5).
@@ -47,13 +60,11 @@ def unstuff(source, start, flat, segments):  # type: ignore[no-untyped-def]
     segments[0] = 0
     begin, target = _u64(source.ctypes.data), _u64(flat.ctypes.data)
     while at < n:
-        if at + 8 <= n:
-            eight = load_u64(begin + _u64(at))
-            if not (~eight - _u64(0x0101010101010101)) & eight & _u64(0x8080808080808080):  # no byte is 0xFF
-                store_u64(target + _u64(to), eight)
-                to += 8
-                at += 8
-                continue
+        plain = _copy_plain(begin + _u64(at), target + _u64(to), n - at)
+        at += plain
+        to += plain
+        if at == n:
+            break
         byte = source[at]
         if byte != 0xFF:
             flat[to] = byte
@@ -66,7 +77,8 @@ def unstuff(source, start, flat, segments):  # type: ignore[no-untyped-def]
         if following >= n:
             break
         code = source[following]
-        if code == 0:
+        # Fill bytes stand before markers only; libjpeg-turbo decodes some blocks wrongly if they are before a zero.
+        if code == 0 and following == at + 1:
             flat[to] = _u8(0xFF)
             to += 1
         elif 0xD0 <= code <= 0xD7:
