@@ -5,7 +5,6 @@ A slot is a position in the batch. Slots are filled in any order by any thread; 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from picstore.errors import Corrupt, Damage, ImageError, UsageError
+from picstore.errors import Corrupt, Damage, ImageError
 from picstore.storage.checksum import crc32c, masked
 from picstore.storage.container import Container
 from picstore.storage.dataset import Dataset
@@ -24,8 +23,6 @@ from picstore.train.decode import decode_rgb
 from picstore.train.geometry import Draws, Geometry, Transform, compose, output_size
 from picstore.train.plan import Ints, Samples
 from picstore.train.resample import resample
-
-logger = logging.getLogger("picstore")
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,45 +259,3 @@ class Pixels:
             self.images[target] = self.images[source].clone()
         else:
             self.images[target] = self.images[source]
-
-
-def replace_lost(draft: Draft, pixels: Pixels, problems: dict[int, Damage]) -> None:
-    """Give each lost slot the sample of the next slot of its source that is not lost: the counts of a batch hold.
-
-    Raises:
-        Damage: no slot of the source is left in the batch.
-    """
-    for slot, problem in problems.items():
-        same = np.flatnonzero(draft.source == draft.source[slot])
-        others = [other for other in same.tolist() if other not in problems]
-        if not others:
-            text = f"{problem.what}, and its batch holds no sound record to replace it"
-            raise type(problem)(text, problem.place, problem.offset)
-        other = next((other for other in others if other > slot), others[0])
-        pixels.copy(other, slot)
-        draft.labels[slot], draft.ids[slot] = draft.labels[other], draft.ids[other]
-
-
-class Losses:
-    """Counts the records that were lost, and logs each once.
-
-    Args:
-        on_damage: ``"skip"`` to log and go on, ``"raise"`` to stop at the first.
-    """
-
-    def __init__(self, on_damage: str) -> None:
-        if on_damage not in ("skip", "raise"):
-            raise UsageError(f"on_damage {on_damage!r} is neither 'skip' nor 'raise'")
-        self._raise = on_damage == "raise"
-        self._logged: set[str] = set()
-        self.count = 0
-
-    def report(self, losses: Sequence[Damage]) -> None:
-        """Take note of what one batch has lost; raises the first with ``on_damage="raise"``."""
-        if losses and self._raise:
-            raise losses[0]
-        self.count += len(losses)
-        for text in map(str, losses):
-            if text not in self._logged:
-                self._logged.add(text)
-                logger.warning("left out: %s", text)

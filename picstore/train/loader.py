@@ -11,7 +11,8 @@ import torch
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.batch import Batch, Losses, Part, Source, replace_lost
+from picstore.train.batch import Batch, Part, Source
+from picstore.train.damage import Losses, replace_lost
 from picstore.train.geometry import Transform
 from picstore.train.pipeline import Filled, Limits, Pipeline, Request
 from picstore.train.plan import Epoch, Share, default_lanes, find_rank

@@ -14,7 +14,8 @@ import torch
 from picstore import draw
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.batch import Batch, Losses, Part, Source
+from picstore.train.batch import Batch, Part, Source
+from picstore.train.damage import Losses
 from picstore.train.geometry import Transform
 from picstore.train.loader import default_budget, default_threads, finish
 from picstore.train.pipeline import Limits, Pipeline, Request
