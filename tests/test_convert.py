@@ -26,7 +26,7 @@ from samples import jpeg, picture
 
 import picstore
 from picstore.jpeg import markers
-from picstore.prepare.job import KIB, MIB, Shape, count_rows, row_slice
+from picstore.prepare.job import MIB, Shape, count_rows, row_slice
 
 SMALL = ("--streams", "3", "--file-size", "8KiB", "--container-size", "8KiB")
 
@@ -54,7 +54,10 @@ def test_photographs_become_training_jpegs_with_ids_labels_and_markers(
     photographs_folder: Path, photographs: list[Path], tmp_path: Path
 ) -> None:
     result = picstore_json("convert", photographs_folder, tmp_path / "train")
-    assert (result["inputs"], result["images"], result["status"]) == (400, 400, {"reencoded": 400})
+    assert (result["inputs"], result["images"]) == (400, 400)
+    assert result["status"] == {"lossless": 399, "reencoded": 1}
+    assert result["reasons"] == [{"status": "reencoded", "reason": "rotated by EXIF", "count": 1}]
+    assert result["outcome"]["jpeg_bytes"] < 1.015 * result["outcome"]["source_bytes"]
     dataset = picstore.Dataset(tmp_path / "train")
     assert dataset.classes == sorted({path.parent.name for path in photographs})
     by_name = {str(path.relative_to(photographs_folder)): path for path in photographs}
@@ -68,6 +71,7 @@ def test_photographs_become_training_jpegs_with_ids_labels_and_markers(
             turned = source.getexif().get(0x0112, 1) >= 5
             assert image.size == (source.size[::-1] if turned else source.size)
             assert image.size == (record.width, record.height)
+            assert turned or np.array_equal(np.asarray(image), np.asarray(source))
         header = markers.parse(record.jpeg)
         assert header.process == "baseline"
         assert header.restart_interval > 0
@@ -241,7 +245,10 @@ def test_bad_files_stand_in_the_ledger_with_their_reason_and_good_ones_arrive(tm
     assert "not an image" in failed["text.jpg"]
     assert "--max-pixels" in failed["huge.png"]
     assert "Permission denied" in failed["secret.jpg"]
-    assert lines["class/caf\\xe9.jpg"]["status"] == "reencoded"
+    assert lines["class/caf\\xe9.jpg"]["status"] == "lossless"
+    sizes = {name: (line["source_bytes"], line["bytes"]) for name, line in lines.items()}
+    assert {sizes[f"class/{name}"] for name in failed} == {(0, 0)}
+    assert sizes["class/good3.jpg"][0] == len(jpeg(3))
     assert len(picstore.Dataset(out)) == 7
     picstore_command("verify", "--decode", out)
 
@@ -287,7 +294,8 @@ def test_everything_that_pillow_and_imagemagick_write_arrives_in_the_right_colou
         (folder / f"magick.{kind}").write_bytes(by_imagemagick(image, kind, **options))
     (folder / "drawn.svg").write_text(SVG)
     result = picstore_json("convert", folder, tmp_path / "train", "--quality", 95)
-    assert result["status"] == {"reencoded": len(by_pillow) + len(by_magick) + 1}, ledger(tmp_path / "train")
+    others = len(by_pillow) - 1 + len(by_magick) + 1
+    assert result["status"] == {"lossless": 1, "reencoded": others}, ledger(tmp_path / "train")
     for record in picstore.Dataset(tmp_path / "train"):
         with Image.open(io.BytesIO(record.jpeg)) as decoded:
             pixels = np.asarray(decoded.convert("RGB").resize((96, 64)), dtype=int)
@@ -338,6 +346,44 @@ def test_a_list_and_tars_convert_through_the_command_line(tmp_path: Path) -> Non
     }
 
 
+def test_the_outcome_in_manifest_and_info_is_the_sum_of_the_ledger_and_shuffle_passes_it_on(tmp_path: Path) -> None:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number in range(5):
+        (folder / f"{number}.jpg").write_bytes(jpeg(number))
+    (folder / "5.png").write_bytes(saved(quadrants(), "PNG"))
+    (folder / "6.jpg").write_bytes(b"bad")
+    out = tmp_path / "train"
+    result = picstore_json("convert", folder, out, "--max-errors", 1)
+    records = list(picstore.Dataset(out))
+    expected = {
+        "lossless": 5,
+        "reencoded": 1,
+        "failed": 1,
+        "source_bytes": sum(path.stat().st_size for path in folder.iterdir()) - 3,
+        "jpeg_bytes": sum(len(record.jpeg) for record in records),
+    }
+    lines = ledger(out)
+    assert {record.id: len(record.jpeg) for record in records} == {line["id"]: line["bytes"] for line in lines[:6]}
+    assert expected["source_bytes"] == sum(line["source_bytes"] for line in lines)
+    assert result["outcome"] == picstore_json("info", out)["outcome"] == expected
+    assert picstore_json("convert", folder, out, "--max-errors", 1, "--resume")["outcome"] == expected
+    picstore_command("shuffle", out, tmp_path / "shuffled")
+    assert picstore_json("info", tmp_path / "shuffled")["outcome"] == expected
+    assert "5 lossless, 1 reencoded, 1 failed" in picstore_command("info", out).stdout
+
+
+def test_reencode_and_encoder_are_settings_that_a_resumed_conversion_must_share(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.jpg").write_bytes(jpeg(1))
+    result = picstore_json("convert", tmp_path / "source", tmp_path / "train", "--reencode")
+    assert result["reasons"] == [{"status": "reencoded", "reason": "--reencode", "count": 1}]
+    manifest = picstore.Dataset(tmp_path / "train").manifest
+    assert (manifest.encode["reencode"], manifest.encode["encoder"]) == (True, "turbo")
+    error = one_line(picstore_command("convert", tmp_path / "source", tmp_path / "train", "--resume", code=2))
+    assert "already a data set, made of other inputs or with other settings" in error
+
+
 def processes_that_hold(path: Path) -> list[int]:
     """Processes that have a file open."""
     found = []
@@ -362,17 +408,18 @@ def test_an_image_that_ends_its_process_twice_is_left_out_and_the_others_arrive(
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            if killed < 2 and int.from_bytes(marker.read_bytes(), "little") == 4:
-                victims = processes_that_hold(marker)
+            victims = processes_that_hold(marker)
+            # Read after that: until a new process holds the marker, it tells where the last one was.
+            if killed < 2 and victims and int.from_bytes(marker.read_bytes(), "little") == 4:
                 for pid in victims:
                     os.kill(pid, signal.SIGKILL)
                     killed += 1
-                while victims and processes_that_hold(marker) == victims:
+                while processes_that_hold(marker) == victims:
                     time.sleep(0.01)
         time.sleep(0.01)
     assert process.wait(60) == 0
     assert killed == 2
-    assert [line["status"] for line in ledger(out)] == ["reencoded"] * 4 + ["failed", "reencoded"]
+    assert [line["status"] for line in ledger(out)] == ["lossless"] * 4 + ["failed", "lossless"]
     assert "SIGKILL" in ledger(out)[4]["reason"]
 
 
@@ -381,7 +428,7 @@ def test_rows_keep_files_below_their_size_and_give_every_core_work() -> None:
     assert count_rows(10, 1000, shape) == 1
     assert count_rows(1_281_167, 110_000, shape) == 256
     assert count_rows(100_000_000, 110_000, shape) == -(-100_000_000 * 110_000 // (16 * 256 * MIB))
-    assert count_rows(400, 60_000, shape) == 400 * 60_000 // (16 * 256 * KIB)
+    assert count_rows(4000, 60_000, shape) == 4000 * 60_000 // (16 * MIB)
     for inputs, rows in ((10, 3), (7, 7), (1000, 256)):
         ids = [k for row in range(rows) for k in row_slice(inputs, rows, row)]
         assert ids == list(range(inputs))

@@ -28,6 +28,7 @@ HEAVY = {
     "torchvision": "train",
     "simplejpeg": "train",
     "wand": "prepare",
+    "pyvips": "prepare",
     "rich": "cli",
     "click": "cli",
 }

@@ -231,7 +231,7 @@ def test_a_size_that_is_not_understood_is_wrong_usage(text):
 @pytest.mark.parametrize(
     "wrong",
     [{"quality": 0}, {"quality": 101}, {"subsampling": "411"}, {"background": (0, 0)}, {"background": (0, 0, 256)},
-     {"max_pixels": 0}],
+     {"max_pixels": 0}, {"encoder": "guetzli"}],
 )  # fmt: skip
 def test_settings_out_of_range_are_wrong_usage(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
@@ -240,7 +240,13 @@ def test_settings_out_of_range_are_wrong_usage(wrong):
 
 def test_settings_survive_json():
     chosen = EncodeSettings(
-        resize=Size.parse("longer:9"), quality=7, subsampling="444", background=(1, 2, 3), max_pixels=5
+        resize=Size.parse("longer:9"),
+        quality=7,
+        subsampling="444",
+        background=(1, 2, 3),
+        max_pixels=5,
+        reencode=True,
+        encoder="mozjpeg",
     )
     for each in (PLAIN, chosen):
         assert EncodeSettings.from_json(each.to_json()) == each

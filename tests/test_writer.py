@@ -35,6 +35,26 @@ def test_bytes_pil_images_and_arrays_become_records_with_their_label_and_extra(t
             assert np.abs(np.asarray(image, dtype=int) - expected).mean() < 4
 
 
+def test_a_jpeg_s_bytes_are_kept_without_loss_unless_the_writer_is_told_to_encode_anew(tmp_path: Path) -> None:
+    source = jpeg(1, width=100, height=80)
+    with Image.open(io.BytesIO(source)) as image:
+        expected = np.asarray(image)
+    for name, options, kept in (("a", {}, True), ("b", {"reencode": True, "quality": 50}, False)):
+        with picstore.Writer(tmp_path / name, **options) as writer:
+            writer.add(source)
+        record = picstore.Dataset(tmp_path / name)[0]
+        assert record.info.restart_interval > 0
+        with Image.open(io.BytesIO(record.jpeg)) as image:
+            assert np.array_equal(np.asarray(image), expected) == kept
+
+
+def test_settings_that_do_not_exist_or_fit_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for options in ({"sharpness": 3}, {"resize": "big"}, {"encoder": "mozjpeg", "subsampling": "422"}):
+        with pytest.raises(picstore.UsageError):
+            picstore.Writer(tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_same_images_give_the_same_uuid(tmp_path: Path) -> None:
     for name, count in (("a", 5), ("b", 5), ("c", 6)):
         with picstore.Writer(tmp_path / name) as writer:

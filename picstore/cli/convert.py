@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from picstore.cli import options
+from picstore.cli.outcome import text_of_outcome
 from picstore.errors import TooManyFailures
 
 if TYPE_CHECKING:
@@ -49,8 +50,14 @@ def colour(text: str) -> tuple[int, int, int]:
 )
 @click.option("--background", type=colour, default="ffffff", show_default=True, help="Behind transparent images.")
 @click.option("--max-pixels", type=click.IntRange(1), default=1 << 28, show_default=True, help="Refuse larger images.")
-@click.option("--reencode", is_flag=True, help="Encode anew what could be kept without loss (for now all is).")
-@click.option("--encoder", type=click.Choice(["turbo"]), default="turbo", show_default=True, help="Of JPEGs.")
+@click.option("--reencode", is_flag=True, help="Encode anew JPEGs that could be kept without loss.")
+@click.option(
+    "--encoder",
+    type=click.Choice(["turbo", "mozjpeg"]),
+    default="turbo",
+    show_default=True,
+    help="Of the JPEGs that are encoded; mozjpeg needs picstore[mozjpeg].",
+)
 @click.option("--streams", type=click.IntRange(1, 9999), default=16, show_default=True, help="Sub-directories.")
 @click.option("--file-size", type=options.size, default="256MiB", show_default=True, help="At most, about.")
 @click.option("--container-size", type=options.size, default="8MiB", show_default=True, help="Unit of reading.")
@@ -75,8 +82,9 @@ def command(
 ) -> None:
     """Turn the images of SRC, of any format, into a picstore data set in DST.
 
-    Each becomes a baseline JPEG with restart markers. What becomes of each input stands in DST/ledger.jsonl; one that
-    cannot be read is left out and does not stop the others.
+    Each becomes a baseline JPEG with restart markers; one that is a baseline JPEG, upright and not resized gets them
+    without loss. What becomes of each input stands in DST/ledger.jsonl; one that cannot be read is left out and does
+    not stop the others.
     """
     from picstore.cli.progress import Bar
     from picstore.prepare.convert import convert
@@ -89,7 +97,8 @@ def command(
     shape = Shape(**{name: settings[name] for name in ("streams", "file_size", "container_size", "seed")})
     listing = open_source(source, kind=settings["kind"], root=settings["root"], synsets=settings["synsets"])
     if listing.ignored:
-        click.echo(f"{listing.ignored} files directly in {source} are in no class folder: left out", err=True)
+        files = "1 file" if listing.ignored == 1 else f"{listing.ignored:,} files"
+        click.echo(f"{files} directly in {source}, in no class folder: left out", err=True)
     with Bar("convert") as bar:
         converted = convert(
             listing,
@@ -113,12 +122,13 @@ def _encode_settings(settings: dict[str, Any]) -> EncodeSettings:
     from picstore.prepare.settings import EncodeSettings, Size
 
     resize = None if settings["resize"] is None else Size.parse(settings["resize"])
-    names = ("quality", "subsampling", "background", "max_pixels")
+    names = ("quality", "subsampling", "background", "max_pixels", "reencode", "encoder")
     return EncodeSettings(resize=resize, **{name: settings[name] for name in names})
 
 
 def _print(converted: Converted, destination: Path, seconds: float, as_json: bool) -> None:
     manifest, tally = converted.manifest, converted.tally
+    reasons = [(key, count) for key, count in tally.reasons.most_common() if any(key[1:])]
     if as_json:
         result = {
             "dataset": str(destination),
@@ -127,11 +137,9 @@ def _print(converted: Converted, destination: Path, seconds: float, as_json: boo
             "images": manifest.images,
             "bytes": manifest.bytes,
             "seconds": round(seconds, 3),
+            "outcome": tally.outcome(),
             "status": dict(tally.status),
-            "reasons": [
-                {"status": status, "reason": reason, "count": count}
-                for (status, reason), count in tally.reasons.most_common()
-            ],
+            "reasons": [{"status": status, "reason": reason, "count": count} for (status, reason), count in reasons],
         }
         click.echo(json.dumps(result))
         return
@@ -139,8 +147,9 @@ def _print(converted: Converted, destination: Path, seconds: float, as_json: boo
         f"{destination}: {manifest.images:,} images of {len(manifest.classes)} classes, "
         f"{manifest.bytes / 1e6:,.1f} MB, {seconds:.1f} s ({tally.inputs / max(seconds, 1e-9):,.0f} images/s)"
     )
-    for (status, reason), count in tally.reasons.most_common(_SHOWN_REASONS):
+    click.echo("  " + text_of_outcome(tally.outcome()))
+    for (status, reason), count in reasons[:_SHOWN_REASONS]:
         click.echo(f"  {count:>9,} {status}: {reason}")
-    others = len(tally.reasons) - _SHOWN_REASONS
+    others = len(reasons) - _SHOWN_REASONS
     if others > 0:
         click.echo(f"  and {others} other reasons, see {destination / 'ledger.jsonl'}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from picstore.cli import options
+from picstore.cli.outcome import text_of_outcome
 
 if TYPE_CHECKING:
     from picstore.storage.dataset import Dataset
@@ -45,6 +46,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "attachments": list(manifest.attachments),
         "encode": manifest.encode,
         "provenance": manifest.provenance,
+        "outcome": manifest.provenance.get("outcome"),
         "shuffle": manifest.shuffle[-1] if manifest.shuffle else None,
         "shuffle_history": list(manifest.shuffle),
         "order": None if order is None else asdict(order),
@@ -63,6 +65,8 @@ def _text(dataset: Path, facts: dict[str, Any]) -> str:
         lines.append(f"  encoding    quality {encode['quality']}, {encode['subsampling']}, size {size}")
     source = facts["provenance"]
     lines.append(f"  made        by picstore {source.get('picstore')} from {source.get('source')}")
+    if outcome := facts["outcome"]:
+        lines.append(f"  converted   {text_of_outcome(outcome)}")
     event = facts["shuffle"]
     lines.append("  shuffled    " + (f"{event['method']}, seed {event['seed']}" if event else "no"))
     if order := facts["order"]:

@@ -16,16 +16,18 @@ from typing import Any, Protocol
 from picstore import __version__
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare import engine, job, ledger
+from picstore.prepare.mozjpeg import require_mozjpeg
 from picstore.prepare.pack import RowWriter, make_record
-from picstore.prepare.reencode import reencode
 from picstore.prepare.settings import EncodeSettings
 from picstore.prepare.source import Input, Listing, read_input
+from picstore.prepare.training_jpeg import make_training_jpeg
 from picstore.storage.file import FileSummary, read_summary
 from picstore.storage.location import LEDGER, MANIFEST, UNFINISHED, file_name
 from picstore.storage.manifest import Manifest, finish, read_manifest
 
 _SAMPLES = 32  # images converted in advance to learn how many make a row
 _POSITION = "row-{:06d}.at"
+_PRELOAD = ("picstore.prepare.warm",)
 
 
 class Progress(Protocol):
@@ -79,7 +81,10 @@ def convert(
 
     Raises:
         UsageError, NotADataset, Unfinished: the destination cannot be used; see :func:`job.begin`.
+        MissingDependency: the encoder asked for is not installed.
     """
+    if encode.encoder == "mozjpeg":
+        require_mozjpeg()
     inputs = listing.inputs
     wanted: dict[str, Any] = {
         "verb": "convert",
@@ -110,6 +115,7 @@ def convert(
             progress.begin(len(inputs), len(inputs) - sum(len(task.inputs) for task in tasks))
         _run_rows(tasks, workers, progress)
         tallies = ledger.merge(destination, rows)
+        total = sum(tallies, ledger.Tally())
         manifest = finish(
             destination,
             _collect(destination, tallies, shape.streams),
@@ -117,16 +123,18 @@ def convert(
             container_size=shape.container_size,
             classes=tuple(listing.classes),
             encode=wanted.pop("encode"),
-            provenance=wanted,
+            provenance={**wanted, "outcome": total.outcome()},
         )
     job.end(destination)
-    return Converted(manifest, _total(tallies), len(ready))
+    return Converted(manifest, total, len(ready))
 
 
 def _already(root: Path, wanted: dict[str, Any]) -> Converted:
     """What to say when the data set that is to be resumed is finished."""
     manifest = read_manifest(root)
-    if {"encode": manifest.encode, **manifest.provenance} != wanted:
+    made = {"encode": manifest.encode, **manifest.provenance}
+    made.pop("outcome", None)
+    if made != wanted:
         raise UsageError(f"{root} is already a data set, made of other inputs or with other settings")
     tally = ledger.Tally()
     for line in ledger.read_lines(root / LEDGER):
@@ -139,7 +147,7 @@ def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) ->
     """Run the rows. A row whose process dies runs again; the input at which it dies twice is blamed and left out."""
     suspects: set[int] = set()
     report = progress.advance if progress is not None else lambda _: None
-    for task, outcome in engine.run(convert_row, tasks, workers=workers, report=report):
+    for task, outcome in engine.run(convert_row, tasks, workers=workers, report=report, preload=_PRELOAD):
         if isinstance(outcome, engine.Died):
             suspect = _position(task)
             if suspect in task.blamed:
@@ -153,10 +161,10 @@ def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) ->
 def _position(task: RowTask) -> int:
     """The id at which a row's process was when it died."""
     try:
-        at = int.from_bytes(_position_path(task).read_bytes(), "little")
+        written = _position_path(task).read_bytes()
     except FileNotFoundError:
-        return task.first_id
-    return at
+        written = b""
+    return int.from_bytes(written, "little") if written else task.first_id
 
 
 def _position_path(task: RowTask) -> Path:
@@ -169,7 +177,7 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
     Holds one container a stream and one image in memory.
     """
     lines = []
-    descriptor = os.open(_position_path(task), os.O_WRONLY | os.O_CREAT, 0o644)
+    descriptor = os.open(_position_path(task), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         with RowWriter(
             task.root,
@@ -193,11 +201,12 @@ def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter) -> l
     if id_ in task.blamed:
         return ledger.Line(source.name, id_, ledger.FAILED, task.blamed[id_])
     try:
-        jpeg, reason = reencode(read_input(source), settings=task.encode, name=source.name)
-        writer.add(make_record(jpeg, id=id_, label=source.label, extra={"path": source.name}))
+        data = read_input(source)
+        made = make_training_jpeg(data, settings=task.encode, name=source.name)
+        writer.add(make_record(made.jpeg, id=id_, label=source.label, extra={"path": source.name}))
     except ImageError as error:
         return ledger.Line(source.name, id_, ledger.FAILED, str(error))
-    return ledger.Line(source.name, id_, ledger.REENCODED, reason)
+    return ledger.Line(source.name, id_, made.status, made.reason, len(data), len(made.jpeg))
 
 
 def _mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int) -> float:
@@ -207,7 +216,7 @@ def _mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int) -
     share = -(-len(tasks) // max(1, workers))
     chunks = deque([tuple(tasks)[k : k + share] for k in range(0, len(tasks), share)])
     sizes: list[int] = []
-    for _, outcome in engine.run(measure, chunks, workers=workers):
+    for _, outcome in engine.run(measure, chunks, workers=workers, preload=_PRELOAD):
         if not isinstance(outcome, engine.Died):
             sizes.extend(outcome)
     return sum(sizes) / len(sizes) if sizes else 1.0
@@ -218,12 +227,12 @@ def measure(chunk: Sequence[tuple[Input, EncodeSettings]], report: engine.Report
     sizes = []
     for source, encode in chunk:
         try:
-            jpeg, _ = reencode(read_input(source), settings=encode, name=source.name)
+            made = make_training_jpeg(read_input(source), settings=encode, name=source.name)
         except ImageError:
             continue
         finally:
             report(0)
-        sizes.append(len(jpeg))
+        sizes.append(len(made.jpeg))
     return sizes
 
 
@@ -240,11 +249,3 @@ def _collect(root: Path, tallies: Sequence[ledger.Tally], streams: int) -> list[
             raise PicstoreError(f"files of row {row} are missing in {root}; remove {root} and convert again")
         summaries.extend(found)
     return summaries
-
-
-def _total(tallies: Sequence[ledger.Tally]) -> ledger.Tally:
-    total = ledger.Tally()
-    for tally in tallies:
-        total.status += tally.status
-        total.reasons += tally.reasons
-    return total

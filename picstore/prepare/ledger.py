@@ -19,24 +19,43 @@ LOSSLESS, REENCODED, FAILED = "lossless", "reencoded", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What became of one input; ``reason`` says why it was re-encoded or why it failed."""
+    """What became of one input.
+
+    Attributes:
+        reason: why it was re-encoded or why it failed.
+        source_bytes, bytes: of the source image and of its JPEG; both 0 where it failed.
+    """
 
     input: str
     id: int
     status: str
     reason: str = ""
+    source_bytes: int = 0
+    bytes: int = 0
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts over ledger lines."""
+    """Counts and sums over ledger lines."""
 
     status: Counter[str] = field(default_factory=Counter)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
+    source_bytes: int = 0
+    bytes: int = 0
 
     def add(self, line: Line) -> None:
         self.status[line.status] += 1
         self.reasons[line.status, line.reason] += 1
+        self.source_bytes += line.source_bytes
+        self.bytes += line.bytes
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.status + other.status,
+            self.reasons + other.reasons,
+            self.source_bytes + other.source_bytes,
+            self.bytes + other.bytes,
+        )
 
     @property
     def inputs(self) -> int:
@@ -49,6 +68,11 @@ class Tally:
     @property
     def failed(self) -> int:
         return self.status[FAILED]
+
+    def outcome(self) -> dict[str, int]:
+        """The counts and sums as the manifest's provenance keeps them."""
+        counts = {status: self.status[status] for status in (LOSSLESS, REENCODED, FAILED)}
+        return {**counts, "source_bytes": self.source_bytes, "jpeg_bytes": self.bytes}
 
 
 def fragment_path(root: Path, row: int) -> Path:

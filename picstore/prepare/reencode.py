@@ -10,6 +10,7 @@ from PIL import Image
 
 from picstore.errors import ImageError
 from picstore.jpeg.tiles import mcu_size, restart_interval
+from picstore.prepare.mozjpeg import encode_by_mozjpeg
 from picstore.prepare.pixels import Decoded, decode, finish, foreign_errors
 from picstore.prepare.settings import EncodeSettings
 
@@ -48,6 +49,8 @@ def encode(decoded: Decoded, *, settings: EncodeSettings) -> bytes:
     Restart markers stand where ``jpeg.tiles.restart_interval`` puts them; Huffman tables are optimised.
     """
     with foreign_errors(f"cannot encode {decoded.origin}"):
+        if settings.encoder == "mozjpeg":
+            return encode_by_mozjpeg(decoded.image, quality=settings.quality, subsampling=settings.subsampling)
         try:
             return _save(decoded.image, settings, optimize=True)
         except OSError:

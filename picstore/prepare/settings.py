@@ -6,13 +6,14 @@ Imports no image library, so that the command line starts quickly.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypedDict
 
 from picstore.errors import UsageError
 
 MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION, a little below the 65,535 of T.81
 
+ENCODERS = ("turbo", "mozjpeg")
 SUBSAMPLINGS = ("444", "422", "420")  # what libjpeg-turbo writes here; reading takes 440 as well
 
 _SIZE = re.compile(r"(?:(shorter|longer):([0-9]{1,5})|([0-9]{1,5})x([0-9]{1,5}))")
@@ -67,6 +68,18 @@ class Size:
         return f"{self.width}x{self.height}" if self.kind == "exact" else f"{self.kind}:{self.width}"
 
 
+class EncodeOptions(TypedDict, total=False):
+    """The attributes of EncodeSettings as a user writes them."""
+
+    resize: str | None
+    quality: int
+    subsampling: str
+    background: tuple[int, int, int]
+    max_pixels: int
+    reencode: bool
+    encoder: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeSettings:
     """How pixels become a training JPEG.
@@ -77,6 +90,8 @@ class EncodeSettings:
         subsampling: of the chroma, "444", "422" or "420"; grey images have none.
         background: red, green and blue, 0 … 255, that transparent images are laid on.
         max_pixels: an image whose header announces more is refused before it is decoded.
+        reencode: encode anew what could stay without loss.
+        encoder: "turbo" (libjpeg-turbo) or "mozjpeg"; the latter has no subsampling "422".
 
     Raises:
         UsageError: a value is out of its range.
@@ -87,12 +102,18 @@ class EncodeSettings:
     subsampling: str = "420"
     background: tuple[int, int, int] = (255, 255, 255)
     max_pixels: int = 1 << 28  # 1 GiB as RGBX
+    reencode: bool = False
+    encoder: str = "turbo"
 
     def __post_init__(self) -> None:
         if not 1 <= self.quality <= 100:
             raise UsageError(f"quality {self.quality} is not in 1 … 100")
         if self.subsampling not in SUBSAMPLINGS:
             raise UsageError(f"subsampling {self.subsampling!r} is none of {', '.join(SUBSAMPLINGS)}")
+        if self.encoder not in ENCODERS:
+            raise UsageError(f"encoder {self.encoder!r} is none of {', '.join(ENCODERS)}")
+        if self.encoder == "mozjpeg" and self.subsampling == "422":
+            raise UsageError("the encoder mozjpeg has no subsampling 422; choose 420 or 444, or the encoder turbo")
         if len(self.background) != 3 or not all(0 <= value <= 255 for value in self.background):
             raise UsageError(f"background {self.background} is not three numbers in 0 … 255")
         if self.max_pixels < 1:
@@ -106,6 +127,8 @@ class EncodeSettings:
             "subsampling": self.subsampling,
             "background": list(self.background),
             "max_pixels": self.max_pixels,
+            "reencode": self.reencode,
+            "encoder": self.encoder,
         }
 
     @classmethod
@@ -115,15 +138,15 @@ class EncodeSettings:
         Raises:
             UsageError: a key is unknown, or a value is of the wrong type or out of its range.
         """
-        known = {"resize", "quality", "subsampling", "background", "max_pixels"}
+        known = {field.name for field in fields(cls)}
         if unknown := sorted(set(value) - known):
             raise UsageError(f"unknown encode settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-        fields = dict(value)
+        given = dict(value)
         try:
-            if fields.get("resize") is not None:
-                fields["resize"] = Size.parse(fields["resize"])
-            if "background" in fields:
-                fields["background"] = tuple(fields["background"])
-            return cls(**fields)
+            if given.get("resize") is not None:
+                given["resize"] = Size.parse(given["resize"])
+            if "background" in given:
+                given["background"] = tuple(given["background"])
+            return cls(**given)
         except (TypeError, ValueError) as error:
             raise UsageError(f"encode settings {value} are not what picstore writes: {error}") from error

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from picstore import __version__
 from picstore.errors import UsageError
 from picstore.prepare import job
+from picstore.prepare.mozjpeg import require_mozjpeg
 from picstore.prepare.pack import RowWriter, make_record
-from picstore.prepare.reencode import reencode
-from picstore.prepare.settings import EncodeSettings, Size
+from picstore.prepare.settings import EncodeSettings
+from picstore.prepare.training_jpeg import make_training_jpeg
 from picstore.storage.file import FileSummary
 from picstore.storage.manifest import finish
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from PIL import Image
+    from typing_extensions import Unpack
+
+    from picstore.prepare.settings import EncodeOptions
 
 
 class Writer:
@@ -32,8 +36,12 @@ class Writer:
         path: a directory that does not exist or is empty.
         classes: names of the classes; a label then must be −1 or one of their positions.
         attachments: names of further binary fields that records may have.
-        resize, quality, subsampling: as of ``picstore convert``.
         shape: streams and sizes of files and containers.
+        encode: resize, quality, subsampling, background, max_pixels, reencode and encoder, as of ``picstore convert``.
+
+    Raises:
+        UsageError, NotADataset, Unfinished: the directory or a setting cannot be used.
+        MissingDependency: the encoder asked for is not installed.
     """
 
     def __init__(
@@ -42,16 +50,15 @@ class Writer:
         *,
         classes: Sequence[str] = (),
         attachments: Sequence[str] = (),
-        resize: str | None = None,
-        quality: int = 90,
-        subsampling: str = "420",
         shape: job.Shape | None = None,
+        **encode: Unpack[EncodeOptions],
     ) -> None:
         self._root = Path(path)
         self._classes = tuple(classes)
         self._fields = tuple(attachments)
-        size = None if resize is None else Size.parse(resize)
-        self._encode = EncodeSettings(resize=size, quality=quality, subsampling=subsampling)
+        self._encode = EncodeSettings.from_json({**encode})
+        if self._encode.encoder == "mozjpeg":
+            require_mozjpeg()
         self._shape = shape or job.Shape()
         self._summaries: list[FileSummary] = []
         self._rows = 0
@@ -70,7 +77,8 @@ class Writer:
         """Append an image and return its id, 0 for the first.
 
         Args:
-            image: a file's bytes in any format that convert reads, a PIL image, or a uint8 array (H, W, 3) or (H, W).
+            image: a file's bytes in any format that convert reads, of which a JPEG is kept without loss as by convert;
+                or pixels to encode: a PIL image, or a uint8 array (H, W, 3) or (H, W).
             label: −1 for unknown.
             extra: anything that JSON can hold.
             attachments: bytes by the names given to the constructor.
@@ -83,8 +91,8 @@ class Writer:
             raise UsageError(f"label {label} of {len(self._classes)} classes")
         if unknown := set(attachments or ()) - set(self._fields):
             raise UsageError(f"attachment {min(unknown)!r} was not declared; declared are {list(self._fields)}")
-        jpeg, _ = reencode(image, settings=self._encode)
-        record = make_record(jpeg, id=self._count, label=label, extra=extra, attachments=attachments)
+        made = make_training_jpeg(image, settings=self._encode)
+        record = make_record(made.jpeg, id=self._count, label=label, extra=extra, attachments=attachments)
         if self._row is None:
             self._row = RowWriter(
                 self._root,
