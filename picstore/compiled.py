@@ -71,6 +71,19 @@ def _load_u64(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's form
 load_u64: Any = _load_u64
 
 
+@intrinsic
+def _load_u16(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's form
+    """For kernels: an element of a uint16 array by its address; the caller bounds it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(16).as_pointer()), align=2)
+
+    return types.uint16(types.uint64), generate
+
+
+load_u16: Any = _load_u16
+
+
 def _store(kind: Any) -> Any:
     @intrinsic
     def store(typing: Any, address: Any, value: Any) -> Any:  # noqa: ARG001 - numba's form
@@ -87,6 +100,24 @@ def _store(kind: Any) -> Any:
 
 # For kernels: write a number as so many big-endian bytes to any address; the caller bounds it.
 store_u8, store_u32, store_u64 = _store(types.uint8), _store(types.uint32), _store(types.uint64)
+
+
+@intrinsic
+def _prefetch(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's form
+    """For kernels: fetch the cache line at an address into the second-level cache; any address is harmless."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        byte, number = cgutils.voidptr_t, ir.IntType(32)
+        shape = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], shape)
+        read, second_level, data = number(0), number(2), number(1)
+        builder.call(fetch, [builder.inttoptr(arguments[0], byte), read, second_level, data])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), generate
+
+
+prefetch: Any = _prefetch
 
 
 @kernel

@@ -147,7 +147,7 @@ def test_progressive_and_other_processes_are_named() -> None:
     assert markers.parse(encode("420", 64, 64, progressive=True)).process == "progressive"
     baseline = jpeg(6)
     at = baseline.index(b"\xff\xc0")
-    for code, name in {0xC1: "extended", 0xC3: "lossless", 0xC9: "SOF9"}.items():
+    for code, name in {0xC1: "extended", 0xC3: "lossless", 0xC5: "SOF5", 0xC9: "arithmetic-coded"}.items():
         assert markers.parse(baseline[: at + 1] + bytes([code]) + baseline[at + 2 :]).process == name
 
 
@@ -264,14 +264,15 @@ def test_missing_surplus_and_misordered_restart_markers_are_refused() -> None:
 def test_the_restart_interval_is_the_divisor_nearest_to_the_tile_width(columns: int, mcu: int, wished: int) -> None:
     interval = tiles.restart_interval(columns, mcu, tile_width=wished)
     assert columns % interval == 0
-    nearness = {d: max(d * mcu / wished, wished / (d * mcu)) for d in range(1, columns + 1) if columns % d == 0}
+    wide = [d for d in range(1, columns + 1) if columns % d == 0 and d * mcu >= wished / 2] or [columns]
+    nearness = {d: max(d * mcu / wished, wished / (d * mcu)) for d in wide}
     assert nearness[interval] == min(nearness.values())
     assert interval == min(d for d, ratio in nearness.items() if ratio == nearness[interval])
 
 
 @pytest.mark.parametrize(
     ("columns", "mcu", "interval"),
-    [(16, 16, 4), (24, 16, 4), (31, 16, 1), (7, 16, 7), (6, 16, 3), (1, 16, 1), (64, 8, 8), (12, 8, 6), (8, 16, 4)],
+    [(16, 16, 4), (24, 16, 4), (31, 16, 31), (37, 16, 37), (62, 16, 2), (7, 16, 7), (6, 16, 3), (1, 16, 1), (64, 8, 8), (12, 8, 6), (8, 16, 4)],
 )
 def test_tiles_are_about_64_pixels_wide(columns: int, mcu: int, interval: int) -> None:
     assert tiles.restart_interval(columns, mcu) == interval

@@ -63,7 +63,8 @@ def read_coding(jpeg: bytes | memoryview) -> Coding:
         elif marker == DHT:
             huffman.update(_huffman(body))
         elif marker == APP0 and body.startswith(b"JFIF\0") and len(body) >= 14:  # libjpeg overlooks shorter ones
-            jfif = body[:12] + b"\0\0"  # without a thumbnail
+            # Of revision 1, as libjpeg warns of any other, which decoders may call an error; without a thumbnail.
+            jfif = body[:5] + b"\1" + body[6:12] + b"\0\0"
         elif marker == APP14 and body.startswith(b"Adobe") and len(body) >= 12:
             adobe = body[:12]
         elif marker == APP1 and body.startswith(b"Exif\0\0") and orientation == 1:  # of several, any may turn it

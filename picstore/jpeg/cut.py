@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from picstore.compiled import array_at, copy_bytes, kernel
+from picstore.compiled import array_at, copy_bytes, kernel, prefetch
 from picstore.errors import UsageError
 from picstore.jpeg.markers import parse
 from picstore.jpeg.segments import find_segments
@@ -24,6 +24,10 @@ Buffer: TypeAlias = "bytes | memoryview"
 I64: TypeAlias = npt.NDArray[np.int64]
 
 MARGIN = 1  # pixels
+# Rows of tiles that are fetched from memory before they are copied. A row is a few KB, too short for the processor to
+# see by itself what comes next: streams that no cache holds are cut 1.4 times as fast so, with 1, 2 or 4 rows.
+AHEAD = 2
+_LINE = 64  # bytes of a cache line
 # Pixels; libjpeg does not interpolate the chroma of images that have at most 2 samples of it in a row, so a narrower
 # last tile is not cut out alone.
 NARROWEST = 5
@@ -207,24 +211,46 @@ def _cut(source, layout, lengths, box, frame, out, to, place):  # type: ignore[n
     out[to + frame + 7], out[to + frame + 8] = _u8(place[2] >> 8), _u8(place[2] & 255)
     to += header
     per_row = (width + tile_width - 1) // tile_width
+    begins, ends = _rows(lengths, header, per_row, (left, top, right, bottom))
+    for row in range(min(AHEAD, len(begins))):
+        _fetch(source, begins[row], ends[row])
+    marker = 0
+    for row in range(bottom - top):
+        if row + AHEAD < bottom - top:
+            _fetch(source, begins[row + AHEAD], ends[row + AHEAD])
+        copy_bytes(out, to, source, begins[row], ends[row] - begins[row])
+        first = (top + row) * per_row
+        for k in range(first + left, first + right):
+            to += np.int64(lengths[k]) + 2
+            out[to - 2], out[to - 1] = _u8(0xFF), _u8(0xD0 + marker % 8)  # numbered anew (T.81, B.2.1)
+            marker += 1
+    out[to - 1] = _u8(0xD9)  # the last marker is EOI
+    return to
+
+
+@kernel
+def _rows(lengths, header, per_row, tiles):  # type: ignore[no-untyped-def]
+    """Where in the stream the tiles of a box begin and end, for each of their rows."""
+    left, top, right, bottom = tiles
+    begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)
     position = header
     for k in range(top * per_row):
         position += np.int64(lengths[k]) + 2
-    marker = 0
-    for row in range(top, bottom):
-        for k in range(row * per_row, row * per_row + left):
+    for row in range(bottom - top):
+        first = (top + row) * per_row
+        for k in range(first, first + left):
             position += np.int64(lengths[k]) + 2
-        begin = position
-        behind = to
-        for k in range(row * per_row + left, row * per_row + right):
+        begins[row] = position
+        for k in range(first + left, first + right):
             position += np.int64(lengths[k]) + 2
-        copy_bytes(out, to, source, begin, position - begin)
-        for k in range(row * per_row + left, row * per_row + right):
-            behind += np.int64(lengths[k]) + 2
-            out[behind - 2], out[behind - 1] = _u8(0xFF), _u8(0xD0 + marker % 8)  # numbered anew (T.81, B.2.1)
-            marker += 1
-        to = behind
-        for k in range(row * per_row + right, (row + 1) * per_row):
+        ends[row] = position
+        for k in range(first + right, first + per_row):
             position += np.int64(lengths[k]) + 2
-    out[to - 1] = _u8(0xD9)  # the last marker is EOI
-    return to
+    return begins, ends
+
+
+@kernel
+def _fetch(source, begin, end):  # type: ignore[no-untyped-def]
+    address = np.uint64(source.ctypes.data)
+    for at in range(begin, end, _LINE):
+        prefetch(address + np.uint64(at))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.compiled import inlined, kernel, load_u64, store_u8, store_u32, store_u64
+from picstore.compiled import array_at, inlined, kernel, load_u16, load_u64, store_u8, store_u32, store_u64
 from picstore.jpeg.lookups import END, LOOK, PASSED
 
 # What the kernels say of damage, as negative numbers.
@@ -95,14 +95,22 @@ def unstuff(source, start, flat, segments):  # type: ignore[no-untyped-def]
     return count + 1, to
 
 
+@inlined
+def _row(table):  # type: ignore[no-untyped-def]
+    """Where the entries of a table begin, in bytes."""
+    return _u64(table) << _u64(LOOK + 1)
+
+
 @kernel
-def _find(accumulator, table, slow, symbols):  # type: ignore[no-untyped-def]
+def _find(accumulator, table, rare):  # type: ignore[no-untyped-def]
     """The code at the head of the accumulator, by its length (F.2.2.3): (length, symbol); length 0 if there is none."""
+    slow, symbols = array_at(rare[0], 54 * (table + 1), np.uint32), array_at(rare[1], 256 * (table + 1), np.uint32)
+    first = 54 * table
     for length in range(1, 17):
         code = np.int64(accumulator >> _u64(64 - length))
-        begin = np.int64(slow[table, 0, length])
-        if begin <= code < slow[table, 1, length]:
-            return length, np.int64(symbols[table, np.int64(slow[table, 2, length]) + code - begin])
+        begin = np.int64(slow[first + length])
+        if begin <= code < slow[first + 18 + length]:
+            return length, np.int64(symbols[256 * table + np.int64(slow[first + 36 + length]) + code - begin])
     return 0, 0
 
 
@@ -115,12 +123,12 @@ def _refill(address, accumulator, valid, byte):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _read_dc(accumulator, table, one, slow, symbols):  # type: ignore[no-untyped-def]
+def _read_dc(accumulator, table, one, rare):  # type: ignore[no-untyped-def]
     """The DC code at the head of the accumulator: (its bits with the difference's, the difference) or (negative, 0)."""
-    entry = np.int64(one[table, accumulator >> _LOOK_SHIFT])
+    entry = np.int64(load_u16(one + _row(table) + (accumulator >> _LOOK_SHIFT << _u64(1))))
     length, size = entry >> 8, entry & 255
     if entry == 0:
-        length, size = _find(accumulator, table, slow, symbols)
+        length, size = _find(accumulator, table, rare)
         if length == 0:
             return BAD_CODE, 0
     if size > 11:
@@ -134,15 +142,17 @@ def _read_dc(accumulator, table, one, slow, symbols):  # type: ignore[no-untyped
 
 
 @inlined
-def _skip_ac(address, table, tables, accumulator, valid, byte):  # type: ignore[no-untyped-def]
+def _skip_ac(address, table, addresses, accumulator, valid, byte):  # type: ignore[no-untyped-def]
     """Pass the AC codes of a block: (accumulator, valid, byte, 0 or what is wrong)."""
-    one, many, slow, symbols = tables
+    one, many, rare = addresses
+    one, many = one + _row(table), many + _row(table)
     k = 1
     wrong = 0
     while k < 64:
-        accumulator, valid, byte = _refill(address, accumulator, valid, byte)
-        window = accumulator >> _LOOK_SHIFT
-        entry = np.int64(many[table, window])
+        if valid < 31:  # a code of 16 bits and 15 more
+            accumulator, valid, byte = _refill(address, accumulator, valid, byte)
+        window = accumulator >> _LOOK_SHIFT << _u64(1)
+        entry = np.int64(load_u16(many + window))
         passed = (entry >> PASSED) & 63
         if entry and k + passed <= 63:
             accumulator <<= _u64(entry & 31)
@@ -152,10 +162,10 @@ def _skip_ac(address, table, tables, accumulator, valid, byte):  # type: ignore[
                 break
             continue
         # A code longer than LOOK, or the last coefficient: what follows that is the next block's.
-        entry = np.int64(one[table, window])
+        entry = np.int64(load_u16(one + window))
         length, symbol = entry >> 8, entry & 255
         if entry == 0:
-            length, symbol = _find(accumulator, table, slow, symbols)
+            length, symbol = _find(accumulator, table, rare)
         if length == 0:
             wrong = BAD_CODE
             break
@@ -190,7 +200,11 @@ def scan(flat, segments, blocks, tables, plan, edits):  # type: ignore[no-untype
     Returns:
         The number of edited MCUs, or negative for damage.
     """
-    one, _, slow, symbols = tables
+    one, many, slow, symbols = tables
+    # By address: numba counts the references to each array that an inlined function names, by locked instructions,
+    # which took a third of the time.
+    first, rare = _u64(one.ctypes.data), (_u64(slow.ctypes.data), _u64(symbols.ctypes.data))
+    addresses = first, _u64(many.ctypes.data), rare
     before = edits[2]
     mcus, interval, old, every = plan
     actual = np.zeros(4, np.int64)  # DC of the last block of each component
@@ -223,7 +237,7 @@ def scan(flat, segments, blocks, tables, plan, edits):  # type: ignore[no-untype
         for b in range(blocks.shape[0]):
             component = blocks[b, 0]
             accumulator, valid, byte = _refill(address, accumulator, valid, byte)
-            bits, difference = _read_dc(accumulator, blocks[b, 1], one, slow, symbols)
+            bits, difference = _read_dc(accumulator, blocks[b, 1], first, rare)
             if bits < 0:
                 return bits
             actual[component] += difference
@@ -235,7 +249,7 @@ def scan(flat, segments, blocks, tables, plan, edits):  # type: ignore[no-untype
             told[component] = actual[component]
             accumulator <<= _u64(bits)
             valid -= bits
-            accumulator, valid, byte, wrong = _skip_ac(address, blocks[b, 2], tables, accumulator, valid, byte)
+            accumulator, valid, byte, wrong = _skip_ac(address, blocks[b, 2], addresses, accumulator, valid, byte)
             if wrong:
                 return wrong
         edit += edited

@@ -47,6 +47,8 @@ class HuffmanTable:
         them every bit that was coded. A code of all ones is left over, as the standard wants (C.2).
         """
         added = bytes(sorted(symbols))
+        if len(self.symbols) + len(added) > 256:
+            return None
         longest = max((k + 1 for k in range(LONGEST) if self.counts[k]), default=1)
         room = 1  # codes of the length looked at that are free
         for length, count in enumerate(self.counts, start=1):

@@ -89,7 +89,7 @@ def why_not(header: Header, coding: Coding) -> str:
         (coding.spectral != b"\0\x3f\0", "damaged JPEG: its scan is not sequential"),
         (any(k > 1 for _, k in tables), "JPEG with more than two tables of a kind"),
         (bool(tables - set(coding.huffman)), "damaged JPEG: a Huffman table is missing"),
-        (any(len(set(s)) < len(s) or max(s, default=0) > 15 for s in dc), "damaged JPEG: a DC Huffman table is none"),
+        (any(max(symbols, default=0) > 15 for symbols in dc), "damaged JPEG: a DC Huffman table has codes for no size"),
         (bool(missing), "damaged JPEG: a quantisation table is missing"),
         (any(body[0] >> 4 for body in coding.quantisation.values()), "JPEG with quantisation tables of 16 bits"),
     )

@@ -57,5 +57,5 @@ def samples(job: Job) -> list[tuple[Path, int]]:
     """Every image with its label, shuffled: formats that shuffle only locally are written in a random order."""
     folders = sorted(path for path in job.images.iterdir() if path.is_dir())
     found = [(path, label) for label, folder in enumerate(folders) for path in sorted(folder.iterdir())]
-    random.Random(job.seed).shuffle(found)  # noqa: S311 (an order, not a secret)
+    random.Random(job.seed).shuffle(found)
     return found

@@ -1,0 +1,311 @@
+"""Feeds damaged JPEGs to everything in picstore.jpeg: only a clean result or a picstore error may come back.
+
+usage: fuzz_jpeg.py [--cases N] [--seed N] [--photographs FOLDER] [--guarded]
+       fuzz_jpeg.py --coverage SECONDS          guided by coverage; needs `pip install atheris`
+       fuzz_jpeg.py --grid                      every sampling × every size from 1 × 1 to 70 × 70, undamaged
+
+Each case is a real JPEG with flipped bits, bytes replaced, cut off, removed, repeated, or from another file. If
+restart markers could be added to it, libjpeg-turbo must decode the same pixels before and after. With --guarded all
+arrays lie between pages without access, so that one byte read or written outside kills the process.
+NUMBA_BOUNDSCHECK=1 with an empty NUMBA_CACHE_DIR checks every index besides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+from guard_pages import GuardedNumpy
+from PIL import Image
+
+SAMPLINGS = ("444", "422", "440", "420")
+LONGEST_CALL = 5.0  # seconds; a photograph takes 1 ms
+MOST_MEMORY = 1 << 30  # bytes over those at the start
+MARKERS = bytes([0x00, 0x01, 0x10, 0x11, 0x7F, 0x80, 0xC0, 0xC4, 0xD0, 0xD7, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0xFE, 0xFF])
+
+
+def modules() -> dict[str, Any]:
+    """Imported late, so that --coverage can instrument them."""
+    from picstore.jpeg import coding, cut, lookups, markers, segments, transcode
+
+    return {name.__name__.rsplit(".", 1)[1]: name for name in (coding, cut, lookups, markers, segments, transcode)}
+
+
+def encode(pixels: np.ndarray, sampling: str, **options: Any) -> bytes:
+    """A baseline JPEG by libjpeg-turbo, of any of the samplings."""
+    if sampling == "grey":
+        return simplejpeg.encode_jpeg(np.ascontiguousarray(pixels[:, :, :1]), colorspace="GRAY", **options)
+    return simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), colorsubsampling=sampling, **options)
+
+
+def corpus(folder: Path | None, rng: random.Random) -> list[bytes]:
+    """Small JPEGs of every kind, and of photographs some whole ones."""
+    if folder is None:
+        noise = np.random.default_rng(0)
+        sources = [noise.integers(0, 256, (h, w, 3), np.uint8) for h, w in ((9, 12), (40, 70), (75, 100))]
+        pictures = [Image.fromarray(source).resize((size, size)) for source in sources for size in (33, 90)]
+        whole: list[bytes] = []
+    else:
+        paths = rng.sample(sorted(folder.glob("*/*.JPEG")), 24)
+        pictures = [Image.open(path).convert("RGB").resize((rng.randrange(40, 130), 90)) for path in paths]
+        whole = [path.read_bytes() for path in paths[:4]]
+    made = []
+    for number, picture in enumerate(pictures):
+        pixels = np.asarray(picture)
+        made += [encode(pixels, s, quality=rng.choice((30, 75, 90, 98))) for s in ("grey", *SAMPLINGS)]
+        # Tables of their own, restart markers of all kinds, and what does not qualify.
+        options = ({"optimize": True}, {"restart_marker_blocks": 1 + number % 7}, {"progressive": True})
+        for extra in (*options, {"restart_marker_rows": 1, "optimize": True}):
+            out = io.BytesIO()
+            picture.save(out, "JPEG", quality=rng.choice((30, 75, 95)), **extra)
+            made.append(out.getvalue())
+    return made + whole
+
+
+def damaged(streams: list[bytes], rng: random.Random) -> bytes:
+    """One of the streams, hurt in one to three ways."""
+    stream = bytearray(rng.choice(streams))
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        if not stream:
+            break
+        # Half of all damage is done to the headers, which are few bytes and decide most.
+        end = min(len(stream), 700) if rng.random() < 0.5 else len(stream)
+        at = rng.randrange(end)
+        way = rng.randrange(8)
+        if way <= 1:
+            for _ in range(rng.choice((1, 1, 2, 8, 64))):
+                stream[rng.randrange(end)] ^= 1 << rng.randrange(8)
+        elif way == 2:
+            stream[at] = rng.choice(MARKERS)
+        elif way == 3:
+            stream[at : at + 2] = bytes([0xFF, rng.choice(MARKERS)])
+        elif way == 4:
+            del stream[at:]
+        elif way == 5:
+            del stream[at : at + rng.choice((1, 2, 10, 1000))]
+        elif way == 6:
+            stream[at:at] = stream[at : at + rng.choice((1, 2, 100))] * rng.choice((1, 2, 50))
+        else:
+            other = rng.choice(streams)
+            stream[at:] = other[rng.randrange(len(other)) :]
+    return bytes(stream)
+
+
+class Exercise:
+    """Calls everything with a stream, and keeps count of what came back."""
+
+    def __init__(self) -> None:
+        self._parts = modules()
+        self._guard: GuardedNumpy | None = None
+        self.counts: dict[str, int] = {}
+        self.slowest = (0.0, "")
+
+    def start(self, *, guarded: bool) -> None:
+        """Forget what was counted. Guards come now, as numba must have compiled the kernels with the real numpy."""
+        self.counts, self.slowest = {}, (0.0, "")
+        if guarded:
+            self._guard = GuardedNumpy()
+            self._parts["lookups"].lookups.cache_clear()
+            for name in ("transcode", "cut", "lookups"):
+                self._parts[name].np = self._guard
+
+    def __call__(self, stream: bytes, rng: random.Random) -> None:
+        if self._guard:
+            self._guard.flush_left = rng.random() < 0.3
+        jpeg = self._guard.stream(stream) if self._guard else stream
+        part = self._parts
+        header = self._call("parse", part["markers"].parse, jpeg)
+        self._call("read_coding", part["coding"].read_coding, jpeg)
+        found = self._call("find_segments", part["segments"].find_segments, jpeg, header) if header else None
+        interval = rng.choice((None, None, 1, 3, rng.randrange(1, 100)))
+        added = self._call("add_restart_markers", part["transcode"].add_restart_markers, jpeg, interval)
+        if added:
+            self._compare(stream, added)
+        width, height = (header.width, header.height) if header else (50, 50)
+        left, top = rng.randrange(width), rng.randrange(height)
+        box = left, top, rng.randrange(1, width - left + 1), rng.randrange(1, height - top + 1)
+        self._call("cut", part["cut"].cut, jpeg, box)
+        self._wrong_tables(stream, header, found, rng)
+
+    def _wrong_tables(self, stream: bytes, header: Any, found: Any, rng: random.Random) -> None:
+        """``cut_batch`` believes what is stored beside a stream, so that is damaged too."""
+        layout = [60, 40, 16, 16, 2, 600]
+        lengths = np.array([rng.randrange(300) for _ in range(rng.randrange(40))], np.int64)
+        if header:
+            layout = [header.width, header.height, *header.mcu_size, header.restart_interval, header.length]
+        if found:
+            lengths = found[1] - found[0]
+        hostile = (0, 1, -1, 8, 65535, 1 << 31, 1 << 32, 1 << 62, -(1 << 63), (1 << 63) - 1, rng.randrange(4000))
+        way = rng.randrange(5)
+        if way == 0:
+            layout[rng.randrange(6)] = rng.choice(hostile)
+        elif way == 1:
+            layout = [rng.choice(hostile) for _ in layout]
+        elif way == 2 and len(lengths) > 1:
+            a, b = rng.sample(range(len(lengths)), 2)  # the sum stays
+            moved = rng.randrange(lengths[a] + 1)
+            lengths[a], lengths[b] = lengths[a] - moved, lengths[b] + moved
+        elif way == 3:
+            lengths = lengths[: rng.randrange(len(lengths) + 1)]
+        size = [max(1, side) for side in layout[:2]]
+        left, top = (rng.randrange(side) for side in size)
+        box = [left, top, rng.randrange(left + 1, size[0] + 1), rng.randrange(top + 1, size[1] + 1)]
+        part = self._parts["cut"]
+        guard = self._guard
+        jpegs = [guard.stream(stream) if guard else stream] * 2
+        tables = [(guard or np).array(lengths.astype(np.uint16))] * 2
+
+        def call() -> Any:
+            tiled = part.Tiled.of(jpegs, np.array([layout] * 2), tables)
+            return part.cut_batch(tiled, np.array([box] * 2))
+
+        cuts = self._call("cut_batch", call)
+        if cuts and not (cuts.offsets[0] == 0 <= cuts.offsets[1] <= cuts.offsets[2] <= len(cuts.data)):
+            raise AssertionError("offsets of a batch are out of order")
+
+    def _call(self, name: str, function: Any, *arguments: Any) -> Any:
+        from picstore.errors import PicstoreError
+
+        start = time.perf_counter()
+        try:
+            result = function(*arguments)
+            outcome = "clean"
+        except PicstoreError as error:
+            result, outcome = None, type(error).__name__
+        took = time.perf_counter() - start
+        self.counts[f"{name}: {outcome}"] = self.counts.get(f"{name}: {outcome}", 0) + 1
+        self.slowest = max(self.slowest, (took, name))
+        return result
+
+    def _compare(self, before: bytes, after: bytes) -> None:
+        """libjpeg-turbo decodes the result, to the pixels of the damaged stream where it takes that."""
+        parts = self._parts
+        parts["segments"].find_segments(after, parts["markers"].parse(after))
+        shown = simplejpeg.decode_jpeg(after, strict=False)
+        try:
+            expected = simplejpeg.decode_jpeg(before, strict=False)
+        except ValueError:
+            self.counts["refused by libjpeg-turbo"] = self.counts.get("refused by libjpeg-turbo", 0) + 1
+            return
+        if not np.array_equal(shown, expected):
+            raise AssertionError("the pixels have changed")
+
+
+def fuzz(cases: int, *, seed: int, folder: Path | None, guarded: bool) -> dict[str, Any]:
+    """Run the cases; the report."""
+    rng = random.Random(seed)
+    streams = corpus(folder, rng)
+    exercise = Exercise()
+    for stream in streams:  # undamaged, and compiles the kernels
+        exercise(stream, rng)
+    exercise.start(guarded=guarded)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    start = time.perf_counter()
+    for number in range(cases):
+        rng = random.Random(f"{seed} {number}")  # so that any case can be made again by itself
+        stream = damaged(streams, rng)
+        try:
+            exercise(stream, rng)
+        except Exception:
+            kept = Path(tempfile.mkdtemp(prefix="fuzz-jpeg-")) / f"case-{seed}-{number}.jpg"
+            kept.write_bytes(stream)
+            print(f"case {number} of seed {seed} is kept as {kept}", file=sys.stderr)
+            raise
+    growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) - before
+    report = {
+        "cases": cases,
+        "seconds": round(time.perf_counter() - start, 1),
+        "slowest_call_ms": round(1000 * exercise.slowest[0], 2),
+        "slowest": exercise.slowest[1],
+        "memory_growth_mib": round(growth / (1 << 20), 1),
+        "outcomes": dict(sorted(exercise.counts.items())),
+    }
+    if exercise.slowest[0] > LONGEST_CALL or growth > MOST_MEMORY:
+        raise AssertionError(f"too slow or too much memory: {report}")
+    return report
+
+
+def grid(largest: int = 70) -> dict[str, Any]:
+    """Every sampling and size: pixels with markers are those without, and so are those of a cut."""
+    parts = modules()
+    rng = random.Random(0)
+    noise = np.random.default_rng(0).integers(0, 256, (largest, largest, 3), np.uint8)
+    images = 0
+    for sampling in ("grey", *SAMPLINGS):
+        for height in range(1, largest + 1):
+            for width in range(1, largest + 1):
+                plain = encode(noise[:height, :width], sampling, quality=rng.choice((20, 75, 95)))
+                check_size(plain, parts, rng)
+                images += 1
+    return {"images": images, "differing": 0}
+
+
+def check_size(plain: bytes, parts: dict[str, Any], rng: random.Random) -> None:
+    """Add markers at the default and at a random interval; cut a random box."""
+    header = parts["markers"].parse(plain)
+    expected = simplejpeg.decode_jpeg(plain)
+    for interval in (None, rng.randrange(1, header.mcus[0] * header.mcus[1] + 1)):
+        added = parts["transcode"].add_restart_markers(plain, interval)
+        if not np.array_equal(simplejpeg.decode_jpeg(added), expected):
+            raise AssertionError(f"pixels differ: {header}, interval {interval}")
+        left, top = rng.randrange(header.width), rng.randrange(header.height)
+        width, height = rng.randrange(1, header.width - left + 1), rng.randrange(1, header.height - top + 1)
+        jpeg, (dx, dy) = parts["cut"].cut(added, (left, top, width, height))
+        shown = simplejpeg.decode_jpeg(jpeg)[dy : dy + height, dx : dx + width]
+        if not np.array_equal(shown, expected[top : top + height, left : left + width]):
+            raise AssertionError(f"a cut differs: {header}, interval {interval}, box {left, top, width, height}")
+
+
+def guided(seconds: int, folder: Path | None) -> None:
+    """Fuzz with libFuzzer, guided by the coverage of the Python code; numba needs its own bytecode unchanged."""
+    import atheris
+
+    kernels = ["picstore.compiled", *(f"picstore.jpeg.{name}" for name in ("cut", "entropy", "lookups"))]
+    with atheris.instrument_imports(include=["picstore"], exclude=kernels):
+        exercise = Exercise()
+    rng = random.Random(0)
+    seeds = Path(tempfile.mkdtemp(prefix="fuzz-jpeg-"))
+    for number, stream in enumerate(corpus(folder, rng)):
+        if len(stream) < 1 << 14:
+            (seeds / f"{number}.jpg").write_bytes(stream)
+    options = [
+        f"-max_total_time={seconds}",
+        "-max_len=16384",
+        "-rss_limit_mb=4096",
+        "-timeout=20",
+        f"-artifact_prefix={seeds}/",
+    ]
+    atheris.Setup([sys.argv[0], *options, str(seeds)], lambda data: exercise(data, random.Random(len(data))))
+    atheris.Fuzz()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--photographs", type=Path, help="folder of class folders of JPEGs; small made ones without")
+    parser.add_argument("--guarded", action="store_true")
+    parser.add_argument("--coverage", type=int, metavar="SECONDS")
+    parser.add_argument("--grid", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.coverage:
+        guided(chosen.coverage, chosen.photographs)
+    elif chosen.grid:
+        print(json.dumps(grid()))
+    else:
+        report = fuzz(chosen.cases, seed=chosen.seed, folder=chosen.photographs, guarded=chosen.guarded)
+        print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()
