@@ -272,7 +272,19 @@ def test_the_restart_interval_is_the_divisor_nearest_to_the_tile_width(columns: 
 
 @pytest.mark.parametrize(
     ("columns", "mcu", "interval"),
-    [(16, 16, 4), (24, 16, 4), (31, 16, 31), (37, 16, 37), (62, 16, 2), (7, 16, 7), (6, 16, 3), (1, 16, 1), (64, 8, 8), (12, 8, 6), (8, 16, 4)],
+    [
+        (16, 16, 4),
+        (24, 16, 4),
+        (31, 16, 31),
+        (37, 16, 37),
+        (62, 16, 2),
+        (7, 16, 7),
+        (6, 16, 3),
+        (1, 16, 1),
+        (64, 8, 8),
+        (12, 8, 6),
+        (8, 16, 4),
+    ],
 )
 def test_tiles_are_about_64_pixels_wide(columns: int, mcu: int, interval: int) -> None:
     assert tiles.restart_interval(columns, mcu) == interval
