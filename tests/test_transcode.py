@@ -351,11 +351,13 @@ def test_a_frame_header_may_stand_before_the_tables() -> None:
 
 
 def test_codes_may_be_so_short_that_the_next_block_looks_like_more_zeros() -> None:
-    # A run of 16 zeros is one bit, the bits of a DC code of size 0 look like four of them.
-    table = bytes([1, 1] + [0] * 7 + [254] + 6 * [0]), bytes([0xF0, 0x00, *range(1, 0xF0), *range(0xF1, 0x100)])
+    # A run of 16 zeros is one bit, the bits of a DC code of size 0 look like four of them; run 13 with size 1 is three.
+    rest = sorted(set(range(256)) - {0xF0, 0x00, 0xD1})
+    table = bytes([1, 1, 1] + [0] * 7 + [253] + 5 * [0]), bytes([0xF0, 0x00, 0xD1, *rest])
     ends = [[7] + [0] * (63 - k) + [1] * k for k in range(64)]
+    ends += [[7] + [1] * (63 - zeros) + [0] * (zeros - 1) + [1] for zeros in range(1, 64) for _ in range(2)]
     for interval in (0, 1, 5):
-        source = Coefficients(512, 8, [(1, 1)], ends, tables=[DC_TABLE, table] * 2, interval=interval)
+        source = Coefficients(8 * len(ends), 8, [(1, 1)], ends, tables=[DC_TABLE, table] * 2, interval=interval)
         before = write(source)
         after = add_restart_markers(before)
         assert read(after).blocks == ends

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from picstore.errors import ImageError, NotTranscodable
+from picstore.errors import ImageError, NotTranscodable, UsageError
 from picstore.jpeg import entropy
 from picstore.jpeg.coding import Coding, Huffman, read_coding, write_headers
 from picstore.jpeg.lookups import lookups
@@ -58,7 +58,7 @@ def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -
     if interval is None:
         interval = restart_interval(header.mcus[0], header.mcu_size[0])
     if not 1 <= interval <= 0xFFFF:
-        raise NotTranscodable(f"a restart interval of {interval} MCUs cannot be written; 1 to 65,535 can")
+        raise UsageError(f"a restart interval of {interval} MCUs cannot be written; 1 to 65,535 can")
     flat, segments = _flatten(jpeg, header)
     found = _Scan(header, coding, interval, flat, segments)
     found.read(every=False)
