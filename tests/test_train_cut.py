@@ -14,6 +14,7 @@ import picstore
 from picstore.storage.record import NO_SEGMENTS
 from picstore.train import batch as train_batch
 from picstore.train import cut as train_cut
+from picstore.train import decode as train_decode
 from picstore.train.batch import decode_factors
 from picstore.train.cut import cut_streams, layouts_of
 from picstore.train.geometry import Geometry
@@ -118,3 +119,16 @@ def test_decoding_smaller_stays_close_to_decoding_whole(dataset: Path, monkeypat
     exact = batches(dataset, [picstore.RandomResizedCrop(48, scale=(0.5, 1))], shuffle=False)
     for a, b in zip(small, exact, strict=True):
         assert 0 < (a.images.int() - b.images.int()).abs().float().mean() < 3
+
+
+@pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
+def test_without_simplejpeg_torchvision_decodes_the_same_images(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transform = [picstore.RandomResizedCrop(160), picstore.RandomHorizontalFlip()]
+    monkeypatch.setattr(train_batch, "SCALES", False)
+    expected = batches(dataset, transform)
+    monkeypatch.setattr(train_decode, "simplejpeg", None)
+    for a, b in zip(expected, batches(dataset, transform), strict=True):
+        assert torch.equal(a.images, b.images)
+    for jpeg in (b"no image", picstore.Dataset(dataset)[0].jpeg):
+        with pytest.raises(picstore.ImageError, match=r"does not decode|pixels instead of"):
+            train_decode.decode_rgb(jpeg, width=3, height=4)

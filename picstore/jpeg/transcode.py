@@ -46,6 +46,7 @@ def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -
     Raises:
         NotTranscodable: the stream is progressive, arithmetic-coded, lossless, not of 8 bits, CMYK or RGB, of an
             unusual sampling, in several scans, rotated by EXIF, or damaged; the message names the reason.
+        UsageError: the interval is none that can be written.
     """
     try:
         header = parse(jpeg)

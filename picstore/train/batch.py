@@ -19,7 +19,7 @@ from picstore.storage.container import Container
 from picstore.storage.dataset import Dataset
 from picstore.storage.record import NO_SEGMENTS
 from picstore.train.cut import Lengths, Stream, cut_streams, layouts_of
-from picstore.train.decode import decode_rgb
+from picstore.train.decode import SCALES, decode_rgb
 from picstore.train.geometry import Draws, Geometry, Transform, compose, output_size
 from picstore.train.plan import Ints, Samples
 from picstore.train.resample import resample
@@ -195,7 +195,7 @@ def decode_factors(geometry: Geometry) -> Ints:
     output. Without antialiasing always 1: a smaller decode averages, which plain bilinear does not.
     """
     shrink = (geometry.box[:, 2:] / geometry.size).min(axis=1)
-    if not geometry.antialias:
+    if not (geometry.antialias and SCALES):
         return np.ones(len(shrink), dtype=np.int64)
     factors: Ints = np.left_shift(1, np.clip(np.log2(np.maximum(shrink, 1)), 0, 3).astype(np.int64))
     return factors

@@ -1,4 +1,4 @@
-"""Decoding one training JPEG on the CPU, with libjpeg-turbo by simplejpeg, which releases the GIL."""
+"""Decoding one training JPEG on the CPU with libjpeg-turbo, without the GIL: by simplejpeg, or else by torchvision."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import threading
 
 import numpy as np
 import numpy.typing as npt
-import simplejpeg
+import torch
 
 from picstore.errors import ImageError
+
+try:
+    import simplejpeg
+except ImportError:  # no wheel for this machine: torchvision decodes as well, but at full size only
+    simplejpeg = None
+
+SCALES = simplejpeg is not None  # whether images can be decoded smaller
 
 _scratch = threading.local()
 
@@ -21,7 +28,8 @@ def decode_rgb(
     Args:
         jpeg: one whole stream.
         width, height: its size in pixels, as the index says.
-        factor: 1, 2, 4 or 8: decode to so much fewer pixels a side, which skips that part of the inverse DCT.
+        factor: 1, 2, 4 or 8 (1 without SCALES): decode to so much fewer pixels a side, which skips that part of the
+            inverse DCT.
 
     Returns:
         uint8 (⌈height / factor⌉, ⌈width / factor⌉, 3), valid until this thread decodes again: the buffer is the
@@ -30,6 +38,8 @@ def decode_rgb(
     Raises:
         ImageError: the stream is damaged or of another size.
     """
+    if simplejpeg is None:
+        return _by_torchvision(jpeg, width=width, height=height)
     small_width, small_height = -(-width // factor), -(-height // factor)
     size = small_width * small_height * 3
     buffer: npt.NDArray[np.uint8] | None = getattr(_scratch, "buffer", None)
@@ -45,4 +55,19 @@ def decode_rgb(
         raise ImageError(
             f"decodes to {pixels.shape[1]} × {pixels.shape[0]} pixels instead of {small_width} × {small_height}"
         )
+    return pixels
+
+
+def _by_torchvision(
+    jpeg: bytes | memoryview | npt.NDArray[np.uint8], *, width: int, height: int
+) -> npt.NDArray[np.uint8]:
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    try:
+        image = decode_jpeg(torch.frombuffer(bytearray(jpeg), dtype=torch.uint8), mode=ImageReadMode.RGB)
+    except RuntimeError as error:
+        raise ImageError(f"does not decode: {error}") from error
+    if tuple(image.shape) != (3, height, width):
+        raise ImageError(f"decodes to {image.shape[2]} × {image.shape[1]} pixels instead of {width} × {height}")
+    pixels: npt.NDArray[np.uint8] = image.permute(1, 2, 0).contiguous().numpy()
     return pixels
