@@ -27,8 +27,9 @@ from picstore.storage import dataset as storage_dataset
 from picstore.storage.location import read_at
 from picstore.train import batch as train_batch
 from picstore.train.batch import Part, Source
-from picstore.train.fetch import Blocks, Fetcher, Key, Want
+from picstore.train.fetch import Fetcher, Key, Want
 from picstore.train.geometry import Geometry
+from picstore.train.memory import Blocks
 from picstore.train.pipeline import AHEAD, LOOK_AHEAD, Limits, Pipeline, Request
 from picstore.train.plan import Epoch
 
@@ -220,7 +221,7 @@ def test_closing_the_fetcher_ends_a_wait() -> None:
 
 
 def test_a_block_is_taken_again_only_when_no_view_of_it_is_left() -> None:
-    blocks = Blocks()
+    blocks = Blocks(keep=9)
     first = blocks.take(100_000)
     first[:] = b"1" * 100_000
     part = np.frombuffer(first[10:20], dtype=np.uint8)

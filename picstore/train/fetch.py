@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
-
-import numpy as np
-import numpy.typing as npt
 
 from picstore.errors import Damage
 from picstore.storage.container import Container
@@ -19,8 +15,6 @@ from picstore.storage.container import Container
 Key: TypeAlias = tuple[int, int, int]  # source, epoch, container
 Loaded: TypeAlias = "Container | Damage"  # or why nothing of it can be read
 Load: TypeAlias = Callable[[int, int], Loaded]  # (source, container)
-
-_GRAIN = 1 << 16  # bytes; containers differ by a few images, so that most blocks fit most of them
 
 logger = logging.getLogger("picstore")
 
@@ -46,33 +40,6 @@ class _Held:
     size: int
     batches: int = 0  # that have asked for it and not released it
     lanes: set[int] = field(default_factory=set)  # that are still to read in it
-
-
-class Blocks:
-    """Memory for containers, taken again as soon as nothing refers to what was in it.
-
-    Left to malloc, the memory that several threads take and give back in turn grows to half as much again as what is
-    in use (93 MiB for 64), and fresh pages for each container make reading six times slower than its copy.
-    """
-
-    def __init__(self) -> None:
-        self._free: list[npt.NDArray[np.uint8]] = []
-        self._lock = threading.Lock()
-
-    def take(self, size: int) -> memoryview:
-        """Memory of ``size`` bytes, of any content."""
-        with self._lock:
-            fitting = [k for k, block in enumerate(self._free) if len(block) >= size]
-            if fitting:
-                block = self._free.pop(min(fitting, key=lambda k: len(self._free[k])))
-            else:
-                if self._free:
-                    self._free.pop()  # too small: it would only add to what is held
-                block = np.empty(-(-size // _GRAIN) * _GRAIN, dtype=np.uint8)
-        # All views of this array keep it alive; when the last one goes, so does the array, and the block is free.
-        lent = block[:size]
-        weakref.finalize(lent, self._free.append, block).atexit = False
-        return lent.data
 
 
 class Fetcher:

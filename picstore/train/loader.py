@@ -14,6 +14,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, Part, Source
 from picstore.train.damage import Losses, replace_lost
 from picstore.train.geometry import Transform
+from picstore.train.memory import Memory
 from picstore.train.pipeline import Filled, Limits, Pipeline, Request
 from picstore.train.plan import Epoch, Share, default_lanes, find_rank
 
@@ -89,6 +90,7 @@ class Loader:
         if budget is None:
             budget = default_budget([self.dataset], self._share.lanes // (world_size if shuffle else 1))
         self._limits = Limits(default_threads() if threads is None else threads, budget)
+        self._memory = Memory()
         self._losses = Losses(on_damage)
         self._epoch = 0
         self._batch = 0  # of the epoch, that the consumer gets next
@@ -117,6 +119,7 @@ class Loader:
             sources=[Source(self.dataset, self._seed)],
             transforms=self._transforms,
             limits=self._limits,
+            memory=self._memory,
         )
         try:
             for number, filled in enumerate(pipeline, first):

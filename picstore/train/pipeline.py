@@ -22,8 +22,9 @@ from typing import TypeAlias
 
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.train.batch import Draft, Part, Pixels, Source, make_draft, make_geometry
-from picstore.train.fetch import Blocks, Fetcher, Key, Loaded, Want
+from picstore.train.fetch import Fetcher, Key, Loaded, Want
 from picstore.train.geometry import Transform
+from picstore.train.memory import Memory
 
 AHEAD = 3  # batches that are filled or being filled before the consumer takes them
 LOOK_AHEAD = 32  # further batches whose containers are read in advance, if the budget allows
@@ -94,6 +95,7 @@ class Pipeline:
             consumer takes their batches.
         sources: the data sets that parts refer to.
         transforms: applied to every image.
+        memory: shared with earlier epochs, so that each does not begin with fresh pages.
     """
 
     def __init__(
@@ -103,11 +105,12 @@ class Pipeline:
         sources: Sequence[Source],
         transforms: Sequence[Transform],
         limits: Limits,
+        memory: Memory | None = None,
     ) -> None:
         self._requests = requests
         self._sources = sources
         self._transforms = transforms
-        self._blocks = Blocks()
+        self._memory = memory or Memory()
         self._fetcher = Fetcher(self._load, budget=limits.budget, threads=_READERS)
         self._workers = ThreadPoolExecutor(limits.threads, thread_name_prefix="picstore-work")
         self._ready: SimpleQueue[Filled | BaseException | None] = SimpleQueue()
@@ -141,7 +144,7 @@ class Pipeline:
         place = dataset.place(number)
         name = str(dataset.path / place.name)
         try:
-            return dataset.container(number, allocate=self._blocks.take)
+            return dataset.container(number, allocate=self._memory.containers.take)
         except Damage as error:
             return type(error)(error.what, name, error.offset)
         except NotADataset:
@@ -192,7 +195,7 @@ class Pipeline:
         loaded = {(source, number): future.result() for (source, _, number), future in asked.futures.items()}
         draft = make_draft(asked.request, loaded, sources=self._sources)
         geometry = make_geometry(draft, asked.request, sources=self._sources, transforms=self._transforms)
-        filled = Filled(draft, Pixels(geometry, self._transforms))
+        filled = Filled(draft, Pixels(geometry, self._transforms, self._memory.batches))
         chunks = [range(k, min(k + _CHUNK, len(draft))) for k in range(0, len(draft), _CHUNK)]
         release = _Countdown(len(chunks), lambda: self._release(draft, asked.wants))
         for chunk in chunks:
