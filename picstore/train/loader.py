@@ -18,7 +18,7 @@ from picstore.train.memory import Memory
 from picstore.train.pipeline import Filled, Limits, Pipeline, Request
 from picstore.train.plan import Epoch, Share, default_lanes, find_rank
 
-_LEAST_BUDGET = 128 << 20  # bytes
+_LEAST_BUDGET = 64 << 20  # bytes
 
 
 class Loader:
