@@ -46,7 +46,6 @@ class Converted:
 
     manifest: Manifest
     tally: ledger.Tally
-    rows_resumed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ def convert(
             provenance={**wanted, "outcome": total.outcome()},
         )
     job.end(destination)
-    return Converted(manifest, total, len(ready))
+    return Converted(manifest, total)
 
 
 def _already(root: Path, wanted: dict[str, Any]) -> Converted:
@@ -140,7 +139,7 @@ def _already(root: Path, wanted: dict[str, Any]) -> Converted:
     for line in ledger.read_lines(root / LEDGER):
         tally.add(line)
     job.end(root)
-    return Converted(manifest, tally, manifest.containers)
+    return Converted(manifest, tally)
 
 
 def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) -> None:

@@ -15,7 +15,7 @@ from picstore.errors import NotADataset, Unfinished, UsageError
 from picstore.storage.layout import ALIGNMENT, MAX_CONTAINER
 from picstore.storage.location import MANIFEST, PARTIAL, UNFINISHED, write_whole
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+KIB, MIB = 1 << 10, 1 << 20
 WISHED_ROWS = 256  # enough for every core of a large machine, and for a short tail, where the data allows it
 SMALLEST_FILE = 1 * MIB  # bytes; below, starting processes and syncing files would take a third of the time of convert
 

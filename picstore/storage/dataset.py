@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
@@ -96,16 +96,9 @@ class Dataset(Sequence[Record]):
 
         Damage that leaves records readable is listed in the result; raises Damage when nothing can be read.
         """
-        row, place = self.rows[number], self.place(number)
-        size = int(row["size"])
+        place, size = self.place(number), int(self.rows[number]["size"])
         buffer = read_at(self.path / place.name, place.offset, size, place=place.name, allocate=allocate)
-        return unpack(
-            buffer,
-            place=place,
-            fields=self.manifest.attachments,
-            records=int(row["records"]),
-            header_crc=int(row["header_crc"]),
-        )
+        return self._unpack(number, buffer)
 
     def entries(self, number: int) -> npt.NDArray[np.void]:
         """The index of the ``number``-th container, ``layout.ENTRY`` (records,), read without its payload."""
@@ -125,7 +118,7 @@ class Dataset(Sequence[Record]):
         return container
 
     def _read_index(self, number: int) -> Container:
-        row, place = self.rows[number], self.place(number)
+        place = self.place(number)
         path = self.path / place.name
         first = read_at(path, place.offset, SEALED, place=place.name)
         header, _ = read_header(first, place=place)
@@ -134,9 +127,15 @@ class Dataset(Sequence[Record]):
         def read(offset: int, length: int) -> memoryview:
             return read_at(path, place.offset + offset, length, place=place.name)
 
+        return self._unpack(number, buffer, read)
+
+    def _unpack(
+        self, number: int, buffer: memoryview, read: Callable[[int, int], memoryview] | None = None
+    ) -> Container:
+        row = self.rows[number]
         return unpack(
             buffer,
-            place=place,
+            place=self.place(number),
             fields=self.manifest.attachments,
             records=int(row["records"]),
             header_crc=int(row["header_crc"]),
