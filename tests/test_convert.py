@@ -181,6 +181,10 @@ def test_a_destination_that_is_in_use_is_never_overwritten(pictures_folder: Path
     assert "--resume" in one_line(picstore_command("convert", pictures_folder, out, code=1))
     error = one_line(picstore_command("convert", pictures_folder, out, "--resume", code=2))
     assert "was begun with" in error
+    for text in ("{", "[]"):
+        (out / "unfinished" / "job.json").write_text(text)
+        error = one_line(picstore_command("convert", pictures_folder, out, "--resume", code=3))
+        assert "remove the directory" in error
 
 
 def test_a_second_run_on_the_same_destination_is_refused_while_the_first_works(

@@ -271,3 +271,15 @@ def test_containers_begin_at_multiples_of_4096(make_dataset: MakeDataset) -> Non
     dataset = picstore.Dataset(make_dataset(50))
     assert (dataset.rows["offset"] % ALIGNMENT == 0).all()
     assert (dataset.rows["size"] % ALIGNMENT == 0).all()
+
+
+def test_entries_leave_out_what_is_damaged(make_dataset: Callable[..., Path]) -> None:
+    path = make_dataset(20)
+    dataset = picstore.Dataset(path)
+    place, entries = dataset.place(0), dataset.entries(0)
+    file = path / place.name
+    data = bytearray(file.read_bytes())
+    data[place.offset + 64 + 64] ^= 4  # the id of the second record
+    file.write_bytes(data)
+    left = picstore.Dataset(path).entries(0)
+    assert left["id"].tolist() == [entries["id"][0], *entries["id"][2:]]

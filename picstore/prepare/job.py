@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from picstore.errors import NotADataset, Unfinished, UsageError
+from picstore.errors import Damage, NotADataset, Unfinished, UsageError
 from picstore.storage.layout import ALIGNMENT, MAX_CONTAINER
 from picstore.storage.location import MANIFEST, PARTIAL, UNFINISHED, write_whole
 
@@ -71,6 +71,7 @@ def begin(root: Path, job: dict[str, Any], *, resume: bool) -> dict[str, Any]:
     Raises:
         UsageError: the directory is finished, foreign, or was begun with other settings.
         Unfinished: it was begun before, and ``resume`` is not given.
+        Damage: what it was begun with cannot be read.
     """
     path = root / UNFINISHED / "job.json"
     if (root / MANIFEST).exists():
@@ -78,7 +79,7 @@ def begin(root: Path, job: dict[str, Any], *, resume: bool) -> dict[str, Any]:
     if path.exists():
         if not resume:
             raise Unfinished(f"{root} is an unfinished {job['verb']}; continue it with --resume, or remove it")
-        return _same_job(root, json.loads(path.read_bytes()), job)
+        return _same_job(root, _read_job(path), job)
     if root.exists() and (not root.is_dir() or any(p.name != UNFINISHED for p in root.iterdir())):
         raise NotADataset(f"{root} exists and is not a picstore data set; choose an empty destination")
     return job
@@ -88,6 +89,16 @@ def remember(root: Path, job: dict[str, Any]) -> None:
     """Write the job down; from now on the directory is an unfinished data set."""
     (root / UNFINISHED).mkdir(parents=True, exist_ok=True)
     write_whole(root / UNFINISHED / "job.json", json.dumps(job, indent=1).encode())
+
+
+def _read_job(path: Path) -> dict[str, Any]:
+    try:
+        job = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise Damage("not a job that picstore wrote; remove the directory and begin anew", str(path)) from error
+    if not isinstance(job, dict):
+        raise Damage("not a job that picstore wrote; remove the directory and begin anew", str(path))
+    return job
 
 
 def _same_job(root: Path, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -101,8 +101,9 @@ class Dataset(Sequence[Record]):
         return self._unpack(number, buffer)
 
     def entries(self, number: int) -> npt.NDArray[np.void]:
-        """The index of the ``number``-th container, ``layout.ENTRY`` (records,), read without its payload."""
-        return self._index_of(number).index
+        """Entries of the ``number``-th container, ``layout.ENTRY``, read without its payload; damaged ones left out."""
+        container = self._index_of(number)
+        return container.index[container.good]
 
     def _index_of(self, number: int) -> Container:
         """A container of which only the part before the payload was read; a few are kept."""
