@@ -1,0 +1,27 @@
+"""Numbers by which a ``Program`` tells the kernels of colour what to do, and what a step's eight values are.
+
+Runs of steps up to ``LAST_POINTWISE`` are one pass over an image. What stands before ``NORMALIZE`` works on grey levels
+0 … 255.
+"""
+
+from __future__ import annotations
+
+NOTHING = 0
+SCALE = 1  # factor, of brightness
+CONTRAST = 2  # factor
+SATURATION = 3  # factor; 0 makes grey
+HUE = 4  # turns, −0.5 to 0.5
+SOLARIZE = 5  # least grey level that is inverted
+POSTERIZE = 6  # 256 / number of levels
+LAST_POINTWISE = 6
+
+NOISE = 15  # mean and deviation in grey levels, 1 to clip or 0 to wrap; has a key
+BLUR = 16  # taps on either side of the middle one, across and down, deviation in pixels
+ERASE = 17  # left, top, right, bottom in pixels, red, green, blue
+ERASE_RANDOM = 18  # left, top, right, bottom; has a key
+NORMALIZE = 19  # means and deviations of red, green, blue in 0 … 1
+
+VALUES = 8  # for each step
+
+# Kinds of output.
+BYTES, SINGLE, HALF, BRAIN = 0, 1, 2, 3  # uint8, float32, float16, bfloat16
