@@ -1,5 +1,8 @@
 """Microseconds an image: RandomResizedCrop boxes of photographs to 224 × 224, one thread, several libraries in turn.
 
+Below them rotations by up to 30 degrees: of the crops, already resized, by picstore and torchvision; and crop, resize
+and rotation together, which is one rendering here and two steps there.
+
     python scripts/bench_resample.py FOLDER [--images 100] [--size 224] [--rounds 9]
 
 The images are decoded before; each is resampled twice and the second run counts, because in a loader an image comes
@@ -21,9 +24,14 @@ import simplejpeg
 import torch
 from PIL import Image
 from torch.nn.functional import interpolate
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional
 
-from picstore.train.geometry import Draws, Geometry, RandomResizedCrop
+from picstore.train.crops import RandomResizedCrop
+from picstore.train.geometry import Draws, Geometry, compose
+from picstore.train.render import render
 from picstore.train.resample import resample
+from picstore.train.rotations import RandomRotation
 
 Job = Callable[[int], object]
 
@@ -72,6 +80,39 @@ def jobs(images: list[np.ndarray], size: int) -> dict[str, Job]:
     return table
 
 
+def rotations(images: list[np.ndarray], size: int) -> dict[str, Job]:
+    """One function a library: rotate crop i; crop, resize and rotate image i."""
+    n = len(images)
+    heights, widths = zip(*(image.shape[:2] for image in images), strict=True)
+    sources = Geometry.of_images(widths, heights)
+    both = compose([RandomResizedCrop(size), RandomRotation(30)], sources, Draws(0, 0, np.arange(n)))
+    draws = Draws(0, 0, np.arange(n))
+    boxes = RandomResizedCrop(size)(sources, draws).clip.tolist()
+    alone = RandomRotation(30)(Geometry.of_images([size] * n, [size] * n), draws)
+    angles = np.degrees(np.arctan2(-alone.matrix[:, 0, 1], alone.matrix[:, 0, 0])).tolist()
+    tensors = [torch.from_numpy(image).permute(2, 0, 1) for image in images]
+    crops = [
+        functional.resized_crop(tensor, top, left, bottom - top, right - left, [size, size])
+        for tensor, (left, top, right, bottom) in zip(tensors, boxes, strict=True)
+    ]
+    arrays = [np.ascontiguousarray(crop.permute(1, 2, 0).numpy()) for crop in crops]
+    out = np.empty((3, size, size), dtype=np.uint8)
+
+    def resized_crop(i: int) -> torch.Tensor:
+        left, top, right, bottom = boxes[i]
+        return functional.resized_crop(tensors[i], top, left, bottom - top, right - left, [size, size])
+
+    def turned(crop: torch.Tensor, i: int) -> torch.Tensor:
+        return functional.rotate(crop, angles[i], InterpolationMode.BILINEAR, fill=[0.0])
+
+    return {
+        "picstore, rotation": lambda i: render(arrays[i], alone, i, origin=(0, 0), factor=1, out=out),
+        "torchvision, rotation": lambda i: turned(crops[i], i),
+        "picstore, crop and rotation": lambda i: render(images[i], both, i, origin=(0, 0), factor=1, out=out),
+        "torchvision, crop and rotation": lambda i: turned(resized_crop(i), i),
+    }
+
+
 def microseconds(job: Job, count: int) -> float:
     """Mean time of the second of two runs on each image."""
     total = 0.0
@@ -96,7 +137,7 @@ def main() -> None:
     paths = paths[:: max(1, len(paths) // options.images)][: options.images]
     images = [simplejpeg.decode_jpeg(path.read_bytes()) for path in paths]
     torch.set_num_threads(1)
-    table = jobs(images, options.size)
+    table = jobs(images, options.size) | rotations(images, options.size)
     times: dict[str, list[float]] = {name: [] for name in table}
     for _ in range(options.rounds):  # in turn, so that a disturbance meets all
         for name, job in table.items():
@@ -105,7 +146,7 @@ def main() -> None:
     print(f"{len(images)} images, mean {np.mean([i.size / 3 for i in images]):,.0f} pixels, to {options.size}")
     for name, figures in times.items():
         median = statistics.median(figures)
-        print(f"{name:26} {median:7.1f} us   {median / first:5.2f}   (least {min(figures):.1f})")
+        print(f"{name:30} {median:7.1f} us   {median / first:5.2f}   (least {min(figures):.1f})")
 
 
 if __name__ == "__main__":

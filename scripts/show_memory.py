@@ -115,7 +115,7 @@ def shuffle(folder: Path) -> tuple[int, int]:
 
 def load(folder: Path) -> tuple[int, int]:
     """An epoch of ten times the budget."""
-    from picstore.train.geometry import Resize
+    from picstore.train.crops import Resize
     from picstore.train.loader import Loader
 
     def epoch(path: Path) -> None:

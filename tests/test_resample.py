@@ -16,15 +16,9 @@ from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 
 from picstore.errors import UsageError
-from picstore.train.geometry import (
-    CenterCrop,
-    Draws,
-    Geometry,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-    compose,
-)
+from picstore.train.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from picstore.train.geometry import Draws, Geometry, compose
+from picstore.train.render import render
 from picstore.train.resample import resample
 
 sides = st.integers(1, 40)
@@ -49,7 +43,7 @@ def run(image: np.ndarray, transforms: list, *, seed: int = 0) -> tuple[np.ndarr
     geometry = compose(transforms, Geometry.of_images([image.shape[1]], [image.shape[0]]), Draws(seed, 0, [0]))
     width, height = geometry.size[0]
     out = np.full((3, height, width), 99, dtype=np.uint8)
-    resample(image, geometry.box[0], geometry.clip[0], geometry.flip[0], geometry.antialias, out)
+    render(image, geometry, 0, origin=(0, 0), factor=1, out=out)
     return out, geometry
 
 
@@ -88,7 +82,7 @@ def test_photographs_are_torchvisions_within_one_level(photographs):
         out, geometry = run(image, [RandomResizedCrop(224), RandomHorizontalFlip()], seed=seed)
         left, top, width, height = geometry.box[0].astype(int)
         expected = functional.resized_crop(tensor(image), top, left, height, width, [224, 224])
-        if geometry.flip[0]:
+        if geometry.flip[0, 0]:
             expected = functional.horizontal_flip(expected)
         apart = difference(out, expected)
         assert apart.max() <= 1
@@ -235,6 +229,9 @@ def test_threads_get_the_results_of_one_thread():
         {"box": (float("inf"), 0, 5, 5)},
         {"clip": (0, 0, 5)},
         {"clip": (0, 0, 1 << 40, 5)},
+        {"fill": (0, 0)},
+        {"fill": (0, 0, 256)},
+        {"fill": (-1, 0, 0)},
         {"out": np.zeros((4, 4, 3), np.uint8)},
         {"out": np.zeros((3, 4, 4), np.float32)},
         {"out": np.zeros((3, 0, 4), np.uint8)},
@@ -249,6 +246,7 @@ def test_arguments_that_cannot_be_right_are_refused(wrong):
         "antialias": True,
         "out": np.zeros((3, 4, 4), np.uint8),
     }
+    resample(**right, fill=(0, 255, 3))
     with pytest.raises(UsageError):
         resample(**(right | wrong))
 

@@ -1,4 +1,4 @@
-"""One decoded image, resampled once into its place in the batch: crop, resize, flip and padding in one numba kernel.
+"""One decoded image, resampled once into its place in the batch: crop, resize, flips and padding in one numba kernel.
 
 The filter is that of torchvision with ``antialias=True``: a triangle of half-width 1, widened by the scale where the
 box is larger than the output, over the pixels of ``clip`` only, the weights normalised to one. ``antialias=False``
@@ -31,6 +31,7 @@ _ONE = 1 << 14  # the sum of an output pixel's weights
 _HALF_ROW = np.int32(1 << 6)  # half of the last place that the vertical pass drops: 14 bits of weight become 7
 _HALF_PIXEL = np.int32(1 << 20)  # half a grey level after both passes: 7 + 14 bits
 _FARTHEST = 1 << 24  # pixels; bounds every loop, and keeps coordinates far from what an integer holds
+_BLACK = (0, 0, 0)
 
 
 def resample(
@@ -40,6 +41,9 @@ def resample(
     flip: bool,
     antialias: bool,
     out: npt.NDArray[np.uint8],
+    *,
+    upside_down: bool = False,
+    fill: npt.ArrayLike = _BLACK,
 ) -> None:
     """Resample a box of an image into ``out``; releases the GIL.
 
@@ -48,10 +52,12 @@ def resample(
         box: left, top, width, height of the region that becomes ``out``, in source pixels; may be fractional, and
             may lie outside of the image.
         clip: left, top, right, bottom in whole source pixels. The filter sees nothing outside of it, and an output
-            pixel whose centre lies outside is zero; pixels inside the clip but outside the image count as zeros.
+            pixel whose centre lies outside is ``fill``; pixels inside the clip but outside the image count as ``fill``.
         flip: mirror the output left to right.
         antialias: widen the filter on minification.
         out: uint8 (3, H, W), overwritten; any strides (the contiguous case is compiled apart).
+        upside_down: mirror the output top to bottom.
+        fill: red, green, blue, 0 to 255.
 
     Raises:
         UsageError: an array has another shape, type or layout or is empty, the box is empty, or the box or the clip
@@ -65,20 +71,30 @@ def resample(
         raise UsageError(f"source has the shape {source.shape} and out {out.shape}; give images that are not empty")
     region = np.ascontiguousarray(box, dtype=np.float64)
     visible = np.ascontiguousarray(clip, dtype=np.int64)
-    if region.shape != (4,) or visible.shape != (4,):
-        raise UsageError(f"box has the shape {region.shape} and clip {visible.shape}; give four numbers each")
-    if not _resample(source, region, visible, bool(flip), bool(antialias), out):
-        raise UsageError(f"box {region} or clip {visible} is empty, or not within {_FARTHEST} pixels of the image")
+    colour = np.array(fill, dtype=np.int32)
+    if region.shape != (4,) or visible.shape != (4,) or colour.shape != (3,):
+        raise UsageError(
+            f"box, clip and fill have the shapes {region.shape}, {visible.shape} and {colour.shape}; "
+            "give four, four and three numbers"
+        )
+    if not _resample(source, region, visible, bool(flip), bool(upside_down), bool(antialias), colour, out):
+        raise UsageError(
+            f"box {region} or clip {visible} is empty, or not within {_FARTHEST} pixels of the image, "
+            f"or fill {colour} not within 0 to 255"
+        )
 
 
 @kernel
 def _weights(start, size, low, high, extent, antialias, length):  # type: ignore[no-untyped-def]
-    """One axis: for each output pixel its first source pixel, number of source pixels, and their weights."""
+    """One axis: for each output pixel its first source pixel, number of source pixels, their weights, and what these
+    lack of _ONE: the weight of what lies outside of the image, or all where the centre lies outside of the clip.
+    """
     scale = size / length
     support = max(scale, 1.0) if antialias else 1.0
     taps = min(2 * math.ceil(support) + 1, max(min(high, extent) - max(low, 0), 1))
     first = np.zeros(length, np.int64)
     count = np.zeros(length, np.int64)
+    missing = np.full(length, _ONE, np.int32)
     weights = np.zeros((length, (taps + 2) // 3 * 3), np.int16)  # the vertical pass takes three at once
     for i in range(length):
         centre = start + (i + 0.5) * scale
@@ -100,8 +116,9 @@ def _weights(start, size, low, high, extent, antialias, length):  # type: ignore
             now = int(running / total * _ONE + 0.5)
             if 0 <= j < extent:
                 weights[i, j - first[i]] = now - before
+                missing[i] -= now - before
             before = now
-    return first, count, weights
+    return first, count, weights, missing
 
 
 @kernel
@@ -152,6 +169,15 @@ def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no
 
 
 @kernel
+def _shade(line, fill, missing):  # type: ignore[no-untyped-def]
+    """Add the weight that is missing in a row of the vertical pass, in the colour of ``fill``."""
+    for c in range(3):
+        shade = _i16((fill[c] * missing + _HALF_ROW) >> _i32(7))
+        for i in range(c, line.size, 3):
+            line[i] += shade
+
+
+@kernel
 def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
     """(8 rows, samples) to (samples, 8 rows), then into the lanes of ``group`` of each column."""
     a, b, c, d, e, f, g, h = lines[0], lines[1], lines[2], lines[3], lines[4], lines[5], lines[6], lines[7]
@@ -173,12 +199,16 @@ def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _horizontal(columns, first, weights, taps, flip, total, lanes):  # type: ignore[no-untyped-def]
+def _horizontal(columns, axis, taps, flip, fill, total, lanes):  # type: ignore[no-untyped-def]
     """All lanes of each output column, as bytes, from those of its source columns."""
+    first, weights, missing = axis
     for x in range(first.size):
         begin = first[x]
         for j in range(_LANES):
             total[j] = _HALF_PIXEL
+        if missing[x]:
+            for j in range(_LANES):
+                total[j] += (fill[j // _GROUP % 3] << _i32(7)) * missing[x]
         for k in range(taps):
             w = _i32(weights[x, k])
             for j in range(_LANES):
@@ -205,11 +235,11 @@ def _deal(lanes, word, out, top, bottom):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _copy(source, left, top, flip, out):  # type: ignore[no-untyped-def]
+def _copy(source, left, top, flip, upside_down, out):  # type: ignore[no-untyped-def]
     """A box of whole pixels at its own size."""
-    width = out.shape[2]
-    for y in range(out.shape[1]):
-        pixels = source[top + y, left : left + width]
+    height, width = out.shape[1:]
+    for y in range(height):
+        pixels = source[top + (height - 1 - y if upside_down else y), left : left + width]
         for c in range(3):
             row = out[c, y]
             if flip:
@@ -221,8 +251,11 @@ def _copy(source, left, top, flip, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _is_sane(box, clip):  # type: ignore[no-untyped-def]
-    """Whether the box is not empty and nothing is out of reach; a NaN fails every comparison."""
+def _is_sane(box, clip, fill):  # type: ignore[no-untyped-def]
+    """Whether the box is not empty, nothing is out of reach and fill is bytes; a NaN fails every comparison."""
+    for c in range(3):
+        if not 0 <= fill[c] <= 255:
+            return False
     for k in range(4):
         if not (-_FARTHEST <= box[k] <= _FARTHEST and -_FARTHEST <= clip[k] <= _FARTHEST):
             return False
@@ -245,19 +278,24 @@ def _is_copy(source, box, clip, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _resample(source, box, clip, flip, antialias, out):  # type: ignore[no-untyped-def]
+def _resample(source, box, clip, flip, upside_down, antialias, fill, out):  # type: ignore[no-untyped-def]
     """Whether the box and the clip are sane; if so, ``out`` is filled."""
-    if not _is_sane(box, clip):
+    if not _is_sane(box, clip, fill):
         return False
     if _is_copy(source, box, clip, out):
-        _copy(source, int(box[0]), int(box[1]), flip, out)
+        _copy(source, int(box[0]), int(box[1]), flip, upside_down, out)
         return True
     height, width = out.shape[1:]
-    x_first, x_count, x_weights = _weights(box[0], box[2], clip[0], clip[2], source.shape[1], antialias, width)
-    y_first, y_count, y_weights = _weights(box[1], box[3], clip[1], clip[3], source.shape[0], antialias, height)
+    x_first, x_count, x_weights, x_missing = _weights(
+        box[0], box[2], clip[0], clip[2], source.shape[1], antialias, width
+    )
+    y_first, y_count, y_weights, y_missing = _weights(
+        box[1], box[3], clip[1], clip[3], source.shape[0], antialias, height
+    )
     low, high, taps = _used(x_first, x_count)
     if high == 0:
-        out[:] = 0
+        for c in range(3):
+            out[c] = _u8(fill[c])
         return True
     rows = source.reshape(source.shape[0], 3 * source.shape[1])
     samples = 3 * (high - low)
@@ -271,9 +309,13 @@ def _resample(source, box, clip, flip, antialias, out):  # type: ignore[no-untyp
     for top in range(0, height, _BLOCK):
         bottom = min(top + _BLOCK, height)
         for y in range(top, bottom):
-            _vertical(rows, 3 * low, y_first[y], y_count[y], y_weights[y], lines[y % _GROUP], sums)
+            line = lines[y % _GROUP]
+            row = height - 1 - y if upside_down else y
+            _vertical(rows, 3 * low, y_first[row], y_count[row], y_weights[row], line, sums)
+            if y_missing[row]:
+                _shade(line, fill, y_missing[row])
             if y % _GROUP == _GROUP - 1 or y == bottom - 1:
                 _interleave(lines, mixed, columns, (y - top) // _GROUP)
-        _horizontal(columns, x_first, x_weights, taps, flip, total, lanes)
+        _horizontal(columns, (x_first, x_weights, x_missing), taps, flip, fill, total, lanes)
         _deal(lanes, word, out, top, bottom)
     return True
