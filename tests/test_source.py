@@ -32,7 +32,7 @@ def test_sub_folders_are_classes_in_sorted_order_and_deeper_folders_belong_to_th
     assert listing.kind == "folder"
     assert listing.classes == ["ant", "empty", "zebra"]
     assert names(listing) == [("ant/a.jpg", 0), ("ant/b/2.jpg", 0), ("zebra/1.png", 2)]
-    assert listing.ignored == 1
+    assert listing.remarks == [f"1 file directly in {tmp_path}, in no class folder: left out"]
 
 
 def test_a_folder_without_sub_folders_is_one_class_with_label_0(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_source_that_is_missing_or_empty_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_input_larger_than_the_limit_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("picstore.prepare.source.MAX_INPUT", 10)
+    monkeypatch.setattr("picstore.prepare.inputs.MAX_INPUT", 10)
     with pytest.raises(ImageError, match="larger than"):
         read_input(Input("a", 0, str(put(tmp_path / "a", bytes(11)))))
     assert read_input(Input("b", 0, str(put(tmp_path / "b", bytes(10))))) == bytes(10)

@@ -36,13 +36,15 @@ def colour(text: str) -> tuple[int, int, int]:
 @click.option(
     "--source",
     "kind",
-    type=click.Choice(["auto", "folder", "list", "imagenet"]),
+    type=click.Choice(["auto", "folder", "list", "imagenet", "coco"]),
     default="auto",
     show_default=True,
-    help="What SRC is: a folder with a sub-folder a class; a file of lines `path label`; a folder of one tar a synset.",
+    help="What SRC is: a folder with a sub-folder a class; a file of lines `path label`; a folder of one tar a synset; "
+    "a folder of images that --annotations is about.",
 )
 @click.option("--root", type=options.PATH, help="Where the paths of a list begin.  [default: where the list lies]")
 @click.option("--synsets", type=options.PATH, help="File that names the synsets in the order of labels, for imagenet.")
+@click.option("--annotations", type=options.PATH, help="COCO's JSON of objects or keypoints, for coco.")
 @click.option("--resize", metavar="SIZE", help="shorter:256, longer:512 or 256x256.  [default: sizes stay]")
 @click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True, help="Of the JPEGs.")
 @click.option(
@@ -95,10 +97,9 @@ def command(
     started = time.monotonic()
     encode = _encode_settings(settings)
     shape = Shape(**{name: settings[name] for name in ("streams", "file_size", "container_size", "seed")})
-    listing = open_source(source, kind=settings["kind"], root=settings["root"], synsets=settings["synsets"])
-    if listing.ignored:
-        files = "1 file" if listing.ignored == 1 else f"{listing.ignored:,} files"
-        click.echo(f"{files} directly in {source}, in no class folder: left out", err=True)
+    listing = open_source(source, **{name: settings[name] for name in ("kind", "root", "synsets", "annotations")})
+    for remark in listing.remarks:
+        click.echo(remark, err=True)
     with Bar("convert") as bar:
         converted = convert(
             listing,

@@ -6,6 +6,7 @@ and of the job, so any number of workers writes the same bytes, and a row that d
 
 from __future__ import annotations
 
+import json
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -16,11 +17,12 @@ from typing import Any, Protocol
 from picstore import __version__
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare import engine, job, ledger
+from picstore.prepare.inputs import Input, Listing, read_input
 from picstore.prepare.mozjpeg import require_mozjpeg
 from picstore.prepare.pack import RowWriter, make_record
+from picstore.prepare.placement import move_targets
 from picstore.prepare.settings import EncodeSettings
-from picstore.prepare.source import Input, Listing, read_input
-from picstore.prepare.training_jpeg import make_training_jpeg
+from picstore.prepare.training_jpeg import TrainingJpeg, make_training_jpeg
 from picstore.storage.file import FileSummary, read_summary
 from picstore.storage.location import LEDGER, MANIFEST, UNFINISHED, file_name
 from picstore.storage.manifest import Manifest, finish, read_manifest
@@ -50,7 +52,12 @@ class Converted:
 
 @dataclass(frozen=True, slots=True)
 class RowTask:
-    """All that one row needs. ``blamed`` holds inputs at which its process died before, with the reason."""
+    """All that one row needs.
+
+    Attributes:
+        attachments: names of those that records may have.
+        blamed: inputs at which its process died before, with the reason.
+    """
 
     root: Path
     row: int
@@ -58,6 +65,7 @@ class RowTask:
     inputs: Sequence[Input]
     encode: EncodeSettings
     shape: job.Shape
+    attachments: tuple[str, ...] = ()
     blamed: dict[int, str] = field(default_factory=dict)
 
 
@@ -106,7 +114,7 @@ def convert(
         job.sweep(destination)
         ready = [row for row in range(rows) if ledger.fragment_path(destination, row).exists()]
         tasks = deque(
-            RowTask(destination, row, ids.start, inputs[ids.start : ids.stop], encode, shape)
+            RowTask(destination, row, ids.start, inputs[ids.start : ids.stop], encode, shape, listing.attachments)
             for row in sorted(set(range(rows)) - set(ready))
             for ids in [job.row_slice(len(inputs), rows, row)]
         )
@@ -121,6 +129,7 @@ def convert(
             streams=shape.streams,
             container_size=shape.container_size,
             classes=tuple(listing.classes),
+            attachments=listing.attachments,
             encode=wanted.pop("encode"),
             provenance={**wanted, "outcome": total.outcome()},
         )
@@ -184,6 +193,7 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
             streams=task.shape.streams,
             container_size=task.shape.container_size,
             seed=task.shape.seed,
+            fields=task.attachments,
         ) as writer:
             for id_, source in enumerate(task.inputs, start=task.first_id):
                 os.pwrite(descriptor, id_.to_bytes(8, "little"), 0)
@@ -202,10 +212,31 @@ def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter) -> l
     try:
         data = read_input(source)
         made = make_training_jpeg(data, settings=task.encode, name=source.name)
-        writer.add(make_record(made.jpeg, id=id_, label=source.label, extra={"path": source.name}))
-    except ImageError as error:
+        attachments = _read_attachments(source)
+        extra = _extra(source, made)
+        writer.add(make_record(made.jpeg, id=id_, label=source.label, extra=extra, attachments=attachments))
+    except (ImageError, UsageError) as error:  # the latter for an extra that is too large
         return ledger.Line(source.name, id_, ledger.FAILED, str(error))
     return ledger.Line(source.name, id_, made.status, made.reason, len(data), len(made.jpeg))
+
+
+def _extra(source: Input, made: TrainingJpeg) -> Any:
+    """What a record says of its input: where it came from, and its targets in pixels of the stored image."""
+    extra = {"path": source.name}
+    if source.extra:
+        extra |= json.loads(source.extra)
+    return move_targets(extra, made.placement, annotated=source.annotated)
+
+
+def _read_attachments(source: Input) -> dict[str, bytes]:
+    return {name: _read_attachment(name, attached) for name, attached in source.attachments}
+
+
+def _read_attachment(name: str, attached: Input) -> bytes:
+    try:
+        return read_input(attached)
+    except ImageError as error:
+        raise ImageError(f"{name} {attached.name} {error}") from error
 
 
 def _mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int) -> float:
@@ -222,16 +253,17 @@ def _mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int) -
 
 
 def measure(chunk: Sequence[tuple[Input, EncodeSettings]], report: engine.Report) -> list[int]:
-    """Bytes of the training JPEGs that some inputs become, those that fail left out."""
+    """Bytes of the training JPEGs and attachments that some inputs become, those that fail left out."""
     sizes = []
     for source, encode in chunk:
         try:
             made = make_training_jpeg(read_input(source), settings=encode, name=source.name)
+            attachments = _read_attachments(source)
         except ImageError:
             continue
         finally:
             report(0)
-        sizes.append(len(made.jpeg))
+        sizes.append(len(made.jpeg) + sum(map(len, attachments.values())))
     return sizes
 
 

@@ -93,7 +93,7 @@ class RowWriter:
             self._deal = draw.permutation(draw.key(draw.DEAL, self._seed, self._row, group), len(self._writers))
         self._writers[self._deal[turn]].add(record)
         self._added += 1
-        self.bytes += len(record.jpeg)
+        self.bytes += len(record.jpeg) + len(record.extra_json) + sum(map(len, record.attachments.values()))
 
     def close(self) -> list[FileSummary]:
         """Finish every file that got a record; the others leave nothing behind."""

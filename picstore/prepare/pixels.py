@@ -17,6 +17,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from picstore.errors import ImageError
 from picstore.prepare import magick
 from picstore.prepare.colour import to_rgb_or_grey
+from picstore.prepare.placement import Placement
 from picstore.prepare.settings import MAX_SIDE, EncodeSettings
 
 __all__ = ["Decoded", "decode", "finish", "foreign_errors", "open_image", "to_rgb_or_grey"]
@@ -45,10 +46,12 @@ class Decoded:
     Attributes:
         image: mode "L" or "RGB", upright, of the size that the settings ask for.
         origin: what it was, in a few words: the reason why it is encoded anew.
+        placement: where the points of the file's image lie in this one.
     """
 
     image: Image.Image
     origin: str
+    placement: Placement
 
 
 def open_image(data: bytes, *, settings: EncodeSettings, name: str = "") -> Image.Image:
@@ -100,18 +103,20 @@ def finish(
         resize = settings.resize
         if size is not None and resize is not None:
             _decode_smaller(image, resize.target(*size))
+        turned = _orientation(image) if image.format == "TIFF" else 1
         image.load()
         check_size(*image.size, max_pixels=settings.max_pixels)  # an icon's header and its PNG may disagree
-        turn = _UPRIGHT.get(_orientation(image))  # asked after load(), which turns a TIFF and says so
+        orientation = _orientation(image)  # asked after load(), which turns a TIFF and says so
         image = to_rgb_or_grey(image, background=settings.background)
-        if turn is not None:
-            image = image.transpose(turn)
-        target = image.size if resize is None else resize.target(*(size or image.size))
+        if orientation in _UPRIGHT:
+            image = image.transpose(_UPRIGHT[orientation])
+        upright = size or image.size
+        target = upright if resize is None else resize.target(*upright)
         if not (1 <= target[0] <= MAX_SIDE and 1 <= target[1] <= MAX_SIDE):
             raise ImageError(f"{target[0]} × {target[1]} pixels; a JPEG has 1 to {MAX_SIDE:,} a side: use --resize")
         if image.size != target:
             image = image.resize(target, Image.Resampling.LANCZOS)
-        return Decoded(image, origin)
+        return Decoded(image, origin, Placement(max(orientation, turned), upright, target))
 
 
 def check_size(width: int, height: int, *, max_pixels: int) -> None:
@@ -196,7 +201,7 @@ def _is_camera_raw(image: Image.Image, data: bytes) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation; 1 where there is none or it cannot be read.
+    """The EXIF orientation, 1 … 8; 1 where there is none or it cannot be read.
 
     XMP may state one too. It is not looked at, as most decoders do not; and a JPEG that is kept losslessly must not
     differ from one that is encoded anew.
@@ -210,7 +215,7 @@ def _orientation(image: Image.Image) -> int:
         return 1
     finally:
         image.info = info
-    return value if isinstance(value, int) else 1
+    return value if isinstance(value, int) and value in _UPRIGHT else 1
 
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:

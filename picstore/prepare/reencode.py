@@ -34,13 +34,19 @@ def reencode(
     Raises:
         ImageError: the source is no image, is damaged, too large, or of a kind that cannot be read.
     """
-    if isinstance(source, np.ndarray):
-        decoded = finish(_from_array(source), origin="array", settings=settings)
-    elif isinstance(source, Image.Image):
-        decoded = finish(source, origin="PIL image", settings=settings)
-    else:
-        decoded = decode(source, settings=settings, name=name)
+    decoded = decode_any(source, settings=settings, name=name)
     return encode(decoded, settings=settings), decoded.origin
+
+
+def decode_any(
+    source: bytes | Image.Image | npt.NDArray[np.uint8], *, settings: EncodeSettings, name: str = ""
+) -> Decoded:
+    """The first half of :func:`reencode`: upright pixels, in grey or RGB, of the size asked for."""
+    if isinstance(source, np.ndarray):
+        return finish(_from_array(source), origin="array", settings=settings)
+    if isinstance(source, Image.Image):
+        return finish(source, origin="PIL image", settings=settings)
+    return decode(source, settings=settings, name=name)
 
 
 def encode(decoded: Decoded, *, settings: EncodeSettings) -> bytes:

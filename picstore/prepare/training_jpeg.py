@@ -12,7 +12,8 @@ from picstore.errors import ImageError, NotTranscodable
 from picstore.jpeg import markers
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.ledger import LOSSLESS, REENCODED
-from picstore.prepare.reencode import reencode
+from picstore.prepare.placement import Placement
+from picstore.prepare.reencode import decode_any, encode
 from picstore.prepare.settings import MAX_SIDE, EncodeSettings
 
 _START = b"\xff\xd8\xff"  # SOI, and the first byte of another marker
@@ -21,9 +22,15 @@ _END = b"\xff\xd9"  # EOI; entropy-coded data cannot hold it (T.81, B.1.1.5)
 
 @dataclass(frozen=True, slots=True)
 class TrainingJpeg:
-    """A training JPEG and how it came about: ``status`` is ``"lossless"``, or ``"reencoded"`` for ``reason``."""
+    """A training JPEG and how it came about.
+
+    Attributes:
+        status: ``"lossless"``, or ``"reencoded"`` for ``reason``.
+        placement: where the points of the source's image lie in it.
+    """
 
     jpeg: bytes
+    placement: Placement
     status: str
     reason: str = ""
 
@@ -44,18 +51,20 @@ def make_training_jpeg(
     why = ""
     if isinstance(source, bytes) and source.startswith(_START) and not settings.reencode:
         try:
-            if _may_stay(source, settings):
-                return TrainingJpeg(add_restart_markers(source), LOSSLESS)
+            size = _size_in_header(source)
+            if _may_stay(size, settings):
+                return TrainingJpeg(add_restart_markers(source), Placement(1, size, size), LOSSLESS)
         except NotTranscodable as error:
             why = str(error)
-    jpeg, origin = reencode(source, settings=settings, name=name)
-    if settings.reencode and origin == "JPEG":
+    decoded = decode_any(source, settings=settings, name=name)
+    jpeg = encode(decoded, settings=settings)
+    if settings.reencode and decoded.origin == "JPEG":
         why = "--reencode"
-    return TrainingJpeg(jpeg, REENCODED, why or origin)
+    return TrainingJpeg(jpeg, decoded.placement, REENCODED, why or decoded.origin)
 
 
-def _may_stay(jpeg: bytes, settings: EncodeSettings) -> bool:
-    """Whether a JPEG may stay as large as it is. If not, decoding it is what resizes or refuses it.
+def _size_in_header(jpeg: bytes) -> tuple[int, int]:
+    """Width and height of a JPEG in pixels.
 
     Raises:
         NotTranscodable: its headers cannot be read, or its end is missing, which Pillow calls truncated.
@@ -66,6 +75,10 @@ def _may_stay(jpeg: bytes, settings: EncodeSettings) -> bool:
         raise NotTranscodable(f"damaged JPEG: {error}") from error
     if jpeg.rfind(_END, header.length) < 0:
         raise NotTranscodable("damaged JPEG: its end is missing")
-    size = header.width, header.height
-    allowed = max(size) <= MAX_SIDE and header.width * header.height <= settings.max_pixels
+    return header.width, header.height
+
+
+def _may_stay(size: tuple[int, int], settings: EncodeSettings) -> bool:
+    """Whether a JPEG may stay as large as it is. If not, decoding it is what resizes or refuses it."""
+    allowed = max(size) <= MAX_SIDE and size[0] * size[1] <= settings.max_pixels
     return allowed and (settings.resize is None or settings.resize.target(*size) == size)

@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from picstore import __version__
-from picstore.errors import UsageError
+from picstore.errors import ImageError, UsageError
 from picstore.prepare import job
 from picstore.prepare.mozjpeg import require_mozjpeg
 from picstore.prepare.pack import RowWriter, make_record
+from picstore.prepare.placement import move_targets
 from picstore.prepare.settings import EncodeSettings
 from picstore.prepare.training_jpeg import make_training_jpeg
 from picstore.storage.file import FileSummary
@@ -80,8 +81,11 @@ class Writer:
             image: a file's bytes in any format that convert reads, of which a JPEG is kept without loss as by convert;
                 or pixels to encode: a PIL image, or a uint8 array (H, W, 3) or (H, W).
             label: −1 for unknown.
-            extra: anything that JSON can hold.
-            attachments: bytes by the names given to the constructor.
+            extra: anything that JSON can hold. Its ``boxes``, ``box_labels``, ``polygons`` and ``keypoints`` are
+                targets, of the form that docs/formats.md gives, in pixels of the image as a viewer shows it; they are
+                scaled with it.
+            attachments: bytes by the names given to the constructor, stored as they are: a mask must have the size of
+                the stored image.
 
         Raises:
             ImageError: the image cannot become a training JPEG; nothing was added.
@@ -92,6 +96,10 @@ class Writer:
         if unknown := set(attachments or ()) - set(self._fields):
             raise UsageError(f"attachment {min(unknown)!r} was not declared; declared are {list(self._fields)}")
         made = make_training_jpeg(image, settings=self._encode)
+        try:
+            extra = move_targets(extra, made.placement)
+        except ImageError as error:
+            raise UsageError(f"extra: {error}") from error
         record = make_record(made.jpeg, id=self._count, label=label, extra=extra, attachments=attachments)
         if self._row is None:
             self._row = RowWriter(

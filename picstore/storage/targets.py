@@ -1,0 +1,133 @@
+"""Targets: the fields of an extra that say what is where in the image (docs/formats.md, "Targets").
+
+An extra is a user's JSON, so nothing of it is trusted: what comes out of :func:`read_objects` has the shape it claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.errors import ImageError
+
+F64: TypeAlias = npt.NDArray[np.float64]
+I64: TypeAlias = npt.NDArray[np.int64]
+
+FIELDS = ("boxes", "box_labels", "polygons", "keypoints")
+MAX_COORDINATE = 1 << 24  # pixels on either side of zero: far beyond any image, and float32 still counts in ones
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """What the target fields of one extra hold; None for a field that it lacks.
+
+    Attributes:
+        count: number of objects, k; every field that is there has one value for each.
+        boxes: float64 (k, 4), left, top, right, bottom in pixels, counted from the corner of the image.
+        labels: int64 (k,), the field ``box_labels``.
+        polygons: for each object its outlines, float64 (p, 2) of x, y counted as boxes are.
+        keypoints: for each object float64 (m, 3) of x, y, visibility; (0, 0) is the centre of the first pixel.
+    """
+
+    count: int = 0
+    boxes: F64 | None = None
+    labels: I64 | None = None
+    polygons: list[list[F64]] | None = None
+    keypoints: list[F64] | None = None
+
+
+def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
+    """The objects of an extra; none when it is no JSON object or has no target fields.
+
+    Args:
+        extra: any JSON value.
+        fields: which to read; of others that are there only the length is checked.
+
+    Raises:
+        ImageError: a field does not have its form; the message says which, and where in it.
+    """
+    if not isinstance(extra, dict):
+        return Objects()
+    values = {name: extra[name] for name in FIELDS if name in extra}
+    counts = {}
+    for name, value in values.items():
+        if not isinstance(value, list):
+            raise ImageError(f"{name} is {_shown(value)}, not a list with an entry for each object")
+        counts[name] = len(value)
+    if len(set(counts.values())) > 1:
+        held = ", ".join(f"{count} {name}" for name, count in counts.items())
+        raise ImageError(f"the objects do not match: {held}; each has one entry an object")
+    wanted = {name: value for name, value in values.items() if name in fields}
+    polygons, keypoints = wanted.get("polygons"), wanted.get("keypoints")
+    return Objects(
+        count=max(counts.values(), default=0),
+        boxes=_boxes(wanted["boxes"]) if "boxes" in wanted else None,
+        labels=_labels(wanted["box_labels"]) if "box_labels" in wanted else None,
+        polygons=None if polygons is None else [_outlines(each, k) for k, each in enumerate(polygons)],
+        keypoints=None if keypoints is None else [_points(each, k) for k, each in enumerate(keypoints)],
+    )
+
+
+def _boxes(value: list[Any]) -> F64:
+    form = "a list of [left, top, right, bottom]"
+    boxes = _numbers(value, (4,), "boxes", form)
+    backwards = (boxes[:, 2:] < boxes[:, :2]).any(axis=1)
+    if backwards.any():
+        k = int(backwards.argmax())
+        raise ImageError(f"boxes[{k}] is {_shown(value[k])}: its right or bottom comes before its left or top")
+    return boxes
+
+
+def _labels(value: list[Any]) -> I64:
+    if not all(type(label) is int and -1 <= label < 1 << 63 for label in value):
+        raise ImageError(f"box_labels is {_shown(value)}, not a list of integers from -1 on")
+    return np.array(value, dtype=np.int64)
+
+
+def _outlines(value: Any, k: int) -> list[F64]:
+    if not isinstance(value, list):
+        raise ImageError(f"polygons[{k}] is {_shown(value)}, not a list of outlines")
+    outlines = []
+    for n, flat in enumerate(value):
+        form = "a list of x0, y0, x1, y1, … of three points or more"
+        outline = _numbers(flat, (), f"polygons[{k}][{n}]", form)
+        if len(outline) < 6 or len(outline) % 2:
+            raise ImageError(f"polygons[{k}][{n}] is {_shown(flat)}, not {form}")
+        outlines.append(outline.reshape(-1, 2))
+    return outlines
+
+
+def _points(value: Any, k: int) -> F64:
+    form = "a list of [x, y, visibility], the latter 0, 1 or 2"
+    points = _numbers(value, (3,), f"keypoints[{k}]", form)
+    if not np.isin(points[:, 2], (0, 1, 2)).all():
+        raise ImageError(f"keypoints[{k}] is {_shown(value)}, not {form}")
+    return points
+
+
+def _numbers(value: Any, row: tuple[int, ...], name: str, form: str) -> F64:
+    """A list of numbers, or of rows of so many numbers, as float64 (n, *row)."""
+    if value == []:
+        return np.zeros((0, *row))
+    try:
+        array = np.array(value)
+    except ValueError:  # rows of different lengths
+        array = np.array(None)
+    if not isinstance(value, list) or array.dtype.kind not in "iuf" or array.shape[1:] != row:
+        raise ImageError(f"{name} is {_shown(value)}, not {form}")
+    numbers: F64 = array.astype(np.float64)
+    if not (np.abs(numbers) <= MAX_COORDINATE).all():  # NaN is not either
+        raise ImageError(f"{name} holds a number that is no coordinate: beyond ±{MAX_COORDINATE:,} or NaN")
+    return numbers
+
+
+def _shown(value: Any) -> str:
+    """A value of any size in a few words."""
+    if isinstance(value, dict):
+        return "an object"
+    text = repr(value[:4] if isinstance(value, (list, str)) else value)
+    return text if len(text) <= 60 else text[:60] + "…"
