@@ -1,0 +1,146 @@
+"""Decoding a training JPEG: the pixels that libjpeg-turbo gives, bit by bit, in one kernel call without the GIL.
+
+Only what training JPEGs are is decoded: baseline, one scan, grey or YCbCr, four samplings. All else, and any damage, is
+refused with a reason, and the caller may ask libjpeg. libjpeg-turbo reads Huffman codes by its slow path where there
+are restart markers; docs/design.md has the figures.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.compiled import array_at, kernel
+from picstore.errors import ImageError, UsageError
+from picstore.jpeg import baseline, blocks, entropy, frame
+
+U8: TypeAlias = npt.NDArray[np.uint8]
+
+_NO_ROOM, _NO_EOI = -20, -21
+_REASONS = {
+    entropy.BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
+    entropy.TOO_SHORT: "its entropy-coded data ends early",
+    entropy.BAD_MARKER: "restart markers out of order",
+    entropy.TOO_MANY_SEGMENTS: "more restart markers than its headers announce",
+    baseline.LEFT_OVER: "a segment with more bytes than it needs",
+    frame.DAMAGED_HEADER: "its headers are damaged",
+    frame.UNSUPPORTED: "it is no baseline JPEG of 8 bits, one scan, grey or YCbCr, and 4:4:4, 4:2:2, 4:4:0 or 4:2:0",
+    _NO_EOI: "it does not end with EOI",
+}
+_PADDING, _ZIGZAG = entropy.PADDING, blocks.ZIGZAG
+_u64, _u8 = np.uint64, np.uint8
+
+
+class _Room(threading.local):
+    """This thread's arrays; fresh ones would cost more than decoding small images."""
+
+    def __init__(self) -> None:
+        self.frame = np.zeros(frame.FRAME, np.int64)
+        self.tables = np.zeros(blocks.TABLES, np.uint8)
+        self.plan = np.zeros(baseline.PLAN, np.uint64)
+        self.block = np.zeros(blocks.WASTE + 8, np.int16)
+        self.scratch = np.empty(1 << 18, np.uint8)
+        self.segments = np.empty(1 << 10, np.int64)
+
+    def grow(self, scratch: int, segments: int) -> None:
+        """Make the arrays whose length depends on the image long enough."""
+        if len(self.scratch) < scratch:
+            self.scratch = np.empty(2 * scratch, np.uint8)
+        if len(self.segments) < segments:
+            self.segments = np.empty(2 * segments, np.int64)
+
+
+_room = _Room()
+_NOWHERE = np.zeros(0, np.uint8)
+
+
+def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None) -> U8:
+    """Decode a training JPEG to RGB; grey images get three equal channels.
+
+    Args:
+        jpeg: one whole stream, contiguous.
+        out: contiguous uint8 buffer of one dimension to write to, at least as long as the pixels; a new one by default.
+
+    Returns:
+        uint8 (height, width, 3), a view of ``out``: the pixels of libjpeg-turbo's default decompression ("islow" DCT,
+        "fancy" upsampling).
+
+    Raises:
+        ImageError: the stream is damaged, or none of those decoded here, or its pixels do not fit ``out``.
+        UsageError: ``out`` is no such buffer.
+    """
+    if out is not None and (out.dtype != np.uint8 or out.ndim != 1 or not out.flags.carray):
+        raise UsageError(f"decoding needs a contiguous uint8 buffer of one dimension, not {out.dtype} {out.shape}")
+    source = np.frombuffer(jpeg, np.uint8)
+    room, pixels = _room, _NOWHERE if out is None else out
+    code = _decode(source.ctypes.data, source.size, room.frame, room.tables, _work(room), pixels)
+    if code == _NO_ROOM:
+        size, scratch, segments = room.frame[-3:].tolist()
+        if out is None:
+            pixels = np.empty(size, np.uint8)
+        elif len(out) < size:
+            raise ImageError(f"does not decode: its pixels take {size} bytes, and there is room for {len(out)}")
+        room.grow(scratch, segments)
+        code = _decode(source.ctypes.data, source.size, room.frame, room.tables, _work(room), pixels)
+    if code:
+        raise ImageError(f"does not decode: {_REASONS[code]}")
+    width, height = int(room.frame[frame.WIDTH]), int(room.frame[frame.HEIGHT])
+    return pixels[: 3 * width * height].reshape(height, width, 3)
+
+
+def _work(room: _Room) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16], U8, npt.NDArray[np.int64]]:
+    return room.plan, room.block, room.scratch, room.segments
+
+
+@kernel
+def _decode(address, size, found, tables, work, out):  # type: ignore[no-untyped-def]
+    """Decode one stream.
+
+    Args:
+        address, size: of the stream; so numba need not compile anew for what cannot be written to.
+        found: int64 (FRAME,), takes what ``frame.read_frame`` finds.
+        tables: uint8 (TABLES,), takes what ``frame.read_frame`` finds.
+        work: arrays to work with: uint64 (PLAN,), int16 (72,), and those that ``_Room.grow`` makes longer.
+        out: uint8, takes the pixels.
+
+    Returns:
+        0, or negative for a stream that is not decoded. ``_NO_ROOM`` if an array is too short: the last three numbers
+        of ``found`` are the lengths that will do, of ``out``, ``scratch`` and ``segments``.
+    """
+    plan, block, scratch, segments = work
+    wrong = frame.read_frame(_u64(address), size, found, _u64(tables.ctypes.data))
+    if wrong:
+        return wrong
+    source = array_at(_u64(address), size, np.uint8)
+    if source[size - 2] != 0xFF or source[size - 1] != 0xD9:
+        return _NO_EOI
+    width, height, h, v = found[frame.WIDTH], found[frame.HEIGHT], found[frame.HORIZONTAL], found[frame.VERTICAL]
+    mcus = ((width + 8 * h - 1) // (8 * h)) * ((height + 8 * v - 1) // (8 * v))
+    if found[frame.INTERVAL] == 0:
+        found[frame.INTERVAL] = mcus
+    expected = (mcus + found[frame.INTERVAL] - 1) // found[frame.INTERVAL]
+    left = size - found[frame.START]
+    per_mcu = 1 if found[frame.COMPONENTS] == 1 else h * v + 2
+    # Each block has at least a DC and an AC code, each marker two bytes; so what is allocated is bounded by the data.
+    if 8 * left < 2 * per_mcu * mcus or left < 2 * (expected - 1):
+        return entropy.TOO_SHORT
+    first = baseline.planes_length(found)
+    needed = first + left + _PADDING
+    found[frame.FRAME - 3], found[frame.FRAME - 2], found[frame.FRAME - 1] = 3 * width * height, needed, expected + 1
+    if out.size < 3 * width * height or scratch.size < needed or segments.size < expected + 1:
+        return _NO_ROOM
+    flat = scratch[first:needed]
+    count, length = entropy.unstuff(source, found[frame.START], flat, segments[: expected + 1])
+    if count != expected:
+        return count if count < 0 else entropy.TOO_SHORT
+    for k in range(length, length + _PADDING):
+        flat[k] = 0
+    planes = _u64(scratch.ctypes.data)
+    baseline.make_plan(found, _u64(tables.ctypes.data), planes, plan)
+    places = _u64(_ZIGZAG.ctypes.data), _u64(block.ctypes.data), planes, _u64(out.ctypes.data)
+    return baseline.read_scan(
+        _u64(flat.ctypes.data), _u64(segments.ctypes.data), found, (_u64(plan.ctypes.data), per_mcu), places
+    )
