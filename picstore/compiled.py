@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -16,9 +19,25 @@ _WORD64 = ir.IntType(64)
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function at its first call, and keep the machine code on disk where there is a place for it."""
     try:
-        return numba.njit(nogil=True, cache=True)(function)
+        dispatcher = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache folder can be written
         return numba.njit(nogil=True)(function)
+    # numba compiles anew when the file of the function changes, but not when those change that it calls, in which case
+    # an upgrade would go on with old code.
+    index = dispatcher._cache._cache_file
+    index._source_stamp = (index._source_stamp, _sources())
+    return dispatcher
+
+
+@lru_cache(maxsize=1)
+def _sources() -> str:
+    """A digest of all files that kernels may be made of."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parent
+    for folder in (package, package / "jpeg", package / "train"):
+        for path in sorted(folder.glob("*.py")):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def inlined(function: Callable[..., Any]) -> Any:

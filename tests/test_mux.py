@@ -17,7 +17,7 @@ from samples import picture
 import picstore
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.train.batch import Batch
-from picstore.train.mux import MuxEntry, read_config
+from picstore.train.mux_config import MuxEntry, read_config
 
 CROP = [picstore.RandomResizedCrop(24), picstore.RandomHorizontalFlip()]
 Make = Callable[..., Path]
@@ -78,11 +78,11 @@ def same(one: Batch, other: Batch) -> bool:
 def test_a_configuration_is_triples_with_any_white_space_between(tmp_path: Path) -> None:
     config = tmp_path / "mux.tsv"
     config.write_text("\n/data/one 0 5\n\n /data/two\t10\t 3 \r\n/data/three 20\n1")
-    assert read_config(config) == [
+    assert read_config(config).entries == (
         MuxEntry(Path("/data/one"), 0, 5),
         MuxEntry(Path("/data/two"), 10, 3),
         MuxEntry(Path("/data/three"), 20, 1),
-    ]
+    )
 
 
 def test_a_relative_path_is_looked_for_beside_the_configuration_first(
@@ -92,7 +92,7 @@ def test_a_relative_path_is_looked_for_beside_the_configuration_first(
     config = tmp_path / "mux.tsv"
     config.write_text("beside 0 1 elsewhere 0 1")
     monkeypatch.chdir(tmp_path.parent)
-    assert [entry.path for entry in read_config(config)] == [tmp_path / "beside", Path("elsewhere")]
+    assert [entry.path for entry in read_config(config).entries] == [tmp_path / "beside", Path("elsewhere")]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,189 @@ def test_a_source_that_is_no_data_set_or_empty_is_refused(tmp_path: Path) -> Non
         pass
     with pytest.raises(UsageError, match="nothing has no records"):
         picstore.DataMux(config)
+
+
+# TOML.
+
+
+def test_toml_gives_options_and_transforms_of_each_source(config: Path) -> None:
+    toml = config.with_suffix(".toml")
+    toml.write_text(
+        """
+        seed = 7
+        threads = 2
+        epoch_batches = 4
+        dtype = "float16"
+        memory_format = "channels_last"
+        targets = ["extra"]
+        transform = [{ name = "CenterCrop", size = 24 }]
+
+        [[source]]
+        path = "a"
+        count = 5
+        transform = [{ name = "RandomResizedCrop", size = [24, 24], scale = [0.5, 1.0] }]
+
+        [[source]]
+        path = "b"
+        base = 1000
+        count = 3
+        """
+    )
+    mux = picstore.DataMux(toml)
+    assert len(mux) == 4 and mux.batch_size == 8
+    batches = list(mux)
+    assert len(batches) == 4
+    plain = {record.id: record for record in picstore.Dataset(config.parent / "b")}
+    middle = picstore.Loader(
+        config.parent / "b", batch_size=1, transform=[picstore.CenterCrop(24)], dtype=torch.float16, shuffle=False
+    )
+    expected = {int(batch.ids): batch.images[0] for batch in middle}
+    for batch in batches:
+        assert isinstance(batch.images, torch.Tensor) and batch.targets is not None
+        assert batch.images.dtype == torch.float16
+        assert batch.images.is_contiguous(memory_format=torch.channels_last)
+        assert sorted(source_of(label) for label in batch.labels.tolist()) == ["a"] * 5 + ["b"] * 3
+        for k, (label, id_) in enumerate(pairs_of(batch)):
+            if source_of(label) == "b":
+                assert torch.equal(batch.images[k], expected[id_])
+                assert batch.targets[k]["extra"] == plain[id_].extra
+
+
+def test_arguments_have_precedence_over_toml(config: Path) -> None:
+    toml = config.with_suffix(".toml")
+    toml.write_text('seed = 1\n[[source]]\npath = "a"\ncount = 4\n')
+    as_written, other = picstore.DataMux(toml, transform=CROP), picstore.DataMux(toml, transform=CROP, seed=2)
+    assert as_written.state_dict()["seed"] == 1 and other.state_dict()["seed"] == 2
+    assert take(as_written, 1)[0].ids.tolist() != take(other, 1)[0].ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed = 1", r"no \[\[source\]\]"),
+        ("source = 3", r"no \[\[source\]\]"),
+        ("seed = ", "cannot be read"),
+        ("colour = 1\n[[source]]\npath = 'a'\ncount = 1", "has 'colour'; possible are"),
+        ("seed = 'x'\n[[source]]\npath = 'a'\ncount = 1", "seed is 'x'; it must be of type int"),
+        ("seed = true\n[[source]]\npath = 'a'\ncount = 1", "seed is True"),
+        ("dtype = 'int8'\n[[source]]\npath = 'a'\ncount = 1", "dtype is 'int8'; possible are uint8"),
+        ("epoch_batches = 0\n[[source]]\npath = 'a'\ncount = 1", "epoch_batches is 0"),
+        ("[[source]]\ncount = 1", "number 1 has path None"),
+        ("[[source]]\npath = 'a'", "count None"),
+        ("[[source]]\npath = 'a'\ncount = 0", "count 0"),
+        ("[[source]]\npath = 'a'\ncount = 1\nweight = 2", "has 'weight'"),
+        ("[[source]]\npath = 'a'\ncount = 1\ntransform = 1", "transform is 1; give a list"),
+        ("[[source]]\npath = 'a'\ncount = 1\ntransform = [{}]", "number 1: .*name"),
+        ("[[source]]\npath = 'a'\ncount = 1\ntransform = [{name = 'Loader', path = 'a'}]", "Loader"),
+        ("[[source]]\npath = 'a'\ncount = 1\ntransform = [{name = 'CenterCrop'}]", "CenterCrop.*size"),
+        ("[[source]]\npath = 'a'\ncount = 1\ntransform = [{name = 'CenterCrop', size = -1}]", "size is -1"),
+    ],
+)
+def test_toml_that_cannot_be_is_refused(config: Path, text: str, message: str) -> None:
+    toml = config.with_suffix(".toml")
+    toml.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        picstore.DataMux(toml)
+
+
+def test_sources_of_several_sizes_are_refused(config: Path) -> None:
+    toml = config.with_suffix(".toml")
+    toml.write_text(
+        "transform = [{ name = 'CenterCrop', size = 24 }]\n[[source]]\npath = 'a'\ncount = 1\n"
+        "[[source]]\npath = 'b'\ncount = 1\ntransform = [{ name = 'CenterCrop', size = 32 }]"
+    )
+    with pytest.raises(UsageError, match="same size"):
+        picstore.DataMux(toml)
+
+
+# Ranks.
+
+
+def pairs_of(batch: Batch) -> list[tuple[int, int]]:
+    return list(zip(batch.labels.tolist(), batch.ids.tolist(), strict=True))
+
+
+def global_batches(config: Path, world_size: int, count: int, **options: object) -> list[list[tuple[int, int]]]:
+    """The (label, id) of the ranks' batches of the same number, together and sorted."""
+    ranks = [take(mux_of(config, rank=r, world_size=world_size, **options), count) for r in range(world_size)]
+    return [sorted(pair for batch in batches for pair in pairs_of(batch)) for batches in zip(*ranks, strict=True)]
+
+
+def write_config(folder: Path, counts: tuple[int, int]) -> Path:
+    path = folder / f"mux-{counts[0]}.tsv"
+    path.write_text(f"a 0 {counts[0]}\nb 1000 {counts[1]}\n")
+    return path
+
+
+def test_ranks_share_each_source_so_that_it_comes_once_an_epoch(config: Path) -> None:
+    two = write_config(config.parent, (5, 2))
+    batches = global_batches(two, 2, 6)
+    for first in range(0, 6, 3):  # 3 global batches hold the 30 records of "a" once
+        found = [id_ for batch in batches[first : first + 3] for label, id_ in batch if label < 1000]
+        assert sorted(found) == list(range(30))
+    assert all(len(batch) == 14 for batch in batches)
+
+
+def test_global_batches_of_a_mux_do_not_depend_on_the_world_size(config: Path) -> None:
+    whole = global_batches(write_config(config.parent, (8, 4)), 1, 9, lanes=16)
+    assert global_batches(write_config(config.parent, (4, 2)), 2, 9, lanes=16) == whole
+    assert global_batches(write_config(config.parent, (2, 1)), 4, 9, lanes=16) == whole
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_mux_goes_on_at_another_world_size(config: Path, world_size: int) -> None:
+    whole = global_batches(write_config(config.parent, (8, 4)), 1, 9, lanes=16)
+    before = mux_of(write_config(config.parent, (2, 1)), rank=3, world_size=4, lanes=16)
+    take(before, 5)
+    state = json.loads(json.dumps(before.state_dict()))
+    after = write_config(config.parent, (8 // world_size, 4 // world_size))
+    muxes = [mux_of(after, rank=r, world_size=world_size, lanes=16) for r in range(world_size)]
+    for mux in muxes:
+        mux.load_state_dict(state)
+    batches = zip(*(take(mux, 4) for mux in muxes), strict=True)
+    found = [sorted(pair for batch in ranks for pair in pairs_of(batch)) for ranks in batches]
+    assert found == whole[5:]
+
+
+def test_lanes_that_the_ranks_cannot_share_are_refused(config: Path) -> None:
+    with pytest.raises(UsageError, match="7 lanes cannot be shared by 2 ranks"):
+        mux_of(config, rank=0, world_size=2, lanes=7)
+
+
+# An end.
+
+
+def test_epoch_batches_ends_an_iteration_and_the_next_goes_on(config: Path) -> None:
+    endless, ending = mux_of(config), mux_of(config, epoch_batches=3)
+    expected = take(endless, 9)
+    found = [*ending, *ending, *ending]
+    assert len(found) == 9
+    assert all(same(one, other) for one, other in zip(expected, found, strict=True))
+
+
+def test_after_a_break_a_mux_with_an_end_goes_on_to_it(config: Path) -> None:
+    expected = take(mux_of(config), 6)
+    mux = mux_of(config, epoch_batches=4)
+    found = take(mux, 3)
+    found += list(mux)  # the fourth
+    assert len(found) == 4
+    state = mux.state_dict()
+    again = mux_of(config, epoch_batches=4)
+    again.load_state_dict(state)
+    found += take(again, 2)
+    assert all(same(one, other) for one, other in zip(expected, found, strict=True))
+
+
+def test_a_mux_without_an_end_has_no_length(config: Path) -> None:
+    with pytest.raises(TypeError, match="epoch_batches"):
+        len(mux_of(config))
+
+
+def test_reading_samples_goes_on_beyond_the_end_of_an_iteration(config: Path) -> None:
+    mux, endless = mux_of(config, epoch_batches=2), mux_of(config)
+    assert [mux.read().id for _ in range(40)] == [endless.read().id for _ in range(40)]
+    mux.close()
+    endless.close()
 
 
 # Batches.
@@ -296,7 +479,11 @@ def test_a_new_mux_goes_on_with_the_following_sample(config: Path) -> None:
     [
         ({"version": None}, "version None, this mux 1"),
         ({"datasets": []}, "datasets"),
-        ({"counts": [5, 3, 2]}, r"counts \[5, 3, 2\], this mux \[5, 3, 1\]"),
+        ({"counts": [5, 3, 2], "samples": 100}, r"10 batches of counts \[5, 3, 2\] on 1 ranks"),
+        ({"world_size": "3"}, "world size '3'"),
+        ({"counts": "531"}, "counts '531'"),
+        ({"lanes": 7}, "lanes 7"),
+        ({"worker": [0, 2]}, "worker"),
         ({"seed": 1}, "seed 1, this mux 0"),
         ({"samples": -1}, "after -1 samples"),
         ({"samples": "9"}, "after '9' samples"),

@@ -26,12 +26,13 @@ from picstore.errors import UsageError
 from picstore.storage import dataset as storage_dataset
 from picstore.storage.location import read_at
 from picstore.train import batch as train_batch
-from picstore.train.batch import Part, Source
+from picstore.train.draft import Part, Source
 from picstore.train.fetch import Fetcher, Key, Want
 from picstore.train.geometry import Geometry
 from picstore.train.memory import Blocks
 from picstore.train.pipeline import AHEAD, LOOK_AHEAD, Limits, Pipeline, Request
 from picstore.train.plan import Epoch
+from picstore.train.recipe import Recipe
 
 CONTAINER = 16 << 10
 READERS = 4
@@ -93,12 +94,15 @@ def requests_of(dataset: picstore.Dataset, *, batch_size: int, lanes: int = 4, e
         yield [Part(0, epoch, samples, np.arange(len(samples)))]
 
 
+def source_of(dataset: picstore.Dataset) -> Source:
+    return Source(dataset, 0, recipe=Recipe(geometry=tuple(TRANSFORM)))
+
+
 def pipeline_of(path: Path, *, batch_size: int, budget: int = 1 << 20, threads: int = 2) -> Pipeline:
     dataset = picstore.Dataset(path)
     return Pipeline(
         requests_of(dataset, batch_size=batch_size),
-        sources=[Source(dataset, 0)],
-        transforms=TRANSFORM,
+        sources=[source_of(dataset)],
         limits=Limits(threads, budget),
     )
 
@@ -320,7 +324,7 @@ def test_the_planner_runs_ahead_of_a_slow_consumer_by_the_documented_number_of_b
             assert drawn <= taken + bound
             yield request
 
-    pipeline = Pipeline(counted(), sources=[Source(dataset, 0)], transforms=TRANSFORM, limits=Limits(2, 1 << 30))
+    pipeline = Pipeline(counted(), sources=[source_of(dataset)], limits=Limits(2, 1 << 30))
     batches = iter(pipeline)
     for _ in range(4):
         taken += 1
@@ -467,7 +471,7 @@ def test_an_unexpected_error_of_a_worker_reaches_the_consumer(
     def broken(*args: object, **options: object) -> None:
         raise MemoryError("no memory for an image")
 
-    monkeypatch.setattr(train_batch, "resample", broken)
+    monkeypatch.setattr(train_batch, "render", broken)
     with pytest.raises(MemoryError, match="no memory for an image"):
         list(loader_of(make_dataset(60), budget=budget))
     assert our_threads() == []
@@ -482,7 +486,7 @@ def test_an_error_in_the_middle_comes_after_the_batches_before_it(make_dataset: 
                 raise LookupError("the tenth")
             yield request
 
-    pipeline = Pipeline(requests(), sources=[Source(dataset, 0)], transforms=TRANSFORM, limits=Limits(2, 1 << 20))
+    pipeline = Pipeline(requests(), sources=[source_of(dataset)], limits=Limits(2, 1 << 20))
     batches = iter(pipeline)
     taken = 0
     with pytest.raises(LookupError, match="the tenth"):

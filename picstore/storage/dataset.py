@@ -47,6 +47,10 @@ class Dataset(Sequence[Record]):
         np.cumsum(self.rows["records"], out=self._starts[1:])
         self._indexes: OrderedDict[int, Container] = OrderedDict()
 
+    def __reduce__(self) -> tuple[type[Dataset], tuple[Path]]:
+        """Another process opens it again, wherever it works."""
+        return Dataset, (self.path.absolute(),)
+
     @property
     def classes(self) -> list[str]:
         """Names of the classes by label; empty where the source had none."""

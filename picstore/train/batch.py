@@ -1,30 +1,39 @@
-"""One batch, stage by stage and without threads: draft what goes where, fill slots with pixels, finish.
+"""One batch, stage by stage and without threads: draw what happens to its images, fill slots with pixels.
 
-A slot is a position in the batch. Slots are filled in any order by any thread; each depends on nothing but its draft.
+Slots are filled in any order by any thread; each depends on nothing but its draft and its look.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from picstore.errors import Corrupt, Damage, ImageError
-from picstore.storage.checksum import crc32c, masked
-from picstore.storage.container import Container
-from picstore.storage.dataset import Dataset
-from picstore.storage.record import NO_SEGMENTS
-from picstore.train.cut import Lengths, Stream, cut_streams, layouts_of
+from picstore.errors import Corrupt, Damage, ImageError, UsageError
+from picstore.train.colour import Finish, Program, compose_colour
+from picstore.train.cut import Stream, cut_streams
 from picstore.train.decode import SCALES, decode_rgb
-from picstore.train.geometry import Draws, Geometry, Transform, compose, output_size
+from picstore.train.draft import Draft, Part, Source
+from picstore.train.geometry import Draws, Geometry, compose
 from picstore.train.memory import Blocks
-from picstore.train.plan import Ints, Samples
-from picstore.train.resample import resample
+from picstore.train.plan import Ints
+from picstore.train.recipe import Recipe
+from picstore.train.render import render
+from picstore.train.targets import make_target
+
+# numpy's dtype of the same size for each that images may have; it has no bfloat16.
+ITEM: dict[torch.dtype, Any] = {
+    torch.uint8: np.uint8,
+    torch.float16: np.uint16,
+    torch.bfloat16: np.uint16,
+    torch.float32: np.float32,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +41,17 @@ class Batch:
     """What a loader yields; ``images, labels = batch`` works too.
 
     Attributes:
-        images: uint8 (N, 3, H, W), or a list of N uint8 (3, H, W) when no transform fixes the size.
+        images: uint8 (N, 3, H, W), or floats where ``dtype`` or ``Normalize`` asks for them, or a list of N such
+            (3, H, W) when no transform fixes the size; what the callables make of it if there are any.
         labels: int64 (N,).
         ids: int64 (N,), of the records.
+        targets: where ``targets`` asks for them, a dict for each image, see docs/training.md.
     """
 
     images: torch.Tensor | list[torch.Tensor]
     labels: torch.Tensor
     ids: torch.Tensor
+    targets: list[dict[str, Any]] | None = None
 
     def __iter__(self) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         return iter((self.images, self.labels))
@@ -47,216 +59,148 @@ class Batch:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def to(self, device: str | torch.device, *, non_blocking: bool = False) -> Batch:
+        """The same batch on a device; targets stay where they are."""
+        images = self.images
+        if isinstance(images, list):
+            moved: Any = [image.to(device, non_blocking=non_blocking) for image in images]
+        else:
+            moved = images.to(device, non_blocking=non_blocking)
+        labels, ids = (x.to(device, non_blocking=non_blocking) for x in (self.labels, self.ids))
+        return Batch(moved, labels, ids, self.targets)
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A data set as a loader or mux reads it; ``base`` is added to labels other than −1."""
-
-    dataset: Dataset
-    seed: int
-    base: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The samples of a batch that come from one epoch of one source, and their slots, int64 (n,)."""
-
-    source: int
-    epoch: int
-    samples: Samples
-    slots: Ints
+    def pin_memory(self) -> Batch:
+        """The same batch in page-locked memory; a DataLoader with ``pin_memory=True`` asks for it."""
+        images = self.images
+        pinned: Any = [image.pin_memory() for image in images] if isinstance(images, list) else images.pin_memory()
+        return Batch(pinned, self.labels.pin_memory(), self.ids.pin_memory(), self.targets)
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """All that is known of a batch before pixels: arrays by slot.
+class Form:
+    """What the images of all batches are.
 
     Attributes:
-        jpegs: one stream a slot, views of the containers; dropped once the batch is filled.
-        segments: the lengths of their restart segments, views too.
-        layouts: int64 (n, 6), of the stored images, see ``cut.layouts_of``; the first two columns are their sizes.
-        labels, ids: −1 where nothing of the record's container can be read.
-        source: number of the data set.
-        places: file and offset of the record.
-        lost: records of the plan for which another of their container was taken.
-        problems: by slot, why it has no image.
+        size: (height, width) of all, None where they differ.
+        dtype: uint8, float16, bfloat16 or float32.
+        memory_format: contiguous or channels_last.
+        targets: names of what goes with them.
     """
 
-    jpegs: list[memoryview]
-    segments: list[Lengths]
-    layouts: Ints
-    labels: Ints
-    ids: Ints
-    source: Ints
-    places: list[tuple[str, int]]
-    lost: list[Damage]
-    problems: dict[int, Damage]
+    size: tuple[int, int] | None = None
+    dtype: torch.dtype = torch.uint8
+    memory_format: torch.memory_format = torch.contiguous_format
+    targets: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.ids)
+    @classmethod
+    def of(
+        cls,
+        recipes: Sequence[Recipe],
+        *,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> Form:
+        """What the images of some sources become together.
+
+        Raises:
+            UsageError: they would be of several sizes, or cannot be of this dtype or memory format.
+        """
+        sizes = sorted({recipe.size or (0, 0) for recipe in recipes})
+        if len(sizes) > 1:
+            raise UsageError(f"the sources give images of sizes {sizes} (0 for any); end all lists with the same size")
+        normalised = any(recipe.normalises for recipe in recipes)
+        if dtype is None:
+            dtype = torch.float32 if normalised else torch.uint8
+        if dtype not in ITEM or (normalised and dtype is torch.uint8):
+            possible = "float16, bfloat16 or float32" + ("" if normalised else " or uint8")
+            raise UsageError(f"dtype {dtype} is not possible{' after Normalize' if normalised else ''}; use {possible}")
+        if memory_format not in (torch.contiguous_format, torch.channels_last):
+            raise UsageError(f"memory_format {memory_format} is neither contiguous_format nor channels_last")
+        targets = recipes[0].targets if recipes else ()
+        return cls(recipes[0].size, dtype, memory_format, targets)
 
 
-def make_draft(
-    parts: Sequence[Part],
-    loaded: dict[tuple[int, int], Container | Damage],
-    *,
-    sources: Sequence[Source],
-) -> Draft:
-    """Collect streams, sizes, labels and ids of a batch from its containers.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What becomes of the images of a batch: parameters by slot."""
 
-    Args:
-        parts: together they have each slot once.
-        loaded: containers by source and number, or why one cannot be read at all.
-    """
-    count = sum(len(part.slots) for part in parts)
-    draft = Draft(
-        jpegs=[memoryview(b"")] * count,
-        segments=[NO_SEGMENTS] * count,
-        layouts=np.ones((count, 6), dtype=np.int64),
-        labels=np.full(count, -1, dtype=np.int64),
-        ids=np.full(count, -1, dtype=np.int64),
-        source=np.zeros(count, dtype=np.int64),
-        places=[("", 0)] * count,
-        lost=[],
-        problems={},
-    )
+    geometry: Geometry
+    program: Program
+
+
+def make_look(draft: Draft, parts: Sequence[Part], *, sources: Sequence[Source]) -> Look:
+    """Draw the parameters of all transforms."""
+    geometries, programs = [], []
     for part in parts:
-        root = sources[part.source].dataset.path
-        draft.source[part.slots] = part.source
-        for number in np.unique(part.samples.container):
-            chosen = part.samples.container == number
-            container = loaded[part.source, int(number)]
-            _collect(draft, container, part.slots[chosen], part.samples.record[chosen], root=root)
-        known = part.slots[draft.labels[part.slots] >= 0]
-        draft.labels[known] += sources[part.source].base
-    return draft
-
-
-def make_geometry(
-    draft: Draft, parts: Sequence[Part], *, sources: Sequence[Source], transforms: Sequence[Transform]
-) -> Geometry:
-    """Draw the parameters of the transforms: the geometry of each slot."""
-    found = []
-    for part in parts:
-        draws = Draws(sources[part.source].seed, part.epoch, draft.ids[part.slots])
+        source = sources[part.source]
+        draws = Draws(source.seed, part.epoch, draft.ids[part.slots])
         identity = Geometry.of_images(draft.layouts[part.slots, 0], draft.layouts[part.slots, 1])
-        found.append(compose(transforms, identity, draws))
+        geometry = compose(source.recipe.geometry, identity, draws)
+        geometries.append(geometry)
+        programs.append(compose_colour(source.recipe.colour, geometry.size, draws))
     order = np.argsort(np.concatenate([part.slots for part in parts]))
-    joined = {
-        name: np.concatenate([getattr(geometry, name) for geometry in found])[order]
-        for name in ("source", "box", "clip", "size", "flip")
-    }
-    return Geometry(**joined, antialias=found[0].antialias)
-
-
-def _collect(draft: Draft, container: Container | Damage, slots: Ints, records: Ints, *, root: Path) -> None:
-    """Fill the slots of one container's records."""
-    if isinstance(container, Damage):
-        draft.problems.update((slot, container) for slot in slots.tolist())
-        return
-    place = str(root / container.place.name)
-    good = container.good[records]
-    if not good.all():
-        losses = [_loss(container, record, place) for record in records[~good].tolist()]
-        if not container.good.any():
-            draft.problems.update(zip(slots.tolist(), losses, strict=True))
-            return
-        draft.lost.extend(losses)
-        records = _replacements(container, records)
-    entries = container.index[records]
-    for slot, offset, length in zip(slots, entries["offset"].tolist(), entries["length"].tolist(), strict=True):
-        draft.places[slot] = (place, container.place.offset + offset)
-        draft.jpegs[slot] = container.buffer[offset : offset + length]
-    if container.segment_table is not None:
-        pairs = zip(entries["segment_first"].tolist(), entries["segment_count"].tolist(), strict=True)
-        for slot, (first, segments) in zip(slots, pairs, strict=True):
-            draft.segments[slot] = container.segment_table[first : first + segments]
-    draft.layouts[slots] = layouts_of(entries)
-    draft.labels[slots] = entries["label"]
-    draft.ids[slots] = entries["id"]
-
-
-def _replacements(container: Container, records: Ints) -> Ints:
-    """The records, with the next good one of the container for each that is lost."""
-    good = np.flatnonzero(container.good)
-    return good[np.searchsorted(good, records) % len(good)]
-
-
-def _loss(container: Container, record: int, place: str) -> Damage:
-    """What to say of a lost record; its id and offset are known if its index entry is sound."""
-    entry = container.index[record]
-    start = container.place.offset
-    if masked(crc32c(entry.tobytes()[:-4])) == entry["entry_crc"]:
-        return Corrupt(f"record {entry['id']} fails its CRC", place, start + int(entry["offset"]))
-    text = f"the index entry of record number {record} in container {container.place.ordinal} is damaged"
-    return Corrupt(text, place, start)
+    return Look(Geometry.join(geometries, order), Program.join(programs, order))
 
 
 def decode_factors(geometry: Geometry) -> Ints:
-    """By how much each image may be decoded smaller, 1, 2, 4 or 8: as long as its box stays at least as large as its
+    """By how much each image may be decoded smaller, 1, 2, 4 or 8: as long as its part stays at least as large as its
     output. Without antialiasing always 1: a smaller decode averages, which plain bilinear does not.
     """
-    shrink = (geometry.box[:, 2:] / geometry.size).min(axis=1)
-    if not (geometry.antialias and SCALES):
-        return np.ones(len(shrink), dtype=np.int64)
+    shrink = np.where(geometry.antialias & SCALES, geometry.shrink, 1.0)
     factors: Ints = np.left_shift(1, np.clip(np.log2(np.maximum(shrink, 1)), 0, 3).astype(np.int64))
     return factors
 
 
 class Pixels:
-    """The images of a batch while they are being filled.
+    """The images of a batch, and their targets, while they are being filled.
 
-    One uint8 tensor (N, 3, H, W) where the transforms fix a size, a list of tensors otherwise.
+    Attributes:
+        images: one tensor (N, 3, H, W) where the form has a size, a list of (3, H, W) otherwise; all of it is one
+            block of memory.
+        targets: None where none are asked for.
     """
 
-    def __init__(self, geometry: Geometry, transforms: Sequence[Transform], blocks: Blocks) -> None:
-        count = len(geometry.size)
-        self._geometry = geometry
-        self._reach = geometry.reach()
-        self._factors = decode_factors(geometry)
-        fixed = output_size(transforms)
-        self._arrays: list[npt.NDArray[np.uint8]]
-        if fixed is not None:
-            # Fresh pages for every batch would cost a tenth of the time that it takes to fill.
-            shape = (count, 3, *fixed)
-            memory = blocks.take(math.prod(shape))
-            self.images: torch.Tensor | list[torch.Tensor] = torch.frombuffer(memory, dtype=torch.uint8).reshape(shape)
-            self._arrays = list(self.images.numpy())
-        else:
-            sizes = geometry.size.tolist()
-            self.images = [torch.empty((3, height, width), dtype=torch.uint8) for width, height in sizes]
-            self._arrays = [image.numpy() for image in self.images]
+    def __init__(self, look: Look, form: Form, blocks: Blocks) -> None:
+        self._geometry, self._program = look.geometry, look.program
+        self._reach = look.geometry.reach()
+        self._factors = decode_factors(look.geometry).tolist()
+        self._form = form
+        self._finish = Finish.of(form.dtype)
+        self.images, self._arrays = _allocate(look.geometry.size, form, blocks)
+        self.targets: list[dict[str, Any]] | None = [{} for _ in self._arrays] if form.targets else None
 
     def fill(self, draft: Draft, slots: range) -> dict[int, Damage]:
-        """Decode and resample some slots; returns by slot what went wrong."""
+        """Decode, resample and colour some slots; returns by slot what went wrong."""
         problems: dict[int, Damage] = {}
         chosen = [slot for slot in slots if slot not in draft.problems]
         jpegs, segments = [draft.jpegs[slot] for slot in chosen], [draft.segments[slot] for slot in chosen]
         streams = cut_streams(jpegs, draft.layouts[chosen], segments, self._reach[chosen])
         for slot, stream in zip(chosen, streams, strict=True):
-            problem = self._fill_slot(slot, stream)
+            problem = self._fill_slot(slot, stream, draft)
             if problem:
                 problems[slot] = Corrupt(f"record {draft.ids[slot]} {problem}", *draft.places[slot])
         return problems
 
-    def _fill_slot(self, slot: int, stream: Stream) -> str:
-        """Decode and resample one image; what is wrong with it, if anything."""
-        geometry, factor = self._geometry, int(self._factors[slot])
+    def _fill_slot(self, slot: int, stream: Stream, draft: Draft) -> str:
+        """Make one image and its target; what is wrong with it, if anything."""
         try:
-            pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
+            self._make_image(slot, stream)
+            if self.targets is not None:
+                extra, blobs = _parse(draft.extras[slot]), draft.attachments[slot]
+                self.targets[slot] = make_target(self._form.targets, extra, blobs, self._geometry, slot)
         except ImageError as error:
             return str(error)  # the error itself would keep the container in memory by its traceback
-        box, clip = geometry.box[slot].copy(), geometry.clip[slot].copy()
-        box[:2] -= stream.left, stream.top
-        clip -= stream.left, stream.top, stream.left, stream.top
-        if factor > 1:
-            box /= factor
-            clip[:2] //= factor
-            clip[2:] = -(-clip[2:] // factor)
-        resample(
-            pixels, box, clip, flip=bool(geometry.flip[slot]), antialias=geometry.antialias, out=self._arrays[slot]
-        )
         return ""
+
+    def _make_image(self, slot: int, stream: Stream) -> None:
+        factor = self._factors[slot]
+        pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
+        out = self._arrays[slot]
+        plain = out
+        if out.dtype != np.uint8 or not (self._program.empty or out.flags.c_contiguous):
+            plain = np.empty(out.shape, dtype=np.uint8)
+        render(pixels, self._geometry, slot, origin=(stream.left, stream.top), factor=factor, out=plain)
+        self._program.apply(slot, plain, out, self._finish)
 
     def copy(self, source: int, target: int) -> None:
         """Show the image of slot ``source`` in slot ``target`` too."""
@@ -264,3 +208,41 @@ class Pixels:
             self.images[target] = self.images[source].clone()
         else:
             self.images[target] = self.images[source]
+        if self.targets is not None:
+            self.targets[target] = self.targets[source]
+
+
+def _parse(extra: bytes) -> Any:
+    """An extra as Python values, None for none."""
+    try:
+        return json.loads(extra) if extra else None
+    except (ValueError, RecursionError) as error:
+        raise ImageError(f"has an extra that is not JSON: {error}") from error
+
+
+def _allocate(
+    sizes: Ints, form: Form, blocks: Blocks
+) -> tuple[torch.Tensor | list[torch.Tensor], list[npt.NDArray[Any]]]:
+    """Tensors in one block of memory, and each image as an array (3, H, W) of ``ITEM``.
+
+    Fresh pages for every batch would cost a tenth of the time that it takes to fill.
+    """
+    last = form.memory_format is torch.channels_last
+    pixels = sizes.prod(axis=1)
+    memory = blocks.take(max(1, 3 * int(pixels.sum())) * form.dtype.itemsize)
+    flat, raw = torch.frombuffer(memory, dtype=form.dtype), np.frombuffer(memory, dtype=ITEM[form.dtype])
+    if form.size is not None:
+        height, width = form.size
+        shape = (len(sizes), height, width, 3) if last else (len(sizes), 3, height, width)
+        count = math.prod(shape)
+        images, arrays = flat[:count].view(shape), raw[:count].reshape(shape)
+        return (images.permute(0, 3, 1, 2), list(arrays.transpose(0, 3, 1, 2))) if last else (images, list(arrays))
+    listed, views = [], []
+    end = 0
+    for width, height in sizes.tolist():
+        start, end = end, end + 3 * width * height
+        one = (height, width, 3) if last else (3, height, width)
+        image, view = flat[start:end].view(one), raw[start:end].reshape(one)
+        listed.append(image.permute(2, 0, 1) if last else image)
+        views.append(view.transpose(2, 0, 1) if last else view)
+    return listed, views

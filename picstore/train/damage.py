@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from picstore.errors import Damage, UsageError
-from picstore.train.batch import Draft, Pixels
+from picstore.train.batch import Pixels
+from picstore.train.draft import Draft
 
 logger = logging.getLogger("picstore")
 
@@ -31,24 +32,23 @@ def replace_lost(draft: Draft, pixels: Pixels, problems: dict[int, Damage]) -> N
 
 
 class Losses:
-    """Counts the records that were lost, and logs each once.
+    """Logs each record that was lost, once.
 
     Args:
         on_damage: ``"skip"`` to log and go on, ``"raise"`` to stop at the first.
+
+    Attributes:
+        strict: whether to stop.
     """
 
     def __init__(self, on_damage: str) -> None:
         if on_damage not in ("skip", "raise"):
             raise UsageError(f"on_damage {on_damage!r} is neither 'skip' nor 'raise'")
-        self._raise = on_damage == "raise"
+        self.strict = on_damage == "raise"
         self._logged: set[str] = set()
-        self.count = 0
 
     def report(self, losses: Sequence[Damage]) -> None:
-        """Take note of what one batch has lost; raises the first with ``on_damage="raise"``."""
-        if losses and self._raise:
-            raise losses[0]
-        self.count += len(losses)
+        """Take note of what one batch has lost."""
         for text in map(str, losses):
             if text not in self._logged:
                 self._logged.add(text)

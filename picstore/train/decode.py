@@ -1,4 +1,8 @@
-"""Decoding one training JPEG on the CPU with libjpeg-turbo, without the GIL: by simplejpeg, or else by torchvision."""
+"""Decoding one training JPEG on the CPU, without the GIL: by picstore's own decoder, or else by libjpeg-turbo.
+
+libjpeg-turbo is used for what our decoder refuses, and for decoding smaller; by simplejpeg, or else by torchvision. All
+give the same pixels.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from picstore.errors import ImageError
+from picstore.jpeg.decode import decode
 
 try:
     import simplejpeg
@@ -38,24 +43,41 @@ def decode_rgb(
     Raises:
         ImageError: the stream is damaged or of another size.
     """
-    if simplejpeg is None:
-        return _by_torchvision(jpeg, width=width, height=height)
     small_width, small_height = -(-width // factor), -(-height // factor)
-    size = small_width * small_height * 3
-    buffer: npt.NDArray[np.uint8] | None = getattr(_scratch, "buffer", None)
-    if buffer is None or len(buffer) < size:
-        buffer = _scratch.buffer = np.empty(max(size, 1 << 20), dtype=np.uint8)
-    try:
-        # simplejpeg takes the smallest of libjpeg's scales that gives at least this size, which is 1 / factor.
-        least = {"min_width": small_width, "min_height": small_height} if factor > 1 else {}
-        pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(jpeg, "RGB", buffer=buffer, **least)
-    except ValueError as error:
-        raise ImageError(f"does not decode: {error}") from error
+    buffer = _buffer(small_width * small_height * 3)
+    pixels = _by_ours(jpeg, buffer) if factor == 1 else None
+    if pixels is None:
+        if simplejpeg is None:
+            return _by_torchvision(jpeg, width=width, height=height)
+        try:
+            # simplejpeg takes the smallest of libjpeg's scales that gives at least this size, which is 1 / factor.
+            least = {"min_width": small_width, "min_height": small_height} if factor > 1 else {}
+            pixels = simplejpeg.decode_jpeg(jpeg, "RGB", buffer=buffer, **least)
+        except ValueError as error:
+            raise ImageError(f"does not decode: {error}") from error
     if pixels.shape != (small_height, small_width, 3):
         raise ImageError(
             f"decodes to {pixels.shape[1]} × {pixels.shape[0]} pixels instead of {small_width} × {small_height}"
         )
     return pixels
+
+
+def _buffer(size: int) -> npt.NDArray[np.uint8]:
+    """This thread's buffer."""
+    buffer: npt.NDArray[np.uint8] | None = getattr(_scratch, "buffer", None)
+    if buffer is None or len(buffer) < size:
+        buffer = _scratch.buffer = np.empty(max(size, 1 << 20), dtype=np.uint8)
+    return buffer
+
+
+def _by_ours(
+    jpeg: bytes | memoryview | npt.NDArray[np.uint8], buffer: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.uint8] | None:
+    """None for what our decoder refuses."""
+    try:
+        return decode(jpeg, buffer)
+    except ImageError:
+        return None
 
 
 def _by_torchvision(

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
+from picstore import draw
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.batch import Batch, Part, Source
-from picstore.train.damage import Losses, replace_lost
-from picstore.train.geometry import Transform
-from picstore.train.memory import Memory
-from picstore.train.pipeline import Filled, Limits, Pipeline, Request
+from picstore.train.batch import Batch, Form
+from picstore.train.damage import Losses
+from picstore.train.draft import Part, Source
+from picstore.train.feed import Feed
+from picstore.train.outlet import Outlet
+from picstore.train.pipeline import Limits, Request
 from picstore.train.plan import Epoch, Share, default_lanes, find_rank
+from picstore.train.position import Position, Worker
+from picstore.train.recipe import Step, sort_steps
+from picstore.train.stats import Stats
+from picstore.train.targets import check_targets
 
 _LEAST_BUDGET = 64 << 20  # bytes
 
 
-class Loader:
+class Loader(IterableDataset[Batch]):
     """Streams a data set in batches; iterating it again gives the next epoch.
 
     Each batch is a :class:`Batch`, which unpacks to ``images, labels``. The order and the random transforms are
@@ -31,15 +40,19 @@ class Loader:
     that always stops after k batches would otherwise see the same k for ever. What resumes in the middle of an epoch is
     ``load_state_dict``, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on where it was.
 
+    It is an iterable data set too: ``DataLoader(loader, batch_size=None, num_workers=n)`` yields the same batches in
+    the same order, each worker making every n-th, and one epoch after the other.
+
     Args:
         path: a finished data set.
         batch_size: of this rank.
-        transform: geometric transforms, composed into one resampling.
+        transform: geometric transforms, then those of colour, each composed into one pass; then any callables, which
+            take the images of the batch on its device, with torch's generators seeded for that batch.
         shuffle: False reads the stored order, each rank a contiguous range.
         seed: of order and transforms.
         drop_last: leave out the samples that fill no batch. False yields every record exactly once.
         device: where batches are put; decoding runs on the CPU.
-        threads: that decode; one a core by default.
+        threads: that decode; one a core by default, or a share of them in a DataLoader's worker.
         rank, world_size: of this process; by default those of ``torch.distributed`` or of the environment's RANK and
             WORLD_SIZE.
         lanes: places of the data set that shuffled batches mix; a multiple of the world size, at least 32 by default.
@@ -47,6 +60,12 @@ class Loader:
             and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
         budget: bytes of containers to hold in memory, exceeded only where one batch needs more. By default what the
             lanes of this rank read at a time and half as much again: 384 MiB for 32 lanes and containers of 8 MiB.
+        targets: what else to yield of each record, in ``batch.targets``: ``"boxes"``, ``"keypoints"``, ``"polygons"``,
+            ``"extra"``, and names of attachments that hold masks. Geometric transforms move them with the image.
+        dtype: of the images: uint8 by default, float32 with ``Normalize``; float16, bfloat16 and float32 have the
+            range 0 to 1 without it.
+        memory_format: of the images, ``torch.channels_last`` for instance.
+        isolate: make batches in a process of its own, which hands them over in shared memory.
 
     Raises:
         NotADataset, Damage: the data set cannot be opened.
@@ -54,12 +73,12 @@ class Loader:
         Damage: while iterating, a record is damaged and ``on_damage`` is ``"raise"``, or a batch has no sound record.
     """
 
-    def __init__(  # noqa: PLR0913 - the contract's names, all but three with a default
+    def __init__(  # noqa: PLR0913 - the contract's names, all but seven with a default
         self,
         path: str | os.PathLike[str],
         *,
         batch_size: int,
-        transform: Sequence[Transform] = (),
+        transform: Sequence[Step] = (),
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = True,
@@ -70,9 +89,13 @@ class Loader:
         lanes: int | None = None,
         on_damage: str = "skip",
         budget: int | None = None,
+        targets: Sequence[str] = (),
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format = torch.contiguous_format,
+        isolate: bool = False,
     ) -> None:
         self.dataset = Dataset(path)
-        rank, world_size = _find_rank(rank, world_size)
+        rank, world_size = rank_of_process(rank, world_size)
         if lanes is None:
             lanes = default_lanes(world_size)
         self._share = Share(
@@ -84,22 +107,33 @@ class Loader:
             shuffle=shuffle,
             drop_last=drop_last,
         )
-        self._transforms = tuple(transform)
+        recipe, callables = sort_steps(transform, targets=check_targets(targets, self.dataset))
         self._seed = seed
-        self._device = torch.device(device)
         if budget is None:
             budget = default_budget([self.dataset], self._share.lanes // (world_size if shuffle else 1))
-        self._limits = Limits(default_threads() if threads is None else threads, budget)
-        self._memory = Memory()
-        self._losses = Losses(on_damage)
-        self._epoch = 0
-        self._batch = 0  # of the epoch, that the consumer gets next
-        self._resume = False  # whether the next iteration begins in the middle of an epoch
+        self._outlet = Outlet(
+            Feed(
+                sources=(Source(self.dataset, seed, recipe=recipe),),
+                form=Form.of([recipe], dtype=dtype, memory_format=memory_format),
+                limits=Limits(default_threads() if threads is None else threads, budget),
+            ),
+            losses=Losses(on_damage),
+            device=torch.device(device),
+            callables=callables,
+            isolate=isolate,
+            threads=threads,
+        )
+        self._position = Position(self._share.batches, whole=True)
 
     @property
     def damaged(self) -> int:
         """Samples replaced because their record was damaged, since the loader was made."""
-        return self._losses.count
+        return self.stats.damaged
+
+    @property
+    def stats(self) -> Stats:
+        """What was done and waited for since the loader was made; in a DataLoader's worker, by that worker."""
+        return self._outlet.stats
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -107,54 +141,40 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin epoch ``epoch``."""
-        self._epoch, self._batch, self._resume = epoch, 0, False
+        self._position.set(epoch, 0)
+
+    def close(self) -> None:
+        """End the child process of ``isolate=True`` now, not when the loader is garbage; iterating starts another."""
+        self._outlet.close()
 
     def __iter__(self) -> Iterator[Batch]:
-        if self._batch and not self._resume:
-            self._advance(self._epoch, len(self))
-        self._resume = False
-        epoch, first = self._epoch, self._batch
-        pipeline = Pipeline(
-            self._requests(epoch, first),
-            sources=[Source(self.dataset, self._seed)],
-            transforms=self._transforms,
-            limits=self._limits,
-            memory=self._memory,
-        )
-        try:
-            for number, filled in enumerate(pipeline, first):
-                batch = finish(filled, device=self._device, losses=self._losses)
-                self._advance(epoch, number + 1)
+        worker = Worker.current()
+        epoch, first = self._position.begin(worker)
+        numbers = range(first, len(self), worker.step)
+        requests = partial(make_requests, share=self._share, seed=self._seed, epoch=epoch, batches=numbers)
+        with closing(self._outlet.run(requests)) as feed:
+            for number, ready in zip(numbers, feed, strict=True):
+                seed = draw.key(draw.AUGMENT, self._seed, epoch, number, self._share.rank)
+                batch = self._outlet.finish(ready, seed=seed)
+                del ready  # its memory may be free before the next is asked for
+                self._position.advance(epoch, number + worker.step, worker)
                 yield batch
-        finally:
-            pipeline.close()
-
-    def _advance(self, epoch: int, batch: int) -> None:
-        """Note what comes next; the end of an epoch is the beginning of another."""
-        self._epoch, self._batch = (epoch, batch) if batch < len(self) else (epoch + 1, 0)
-
-    def _requests(self, epoch: int, first: int) -> Iterator[Request]:
-        share = self._share
-        order = Epoch(
-            self.dataset.rows["records"], seed=self._seed, epoch=epoch, lanes=share.lanes, shuffle=share.shuffle
-        )
-        for batch in range(first, share.batches):
-            start, stop = share.bounds(batch)
-            samples = order.locate(share.samples(start, stop))
-            yield [Part(0, epoch, samples, np.arange(stop - start))]
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, after the last batch that was taken: a few numbers and strings, fit for JSON."""
-        return {
+        epoch, batch = self._position.place
+        state = {
             "version": 1,
             "dataset": self.dataset.uuid,
             "seed": self._seed,
             "shuffle": self._share.shuffle,
             "lanes": self._share.lanes,
             "world_size": self._share.world_size,
-            "epoch": self._epoch,
-            "samples": self._batch * self._global_batch,
+            "epoch": epoch,
+            "samples": batch * self._global_batch,
         }
+        worker = Worker.current()
+        return {**state, "worker": [worker.number, worker.count]} if worker.count else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on where another loader was, in no more time than opening takes.
@@ -171,21 +191,37 @@ class Loader:
         for name in ("version", "dataset", "seed", "shuffle", "lanes", *fixed):
             if state.get(name) != mine[name]:
                 raise UsageError(f"the state has {name} {state.get(name)!r}, this loader {mine[name]!r}")
+        if state.get("worker") not in (None, mine.get("worker")):
+            raise UsageError(
+                f"the state is of worker and workers {state['worker']}, this is {mine.get('worker')}; a DataLoader's "
+                "state goes on with as many workers, the state of a loader that is iterated by itself with any number"
+            )
         epoch, samples = state.get("epoch"), state.get("samples")
         if not isinstance(epoch, int) or not isinstance(samples, int):
             raise UsageError(f"the state has epoch {epoch!r} and samples {samples!r}; both must be integers")
         batch, rest = divmod(samples, self._global_batch)
-        if rest or not 0 <= batch <= len(self):
+        if rest or batch < 0 or (batch > len(self) and "worker" not in state):
             raise UsageError(
                 f"the state is after {samples} samples; this loader has {len(self)} global batches of "
                 f"{self._global_batch} an epoch, and goes on after a whole number of them"
             )
-        self._advance(epoch, batch)
-        self._resume = True
+        self._position.set(epoch, batch)
 
     @property
     def _global_batch(self) -> int:
         return self._share.batch_size * self._share.world_size
+
+
+def make_requests(
+    sources: Sequence[Source], *, share: Share, seed: int, epoch: int, batches: range
+) -> Iterator[Request]:
+    """The requests of some batches of an epoch of the first source."""
+    counts = sources[0].dataset.rows["records"]
+    order = Epoch(counts, seed=seed, epoch=epoch, lanes=share.lanes, shuffle=share.shuffle)
+    for batch in batches:
+        start, stop = share.bounds(batch)
+        samples = order.locate(share.samples(start, stop))
+        yield [Part(0, epoch, samples, np.arange(stop - start))]
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
@@ -201,18 +237,8 @@ def default_threads() -> int:
     return os.cpu_count() or 1
 
 
-def finish(filled: Filled, *, device: torch.device, losses: Losses) -> Batch:
-    """Wait for a batch, deal with its lost records, and put it on its device."""
-    problems = filled.wait()
-    losses.report([*filled.draft.lost, *problems.values()])
-    replace_lost(filled.draft, filled.pixels, problems)
-    images = filled.pixels.images
-    images = [image.to(device) for image in images] if isinstance(images, list) else images.to(device)
-    labels, ids = torch.from_numpy(filled.draft.labels), torch.from_numpy(filled.draft.ids)
-    return Batch(images, labels.to(device), ids.to(device))
-
-
-def _find_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+def rank_of_process(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Rank and world size: the arguments, those of torch.distributed, of the environment, or 0 and 1."""
     distributed = torch.distributed
     if rank is None and world_size is None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

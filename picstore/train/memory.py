@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 _GRAIN = 1 << 16  # bytes; containers differ by a few images, so that most blocks fit most of them
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+
+def private(size: int) -> Bytes:
+    """Memory of this process, uint8 (size,)."""
+    return np.empty(size, dtype=np.uint8)
 
 
 class Blocks:
@@ -20,11 +29,13 @@ class Blocks:
 
     Args:
         keep: how many blocks to keep that nobody uses.
+        allocate: makes a block of so many bytes.
     """
 
-    def __init__(self, keep: int) -> None:
+    def __init__(self, keep: int, *, allocate: Callable[[int], Bytes] = private) -> None:
         self._keep = keep
-        self._free: list[npt.NDArray[np.uint8]] = []
+        self._allocate = allocate
+        self._free: list[Bytes] = []
         self._lock = threading.Lock()
 
     def take(self, size: int) -> memoryview:
@@ -36,16 +47,19 @@ class Blocks:
             else:
                 if self._free:
                     self._free.pop()  # too small: it would only add to what is held
-                block = np.empty(-(-size // _GRAIN) * _GRAIN, dtype=np.uint8)
+                block = self._allocate(-(-size // _GRAIN) * _GRAIN)
         # All views of this array keep it alive; when the last one goes, so does the array, and the block is free.
         lent = block[:size]
         weakref.finalize(lent, self._give_back, block).atexit = False
         return lent.data
 
-    def _give_back(self, block: npt.NDArray[np.uint8]) -> None:
+    def _give_back(self, block: Bytes) -> None:
         # Without the lock: a finaliser may run in the thread that holds it.
         if len(self._free) < self._keep:
             self._free.append(block)
+
+
+KEPT_BATCHES = 5  # those ahead, and two that the consumer has
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +67,4 @@ class Memory:
     """What a loader's epochs share: blocks for containers, and for the images of batches."""
 
     containers: Blocks = field(default_factory=lambda: Blocks(keep=1 << 20))  # as many as the budget allows
-    batches: Blocks = field(default_factory=lambda: Blocks(keep=5))  # those ahead, and two that the consumer has
+    batches: Blocks = field(default_factory=lambda: Blocks(keep=KEPT_BATCHES))

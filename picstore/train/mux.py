@@ -4,103 +4,118 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
 from picstore import draw
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.batch import Batch, Part, Source
+from picstore.train.batch import Batch, Form
 from picstore.train.damage import Losses
-from picstore.train.geometry import Transform
-from picstore.train.loader import default_budget, default_threads, finish
-from picstore.train.pipeline import Limits, Pipeline, Request
-from picstore.train.plan import MIN_LANES, Epoch, Samples
+from picstore.train.draft import Part, Source
+from picstore.train.feed import Feed
+from picstore.train.loader import default_budget, default_threads, rank_of_process
+from picstore.train.mux_config import MuxConfig, MuxOptions, read_config
+from picstore.train.outlet import Outlet
+from picstore.train.pipeline import Limits, Request
+from picstore.train.plan import MIN_LANES, Epoch, Ints
+from picstore.train.position import Position, Worker
+from picstore.train.recipe import Step, sort_steps
+from picstore.train.stats import Stats
+from picstore.train.targets import check_targets
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-@dataclass(frozen=True, slots=True)
-class MuxEntry:
-    """One line of a mux configuration: ``count`` records of ``path`` in each batch, ``base`` added to their labels."""
-
-    path: Path
-    base: int
-    count: int
+_ENDLESS = 1 << 62  # batches
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One image of a mux: uint8 (3, H, W), its label and its id in its own data set."""
+    """One image of a mux: uint8 (3, H, W) unless a transform makes floats, its label, id in its own data set, and
+    target, see ``Batch.targets``."""
 
     image: torch.Tensor
     label: int
     id: int
+    target: dict[str, Any] | None = None
 
 
-def read_config(path: str | os.PathLike[str]) -> list[MuxEntry]:
-    """Read PicPoc's configuration: ``path base_label count`` again and again, white space between.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """The order of a mux, of which batch k of rank r is a pure function.
 
-    A relative path is looked for beside the configuration file, then in the working directory.
-
-    Raises:
-        UsageError: the file cannot be read, or does not hold such triples.
+    Source i gives ``counts[i]`` records to each batch of each rank. Its samples are numbered through all its epochs,
+    t = epoch * records + sample, and batch k takes those from k * W * counts[i] on, rank r every W-th from the r-th. So
+    the W batches of the same number hold the same samples for every W with the same W * counts.
     """
-    config = Path(path)
-    try:
-        words = config.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{config} cannot be read: {error}") from error
-    if not words or len(words) % 3:
-        raise UsageError(f"{config} holds {len(words)} words; `path base_label count` for each data set are needed")
-    entries = []
-    for name, base, count in zip(words[::3], words[1::3], words[2::3], strict=True):
-        beside = config.parent / name
-        try:
-            entry = MuxEntry(beside if beside.exists() else Path(name), int(base), int(count))
-        except ValueError as error:
-            raise UsageError(f"{config}: {name} {base} {count}: base label and count must be integers") from error
-        if entry.base < 0 or entry.count < 1:
-            raise UsageError(f"{config}: {name} has base label {base} and count {count}; at least 0 and 1 are needed")
-        entries.append(entry)
-    return entries
+
+    counts: tuple[int, ...]
+    lanes: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def batch_size(self) -> int:
+        """Records in a batch of one rank."""
+        return sum(self.counts)
+
+    def samples(self, source: int, batch: int) -> Ints:
+        """Numbers t of the samples of a source in a batch, int64 (counts[source],)."""
+        count = self.counts[source]
+        own = np.arange(batch * count, (batch + 1) * count, dtype=np.int64)
+        return own * self.world_size + self.rank
+
+    def slots(self, batch: int) -> Ints:
+        """Where in the batch its samples go, those of the first source first."""
+        number = batch * self.world_size + self.rank
+        return draw.permutation(draw.key(draw.MUX, self.seed, len(self.counts), number), self.batch_size)
 
 
 class _Endless:
     """The samples of one source, epoch after epoch."""
 
-    def __init__(self, source: Source, *, lanes: int, start: int) -> None:
+    def __init__(self, source: Source, *, lanes: int) -> None:
         self._source = source
         self._lanes = lanes
-        self._epoch, self._at = divmod(start, len(source.dataset))
-        self._order = self._new_order()
+        self._orders: dict[int, Epoch] = {}
 
-    def _new_order(self) -> Epoch:
-        counts = self._source.dataset.rows["records"]
-        return Epoch(counts, seed=self._source.seed, epoch=self._epoch, lanes=self._lanes)
+    def parts(self, number: int, samples: Ints, slots: Ints) -> Iterator[Part]:
+        """Some samples, ascending, by the epochs that they lie in."""
+        epochs, places = np.divmod(samples, len(self._source.dataset))
+        for epoch in np.unique(epochs).tolist():
+            chosen = epochs == epoch
+            yield Part(number, epoch, self._order(epoch).locate(places[chosen]), slots[chosen])
 
-    def take(self, count: int) -> tuple[int, Samples]:
-        """The next samples, ``count`` or as many as are left in the epoch, and the epoch."""
-        if self._at == self._order.records:
-            self._epoch, self._at = self._epoch + 1, 0
-            self._order = self._new_order()
-        stop = min(self._at + count, self._order.records)
-        samples = self._order.locate(np.arange(self._at, stop))
-        self._at = stop
-        return self._epoch, samples
+    def _order(self, epoch: int) -> Epoch:
+        if epoch not in self._orders:
+            counts = self._source.dataset.rows["records"]
+            self._orders = {epoch: Epoch(counts, seed=self._source.seed, epoch=epoch, lanes=self._lanes)}
+        return self._orders[epoch]
 
 
-class DataMux:
+class DataMux(IterableDataset[Batch]):
     """Mixes data sets: each batch holds exactly the configured count of each, in a shuffled order, without end.
 
     Each data set begins a new epoch of its own when it is exhausted. Use it either by batches (iterate; after a
     ``break``, iterating again goes on with the batch that follows) or by samples (``peek`` and ``read``).
 
     Args:
-        config: a file in PicPoc's format, see :func:`read_config`.
-        transform, seed, device, threads, budget: as of :class:`picstore.Loader`.
+        config: a file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``. Options given here have
+            precedence over those of a TOML file.
+        transform: of the sources that have none of their own. Callables in it take every batch.
+        lanes: places that each source is read at; a multiple of the world size, by default such that all sources
+            together have about 32.
+        rank, world_size: of this process, as of :class:`picstore.Loader`; the counts are those of each rank.
+        epoch_batches: end an iteration after so many batches; the next one goes on.
+        seed, device, threads, budget, targets, dtype, memory_format, isolate: as of :class:`picstore.Loader`.
         on_damage: as of :class:`picstore.Loader`; a lost record is replaced by one of its own data set.
 
     Raises:
@@ -112,51 +127,81 @@ class DataMux:
         self,
         config: str | os.PathLike[str],
         *,
-        transform: Sequence[Transform] = (),
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        threads: int | None = None,
-        on_damage: str = "skip",
-        budget: int | None = None,
+        transform: Sequence[Step] | None = None,
+        **options: Unpack[MuxOptions],
     ) -> None:
-        self._entries = read_config(config)
-        # A seed of its own for each source: one data set may be listed twice.
-        self._sources = [
-            Source(Dataset(entry.path), draw.key(draw.MUX, seed, number), entry.base)
-            for number, entry in enumerate(self._entries)
-        ]
-        for entry, source in zip(self._entries, self._sources, strict=True):
-            if len(source.dataset) == 0:
-                raise UsageError(f"{entry.path} has no records")
-        self._transforms = tuple(transform)
-        self._seed = seed
-        self._device = torch.device(device)
-        # The sources share the lanes, so that the containers held do not grow with the number of sources.
-        self._lanes = max(1, MIN_LANES // len(self._sources))
+        mixed = read_config(config)
+        chosen: MuxOptions = {**mixed.options, **options}
+        rank, world_size = rank_of_process(chosen.get("rank"), chosen.get("world_size"))
+        self._mix = Mix(
+            counts=tuple(entry.count for entry in mixed.entries),
+            lanes=_lanes(chosen.get("lanes"), sources=len(mixed.entries), world_size=world_size),
+            seed=chosen.get("seed", 0),
+            rank=rank,
+            world_size=world_size,
+        )
+        self._sources, callables = _open(mixed, transform, chosen)
+        threads, budget, length = chosen.get("threads"), chosen.get("budget"), chosen.get("epoch_batches")
+        if length is not None and length < 1:
+            raise UsageError(f"epoch_batches is {length}; at least 1 is needed")
         if budget is None:
-            budget = default_budget([source.dataset for source in self._sources], self._lanes * len(self._sources))
-        self._limits = Limits(default_threads() if threads is None else threads, budget)
-        self._losses = Losses(on_damage)
-        self._taken = 0  # samples, by batches or one by one
+            datasets = [source.dataset for source in self._sources]
+            budget = default_budget(datasets, self._mix.lanes * len(datasets) // world_size)
+        recipes = [source.recipe for source in self._sources]
+        self._outlet = Outlet(
+            Feed(
+                sources=self._sources,
+                form=Form.of(
+                    recipes,
+                    dtype=chosen.get("dtype"),
+                    memory_format=chosen.get("memory_format", torch.contiguous_format),
+                ),
+                limits=Limits(default_threads() if threads is None else threads, budget),
+            ),
+            losses=Losses(chosen.get("on_damage", "skip")),
+            device=torch.device(chosen.get("device", "cpu")),
+            callables=callables,
+            isolate=chosen.get("isolate", False),
+            threads=threads,
+        )
+        self._length = length
+        self._position = Position(length, whole=False)
+        self._read = 0  # samples of the batch at the position
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
 
     @property
     def batch_size(self) -> int:
         """Records in each batch."""
-        return sum(entry.count for entry in self._entries)
+        return self._mix.batch_size
 
     @property
     def damaged(self) -> int:
         """Samples replaced because their record was damaged."""
-        return self._losses.count
+        return self.stats.damaged
+
+    @property
+    def stats(self) -> Stats:
+        """What was done and waited for since the mux was made."""
+        return self._outlet.stats
+
+    def __len__(self) -> int:
+        """Batches in an iteration.
+
+        Raises:
+            TypeError: there is no end, as ``epoch_batches`` was not given.
+        """
+        if self._length is None:
+            raise TypeError("a DataMux without epoch_batches has no length")
+        return self._length
 
     def __iter__(self) -> Iterator[Batch]:
-        self.close()
-        first = -(-self._taken // self.batch_size)  # a batch of which samples were read is over
-        for number, batch in enumerate(self._batches(first), first):
-            self._taken = (number + 1) * self.batch_size
-            yield batch
+        self._end_samples()
+        worker = Worker.current()
+        epoch, first = self._position.begin(worker)
+        if self._read:  # a batch of which samples were read is over
+            self._read, first = 0, first + worker.step
+        yield from self._batches(epoch, first, worker)
 
     def peek(self) -> Sample:
         """The sample that ``read`` returns next."""
@@ -167,75 +212,148 @@ class DataMux:
         return self._next
 
     def read(self) -> Sample:
-        """The next sample."""
+        """The next sample; those of an iteration's last batch are followed by those of the next iteration's first."""
         sample = self.peek()
         self._next = None
-        self._taken += 1
+        self._read += 1
+        if self._read == self.batch_size:
+            self._read = 0
+            epoch, batch = self._position.place
+            self._position.advance(epoch, batch + 1, Worker())
         return sample
 
     def close(self) -> None:
-        """End the threads that ``peek`` and ``read`` keep; the next ``read`` goes on after the last."""
-        self._samples = self._next = None
+        """End the threads that ``peek`` and ``read`` keep, and the child of ``isolate=True``; reading can go on."""
+        self._end_samples()
+        self._outlet.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the mux is, after the last batch or sample that was taken; fit for JSON."""
-        return {
+        epoch, batch = self._position.place
+        batches = epoch * (self._length or 0) + batch
+        state = {
             "version": 1,
             "datasets": [source.dataset.uuid for source in self._sources],
-            "counts": [entry.count for entry in self._entries],
-            "seed": self._seed,
-            "samples": self._taken,
+            "counts": list(self._mix.counts),
+            "seed": self._mix.seed,
+            "lanes": self._mix.lanes,
+            "world_size": self._mix.world_size,
+            "samples": batches * self.batch_size + self._read,
         }
+        worker = Worker.current()
+        return {**state, "worker": [worker.number, worker.count]} if worker.count else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another mux of the same configuration and seed was.
+        """Go on where another mux of the same data sets, seed and lanes was.
+
+        Its counts and world size may have been others if each count times the world size is in the same proportion to
+        this mux's, and what it has yielded is a whole number of this mux's batches.
 
         Raises:
-            UsageError: the state is of other data sets, counts or seed.
+            UsageError: the state is of another mux, or no place of this one's.
         """
         mine = self.state_dict()
-        for name in ("version", "datasets", "counts", "seed"):
+        for name in ("version", "datasets", "seed", "lanes"):
             if state.get(name) != mine[name]:
                 raise UsageError(f"the state has {name} {state.get(name)!r}, this mux {mine[name]!r}")
-        samples = state.get("samples")
-        if not isinstance(samples, int) or samples < 0:
-            raise UsageError(f"the state is after {samples!r} samples; a number is needed")
-        self.close()
-        self._taken = samples
+        if state.get("worker") != mine.get("worker") and "worker" in state:
+            raise UsageError(f"the state is of worker and workers {state['worker']}, this is {mine.get('worker')}")
+        batches, read = _locate(state, self._mix)
+        self._end_samples()
+        self._read = read
+        self._position.set(*divmod(batches, self._length) if self._length else (0, batches))
 
-    def _batches(self, first: int) -> Iterator[Batch]:
-        pipeline = Pipeline(
-            self._requests(first), sources=self._sources, transforms=self._transforms, limits=self._limits
+    def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
+        """The batches of an iteration from ``first`` on, counted in their epoch."""
+        numbers = range(first, self._length or _ENDLESS, worker.step)
+        before = epoch * (self._length or 0)
+        requests = partial(
+            make_requests, mix=self._mix, batches=range(before + first, before + numbers.stop, worker.step)
         )
-        try:
-            for filled in pipeline:
-                yield finish(filled, device=self._device, losses=self._losses)
-        finally:
-            pipeline.close()
+        with closing(self._outlet.run(requests)) as feed:
+            for number, ready in zip(numbers, feed, strict=True):
+                seed = draw.key(draw.MUX, self._mix.seed, before + number, self._mix.rank)
+                batch = self._outlet.finish(ready, seed=seed)
+                del ready  # its memory may be free before the next is asked for
+                if self._samples is None:
+                    self._position.advance(epoch, number + worker.step, worker)
+                yield batch
 
     def _each(self) -> Iterator[Sample]:
-        first, skip = divmod(self._taken, self.batch_size)
-        for batch in self._batches(first):
-            for k in range(skip, len(batch)):
-                yield Sample(batch.images[k], int(batch.labels[k]), int(batch.ids[k]))
-            skip = 0
-
-    def _requests(self, first: int) -> Iterator[Request]:
-        streams = [
-            _Endless(source, lanes=self._lanes, start=first * entry.count)
-            for source, entry in zip(self._sources, self._entries, strict=True)
-        ]
-        batch = first
+        """Samples from the position on, without end."""
+        skip = self._read
         while True:
-            slots = draw.permutation(draw.key(draw.MUX, self._seed, len(self._sources), batch), self.batch_size)
-            parts: list[Part] = []
-            taken = 0
-            for number, (entry, stream) in enumerate(zip(self._entries, streams, strict=True)):
-                left = entry.count
-                while left:
-                    epoch, samples = stream.take(left)
-                    parts.append(Part(number, epoch, samples, slots[taken : taken + len(samples)]))
-                    taken += len(samples)
-                    left -= len(samples)
-            yield parts
-            batch += 1
+            for batch in self._batches(*self._position.place, Worker()):
+                nothing: list[dict[str, Any] | None] = [None] * len(batch)
+                targets = batch.targets or nothing
+                for k in range(skip, len(batch)):
+                    yield Sample(batch.images[k], int(batch.labels[k]), int(batch.ids[k]), targets[k])
+                skip = 0
+
+    def _end_samples(self) -> None:
+        self._samples = self._next = None
+
+
+def make_requests(sources: Sequence[Source], *, mix: Mix, batches: range) -> Iterator[Request]:
+    """The requests of some batches, counted from the first of all."""
+    streams = [_Endless(source, lanes=mix.lanes) for source in sources]
+    ends = np.cumsum(mix.counts)
+    for batch in batches:
+        slots = np.split(mix.slots(batch), ends[:-1])
+        yield [
+            part
+            for number, stream in enumerate(streams)
+            for part in stream.parts(number, mix.samples(number, batch), slots[number])
+        ]
+
+
+def _lanes(lanes: int | None, *, sources: int, world_size: int) -> int:
+    """Lanes of each source. The sources share them, so that the containers held do not grow with their number."""
+    if lanes is None:
+        return -(-max(1, MIN_LANES // sources) // world_size) * world_size
+    if lanes < 1 or lanes % world_size:
+        raise UsageError(f"{lanes} lanes cannot be shared by {world_size} ranks; use a multiple of {world_size}")
+    return lanes
+
+
+def _open(
+    mixed: MuxConfig, transform: Sequence[Step] | None, options: MuxOptions
+) -> tuple[tuple[Source, ...], tuple[Step, ...]]:
+    """The sources, and the callables that every batch goes through."""
+    common = tuple(mixed.transform if transform is None else transform)
+    _, callables = sort_steps(common)
+    sources = []
+    for number, entry in enumerate(mixed.entries):
+        dataset = Dataset(entry.path)
+        if len(dataset) == 0:
+            raise UsageError(f"{entry.path} has no records")
+        targets = check_targets(options.get("targets", ()), dataset)
+        recipe, own = sort_steps(common if entry.transform is None else entry.transform, targets=targets)
+        if entry.transform is not None and own:
+            raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
+        # A seed of its own for each source: one data set may be listed twice.
+        seed = draw.key(draw.MUX, options.get("seed", 0), number)
+        sources.append(Source(dataset, seed, entry.base, recipe))
+    return tuple(sources), callables
+
+
+def _locate(state: Mapping[str, Any], mix: Mix) -> tuple[int, int]:
+    """Batches of this mux, and samples of the next, that a state is after."""
+    counts, world_size, samples = state.get("counts"), state.get("world_size"), state.get("samples")
+    if not isinstance(samples, int) or samples < 0:
+        raise UsageError(f"the state is after {samples!r} samples; a number is needed")
+    if counts == list(mix.counts) and world_size == mix.world_size:
+        return divmod(samples, mix.batch_size)
+    if not isinstance(world_size, int) or not isinstance(counts, list) or len(counts) != len(mix.counts):
+        raise UsageError(f"the state has counts {counts!r} and world size {world_size!r}")
+    before, rest = divmod(samples, sum(counts))
+    places = {
+        divmod(before * world_size * old, mix.world_size * new) for old, new in zip(counts, mix.counts, strict=True)
+    }
+    batches, odd = min(places)
+    if rest or odd or len(places) > 1:
+        raise UsageError(
+            f"the state is after {before} batches of counts {counts} on {world_size} ranks, which is no whole number "
+            f"of batches of counts {list(mix.counts)} on {mix.world_size}"
+        )
+    return batches, 0

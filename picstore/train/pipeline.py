@@ -21,10 +21,11 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from picstore.errors import Damage, NotADataset, UsageError
-from picstore.train.batch import Draft, Part, Pixels, Source, make_draft, make_geometry
+from picstore.train.batch import Form, Pixels, make_look
+from picstore.train.draft import Draft, Part, Source, make_draft
 from picstore.train.fetch import Fetcher, Key, Loaded, Want
-from picstore.train.geometry import Transform
 from picstore.train.memory import Memory
+from picstore.train.stats import Counters
 
 AHEAD = 3  # batches that are filled or being filled before the consumer takes them
 LOOK_AHEAD = 32  # further batches whose containers are read in advance, if the budget allows
@@ -94,8 +95,9 @@ class Pipeline:
         requests: what each batch holds; drawn in the planner's thread, at most AHEAD + LOOK_AHEAD + 1 before the
             consumer takes their batches.
         sources: the data sets that parts refer to.
-        transforms: applied to every image.
+        form: of the batches.
         memory: shared with earlier epochs, so that each does not begin with fresh pages.
+        counters: told what was done and waited for.
     """
 
     def __init__(
@@ -103,14 +105,16 @@ class Pipeline:
         requests: Iterator[Request],
         *,
         sources: Sequence[Source],
-        transforms: Sequence[Transform],
         limits: Limits,
+        form: Form | None = None,
         memory: Memory | None = None,
+        counters: Counters | None = None,
     ) -> None:
         self._requests = requests
         self._sources = sources
-        self._transforms = transforms
+        self._form = form or Form()
         self._memory = memory or Memory()
+        self._counters = counters or Counters()
         self._fetcher = Fetcher(self._load, budget=limits.budget, threads=_READERS)
         self._workers = ThreadPoolExecutor(limits.threads, thread_name_prefix="picstore-work")
         self._ready: SimpleQueue[Filled | BaseException | None] = SimpleQueue()
@@ -144,11 +148,14 @@ class Pipeline:
         place = dataset.place(number)
         name = str(dataset.path / place.name)
         try:
-            return dataset.container(number, allocate=self._memory.containers.take)
+            with self._counters.timed("reading"):
+                container = dataset.container(number, allocate=self._memory.containers.take)
         except Damage as error:
             return type(error)(error.what, name, error.offset)
         except NotADataset:
             return Damage("the file is missing", name, place.offset)
+        self._counters.add(bytes=container.size)
+        return container
 
     def _plan(self) -> None:
         """The planner's life; whatever it meets goes to the consumer."""
@@ -166,12 +173,14 @@ class Pipeline:
         following = next(wanted, None)
         while following is not None or ahead:
             while following is not None and len(ahead) < LOOK_AHEAD:
-                futures = self._fetcher.ask(following[1], wait=not ahead)
+                with self._counters.timed("waited_on_disk"):
+                    futures = self._fetcher.ask(following[1], wait=not ahead)
                 if futures is None:
                     break
                 ahead.append(_Asked(*following, futures))
                 following = next(wanted, None)
-            self._room.acquire()
+            with self._counters.timed("waited_on_consumer"):
+                self._room.acquire()
             if self._stop:
                 return
             yield self._start(ahead.popleft())
@@ -192,10 +201,11 @@ class Pipeline:
 
     def _start(self, asked: _Asked) -> Filled:
         """Wait for a batch's containers, draft it, and hand its chunks to the workers."""
-        loaded = {(source, number): future.result() for (source, _, number), future in asked.futures.items()}
+        with self._counters.timed("waited_on_disk"):
+            loaded = {(source, number): future.result() for (source, _, number), future in asked.futures.items()}
         draft = make_draft(asked.request, loaded, sources=self._sources)
-        geometry = make_geometry(draft, asked.request, sources=self._sources, transforms=self._transforms)
-        filled = Filled(draft, Pixels(geometry, self._transforms, self._memory.batches))
+        look = make_look(draft, asked.request, sources=self._sources)
+        filled = Filled(draft, Pixels(look, self._form, self._memory.batches))
         chunks = [range(k, min(k + _CHUNK, len(draft))) for k in range(0, len(draft), _CHUNK)]
         release = _Countdown(len(chunks), lambda: self._release(draft, asked.wants))
         for chunk in chunks:
@@ -204,11 +214,11 @@ class Pipeline:
 
     def _fill(self, filled: Filled, chunk: range, release: _Countdown) -> dict[int, Damage]:
         try:
-            return filled.pixels.fill(filled.draft, chunk)
+            with self._counters.timed("working"):
+                return filled.pixels.fill(filled.draft, chunk)
         finally:
             release.count()
 
     def _release(self, draft: Draft, wants: dict[Key, Want]) -> None:
-        draft.segments.clear()
-        draft.jpegs.clear()  # views that would keep the containers in memory until the consumer takes the batch
+        draft.forget()
         self._fetcher.release(wants)

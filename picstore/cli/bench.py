@@ -1,0 +1,72 @@
+"""``picstore bench``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from picstore.cli import options
+
+if TYPE_CHECKING:
+    from picstore.train.stages import Report
+
+
+@click.command("bench")
+@click.argument("dataset", metavar="DATASET", type=options.PATH)
+@click.option("--images", type=click.IntRange(min=1), default=2000, show_default=True, help="How many to take.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True, help="Images in a batch.")
+@click.option("--size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels a side of the output.")
+@click.option("--colour", is_flag=True, help="Also ColorJitter(0.4, 0.4, 0.4, 0.1) and Normalize.")
+@click.option("--threads", type=click.IntRange(min=1), help="Of the loader.  [default: one a core]")
+@click.option("--isolate", is_flag=True, help="Run the loader in a process of its own.")
+@options.as_json
+def command(
+    dataset: Path,
+    images: int,
+    batch_size: int,
+    size: int,
+    colour: bool,
+    threads: int | None,
+    isolate: bool,
+    as_json: bool,
+) -> None:
+    """Measure how fast DATASET can be trained on here, stage by stage, and say where the time goes.
+
+    The transforms are RandomResizedCrop and RandomHorizontalFlip. What was read before may come from memory.
+    """
+    import picstore
+    from picstore.train.loader import default_threads
+    from picstore.train.stages import measure
+
+    transform = [picstore.RandomResizedCrop(size), picstore.RandomHorizontalFlip()]
+    if colour:
+        finish = picstore.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        transform += [picstore.ColorJitter(0.4, 0.4, 0.4, 0.1), finish]
+    report = measure(
+        dataset,
+        transform=transform,
+        batch_size=batch_size,
+        images=images,
+        threads=threads or default_threads(),
+        isolate=isolate,
+    )
+    click.echo(json.dumps({**asdict(report), "verdict": report.verdict}) if as_json else _text(report))
+
+
+def _text(report: Report) -> str:
+    lines = [f"{'stage':<10}{'us an image':>14}{'images/s of a thread':>24}"]
+    for name, microseconds in report.microseconds.items():
+        lines.append(f"{name:<10}{microseconds:>14,.1f}{1e6 / microseconds if microseconds else 0:>24,.0f}")
+    stats = report.stats
+    lines += [
+        f"Reading runs at {report.read_rate / 1e6:,.0f} MB/s.",
+        f"The loader with {report.threads} threads makes {report.rate:,.0f} images/s.",
+        f"In its {report.seconds:.2f} s it waited {stats.waited_on_disk:.2f} on the disk, its consumer waited "
+        f"{stats.waited_on_decode:.2f} on it, and finished batches {stats.waited_on_consumer:.2f} on the consumer.",
+        report.verdict,
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,169 @@
+"""What a mux mixes: PicPoc's configuration, three words a data set, or TOML with options and transforms of their own.
+
+seed = 1                                        # any option of DataMux
+transform = [{ name = "CenterCrop", size = 224 }]     # of the sources that have none of their own
+
+[[source]]
+path = "cats-shuffled"
+base = 0
+count = 20
+transform = [
+    { name = "RandomResizedCrop", size = 224, scale = [0.2, 1.0] },
+    { name = "RandomHorizontalFlip" },
+]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+import torch
+
+from picstore.errors import UsageError
+from picstore.train.recipe import Step, make_step
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# What TOML may give, and of which type.
+_OPTIONS = {
+    **dict.fromkeys(("seed", "threads", "rank", "world_size", "lanes", "budget", "epoch_batches"), int),
+    **dict.fromkeys(("device", "on_damage", "dtype", "memory_format"), str),
+    "targets": list,
+    "isolate": bool,
+}
+_DTYPES = {name: getattr(torch, name) for name in ("uint8", "float16", "bfloat16", "float32")}
+_FORMATS = {name: getattr(torch, name) for name in ("contiguous_format", "channels_last")}
+
+
+class MuxOptions(TypedDict, total=False):
+    """Options of :class:`picstore.DataMux`, which describes them."""
+
+    seed: int
+    device: str | torch.device
+    threads: int | None
+    rank: int | None
+    world_size: int | None
+    lanes: int | None
+    on_damage: str
+    budget: int | None
+    targets: Sequence[str]
+    dtype: torch.dtype | None
+    memory_format: torch.memory_format
+    isolate: bool
+    epoch_batches: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MuxEntry:
+    """One data set of a mux: ``count`` records of ``path`` in each batch, ``base`` added to their labels.
+
+    ``transform`` is None where the mux's own is meant.
+    """
+
+    path: Path
+    base: int
+    count: int
+    transform: tuple[Step, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MuxConfig:
+    """A configuration: its data sets, the transforms of those that have none, and options of :class:`DataMux`."""
+
+    entries: tuple[MuxEntry, ...]
+    transform: tuple[Step, ...] = ()
+    options: MuxOptions = field(default_factory=lambda: MuxOptions())
+
+
+def read_config(path: str | os.PathLike[str]) -> MuxConfig:
+    """Read a configuration, TOML where its name ends so, else PicPoc's: ``path base_label count`` again and again.
+
+    A relative path is looked for beside the configuration file, then in the working directory.
+
+    Raises:
+        UsageError: the file cannot be read, or does not hold what it should.
+    """
+    config = Path(path)
+    try:
+        text = config.read_text(encoding="utf-8")
+        if config.suffix.lower() == ".toml":
+            return _from_toml(tomllib.loads(text), config)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{config} cannot be read: {error}") from error
+    return MuxConfig(tuple(_from_words(text.split(), config)))
+
+
+def _from_words(words: Sequence[str], config: Path) -> list[MuxEntry]:
+    if not words or len(words) % 3:
+        raise UsageError(f"{config} holds {len(words)} words; `path base_label count` for each data set are needed")
+    return [_from_triple(*triple, config) for triple in zip(words[::3], words[1::3], words[2::3], strict=True)]
+
+
+def _from_triple(name: str, base: str, count: str, config: Path) -> MuxEntry:
+    try:
+        numbers = int(base), int(count)
+    except ValueError as error:
+        raise UsageError(f"{config}: {name} {base} {count}: base label and count must be integers") from error
+    return _entry(config, name, *numbers)
+
+
+def _entry(config: Path, name: str, base: int, count: int, transform: tuple[Step, ...] | None = None) -> MuxEntry:
+    if base < 0 or count < 1:
+        raise UsageError(f"{config}: {name} has base label {base} and count {count}; at least 0 and 1 are needed")
+    beside = config.parent / name
+    return MuxEntry(beside if beside.exists() else Path(name), base, count, transform)
+
+
+def _from_toml(tables: dict[str, Any], config: Path) -> MuxConfig:
+    sources = tables.pop("source", None)
+    if not isinstance(sources, list) or not sources:
+        raise UsageError(f"{config} has no [[source]]; give at least one, with path and count")
+    transform = _steps(tables.pop("transform", []), f"{config}")
+    entries = [_source(table, config, number) for number, table in enumerate(sources, start=1)]
+    options = {name: _option(name, value, config) for name, value in tables.items()}
+    return MuxConfig(tuple(entries), transform, cast(MuxOptions, options))
+
+
+def _source(table: dict[str, Any], config: Path, number: int) -> MuxEntry:
+    where = f"{config}: [[source]] number {number}"
+    unknown = set(table) - {"path", "base", "count", "transform"}
+    if unknown:
+        raise UsageError(f"{where} has {min(unknown)!r}; path, base, count and transform are possible")
+    name, base, count = table.get("path"), table.get("base", 0), table.get("count")
+    if not isinstance(name, str) or type(base) is not int or type(count) is not int:
+        raise UsageError(f"{where} has path {name!r}, base {base!r}, count {count!r}; a string and integers are needed")
+    steps = _steps(table["transform"], where) if "transform" in table else None
+    return _entry(config, name, base, count, steps)
+
+
+def _steps(tables: Any, where: str) -> tuple[Step, ...]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(
+            f'{where}: transform is {tables!r}; give a list such as [{{ name = "CenterCrop", size = 224 }}]'
+        )
+    try:
+        return tuple(make_step(table) for table in tables)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _option(name: str, value: Any, config: Path) -> Any:
+    """An option as DataMux takes it."""
+    if name not in _OPTIONS:
+        raise UsageError(f"{config} has {name!r}; possible are source, transform, {', '.join(_OPTIONS)}")
+    if type(value) is not _OPTIONS[name]:
+        raise UsageError(f"{config}: {name} is {value!r}; it must be of type {_OPTIONS[name].__name__}")
+    for option, choices in (("dtype", _DTYPES), ("memory_format", _FORMATS)):
+        if name == option:
+            if value not in choices:
+                raise UsageError(f"{config}: {name} is {value!r}; possible are {', '.join(choices)}")
+            return choices[value]
+    return value

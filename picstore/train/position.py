@@ -1,0 +1,105 @@
+"""Which batch comes next, in a process of one's own and in the workers of a DataLoader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.utils.data import get_worker_info
+
+_MOST_WORKERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Which of a DataLoader's workers this process is; ``count`` is 0 in any other process."""
+
+    number: int = 0
+    count: int = 0
+
+    @classmethod
+    def current(cls) -> Worker:
+        """This process."""
+        info = get_worker_info()
+        return cls() if info is None else cls(info.id, info.num_workers)
+
+    @property
+    def step(self) -> int:
+        """A worker makes every ``step``-th batch."""
+        return max(1, self.count)
+
+
+class Position:
+    """The next batch, as an epoch and a number in it.
+
+    A DataLoader's workers are copies of the loader, made anew for each epoch or kept, and none of them tells the
+    original how far it has come. So each finds the batch that it makes next in memory that all share. Worker w of n
+    makes the batches w, w + n, … of an epoch, which is the order in which a DataLoader asks its workers.
+
+    Args:
+        length: batches in an epoch; None without end.
+        whole: whether an iteration that was broken off is followed by the next epoch, instead of the next batch. In
+            workers it always is if there are epochs: they are ahead of what was taken.
+    """
+
+    def __init__(self, length: int | None, *, whole: bool) -> None:
+        self._length = length
+        self._whole = whole
+        self._resume = False
+        rows = torch.zeros((_MOST_WORKERS, 2), dtype=torch.int64)
+        self._rows: torch.Tensor = rows.share_memory_()  # type: ignore[no-untyped-call]
+        self._epoch = self._batch = 0
+        self._user = Worker()  # whose the place is
+        self.set(0, 0)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch and number of the batch that follows the last one that was taken here."""
+        worker = Worker.current()
+        if worker.count and worker != self._user:  # a copy that has not begun
+            epoch, batch = self._rows[worker.number].tolist()
+            return epoch, batch
+        return self._epoch, self._batch
+
+    def set(self, epoch: int, batch: int) -> None:
+        """Make the next iteration begin here; in a worker, the next of this worker alone."""
+        worker = Worker.current()
+        if self._length is not None and batch >= self._length and not worker.count:
+            epoch, batch = epoch + 1, 0
+        self._epoch, self._batch, self._resume, self._user = epoch, batch, True, worker
+        if worker.count:
+            self._rows[worker.number] = torch.tensor([epoch, batch])
+        else:
+            self._show(epoch, batch)
+
+    def begin(self, worker: Worker) -> tuple[int, int]:
+        """Epoch and number of the first batch of a new iteration."""
+        if worker.count:
+            self._epoch, self._batch = self._rows[worker.number].tolist()
+            if self._length is not None:
+                self._rows[worker.number] = torch.tensor([self._epoch + 1, worker.number])
+        elif self._whole and self._batch and not self._resume:
+            self._epoch, self._batch = self._epoch + 1, 0
+        self._resume, self._user = False, worker
+        return self._epoch, self._batch
+
+    def advance(self, epoch: int, batch: int, worker: Worker) -> None:
+        """Note what follows the batch that is handed over now.
+
+        The end of an epoch is the beginning of another. A worker stays at the end: others may not be there yet.
+        """
+        if self._length is not None and batch >= self._length and not worker.count:
+            epoch, batch = epoch + 1, 0
+        self._epoch, self._batch = epoch, batch
+        if worker.count:
+            if self._length is None:
+                self._rows[worker.number] = torch.tensor([epoch, batch])
+        elif self._whole and batch:
+            self._show(epoch + 1, 0)
+        else:
+            self._show(epoch, batch)
+
+    def _show(self, epoch: int, batch: int) -> None:
+        """Tell all workers."""
+        self._rows[:, 0] = epoch
+        torch.arange(batch, batch + _MOST_WORKERS, out=self._rows[:, 1])

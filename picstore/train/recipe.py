@@ -1,0 +1,117 @@
+"""A list of transforms, sorted into the stages that carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from picstore.errors import UsageError
+from picstore.train import crops, photometric, rotations
+from picstore.train.colour import ColourTransform, check_colour, normalises
+from picstore.train.geometry import Transform, common_fill, output_size
+
+Step: TypeAlias = Any  # a geometric transform, one of colour, or any callable that takes the images of a batch
+
+# What a configuration file may name.
+_BY_NAME: Mapping[str, Any] = {
+    step.__name__: step
+    for step in (
+        crops.CenterCrop,
+        crops.Pad,
+        crops.RandomCrop,
+        crops.RandomHorizontalFlip,
+        crops.RandomResizedCrop,
+        crops.RandomVerticalFlip,
+        crops.Resize,
+        photometric.ColorJitter,
+        photometric.GaussianBlur,
+        photometric.GaussianNoise,
+        photometric.Normalize,
+        photometric.RandomErasing,
+        photometric.RandomGrayscale,
+        photometric.RandomInvert,
+        photometric.RandomPosterize,
+        photometric.RandomSolarize,
+        rotations.RandomAffine,
+        rotations.RandomRotation,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What happens to each image of a source, in this order.
+
+    Attributes:
+        geometry: transforms that become one resampling.
+        colour: those that become one pass over the pixels.
+        targets: names of what goes with the images, see ``train/targets.py``.
+    """
+
+    geometry: tuple[Transform, ...] = ()
+    colour: tuple[ColourTransform, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(height, width) of every output, or None where it differs."""
+        return output_size(self.geometry)
+
+    @property
+    def normalises(self) -> bool:
+        """Whether the images have to be floats."""
+        return normalises(self.colour)
+
+
+def sort_steps(steps: Sequence[Step], *, targets: tuple[str, ...] = ()) -> tuple[Recipe, tuple[Step, ...]]:
+    """The recipe of a list of transforms, and the callables behind it, which take whole batches.
+
+    Raises:
+        UsageError: the list has another order than geometry, colour, callables, or holds something else.
+    """
+    stages: tuple[list[Step], list[Step], list[Step]] = ([], [], [])
+    latest = 0
+    for step in steps:
+        stage = _stage(step)
+        if stage < latest:
+            raise UsageError(
+                f"{_name(step)} stands behind {_name(stages[latest][-1])}; give geometric transforms first, then "
+                "those of colour, then other callables"
+            )
+        stages[stage].append(step)
+        latest = stage
+    geometry, colour, callables = map(tuple, stages)
+    common_fill(geometry)
+    check_colour(colour)
+    return Recipe(geometry, colour, targets), callables
+
+
+def make_step(table: Mapping[str, Any]) -> Step:
+    """A transform from a configuration: its ``name`` and arguments.
+
+    Raises:
+        UsageError: there is no such transform, or it does not take these arguments.
+    """
+    arguments = dict(table)
+    name = arguments.pop("name", None)
+    if not isinstance(name, str) or name not in _BY_NAME:
+        raise UsageError(f"a transform has the name {name!r}; possible are {', '.join(_BY_NAME)}")
+    try:
+        return _BY_NAME[name](**arguments)
+    except TypeError as error:
+        raise UsageError(f"{name} does not take {arguments}: {error}") from error
+
+
+def _stage(step: Step) -> int:
+    if isinstance(step, ColourTransform):
+        return 1
+    if hasattr(step, "fixes_size"):
+        return 0
+    if callable(step):
+        return 2
+    raise UsageError(f"transform holds {step!r}, which is neither a transform nor callable")
+
+
+def _name(step: Step) -> str:
+    return getattr(step, "__name__", type(step).__name__)

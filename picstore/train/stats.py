@@ -1,0 +1,76 @@
+"""What a loader has done and what it waited for, so that a user sees what bounds the run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Sums since the loader was made; those of two moments can be subtracted. Times are in seconds.
+
+    Attributes:
+        batches, images: handed to the consumer.
+        bytes: of containers that were read.
+        damaged: samples replaced because their record was damaged.
+        reading: time that reader threads were busy, together.
+        working: time that worker threads were busy cutting, decoding and augmenting, together.
+        waited_on_disk: time that the plan stood still because containers had not been read yet.
+        waited_on_decode: time that the consumer stood still because its batch was not ready yet.
+        waited_on_consumer: time that finished batches waited because the consumer had not come for them.
+    """
+
+    batches: int = 0
+    images: int = 0
+    bytes: int = 0
+    damaged: int = 0
+    reading: float = 0.0
+    working: float = 0.0
+    waited_on_disk: float = 0.0
+    waited_on_decode: float = 0.0
+    waited_on_consumer: float = 0.0
+
+    def __sub__(self, other: Stats) -> Stats:
+        return Stats(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(Stats)})
+
+    def __add__(self, other: Stats) -> Stats:
+        return Stats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Stats)})
+
+
+class Counters:
+    """Stats that any thread adds to."""
+
+    def __init__(self) -> None:
+        self._stats = Stats()
+        self._lock = threading.Lock()
+
+    def add(self, **amounts: float) -> None:
+        """Add to some of the sums."""
+        with self._lock:
+            sums = {name: getattr(self._stats, name) + amount for name, amount in amounts.items()}
+            self._stats = replace(self._stats, **sums)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time that a block takes."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(**{name: time.perf_counter() - start})
+
+    @property
+    def stats(self) -> Stats:
+        """The sums at this moment."""
+        return self._stats
+
+    def __getstate__(self) -> Stats:
+        return self._stats
+
+    def __setstate__(self, stats: Stats) -> None:
+        self.__init__()  # type: ignore[misc]
+        self._stats = stats

@@ -1,0 +1,259 @@
+"""Targets beyond a label: boxes, keypoints, polygons and masks of one image, moved as its pixels are.
+
+What a record holds is described in docs/formats.md, "Targets". All of it is checked here once more, since a data set
+may come from anybody; what is wrong is an ImageError, which the loader treats as it does an image that is damaged.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from picstore.errors import ImageError, UsageError
+from picstore.storage.dataset import Dataset
+from picstore.storage.targets import F64, I64, Objects, read_objects
+from picstore.train.geometry import Geometry
+from picstore.train.render import render_mask
+
+if TYPE_CHECKING:
+    from torchvision import tv_tensors
+
+FIELDS = ("boxes", "keypoints", "polygons", "extra")
+LEAST_SIDE = 1.0  # output pixels: an object whose box has less left of its width or height is dropped
+
+_ALSO = ("labels", "visibility", "index")  # what comes with boxes and keypoints
+_NEAR = 1e-6  # pixels that rounding may cost
+_MASK_FORMATS = ("PNG", "TIFF", "BMP", "GIF")  # those that keep values as they are
+_MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # "I": what some versions of Pillow make of 16 bits
+
+
+def check_targets(names: Sequence[str], dataset: Dataset) -> tuple[str, ...]:
+    """The names of targets, each once.
+
+    Raises:
+        UsageError: one is neither a field of the extra nor an attachment of the data set.
+    """
+    attachments = dataset.manifest.attachments
+    if isinstance(names, str):
+        raise UsageError(f"targets is {names!r}; give a list: [{names!r}]")
+    for name in names:
+        if name not in FIELDS and (name not in attachments or name in _ALSO):
+            held = f"its attachments {', '.join(attachments)}" if attachments else "no attachments"
+            raise UsageError(f"target {name!r} is unknown; {dataset.path} has {', '.join(FIELDS)} and {held}")
+    return tuple(dict.fromkeys(names))
+
+
+def make_target(
+    names: Sequence[str], extra: Any, masks: Mapping[str, bytes | memoryview], geometry: Geometry, slot: int
+) -> dict[str, Any]:
+    """The targets of one image.
+
+    A box becomes the upright box around its moved corners, cut off at the edge of the output. An object of which this
+    leaves less than ``LEAST_SIDE`` is dropped with all its fields, whichever of them are asked for; without boxes in
+    the extra none is dropped.
+
+    Args:
+        names: fields of the extra or attachments that are masks, see :func:`check_targets`.
+        extra: of the record; None for none, which has no objects.
+        masks: image files by attachment.
+        geometry: of the batch.
+        slot: number of the image in it.
+
+    Returns:
+        By name, for k objects that are left and an output of H × W pixels:
+
+        - ``boxes``: BoundingBoxes float32 (k, 4), XYXY; with them ``labels``, int64 (k,), −1 where there are none.
+        - ``keypoints``: KeyPoints float32 (k, m, 2), x and y from the centre of the first pixel; with them
+          ``visibility``, int64 (k, m), 0 for what is not marked or lies outside, whose x and y are 0 too. Objects of
+          fewer points are filled up with such.
+        - ``polygons``: for each object a list of float32 (p, 2), cut off at the edge of the output; none where nothing
+          is left.
+        - ``index``: int64 (k,), with any of these: which objects of the extra they are.
+        - ``extra``: the extra as it is.
+        - an attachment: Mask (H, W) by nearest neighbour, 0 outside; uint8, or int64 where it has more than 8 bits.
+          None where the record has none.
+
+    Raises:
+        ImageError: the extra or a mask is not what it should be.
+    """
+    target: dict[str, Any] = {}
+    if not {"boxes", "keypoints", "polygons"}.isdisjoint(names):
+        if not isinstance(extra, (dict, type(None))):
+            raise ImageError("the extra is no JSON object, so it holds no targets")
+        fields = ["boxes", *(["box_labels"] * ("boxes" in names)), *names]
+        target |= _objects(names, read_objects(extra, fields), geometry, slot)
+    for name in names:
+        if name == "extra":
+            target[name] = extra
+        elif name not in FIELDS:
+            blob = masks.get(name, b"")
+            target[name] = _mask(name, blob, geometry, slot) if len(blob) else None
+    return target
+
+
+def _objects(names: Sequence[str], objects: Objects, geometry: Geometry, slot: int) -> dict[str, Any]:
+    from torchvision import tv_tensors  # half a second that a loader without targets does not spend
+
+    if "boxes" in names and objects.boxes is None and objects.count:
+        raise ImageError("the extra has objects but no boxes")
+    width, height = geometry.size[slot].tolist()
+    index: I64 = np.arange(objects.count)
+    target: dict[str, Any] = {}
+    if objects.boxes is not None:
+        boxes = _move_boxes(objects.boxes, geometry, slot)
+        index = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] >= LEAST_SIDE - _NEAR).all(axis=1))
+    if "boxes" in names:
+        left = np.zeros((0, 4)) if objects.boxes is None else boxes[index]
+        labels = np.full(objects.count, -1) if objects.labels is None else objects.labels
+        target["boxes"] = tv_tensors.BoundingBoxes(
+            torch.from_numpy(left.astype(np.float32)), format="XYXY", canvas_size=(height, width)
+        )
+        target["labels"] = torch.from_numpy(labels[index].astype(np.int64))
+    if "keypoints" in names:
+        places, visibility = _move_keypoints(objects.keypoints, index, geometry, slot)
+        target["keypoints"] = tv_tensors.KeyPoints(torch.from_numpy(places), canvas_size=(height, width))
+        target["visibility"] = torch.from_numpy(visibility)
+    if "polygons" in names:
+        target["polygons"] = _move_polygons(
+            [objects.polygons[k] if objects.polygons else [] for k in index], geometry, slot
+        )
+    target["index"] = torch.from_numpy(index)
+    return target
+
+
+def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
+    """Boxes (k, 4) in output pixels, inside the output; empty or NaN where nothing is left."""
+    low, high = _shown(geometry, slot)
+    boxes = np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
+    corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
+    moved = geometry.move_points(slot, corners.reshape(-1, 2)).reshape(-1, 4, 2)
+    least, most = moved.min(axis=1), moved.max(axis=1)
+    edges = geometry.edges[slot]
+    for k in np.flatnonzero(~_inside(corners, edges).all(axis=(1, 2))):
+        rest = geometry.move_points(slot, _clip(corners[k], edges))
+        least[k] = rest.min(axis=0, initial=np.inf)
+        most[k] = rest.max(axis=0, initial=-np.inf)
+    empty = (boxes[:, 2:] <= boxes[:, :2]).any(axis=1)
+    most[empty] = least[empty]
+    size = geometry.size[slot]
+    return np.concatenate([np.clip(least, 0, size), np.clip(most, 0, size)], axis=1)
+
+
+def _move_keypoints(
+    keypoints: list[F64] | None, index: I64, geometry: Geometry, slot: int
+) -> tuple[npt.NDArray[np.float32], I64]:
+    """Places float32 (k, m, 2) and visibility int64 (k, m) of the objects that ``index`` names."""
+    chosen = [keypoints[k] for k in index] if keypoints else [np.zeros((0, 3))] * len(index)
+    most = max(map(len, keypoints or chosen), default=0)
+    table = np.zeros((len(chosen), most, 3))
+    for row, points in zip(table, chosen, strict=True):
+        row[: len(points)] = points
+    centres = table[:, :, :2].reshape(-1, 2) + 0.5
+    low, high = _shown(geometry, slot)
+    moved = geometry.move_points(slot, centres)
+    seen = ((centres >= low) & (centres <= high)).all(axis=1) & _inside(centres, geometry.edges[slot]).all(axis=1)
+    seen &= ((moved >= -_NEAR) & (moved <= geometry.size[slot] + _NEAR)).all(axis=1)
+    visibility = np.where(seen.reshape(table.shape[:2]), table[:, :, 2], 0).astype(np.int64)
+    places = np.where(visibility[:, :, None] != 0, moved.reshape(*table.shape[:2], 2) - 0.5, 0)
+    return places.astype(np.float32), visibility
+
+
+def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> list[list[torch.Tensor]]:
+    """The outlines of each object, float32 (p, 2), cut off at the edge of what is shown."""
+    lengths = [len(outline) for outlines in polygons for outline in outlines]
+    if not lengths:
+        return [[] for _ in polygons]
+    shown = np.concatenate([_sides(*_shown(geometry, slot)), geometry.edges[slot]])
+    output = _sides(np.zeros(2), geometry.size[slot])
+    # Most outlines are whole or gone: that is found out for all at once.
+    points = np.concatenate([outline for outlines in polygons for outline in outlines])
+    moved = geometry.move_points(slot, points)
+    beyond = ~np.concatenate([_inside(points, shown), _inside(moved, output)], axis=1)
+    ends: I64 = np.cumsum(lengths)
+    starts: I64 = ends - np.array(lengths)
+    cut = np.logical_or.reduceat(beyond, starts).tolist()
+    gone = np.logical_and.reduceat(beyond, starts).tolist()
+    rest = zip(starts.tolist(), ends.tolist(), map(any, cut), map(any, gone), strict=True)
+    result: list[list[torch.Tensor]] = []
+    for outlines in polygons:
+        left = []
+        for outline in outlines:
+            start, end, is_cut, is_gone = next(rest)
+            if not is_cut:
+                left.append(moved[start:end])
+            elif not is_gone:
+                left.append(_clip(geometry.move_points(slot, _clip(outline, shown)), output))
+        result.append([torch.from_numpy(each.astype(np.float32)) for each in left if len(each) >= 3])
+    return result
+
+
+def _shown(geometry: Geometry, slot: int) -> tuple[I64, I64]:
+    """Left and top, right and bottom of what transforms have left of the source; edges may hide more."""
+    clip = geometry.clip[slot]
+    return np.maximum(clip[:2], 0), np.minimum(clip[2:], geometry.source[slot])
+
+
+def _sides(low: npt.ArrayLike, high: npt.ArrayLike) -> F64:
+    """A rectangle as half-planes, float64 (4, 3): a·x + b·y + c ≥ 0 inside."""
+    (left, top), (right, bottom) = np.asarray(low), np.asarray(high)
+    return np.array([[1, 0, -left], [0, 1, -top], [-1, 0, right], [0, -1, bottom]], dtype=np.float64)
+
+
+def _inside(points: F64, planes: F64) -> npt.NDArray[np.bool_]:
+    """Whether points (…, 2) lie in half-planes (q, 3): bool (…, q)."""
+    inside: npt.NDArray[np.bool_] = points @ planes[:, :2].T + planes[:, 2] >= -_NEAR
+    return inside
+
+
+def _clip(outline: F64, planes: F64) -> F64:
+    """A polygon (p, 2) cut off at half-planes (q, 3), empty where nothing is left.
+
+    Sutherland and Hodgman, "Reentrant polygon clipping", CACM 17 (1974): where a concave polygon falls apart, its parts
+    stay joined by lines along the edge.
+    """
+    for plane in planes[~_inside(outline, planes).all(axis=0)]:
+        distance = outline @ plane[:2] + plane[2]
+        after, next_distance = np.roll(outline, -1, axis=0), np.roll(distance, -1)
+        inside = distance >= 0
+        crosses = inside != (next_distance >= 0)
+        share = np.divide(distance, distance - next_distance, out=np.zeros_like(distance), where=crosses)
+        meets = outline + share[:, None] * (after - outline)
+        outline = np.stack([outline, meets], axis=1)[np.stack([inside, crosses], axis=1)]
+    return outline
+
+
+def _mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> tv_tensors.Mask:
+    from torchvision import tv_tensors
+
+    mask = _open_mask(name, blob, *geometry.source[slot].tolist())
+    width, height = geometry.size[slot].tolist()
+    out = np.empty((height, width), dtype=mask.dtype)
+    render_mask(mask, geometry, slot, out=out)
+    return tv_tensors.Mask(torch.from_numpy(out if out.dtype == np.uint8 else out.astype(np.int64)))
+
+
+def _open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> npt.NDArray[Any]:
+    """The values of a mask, uint8, uint16 or int32 (height, width)."""
+    try:
+        with Image.open(io.BytesIO(blob), formats=_MASK_FORMATS) as image:
+            _check_mask(name, image, width, height)
+            values = np.asarray(image)
+    except ImageError:
+        raise
+    except Exception as error:  # whatever Pillow raises on a file that is none, see prepare.pixels.foreign_errors
+        raise ImageError(f"{name} is no mask, a grey or palette image in {', '.join(_MASK_FORMATS)}") from error
+    kind = {"u": np.uint16, "i": np.int32}.get(values.dtype.kind if values.itemsize > 1 else "", np.uint8)
+    return np.ascontiguousarray(values, dtype=kind)
+
+
+def _check_mask(name: str, image: Image.Image, width: int, height: int) -> None:
+    if image.size != (width, height):
+        raise ImageError(f"{name} has {image.width} × {image.height} pixels, its image {width} × {height}")
+    if image.mode not in _MASK_MODES:
+        raise ImageError(f"{name} is an image of mode {image.mode}; a mask is grey or has a palette")
