@@ -266,10 +266,14 @@ def test_containers_in_memory_stay_within_a_tenth_of_the_data_set(
     budget = total // 10
     assert budget > 4 * CONTAINER  # the four lanes fit
     memory.reads = 0
-    for _ in loader_of(path, batch_size=batch_size, lanes=4, budget=budget):
-        pass
+    loader = loader_of(path, batch_size=batch_size, lanes=4, budget=budget)
+    for _ in range(3):
+        for _ in loader:
+            pass
+    loader.close()
     containers = len(picstore.Dataset(path).rows)
-    assert containers <= memory.reads <= containers + 3
+    # Each epoch reads each container once; the fourth has begun.
+    assert 3 * containers <= memory.reads <= 3 * (containers + 3) + budget // CONTAINER
     # A reader may still hold what it has just handed over.
     assert memory.peak <= budget + READERS * CONTAINER
     assert memory.peak > budget // 2
@@ -339,10 +343,36 @@ def test_the_planner_runs_ahead_of_a_slow_consumer_by_the_documented_number_of_b
 # Ends.
 
 
-def test_a_finished_epoch_leaves_no_thread(make_dataset: Make) -> None:
-    batches = list(loader_of(make_dataset(50)))
-    assert len(batches) == 6
+def test_the_next_epoch_is_begun_until_the_loader_is_closed_or_garbage(make_dataset: Make) -> None:
+    loader = loader_of(make_dataset(50))
+    assert len(list(loader)) == 6
+    assert our_threads() != []
+    loader.close()
     assert our_threads() == []
+    assert len(list(loader)) == 6
+    del loader
+    assert our_threads() == []
+
+
+def test_what_was_begun_is_dropped_where_another_epoch_is_wanted(make_dataset: Make) -> None:
+    path = make_dataset(50)
+    loader, fresh = loader_of(path), loader_of(path)
+    list(loader)
+    loader.set_epoch(5)
+    fresh.set_epoch(5)
+    assert [batch.ids.tolist() for batch in loader] == [batch.ids.tolist() for batch in fresh]
+
+
+def test_epochs_that_leave_records_out_do_not_keep_their_containers(
+    make_dataset: Make, memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = make_dataset(610)
+    loader = loader_of(path, batch_size=20, lanes=8, budget=20 * CONTAINER)
+    for _ in range(4):
+        assert len(list(loader)) == 30
+    loader.close()
+    assert caplog.records == []  # such as that containers are read more than once
+    assert memory.peak <= (20 + READERS) * CONTAINER
 
 
 @pytest.mark.parametrize("budget", [1, 1 << 30])

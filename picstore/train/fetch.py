@@ -64,6 +64,7 @@ class Fetcher:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="picstore-read")
         self._held: dict[Key, _Held] = {}  # in the order of their last use
         self._bytes = 0
+        self._earliest: dict[int, int] = {}  # epoch of each source that is still read
         self._unreleased = 0  # batches
         self._closed = False
         self._warned = False
@@ -80,6 +81,7 @@ class Fetcher:
             The futures of all, or None where there is no room, or the fetcher was closed.
         """
         with self._changed:
+            self._end_epochs(wants)
             missing = sum(want.size for key, want in wants.items() if key not in self._held)
             while self._bytes + missing > self._budget and not self._closed:
                 if not wait:
@@ -123,6 +125,19 @@ class Fetcher:
         held.batches += 1
         held.lanes |= want.lanes
         self._held[key] = held
+
+    def _end_epochs(self, wants: dict[Key, Want]) -> None:
+        """Forget lanes of epochs before those of a batch: what they have not read is left out by ``drop_last``."""
+        earliest: dict[int, int] = {}
+        for source, epoch, _ in wants:
+            earliest[source] = min(epoch, earliest.get(source, epoch))
+        if all(self._earliest.get(source) == epoch for source, epoch in earliest.items()):
+            return
+        self._earliest.update(earliest)
+        for key in [key for key in self._held if key[1] < self._earliest.get(key[0], 0)]:
+            self._held[key].lanes.clear()
+            if not self._held[key].batches:
+                self._drop(key)
 
     def _give_up(self, missing: int, wants: dict[Key, Want]) -> None:
         """Make room of what no batch holds, the last used first."""

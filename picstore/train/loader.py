@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, Form
 from picstore.train.damage import Losses
 from picstore.train.draft import Part, Source
-from picstore.train.feed import Feed
+from picstore.train.feed import Feed, Ready
 from picstore.train.outlet import Outlet
 from picstore.train.pipeline import Limits, Request
 from picstore.train.plan import Epoch, Share, default_lanes, find_rank
@@ -39,6 +38,9 @@ class Loader(IterableDataset[Batch]):
     Every iteration is a whole epoch, also after one that was broken off: it then begins the next epoch, since a loop
     that always stops after k batches would otherwise see the same k for ever. What resumes in the middle of an epoch is
     ``load_state_dict``, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on where it was.
+
+    While the last batches of an epoch are taken, the first of the next are made, so that it begins without waiting; the
+    threads that do this stay until the loader is closed or garbage.
 
     It is an iterable data set too: ``DataLoader(loader, batch_size=None, num_workers=n)`` yields the same batches in
     the same order, each worker making every n-th, and one epoch after the other.
@@ -124,6 +126,7 @@ class Loader(IterableDataset[Batch]):
             threads=threads,
         )
         self._position = Position(self._share.batches, whole=True)
+        self._next_feed: tuple[int, Generator[Ready]] | None = None  # of the epoch that follows a finished one
 
     @property
     def damaged(self) -> int:
@@ -144,21 +147,41 @@ class Loader(IterableDataset[Batch]):
         self._position.set(epoch, 0)
 
     def close(self) -> None:
-        """End the child process of ``isolate=True`` now, not when the loader is garbage; iterating starts another."""
+        """End threads and child process now, not when the loader is garbage; iterating again starts others."""
+        if self._next_feed is not None:
+            self._next_feed[1].close()
+            self._next_feed = None
         self._outlet.close()
 
     def __iter__(self) -> Iterator[Batch]:
         worker = Worker.current()
         epoch, first = self._position.begin(worker)
-        numbers = range(first, len(self), worker.step)
-        requests = partial(make_requests, share=self._share, seed=self._seed, epoch=epoch, batches=numbers)
-        with closing(self._outlet.run(requests)) as feed:
-            for number, ready in zip(numbers, feed, strict=True):
+        feed = self._take_feed(epoch, first, worker)
+        finished = False
+        try:
+            for number in range(first, len(self), worker.step):
                 seed = draw.key(draw.AUGMENT, self._seed, epoch, number, self._share.rank)
-                batch = self._outlet.finish(ready, seed=seed)
-                del ready  # its memory may be free before the next is asked for
+                batch = self._outlet.finish(next(feed), seed=seed)
                 self._position.advance(epoch, number + worker.step, worker)
                 yield batch
+            finished = True
+        finally:
+            if finished and not worker.count:
+                self._next_feed = (epoch + 1, feed)
+            else:
+                feed.close()
+
+    def _take_feed(self, epoch: int, first: int, worker: Worker) -> Generator[Ready]:
+        """Batches from a place on: those that the epoch before has begun to make, if they are the ones."""
+        begun, self._next_feed = self._next_feed, None
+        if begun is not None:
+            if begun[0] == epoch and first == 0 and not worker.count:
+                return begun[1]
+            begun[1].close()
+        requests = partial(
+            make_requests, share=self._share, seed=self._seed, epoch=epoch, first=first, step=worker.count
+        )
+        return self._outlet.run(requests)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, after the last batch that was taken: a few numbers and strings, fit for JSON."""
@@ -207,21 +230,34 @@ class Loader(IterableDataset[Batch]):
             )
         self._position.set(epoch, batch)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_next_feed": None}
+
     @property
     def _global_batch(self) -> int:
         return self._share.batch_size * self._share.world_size
 
 
 def make_requests(
-    sources: Sequence[Source], *, share: Share, seed: int, epoch: int, batches: range
+    sources: Sequence[Source], *, share: Share, seed: int, epoch: int, first: int = 0, step: int = 0
 ) -> Iterator[Request]:
-    """The requests of some batches of an epoch of the first source."""
+    """The requests of batches of the first source.
+
+    Args:
+        epoch, first: the first batch.
+        step: of a DataLoader's worker, which makes every ``step``-th batch of one epoch; 0 for all batches of this
+            epoch and those that follow.
+    """
     counts = sources[0].dataset.rows["records"]
-    order = Epoch(counts, seed=seed, epoch=epoch, lanes=share.lanes, shuffle=share.shuffle)
-    for batch in batches:
-        start, stop = share.bounds(batch)
-        samples = order.locate(share.samples(start, stop))
-        yield [Part(0, epoch, samples, np.arange(stop - start))]
+    while True:
+        order = Epoch(counts, seed=seed, epoch=epoch, lanes=share.lanes, shuffle=share.shuffle)
+        for batch in range(first, share.batches, max(1, step)):
+            start, stop = share.bounds(batch)
+            samples = order.locate(share.samples(start, stop))
+            yield [Part(0, epoch, samples, np.arange(stop - start))]
+        if step:
+            return
+        epoch, first = epoch + 1, 0
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:

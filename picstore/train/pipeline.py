@@ -12,6 +12,7 @@ leaves it no room and so stops it all. Nothing polls: a thread waits for a batch
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -120,6 +121,7 @@ class Pipeline:
         self._ready: SimpleQueue[Filled | BaseException | None] = SimpleQueue()
         self._room = threading.Semaphore(AHEAD)  # in the ready queue
         self._stop = False
+        self._pid = os.getpid()
         self._planner = threading.Thread(target=self._plan, name="picstore-plan", daemon=True)
 
     def __iter__(self) -> Iterator[Filled]:
@@ -134,7 +136,9 @@ class Pipeline:
             yield item
 
     def close(self) -> None:
-        """End all threads; may be called at any time, twice too."""
+        """End all threads; may be called at any time, twice too. In a fork there are none, and locks may be held."""
+        if self._pid != os.getpid():
+            return
         self._stop = True
         self._fetcher.close()
         self._room.release()
@@ -173,8 +177,7 @@ class Pipeline:
         following = next(wanted, None)
         while following is not None or ahead:
             while following is not None and len(ahead) < LOOK_AHEAD:
-                with self._counters.timed("waited_on_disk"):
-                    futures = self._fetcher.ask(following[1], wait=not ahead)
+                futures = self._fetcher.ask(following[1], wait=not ahead)
                 if futures is None:
                     break
                 ahead.append(_Asked(*following, futures))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, islice, repeat
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from picstore.train.render import render
 from picstore.train.stats import Stats
 
 STAGES = ("read", "plan", "cut", "decode", "augment")
-_WARM = 1  # batches before the clock starts: kernels are loaded, pages are fresh
+_WARM = 8  # batches before the clock starts: kernels are loaded, pages are fresh, each lane reads a container
 
 
 @dataclass(slots=True)
@@ -102,26 +103,26 @@ def measure(
 
     Args:
         transform: of the loader; only picstore's own.
-        images: how many to take, at most an epoch.
+        images: how many to take, of as many epochs as that needs.
     """
     loader = Loader(path, batch_size=batch_size, transform=transform, threads=threads, isolate=isolate)
-    batches = max(1, min(len(loader) - _WARM, images // batch_size))
+    batches = max(1, images // batch_size)
     clock, size = _time_stages(loader, transform, batch_size=batch_size, batches=batches)
-    iterator = iter(loader)
-    for _ in range(min(_WARM, len(loader) - 1)):
-        next(iterator)
+    iterator = chain.from_iterable(repeat(loader))
+    for _ in islice(iterator, _WARM):
+        pass
     before, start = loader.stats, time.perf_counter()
-    count = sum(len(next(iterator)) for _ in range(batches))
+    total = sum(len(batch) for batch in islice(iterator, batches))
     seconds = time.perf_counter() - start
     stats = loader.stats - before
+    del iterator
     loader.close()
-    total = batches * batch_size
     return Report(
         microseconds={name: seconds / total * 1e6 for name, seconds in clock.seconds.items()},
         images=total,
         bytes=size,
         threads=threads,
-        rate=count / seconds,
+        rate=total / seconds,
         stats=stats,
         seconds=seconds,
     )
@@ -137,8 +138,8 @@ def _time_stages(loader: Loader, transform: Sequence[Step], *, batch_size: int, 
     memory = Memory()
     loaded: dict[tuple[int, int], Container] = {}
     clock, size = Clock(), 0
-    numbers = range(min(_WARM + batches, share.batches))
-    for number, request in enumerate(make_requests(sources, share=share, seed=0, epoch=0, batches=numbers)):
+    requests = make_requests(sources, share=share, seed=0, epoch=0)
+    for number, request in enumerate(islice(requests, _WARM + batches)):
         if number == _WARM:
             clock, size = Clock(), 0
         wanted = {(0, int(k)) for k in np.unique(request[0].samples.container)}
