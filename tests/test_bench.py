@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -59,23 +61,21 @@ def test_stats_of_two_moments_can_be_subtracted_and_added(make_dataset: Make) ->
     next(iterator)
     since = loader.stats - before
     assert (since.batches, since.images) == (2, 16)
-    assert before + since == loader.stats or (before + since).images == 24
+    assert (before + since).images == 24
     assert loader.stats.bytes > 0 and loader.stats.working > 0 and loader.stats.reading > 0
 
 
 def test_a_slow_consumer_shows_as_waiting_for_it(make_dataset: Make) -> None:
-    import time
-
     loader = picstore.Loader(make_dataset(80), batch_size=4, transform=CROP)
+    list(loader)  # kernels are there now
+    before = loader.stats
     for _ in loader:
-        time.sleep(0.02)
-    stats = loader.stats
-    assert stats.waited_on_consumer > max(stats.waited_on_decode - 0.2, stats.waited_on_disk)
+        time.sleep(0.05)
+    waited = loader.stats - before
+    assert waited.waited_on_consumer > waited.waited_on_decode
 
 
 def test_counters_survive_being_pickled() -> None:
-    import pickle
-
     counters = Counters()
     counters.add(images=3, reading=0.5)
     again = pickle.loads(pickle.dumps(counters))  # noqa: S301 - our own
