@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, Form
 from picstore.train.damage import Losses
 from picstore.train.draft import Part, Source
-from picstore.train.feed import Feed
+from picstore.train.feed import Feed, Ready
 from picstore.train.loader import default_budget, default_threads, rank_of_process
 from picstore.train.mux_config import MuxConfig, MuxOptions, read_config
 from picstore.train.outlet import Outlet
@@ -166,6 +165,7 @@ class DataMux(IterableDataset[Batch]):
         )
         self._length = length
         self._position = Position(length, whole=False)
+        self._next_feed: tuple[int, Generator[Ready]] | None = None  # of the iteration that follows a finished one
         self._read = 0  # samples of the batch at the position
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
@@ -223,8 +223,11 @@ class DataMux(IterableDataset[Batch]):
         return sample
 
     def close(self) -> None:
-        """End the threads that ``peek`` and ``read`` keep, and the child of ``isolate=True``; reading can go on."""
+        """End all threads, and the child of ``isolate=True``; reading and iterating can go on."""
         self._end_samples()
+        if self._next_feed is not None:
+            self._next_feed[1].close()
+            self._next_feed = None
         self._outlet.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -265,19 +268,31 @@ class DataMux(IterableDataset[Batch]):
 
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
         """The batches of an iteration from ``first`` on, counted in their epoch."""
-        numbers = range(first, self._length or _ENDLESS, worker.step)
         before = epoch * (self._length or 0)
-        requests = partial(
-            make_requests, mix=self._mix, batches=range(before + first, before + numbers.stop, worker.step)
-        )
-        with closing(self._outlet.run(requests)) as feed:
-            for number, ready in zip(numbers, feed, strict=True):
+        feed = self._take_feed(before + first, worker)
+        finished = False
+        try:
+            for number in range(first, self._length or _ENDLESS, worker.step):
                 seed = draw.key(draw.MUX, self._mix.seed, before + number, self._mix.rank)
-                batch = self._outlet.finish(ready, seed=seed)
-                del ready  # its memory may be free before the next is asked for
+                batch = self._outlet.finish(next(feed), seed=seed)
                 if self._samples is None:
                     self._position.advance(epoch, number + worker.step, worker)
                 yield batch
+            finished = True
+        finally:
+            if finished and not worker.count:
+                self._next_feed = (before + (self._length or _ENDLESS), feed)
+            else:
+                feed.close()
+
+    def _take_feed(self, first: int, worker: Worker) -> Generator[Ready]:
+        """Batches from a number on, counted from the first of all: those that were begun, if they are the ones."""
+        begun, self._next_feed = self._next_feed, None
+        if begun is not None:
+            if begun[0] == first and not worker.count:
+                return begun[1]
+            begun[1].close()
+        return self._outlet.run(partial(make_requests, mix=self._mix, batches=range(first, _ENDLESS, worker.step)))
 
     def _each(self) -> Iterator[Sample]:
         """Samples from the position on, without end."""
@@ -289,6 +304,9 @@ class DataMux(IterableDataset[Batch]):
                 for k in range(skip, len(batch)):
                     yield Sample(batch.images[k], int(batch.labels[k]), int(batch.ids[k]), targets[k])
                 skip = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_next_feed": None, "_samples": None, "_next": None}
 
     def _end_samples(self) -> None:
         self._samples = self._next = None
