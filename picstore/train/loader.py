@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, Form
 from picstore.train.damage import Losses
 from picstore.train.draft import Part, Source
-from picstore.train.feed import Feed, Ready
+from picstore.train.feed import Feed
 from picstore.train.outlet import Outlet
 from picstore.train.pipeline import Limits, Request
 from picstore.train.plan import Epoch, Share, default_lanes, find_rank
@@ -126,7 +126,6 @@ class Loader(IterableDataset[Batch]):
             threads=threads,
         )
         self._position = Position(self._share.batches, whole=True)
-        self._next_feed: tuple[int, Generator[Ready]] | None = None  # of the epoch that follows a finished one
 
     @property
     def damaged(self) -> int:
@@ -148,15 +147,15 @@ class Loader(IterableDataset[Batch]):
 
     def close(self) -> None:
         """End threads and child process now, not when the loader is garbage; iterating again starts others."""
-        if self._next_feed is not None:
-            self._next_feed[1].close()
-            self._next_feed = None
         self._outlet.close()
 
     def __iter__(self) -> Iterator[Batch]:
         worker = Worker.current()
         epoch, first = self._position.begin(worker)
-        feed = self._take_feed(epoch, first, worker)
+        requests = partial(
+            make_requests, share=self._share, seed=self._seed, epoch=epoch, first=first, step=worker.count
+        )
+        feed = self._outlet.feed((epoch, first), requests)
         finished = False
         try:
             for number in range(first, len(self), worker.step):
@@ -167,21 +166,9 @@ class Loader(IterableDataset[Batch]):
             finished = True
         finally:
             if finished and not worker.count:
-                self._next_feed = (epoch + 1, feed)
+                self._outlet.keep((epoch + 1, 0), feed)
             else:
                 feed.close()
-
-    def _take_feed(self, epoch: int, first: int, worker: Worker) -> Generator[Ready]:
-        """Batches from a place on: those that the epoch before has begun to make, if they are the ones."""
-        begun, self._next_feed = self._next_feed, None
-        if begun is not None:
-            if begun[0] == epoch and first == 0 and not worker.count:
-                return begun[1]
-            begun[1].close()
-        requests = partial(
-            make_requests, share=self._share, seed=self._seed, epoch=epoch, first=first, step=worker.count
-        )
-        return self._outlet.run(requests)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, after the last batch that was taken: a few numbers and strings, fit for JSON."""
@@ -229,9 +216,6 @@ class Loader(IterableDataset[Batch]):
                 f"{self._global_batch} an epoch, and goes on after a whole number of them"
             )
         self._position.set(epoch, batch)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_next_feed": None}
 
     @property
     def _global_batch(self) -> int:

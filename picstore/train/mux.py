@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
@@ -17,13 +16,13 @@ from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, Form
 from picstore.train.damage import Losses
-from picstore.train.draft import Part, Source
-from picstore.train.feed import Feed, Ready
+from picstore.train.draft import Source
+from picstore.train.feed import Feed
 from picstore.train.loader import default_budget, default_threads, rank_of_process
+from picstore.train.mix import Mix, locate, make_requests, mux_lanes
 from picstore.train.mux_config import MuxConfig, MuxOptions, read_config
 from picstore.train.outlet import Outlet
-from picstore.train.pipeline import Limits, Request
-from picstore.train.plan import MIN_LANES, Epoch, Ints
+from picstore.train.pipeline import Limits
 from picstore.train.position import Position, Worker
 from picstore.train.recipe import Step, sort_steps
 from picstore.train.stats import Stats
@@ -44,60 +43,6 @@ class Sample:
     label: int
     id: int
     target: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
-    """The order of a mux, of which batch k of rank r is a pure function.
-
-    Source i gives ``counts[i]`` records to each batch of each rank. Its samples are numbered through all its epochs,
-    t = epoch * records + sample, and batch k takes those from k * W * counts[i] on, rank r every W-th from the r-th. So
-    the W batches of the same number hold the same samples for every W with the same W * counts.
-    """
-
-    counts: tuple[int, ...]
-    lanes: int
-    seed: int
-    rank: int = 0
-    world_size: int = 1
-
-    @property
-    def batch_size(self) -> int:
-        """Records in a batch of one rank."""
-        return sum(self.counts)
-
-    def samples(self, source: int, batch: int) -> Ints:
-        """Numbers t of the samples of a source in a batch, int64 (counts[source],)."""
-        count = self.counts[source]
-        own = np.arange(batch * count, (batch + 1) * count, dtype=np.int64)
-        return own * self.world_size + self.rank
-
-    def slots(self, batch: int) -> Ints:
-        """Where in the batch its samples go, those of the first source first."""
-        number = batch * self.world_size + self.rank
-        return draw.permutation(draw.key(draw.MUX, self.seed, len(self.counts), number), self.batch_size)
-
-
-class _Endless:
-    """The samples of one source, epoch after epoch."""
-
-    def __init__(self, source: Source, *, lanes: int) -> None:
-        self._source = source
-        self._lanes = lanes
-        self._orders: dict[int, Epoch] = {}
-
-    def parts(self, number: int, samples: Ints, slots: Ints) -> Iterator[Part]:
-        """Some samples, ascending, by the epochs that they lie in."""
-        epochs, places = np.divmod(samples, len(self._source.dataset))
-        for epoch in np.unique(epochs).tolist():
-            chosen = epochs == epoch
-            yield Part(number, epoch, self._order(epoch).locate(places[chosen]), slots[chosen])
-
-    def _order(self, epoch: int) -> Epoch:
-        if epoch not in self._orders:
-            counts = self._source.dataset.rows["records"]
-            self._orders = {epoch: Epoch(counts, seed=self._source.seed, epoch=epoch, lanes=self._lanes)}
-        return self._orders[epoch]
 
 
 class DataMux(IterableDataset[Batch]):
@@ -134,7 +79,7 @@ class DataMux(IterableDataset[Batch]):
         rank, world_size = rank_of_process(chosen.get("rank"), chosen.get("world_size"))
         self._mix = Mix(
             counts=tuple(entry.count for entry in mixed.entries),
-            lanes=_lanes(chosen.get("lanes"), sources=len(mixed.entries), world_size=world_size),
+            lanes=mux_lanes(chosen.get("lanes"), sources=len(mixed.entries), world_size=world_size),
             seed=chosen.get("seed", 0),
             rank=rank,
             world_size=world_size,
@@ -165,7 +110,6 @@ class DataMux(IterableDataset[Batch]):
         )
         self._length = length
         self._position = Position(length, whole=False)
-        self._next_feed: tuple[int, Generator[Ready]] | None = None  # of the iteration that follows a finished one
         self._read = 0  # samples of the batch at the position
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
@@ -225,9 +169,6 @@ class DataMux(IterableDataset[Batch]):
     def close(self) -> None:
         """End all threads, and the child of ``isolate=True``; reading and iterating can go on."""
         self._end_samples()
-        if self._next_feed is not None:
-            self._next_feed[1].close()
-            self._next_feed = None
         self._outlet.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -261,7 +202,7 @@ class DataMux(IterableDataset[Batch]):
                 raise UsageError(f"the state has {name} {state.get(name)!r}, this mux {mine[name]!r}")
         if state.get("worker") != mine.get("worker") and "worker" in state:
             raise UsageError(f"the state is of worker and workers {state['worker']}, this is {mine.get('worker')}")
-        batches, read = _locate(state, self._mix)
+        batches, read = locate(state, self._mix)
         self._end_samples()
         self._read = read
         self._position.set(*divmod(batches, self._length) if self._length else (0, batches))
@@ -269,7 +210,8 @@ class DataMux(IterableDataset[Batch]):
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
         """The batches of an iteration from ``first`` on, counted in their epoch."""
         before = epoch * (self._length or 0)
-        feed = self._take_feed(before + first, worker)
+        requests = partial(make_requests, mix=self._mix, batches=range(before + first, _ENDLESS, worker.step))
+        feed = self._outlet.feed((0, before + first), requests)
         finished = False
         try:
             for number in range(first, self._length or _ENDLESS, worker.step):
@@ -281,18 +223,9 @@ class DataMux(IterableDataset[Batch]):
             finished = True
         finally:
             if finished and not worker.count:
-                self._next_feed = (before + (self._length or _ENDLESS), feed)
+                self._outlet.keep((0, before + (self._length or _ENDLESS)), feed)
             else:
                 feed.close()
-
-    def _take_feed(self, first: int, worker: Worker) -> Generator[Ready]:
-        """Batches from a number on, counted from the first of all: those that were begun, if they are the ones."""
-        begun, self._next_feed = self._next_feed, None
-        if begun is not None:
-            if begun[0] == first and not worker.count:
-                return begun[1]
-            begun[1].close()
-        return self._outlet.run(partial(make_requests, mix=self._mix, batches=range(first, _ENDLESS, worker.step)))
 
     def _each(self) -> Iterator[Sample]:
         """Samples from the position on, without end."""
@@ -306,32 +239,10 @@ class DataMux(IterableDataset[Batch]):
                 skip = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_next_feed": None, "_samples": None, "_next": None}
+        return {**self.__dict__, "_samples": None, "_next": None}
 
     def _end_samples(self) -> None:
         self._samples = self._next = None
-
-
-def make_requests(sources: Sequence[Source], *, mix: Mix, batches: range) -> Iterator[Request]:
-    """The requests of some batches, counted from the first of all."""
-    streams = [_Endless(source, lanes=mix.lanes) for source in sources]
-    ends = np.cumsum(mix.counts)
-    for batch in batches:
-        slots = np.split(mix.slots(batch), ends[:-1])
-        yield [
-            part
-            for number, stream in enumerate(streams)
-            for part in stream.parts(number, mix.samples(number, batch), slots[number])
-        ]
-
-
-def _lanes(lanes: int | None, *, sources: int, world_size: int) -> int:
-    """Lanes of each source. The sources share them, so that the containers held do not grow with their number."""
-    if lanes is None:
-        return -(-max(1, MIN_LANES // sources) // world_size) * world_size
-    if lanes < 1 or lanes % world_size:
-        raise UsageError(f"{lanes} lanes cannot be shared by {world_size} ranks; use a multiple of {world_size}")
-    return lanes
 
 
 def _open(
@@ -353,25 +264,3 @@ def _open(
         seed = draw.key(draw.MUX, options.get("seed", 0), number)
         sources.append(Source(dataset, seed, entry.base, recipe))
     return tuple(sources), callables
-
-
-def _locate(state: Mapping[str, Any], mix: Mix) -> tuple[int, int]:
-    """Batches of this mux, and samples of the next, that a state is after."""
-    counts, world_size, samples = state.get("counts"), state.get("world_size"), state.get("samples")
-    if not isinstance(samples, int) or samples < 0:
-        raise UsageError(f"the state is after {samples!r} samples; a number is needed")
-    if counts == list(mix.counts) and world_size == mix.world_size:
-        return divmod(samples, mix.batch_size)
-    if not isinstance(world_size, int) or not isinstance(counts, list) or len(counts) != len(mix.counts):
-        raise UsageError(f"the state has counts {counts!r} and world size {world_size!r}")
-    before, rest = divmod(samples, sum(counts))
-    places = {
-        divmod(before * world_size * old, mix.world_size * new) for old, new in zip(counts, mix.counts, strict=True)
-    }
-    batches, odd = min(places)
-    if rest or odd or len(places) > 1:
-        raise UsageError(
-            f"the state is after {before} batches of counts {counts} on {world_size} ranks, which is no whole number "
-            f"of batches of counts {list(mix.counts)} on {mix.world_size}"
-        )
-    return batches, 0

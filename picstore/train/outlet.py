@@ -50,41 +50,48 @@ class Outlet:
         self._memory = Memory()
         self._pid = os.getpid()
         self._child: Child | None = None
+        self._kept: tuple[int, tuple[int, int], Generator[Ready]] | None = None  # process, place, feed
 
     @property
     def stats(self) -> Stats:
         """What was done and waited for."""
         return self._counters.stats
 
-    def run(self, requests: MakeRequests) -> Generator[Ready]:
-        """Batches in CPU memory, as fast as the consumer takes them; closing the generator stops their making."""
+    def feed(self, place: tuple[int, int], requests: MakeRequests) -> Generator[Ready]:
+        """Batches in CPU memory, as fast as the consumer takes them; closing the generator stops their making.
+
+        Args:
+            place: where they begin; what was kept for this place goes on.
+            requests: what is wanted from there on.
+        """
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            if kept[:2] == (os.getpid(), place):
+                return kept[2]
+            kept[2].close()
+        return _counted(self._run(requests), self._counters, self._losses)
+
+    def keep(self, place: tuple[int, int], feed: Generator[Ready]) -> None:
+        """Let a feed go on making batches; the next iteration may begin at ``place``, where it is."""
+        self._drop_kept()
+        self._kept = (os.getpid(), place, feed)
+
+    def _drop_kept(self) -> None:
+        if self._kept is not None:
+            self._kept[2].close()
+            self._kept = None
+
+    def _run(self, requests: MakeRequests) -> Generator[Ready]:
         worker = Worker.current()
         if self._isolate and not worker.count:
-            source = self._living_child().run(requests)
-        else:
-            if self._pid != os.getpid():  # a fork: locks may be held for ever, and what they guard is the parent's
-                self._memory, self._pid = Memory(), os.getpid()
-            limits = self._feed.limits
-            if self._threads is None and worker.count:
-                limits = replace(limits, threads=max(1, limits.threads // worker.count))
-            feed = replace(self._feed, limits=limits)
-            source = run(feed, requests, memory=self._memory, counters=self._counters)
-        return self._timed(source)
-
-    def _timed(self, source: Generator[Ready]) -> Generator[Ready]:
-        """The same, with the consumer's waiting counted."""
-        try:
-            while True:
-                with self._counters.timed("waited_on_decode"):
-                    ready = next(source, None)
-                if ready is None:
-                    return
-                self._counters.add(batches=1, images=len(ready.labels), damaged=len(ready.lost))
-                self._losses.report(ready.lost)
-                yield ready
-                del ready  # its memory may be free before the next is asked for
-        finally:
-            source.close()
+            return self._living_child().run(requests)
+        if self._pid != os.getpid():  # a fork: locks may be held for ever, and what they guard is the parent's
+            self._memory, self._pid = Memory(), os.getpid()
+        limits = self._feed.limits
+        if self._threads is None and worker.count:
+            limits = replace(limits, threads=max(1, limits.threads // worker.count))
+        feed = replace(self._feed, limits=limits)
+        return run(feed, requests, memory=self._memory, counters=self._counters)
 
     def finish(self, ready: Ready, *, seed: int) -> Batch:
         """Move a batch to its device and apply the callables, with torch's generators seeded by ``seed``."""
@@ -100,7 +107,8 @@ class Outlet:
         return batch
 
     def close(self) -> None:
-        """End the child, if there is one."""
+        """End threads and child."""
+        self._drop_kept()
         if self._child is not None:
             self._child.close()
             self._child = None
@@ -112,4 +120,23 @@ class Outlet:
         return self._child
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_memory": None, "_pid": -1, "_child": None}
+        return {**self.__dict__, "_memory": None, "_pid": -1, "_child": None, "_kept": None}
+
+
+def _counted(source: Generator[Ready], counters: Counters, losses: Losses) -> Generator[Ready]:
+    """The same batches; what is taken, lost and waited for is noted.
+
+    No method: a feed that an outlet keeps must not keep the outlet.
+    """
+    try:
+        while True:
+            with counters.timed("waited_on_decode"):
+                ready = next(source, None)
+            if ready is None:
+                return
+            counters.add(batches=1, images=len(ready.labels), damaged=len(ready.lost))
+            losses.report(ready.lost)
+            yield ready
+            del ready  # its memory may be free before the next is asked for
+    finally:
+        source.close()
