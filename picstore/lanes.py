@@ -10,17 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.ir as ir
-import numba
 from numba.core import types
 from numba.extending import intrinsic
-
-# numba's annotations lack the last two.
-_OPTIONS: dict[str, Any] = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-
-
-def part(function: Callable[..., Any]) -> Any:
-    """A function that kernels call, and nobody else: without what Python needs to call it, it compiles sooner."""
-    return numba.njit(**_OPTIONS)(function)
 
 
 class Lanes:

@@ -19,7 +19,7 @@ ALLOWED = {
     "jpeg": {"errors", "draw", "compiled", "lanes"},
     "storage": {"errors", "draw"},
     "prepare": {"errors", "draw", "jpeg", "storage"},
-    "train": {"errors", "draw", "compiled", "jpeg", "storage"},
+    "train": {"errors", "draw", "compiled", "lanes", "jpeg", "storage"},
     "cli": {"errors", "draw", "jpeg", "storage", "prepare", "train"},
 }
 HEAVY = {

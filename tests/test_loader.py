@@ -22,6 +22,7 @@ from picstore.prepare.settings import EncodeSettings
 from picstore.prepare.source import open_source
 from picstore.train import batch as train_batch
 from picstore.train.batch import Batch
+from picstore.train.upright import Upright
 
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
 Make = Callable[..., Path]
@@ -520,6 +521,7 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
         return decode(jpeg, **size)
 
     expected = list(loader_of(path, drop_last=False))
+    monkeypatch.setattr(Upright, "make", lambda *_: None)
     monkeypatch.setattr(train_batch, "decode_rgb", decode_rgb)
     loader = loader_of(path, drop_last=False)
     for one, other in zip(expected, loader, strict=True):

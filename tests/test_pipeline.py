@@ -33,6 +33,7 @@ from picstore.train.memory import Blocks
 from picstore.train.pipeline import AHEAD, LOOK_AHEAD, Limits, Pipeline, Request
 from picstore.train.plan import Epoch
 from picstore.train.recipe import Recipe
+from picstore.train.upright import Upright
 
 CONTAINER = 16 << 10
 READERS = 4
@@ -450,6 +451,7 @@ def test_closing_while_the_planner_waits_for_room_in_the_budget_ends_it(
         go_on.wait()
         return np.zeros((1, 1, 3), dtype=np.uint8)
 
+    monkeypatch.setattr(Upright, "make", lambda *_: None)
     monkeypatch.setattr(train_batch, "decode_rgb", decode_late)
     pipeline = pipeline_of(make_dataset(100), batch_size=2, budget=1)
     next(iter(pipeline))  # it is being filled

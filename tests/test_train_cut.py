@@ -18,6 +18,7 @@ from picstore.train import decode as train_decode
 from picstore.train.batch import decode_factors
 from picstore.train.cut import cut_streams, layouts_of
 from picstore.train.geometry import Geometry
+from picstore.train.upright import Upright
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,8 @@ def batches(path: Path, transform: list[object], **options: object) -> list[pics
 @pytest.mark.parametrize("antialias", [True, False])
 def test_cutting_changes_no_pixel_of_any_batch(dataset: Path, monkeypatch: pytest.MonkeyPatch, antialias: bool) -> None:
     transform = [picstore.RandomResizedCrop(160, antialias=antialias), picstore.RandomHorizontalFlip()]
+    in_one_go = batches(dataset, transform)
+    monkeypatch.setattr(Upright, "make", lambda *_: None)
     decoded = {"cut": 0, "whole": 0}
     decode = train_batch.decode_rgb
 
@@ -60,9 +63,9 @@ def test_cutting_changes_no_pixel_of_any_batch(dataset: Path, monkeypatch: pytes
     )
     whole = batches(dataset, transform)
     assert decoded["cut"] < 0.7 * decoded["whole"]
-    for a, b in zip(cut, whole, strict=True):
+    for a, b, c in zip(cut, whole, in_one_go, strict=True):
         assert torch.equal(a.ids, b.ids)
-        assert torch.equal(a.images, b.images)
+        assert torch.equal(a.images, b.images) and torch.equal(a.images, c.images)
 
 
 def test_transforms_that_need_the_whole_image_cut_nothing(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +73,7 @@ def test_transforms_that_need_the_whole_image_cut_nothing(dataset: Path, monkeyp
         raise AssertionError("nothing is to be cut")
 
     monkeypatch.setattr(train_cut, "cut_batch", fail)
+    monkeypatch.setattr(Upright, "make", lambda *_: None)
     assert len(batches(dataset, [picstore.Resize((96, 96))])) == 3
     images = batches(dataset, [])
     assert all(isinstance(batch.images, list) for batch in images)

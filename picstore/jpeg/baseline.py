@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.compiled import store_u8
+from picstore.compiled import part, store_u8
 from picstore.jpeg.blocks import LOOK, PAIRS, QUANTISATIONS, RARE, RARES, SINGLES, read_ac, read_dc, refill
 from picstore.jpeg.colour import STEP, to_grey, to_rgb, upsample
 from picstore.jpeg.entropy import BAD_CODE, TOO_SHORT
 from picstore.jpeg.frame import AC, COMPONENTS, DC, HEIGHT, HORIZONTAL, INTERVAL, QUANTISATION, VERTICAL, WIDTH
 from picstore.jpeg.idct import inverse_dct
-from picstore.lanes import load_native_u64, load_u8, part, store_i16, store_native_u64
+from picstore.lanes import load_native_u64, load_u8, store_i16, store_native_u64
 
 LEFT_OVER = -12  # of a segment with more bytes than its MCUs need
 

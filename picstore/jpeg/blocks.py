@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.compiled import inlined, load_u16, load_u64
+from picstore.compiled import inlined, load_u16, load_u64, part
 from picstore.lanes import (
     load_byte,
     load_native_u64,
     load_u8,
     load_u32,
-    part,
     store_i16,
     store_i32,
     store_native_u64,

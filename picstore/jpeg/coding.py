@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from picstore.errors import ImageError
-from picstore.jpeg.markers import APP0, APP1, APP14, DHT, DQT, DRI, SOF0, SOI, SOS, Header, walk
+from picstore.jpeg.markers import APP0, APP1, APP14, DHT, DQT, DRI, SOF0, SOI, SOS, Header, Segment
 from picstore.jpeg.tables import HuffmanTable
 
 Huffman: TypeAlias = dict[tuple[int, int], HuffmanTable]  # by class (0 DC, 1 AC) and destination
@@ -47,8 +48,8 @@ class Coding:
     orientation: int
 
 
-def read_coding(jpeg: bytes | memoryview) -> Coding:
-    """Read the segments between SOI and the scan.
+def read_coding(segments: Iterable[Segment]) -> Coding:
+    """Read the segments between SOI and the scan, as ``markers.walk`` found them.
 
     Raises:
         ImageError: a segment is cut off or makes no table.
@@ -57,7 +58,7 @@ def read_coding(jpeg: bytes | memoryview) -> Coding:
     huffman: Huffman = {}
     jfif = adobe = body = b""
     orientation = 1
-    for marker, body, _ in walk(jpeg):
+    for marker, body, _ in segments:
         if marker == DQT:
             quantisation.update(_quantisation(body))
         elif marker == DHT:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from picstore.compiled import store_u8
-from picstore.lanes import Lanes, Memory, lanes, load_u8, part
+from picstore.compiled import part, store_u8
+from picstore.lanes import Lanes, Memory, lanes, load_u8
 
 STEP = 16  # samples at a time; what is behind the last one of a row is read and written with it
 _u64 = np.uint64

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from picstore.compiled import array_at, copy_bytes, kernel, prefetch
+from picstore.compiled import array_at, copy_bytes, kernel, part, prefetch
 from picstore.errors import UsageError
 from picstore.jpeg.markers import parse
 from picstore.jpeg.segments import find_segments
@@ -149,23 +149,35 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
 
 @kernel
 def _cut_all(addresses, sizes, layouts, boxes, out, offsets, places):  # type: ignore[no-untyped-def]
-    to = 0
     offsets[0] = 0
     for i in range(addresses.shape[0]):
-        source = array_at(addresses[i, 0], sizes[i, 0], np.uint8)
-        lengths = array_at(addresses[i, 1], sizes[i, 1], np.uint16)
-        frame = _frame_at(source, layouts[i])
-        if frame and _is_grid(source, layouts[i], lengths):
-            to = _cut(source, layouts[i], lengths, boxes[i], frame, out, to, places[i])
-        else:
-            copy_bytes(out, to, source, 0, source.size)
-            to += source.size
-            places[i, 0], places[i, 1] = 0, 0
-            places[i, 2], places[i, 3] = layouts[i, _WIDTH], layouts[i, _HEIGHT]
-        offsets[i + 1] = to
+        offsets[i + 1] = cut_one(addresses[i], sizes[i], layouts[i], boxes[i], out, offsets[i], places[i])
 
 
-@kernel
+@part
+def cut_one(addresses, sizes, layout, box, out, to, place):  # type: ignore[no-untyped-def]
+    """For kernels: write the cut of one image, or all of it, to ``out``, which has room for all of it.
+
+    Args:
+        addresses, sizes, layout: rows of those of ``Tiled``.
+        box: int64 (4,), as of ``cut_batch``.
+        to: where in ``out``.
+        place: int64 (4,), takes left, top, width and height of what the cut shows.
+
+    Returns:
+        Where in ``out`` the cut ends.
+    """
+    source = array_at(addresses[0], sizes[0], np.uint8)
+    lengths = array_at(addresses[1], sizes[1], np.uint16)
+    frame = _frame_at(source, layout)
+    if frame and _is_grid(source, layout, lengths):
+        return _cut(source, layout, lengths, box, frame, out, to, place)
+    copy_bytes(out, to, source, 0, source.size)
+    place[0], place[1], place[2], place[3] = 0, 0, layout[_WIDTH], layout[_HEIGHT]
+    return to + source.size
+
+
+@part
 def _frame_at(source, layout):  # type: ignore[no-untyped-def]
     """Where the baseline frame header begins, 0 if there is none before the entropy-coded data (T.81, B.2.2)."""
     at = 2
@@ -180,11 +192,12 @@ def _frame_at(source, layout):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel
+@part
 def _is_grid(source, layout, lengths):  # type: ignore[no-untyped-def]
     """Whether the segments fill the stream and make rows of tiles."""
-    if layout.min() < 1 or layout.max() >= 1 << 31:  # so that no product overflows
-        return False
+    for number in layout:
+        if number < 1 or number >= 1 << 31:  # so that no product overflows
+            return False
     columns = (layout[_WIDTH] + layout[_MCU_WIDTH] - 1) // layout[_MCU_WIDTH]
     rows = (layout[_HEIGHT] + layout[_MCU_HEIGHT] - 1) // layout[_MCU_HEIGHT]
     if columns % layout[_INTERVAL] or columns // layout[_INTERVAL] * rows != lengths.size:
@@ -195,7 +208,7 @@ def _is_grid(source, layout, lengths):  # type: ignore[no-untyped-def]
     return total == source.size
 
 
-@kernel
+@part
 def _cut(source, layout, lengths, box, frame, out, to, place):  # type: ignore[no-untyped-def]
     """Write the cut of one image from ``to`` on; the byte behind it. ``place`` takes left, top, width and height."""
     width, height, header = layout[_WIDTH], layout[_HEIGHT], layout[_HEADER]
@@ -228,7 +241,7 @@ def _cut(source, layout, lengths, box, frame, out, to, place):  # type: ignore[n
     return to
 
 
-@kernel
+@part
 def _rows(lengths, header, per_row, tiles):  # type: ignore[no-untyped-def]
     """Where in the stream the tiles of a box begin and end, for each of their rows."""
     left, top, right, bottom = tiles
@@ -249,7 +262,7 @@ def _rows(lengths, header, per_row, tiles):  # type: ignore[no-untyped-def]
     return begins, ends
 
 
-@kernel
+@part
 def _fetch(source, begin, end):  # type: ignore[no-untyped-def]
     address = np.uint64(source.ctypes.data)
     for at in range(begin, end, _LINE):

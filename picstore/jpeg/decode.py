@@ -8,7 +8,7 @@ are restart markers; docs/design.md has the figures.
 from __future__ import annotations
 
 import threading
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from picstore.jpeg import baseline, blocks, entropy, frame
 
 U8: TypeAlias = npt.NDArray[np.uint8]
 
-_NO_ROOM, _NO_EOI = -20, -21
+NO_ROOM, _NO_EOI = -20, -21
 _REASONS = {
     entropy.BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
     entropy.TOO_SHORT: "its entropy-coded data ends early",
@@ -39,21 +39,28 @@ class _Room(threading.local):
 
     def __init__(self) -> None:
         self.frame = np.zeros(frame.FRAME, np.int64)
-        self.tables = np.zeros(blocks.TABLES, np.uint8)
-        self.plan = np.zeros(baseline.PLAN, np.uint64)
-        self.block = np.zeros(blocks.WASTE + 8, np.int16)
-        self.scratch = np.empty(1 << 18, np.uint8)
-        self.segments = np.empty(1 << 10, np.int64)
+        self._tables = np.zeros(blocks.TABLES, np.uint8)
+        self._plan = np.zeros(baseline.PLAN, np.uint64)
+        self._block = np.zeros(blocks.WASTE + 8, np.int16)
+        self._scratch = np.empty(1 << 18, np.uint8)
+        self._segments = np.empty(1 << 10, np.int64)
 
-    def grow(self, scratch: int, segments: int) -> None:
-        """Make the arrays whose length depends on the image long enough."""
-        if len(self.scratch) < scratch:
-            self.scratch = np.empty(2 * scratch, np.uint8)
-        if len(self.segments) < segments:
-            self.segments = np.empty(2 * segments, np.int64)
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """What ``decode_stream`` works with."""
+        return self.frame, self._tables, self._plan, self._block, self._scratch, self._segments
+
+    def grow(self) -> int:
+        """Where ``decode_stream`` had no room: make the arrays long enough; the bytes that the pixels take."""
+        size, scratch, segments = self.frame[-3:].tolist()
+        if len(self._scratch) < scratch:
+            self._scratch = np.empty(2 * scratch, np.uint8)
+        if len(self._segments) < segments:
+            self._segments = np.empty(2 * segments, np.int64)
+        return int(size)
 
 
-_room = _Room()
+ROOM = _Room()
 _NOWHERE = np.zeros(0, np.uint8)
 
 
@@ -75,42 +82,36 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None) -> U8:
     if out is not None and (out.dtype != np.uint8 or out.ndim != 1 or not out.flags.carray):
         raise UsageError(f"decoding needs a contiguous uint8 buffer of one dimension, not {out.dtype} {out.shape}")
     source = np.frombuffer(jpeg, np.uint8)
-    room, pixels = _room, _NOWHERE if out is None else out
-    code = _decode(source.ctypes.data, source.size, room.frame, room.tables, _work(room), pixels)
-    if code == _NO_ROOM:
-        size, scratch, segments = room.frame[-3:].tolist()
+    address = _u64(source.ctypes.data)
+    pixels = _NOWHERE if out is None else out
+    code = decode_stream(address, source.size, ROOM.arrays, pixels)
+    if code == NO_ROOM:
+        size = ROOM.grow()
         if out is None:
             pixels = np.empty(size, np.uint8)
         elif len(out) < size:
             raise ImageError(f"does not decode: its pixels take {size} bytes, and there is room for {len(out)}")
-        room.grow(scratch, segments)
-        code = _decode(source.ctypes.data, source.size, room.frame, room.tables, _work(room), pixels)
+        code = decode_stream(address, source.size, ROOM.arrays, pixels)
     if code:
         raise ImageError(f"does not decode: {_REASONS[code]}")
-    width, height = int(room.frame[frame.WIDTH]), int(room.frame[frame.HEIGHT])
+    width, height = int(ROOM.frame[frame.WIDTH]), int(ROOM.frame[frame.HEIGHT])
     return pixels[: 3 * width * height].reshape(height, width, 3)
 
 
-def _work(room: _Room) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16], U8, npt.NDArray[np.int64]]:
-    return room.plan, room.block, room.scratch, room.segments
-
-
 @kernel
-def _decode(address, size, found, tables, work, out):  # type: ignore[no-untyped-def]
-    """Decode one stream.
+def decode_stream(address, size, room, out):  # type: ignore[no-untyped-def]
+    """Decode one stream; kernels may call it too.
 
     Args:
         address, size: of the stream; so numba need not compile anew for what cannot be written to.
-        found: int64 (FRAME,), takes what ``frame.read_frame`` finds.
-        tables: uint8 (TABLES,), takes what ``frame.read_frame`` finds.
-        work: arrays to work with: uint64 (PLAN,), int16 (72,), and those that ``_Room.grow`` makes longer.
+        room: ``ROOM.arrays``. The first takes what ``frame.read_frame`` finds, the second the tables.
         out: uint8, takes the pixels.
 
     Returns:
-        0, or negative for a stream that is not decoded. ``_NO_ROOM`` if an array is too short: the last three numbers
-        of ``found`` are the lengths that will do, of ``out``, ``scratch`` and ``segments``.
+        0, or negative for a stream that is not decoded. ``NO_ROOM`` if an array is too short: the last three numbers
+        of the first are the lengths that will do, of ``out`` and of the last two.
     """
-    plan, block, scratch, segments = work
+    found, tables, plan, block, scratch, segments = room
     wrong = frame.read_frame(_u64(address), size, found, _u64(tables.ctypes.data))
     if wrong:
         return wrong
@@ -131,9 +132,9 @@ def _decode(address, size, found, tables, work, out):  # type: ignore[no-untyped
     needed = first + left + _PADDING
     found[frame.FRAME - 3], found[frame.FRAME - 2], found[frame.FRAME - 1] = 3 * width * height, needed, expected + 1
     if out.size < 3 * width * height or scratch.size < needed or segments.size < expected + 1:
-        return _NO_ROOM
+        return NO_ROOM
     flat = scratch[first:needed]
-    count, length = entropy.unstuff(source, found[frame.START], flat, segments[: expected + 1])
+    count, length = entropy.unstuff(_u64(address), size, found[frame.START], flat, segments[: expected + 1])
     if count != expected:
         return count if count < 0 else entropy.TOO_SHORT
     for k in range(length, length + _PADDING):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.compiled import array_at, inlined, kernel, load_u16, load_u64, store_u8, store_u32, store_u64
+from picstore.compiled import array_at, inlined, kernel, load_u16, load_u64, part, store_u8, store_u32, store_u64
 from picstore.jpeg.lookups import END, LOOK, PASSED
 
 # What the kernels say of damage, as negative numbers.
@@ -25,6 +25,7 @@ PADDING = 2048
 
 _u64, _u8 = np.uint64, np.uint8
 _MASK32 = np.uint64(0xFFFFFFFF)
+_ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 _LOOK_SHIFT = np.uint64(64 - LOOK)
 
 
@@ -34,7 +35,7 @@ def _copy_plain(begin, target, limit):  # type: ignore[no-untyped-def]
     count = 0
     while count + 8 <= limit:
         eight = load_u64(begin + _u64(count))
-        if (~eight - _u64(0x0101010101010101)) & eight & _u64(0x8080808080808080):
+        if (~eight - _ONES) & eight & _TOPS:
             break
         store_u64(target + _u64(count), eight)
         count += 8
@@ -42,23 +43,24 @@ def _copy_plain(begin, target, limit):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def unstuff(source, start, flat, segments):  # type: ignore[no-untyped-def]
+def unstuff(address, size, start, flat, segments):  # type: ignore[no-untyped-def]
     """Copy entropy-coded data without its stuffed zeros and restart markers (T.81, B.1.1.5).
 
     Args:
-        source: uint8, the JPEG; the data begins at ``start``.
+        address, size: of the JPEG, as numba would compile anew for what cannot be written to.
+        start: where the data begins in it.
         flat: uint8, takes the data; at least as long as what is left of the source.
         segments: int64, takes for each segment where it begins in ``flat``, and at last the end.
 
     Returns:
         (segments found, or negative for damage; bytes in ``flat``).
     """
-    n = source.size
+    source, n = array_at(address, size, np.uint8), size
     at = start
     to = 0
     count = 0
     segments[0] = 0
-    begin, target = _u64(source.ctypes.data), _u64(flat.ctypes.data)
+    begin, target = address, _u64(flat.ctypes.data)
     while at < n:
         plain = _copy_plain(begin + _u64(at), target + _u64(to), n - at)
         at += plain
@@ -101,7 +103,7 @@ def _row(table):  # type: ignore[no-untyped-def]
     return _u64(table) << _u64(LOOK + 1)
 
 
-@kernel
+@part
 def _find(accumulator, table, rare):  # type: ignore[no-untyped-def]
     """The code at the head of the accumulator, by its length (F.2.2.3): (length, symbol); length 0 if there is none."""
     slow, symbols = array_at(rare[0], 54 * (table + 1), np.uint32), array_at(rare[1], 256 * (table + 1), np.uint32)
@@ -133,12 +135,10 @@ def _read_dc(accumulator, table, one, rare):  # type: ignore[no-untyped-def]
             return BAD_CODE, 0
     if size > 11:
         return BAD_DC, 0
-    if size == 0:
-        return length, 0
-    value = np.int64((accumulator << _u64(length)) >> _u64(64 - size))
-    if value >> (size - 1) == 0:
-        value += 1 - (1 << size)
-    return length + size, value
+    bits = accumulator << _u64(length)
+    value = np.int64(bits >> _u64(1) >> _u64(63 - size))
+    below = ((1 << size) - 1) & (np.int64(bits >> _u64(63)) - 1)  # without a branch: signs cannot be predicted
+    return length + size, value - below
 
 
 @inlined
@@ -149,14 +149,14 @@ def _skip_ac(address, table, addresses, accumulator, valid, byte):  # type: igno
     k = 1
     wrong = 0
     while k < 64:
-        if valid < 31:  # a code of 16 bits and 15 more
-            accumulator, valid, byte = _refill(address, accumulator, valid, byte)
         window = accumulator >> _LOOK_SHIFT << _u64(1)
         entry = np.int64(load_u16(many + window))
-        passed = (entry >> PASSED) & 63
+        # While the entry is on its way: at least 25 bits were left, and are enough to look it up.
+        accumulator, valid, byte = _refill(address, accumulator, valid, byte)
+        passed = (entry >> PASSED) & 255
         if entry and k + passed <= 63:
-            accumulator <<= _u64(entry & 31)
-            valid -= entry & 31
+            accumulator <<= _u64(entry & 63)  # 63, as a shift looks at these bits by itself
+            valid -= entry & 63
             k += passed
             if entry & END:
                 break
@@ -266,6 +266,28 @@ def _note(edits, edit, column, start, bits, difference):  # type: ignore[no-unty
     return -2047 <= difference <= 2047
 
 
+@kernel
+def count_sizes(differences, tables, frequencies):  # type: ignore[no-untyped-def]
+    """Count how often each table has to code each size of difference (F.1.2.1).
+
+    Args:
+        differences: int32 (edited MCUs, edited blocks), within ±2,047.
+        tables: int64 (edited blocks,), the DC table of each.
+        frequencies: int64 (DC tables, 12), added to.
+    """
+    for edit in range(differences.shape[0]):
+        for k in range(tables.size):
+            frequencies[tables[k], _size(np.int64(differences[edit, k]))] += 1
+
+
+@inlined
+def _size(difference):  # type: ignore[no-untyped-def]
+    size = 0
+    while abs(difference) >> size:
+        size += 1
+    return size
+
+
 @inlined
 def _put(accumulator, pending, value, bits, to):  # type: ignore[no-untyped-def]
     """Append up to 32 bits, writing whole words with stuffing; (accumulator, pending bits, next address)."""
@@ -296,6 +318,20 @@ def _put_byte(byte, to):  # type: ignore[no-untyped-def]
 @inlined
 def _put_run(address, first, end, accumulator, pending, to):  # type: ignore[no-untyped-def]
     """Copy a run of bits; (accumulator, pending bits, next address)."""
+    while pending >= 8:
+        pending -= 8
+        to = _put_byte((accumulator >> _u64(pending)) & _u64(255), to)
+    while end - first >= 56:  # seven bytes, as any 57 bits lie within eight bytes
+        more = load_u64(address + _u64(first >> 3)) << _u64(first & 7) >> _u64(8)
+        accumulator = accumulator << _u64(56) | more
+        seven = accumulator >> _u64(pending) << _u64(8)
+        if (~seven - _ONES) & seven & _TOPS:  # a byte 0xFF is among them
+            for shift in range(56, 0, -8):
+                to = _put_byte((seven >> _u64(shift)) & _u64(255), to)
+        else:
+            store_u64(to, seven)
+            to += _u64(7)
+        first += 56
     while first < end:
         bits = min(end - first, 32)
         value = (load_u64(address + _u64(first >> 3)) << _u64(first & 7)) >> _u64(64 - bits)
@@ -307,9 +343,7 @@ def _put_run(address, first, end, accumulator, pending, to):  # type: ignore[no-
 @inlined
 def _put_dc(difference, table, codes, lengths, accumulator, pending, to):  # type: ignore[no-untyped-def]
     """Write a DC difference (F.1.2.1); (accumulator, pending bits, next address)."""
-    size = 0
-    while abs(difference) >> size:
-        size += 1
+    size = _size(difference)
     if difference < 0:
         difference += (1 << size) - 1
     value = _u64(codes[table, size]) << _u64(size) | _u64(difference)  # 16 + 11 bits at most
@@ -329,7 +363,7 @@ def _flush(accumulator, pending, to):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def emit(flat, edits, is_start, coding, out):  # type: ignore[no-untyped-def]
+def emit(flat, edits, is_start, coding, out, starts):  # type: ignore[no-untyped-def]
     """Write the scan anew: runs of old bits, edited DC codes, and restart markers.
 
     Args:
@@ -337,6 +371,8 @@ def emit(flat, edits, is_start, coding, out):  # type: ignore[no-untyped-def]
         is_start: bool (edited MCUs,), whether a new segment begins there.
         coding: int64 (edited blocks,), the DC table of each; their codes and lengths, uint32 (DC tables, 256).
         out: uint8, long enough.
+        starts: int64 (new segments + 1,), takes where in ``out`` each begins, and 2 behind the end, where the next one
+            would begin.
 
     Returns:
         Bytes written.
@@ -347,6 +383,7 @@ def emit(flat, edits, is_start, coding, out):  # type: ignore[no-untyped-def]
     beginning = _u64(out.ctypes.data)
     accumulator, pending, to = _u64(0), 0, beginning
     markers = 0
+    starts[0] = 0
     position = before[0]
     for edit in range(at.shape[0]):
         if edit:
@@ -357,6 +394,7 @@ def emit(flat, edits, is_start, coding, out):  # type: ignore[no-untyped-def]
                 store_u8(to + _u64(1), _u8(0xD0 + markers % 8))
                 accumulator, pending, to = _u64(0), 0, to + _u64(2)
                 markers += 1
+                starts[markers] = np.int64(to - beginning)
         position = at[edit, 0]
         for k in range(at.shape[1]):
             accumulator, pending, to = _put_run(address, position, at[edit, k], accumulator, pending, to)
@@ -364,4 +402,6 @@ def emit(flat, edits, is_start, coding, out):  # type: ignore[no-untyped-def]
             accumulator, pending, to = _put_dc(difference, tables[k], codes, lengths, accumulator, pending, to)
             position = end[edit, k]
     accumulator, pending, to = _put_run(address, position, before[at.shape[0]], accumulator, pending, to)
-    return np.int64(_flush(accumulator, pending, to) - beginning)
+    length = np.int64(_flush(accumulator, pending, to) - beginning)
+    starts[markers + 1] = length + 2
+    return length

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from picstore.compiled import part
 from picstore.jpeg.blocks import (
     LONGEST,
     LOOK,
@@ -16,7 +17,7 @@ from picstore.jpeg.blocks import (
     fill_pairs,
     fill_table,
 )
-from picstore.lanes import load_byte, part, store_i16
+from picstore.lanes import load_byte, store_i16
 
 _u64 = np.uint64
 

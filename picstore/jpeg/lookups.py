@@ -8,13 +8,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from picstore.compiled import kernel
+from picstore.compiled import kernel, part
 from picstore.jpeg.tables import LONGEST, U32, HuffmanTable
 
 U16: TypeAlias = npt.NDArray[np.uint16]
 
 LOOK = 12  # bits looked up at once; longer codes are rare (T.81's own tables: 0.3 % of AC symbols) and found by search
-PASSED, END = 5, 1 << 11  # of an entry of ``many``: shift of the coefficients passed; flag that the block ends
+PASSED, END = 6, 1 << 14  # of an entry of ``many``: shift of the coefficients passed; flag that the block ends
 
 
 @lru_cache(maxsize=16)
@@ -34,50 +34,64 @@ def lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> tuple
     shape = (len(tables), 1 << LOOK)
     one, many = np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
     slow, symbols = np.zeros((len(tables), 3, 18), np.uint32), np.zeros((len(tables), 256), np.uint32)
-    for k, table in enumerate(tables):
-        symbols[k, : len(table.symbols)] = np.frombuffer(table.symbols, np.uint8)
-        _fill_one(np.frombuffer(table.counts, np.uint8).astype(np.int64), symbols[k], one[k], slow[k])
-    for k in range(len(dc), len(tables)):
-        _fill_many(one[k], many[k])
+    raw = b"".join(table.counts + table.symbols.ljust(256, b"\0") for table in tables)
+    _fill(np.frombuffer(raw, np.uint8).reshape(-1, LONGEST + 256), len(dc), one, many, slow, symbols)
     return one, many, slow, symbols
 
 
 @kernel
+def _fill(raw, dc, one, many, slow, symbols):  # type: ignore[no-untyped-def]
+    """Fill all tables; of ``raw``, uint8 (tables, 272), the counts and symbols, the first ``dc`` are for DC."""
+    parts = np.zeros(2 << LOOK, np.uint16)
+    for k in range(raw.shape[0]):
+        for j in range(256):  # to assign an array takes numba 2 s to compile, for its error messages
+            symbols[k, j] = raw[k, LONGEST + j]
+        _fill_one(raw[k, :LONGEST], symbols[k], one[k], slow[k])
+        if k >= dc:
+            for width in range(1, LOOK + 1):
+                _fill_many(raw[k, :LONGEST], symbols[k], width, parts)
+            for j in range(1 << LOOK):
+                many[k, j] = parts[(1 << LOOK) + j]
+
+
+@part
 def _fill_one(counts, symbols, one, slow):  # type: ignore[no-untyped-def]
-    code = 0
-    k = 0
+    code = k = at = 0
     for length in range(1, LONGEST + 1):
         slow[0, length] = code
         slow[2, length] = k
         for _ in range(counts[length - 1]):
             if length <= LOOK:
-                entry = symbols[k] | length << 8
-                first = code << (LOOK - length)
-                for j in range(first, first + (1 << (LOOK - length))):
-                    one[j] = entry
+                span = 1 << (LOOK - length)
+                one[at : at + span] = symbols[k] | length << 8
+                at += span
             code += 1
             k += 1
         slow[1, length] = code
         code <<= 1
 
 
-@kernel
-def _fill_many(one, many):  # type: ignore[no-untyped-def]
-    for window in range(1 << LOOK):
-        bits = 0
-        passed = 0
-        entry = 0
-        while bits < LOOK:
-            ahead = np.int64(one[(window << bits) & ((1 << LOOK) - 1)])
-            length, symbol = ahead >> 8, ahead & 255
-            if ahead == 0 or bits + length > LOOK:
-                break
-            bits += length + (symbol & 15)
-            if symbol & 15 == 0 and symbol != 0xF0:
-                entry = bits | passed << PASSED | END
-                break
-            passed += (symbol >> 4) + 1
-            if passed > 63:
-                break
-            entry = bits | passed << PASSED
-        many[window] = entry
+@part
+def _fill_many(counts, symbols, width, parts):  # type: ignore[no-untyped-def]
+    """Make what ``many`` holds, for windows of ``width`` bits, at 2**width in ``parts``, where the narrower ones are.
+
+    Behind a code and its value that end within the window lies a narrower window.
+    """
+    k = 0
+    at = 1 << width
+    for length in range(1, width + 1):
+        for _ in range(counts[length - 1]):
+            symbol = np.int64(symbols[k])
+            size = symbol & 15
+            rest = width - length - size
+            ends = size == 0 and symbol != 0xF0
+            entry = (length + size) | (END if ends else ((symbol >> 4) + 1) << PASSED)
+            span = 1 << (width - length)
+            parts[at : at + span] = entry
+            if rest > 0 and not ends:
+                for to in range(at, at + span, 1 << rest):
+                    for j in range(1 << rest):  # fields do not overflow: 27 bits, and 12 symbols of 16 coefficients
+                        parts[to + j] += parts[(1 << rest) + j]
+            at += span
+            k += 1
+    parts[at : 2 << width] = 0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from picstore.errors import ImageError
+
+Segment: TypeAlias = tuple[int, bytes, int]  # marker, body, byte after the segment
 
 TEM, SOI, EOI, SOS, DRI = 0x01, 0xD8, 0xD9, 0xDA, 0xDD
 SOF0, DHT, DQT = 0xC0, 0xC4, 0xDB
@@ -83,7 +86,7 @@ class Header:
         return -(-self.width // width), -(-self.height // height)
 
 
-def walk(jpeg: bytes | memoryview) -> Iterator[tuple[int, bytes, int]]:
+def walk(jpeg: bytes | memoryview) -> Iterator[Segment]:
     """The marker segments of the headers, up to and with the first SOS: (marker, body, byte after the segment).
 
     Raises:
@@ -105,8 +108,13 @@ def parse(jpeg: bytes | memoryview) -> Header:
     Raises:
         ImageError: this is no JPEG, or its headers break T.81; the message says where.
     """
+    return read_header(walk(jpeg))
+
+
+def read_header(segments: Iterable[Segment]) -> Header:
+    """As :func:`parse`, of what :func:`walk` found."""
     interval, frame, body, at = 0, None, b"", 0
-    for marker, body, at in walk(jpeg):
+    for marker, body, at in segments:
         if marker in FRAMES:
             if frame is not None:
                 raise ImageError(f"two frame headers, the second ends at byte {at}")

@@ -6,6 +6,8 @@ bits are copied (ITU-T T.81, E.1.4 and F.2). What decoders do not need is left b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +17,7 @@ from picstore.errors import ImageError, NotTranscodable, UsageError
 from picstore.jpeg import entropy
 from picstore.jpeg.coding import Coding, Huffman, read_coding, write_headers
 from picstore.jpeg.lookups import lookups
-from picstore.jpeg.markers import EOI, Header, parse
+from picstore.jpeg.markers import EOI, Header, Segment, read_header, walk
 from picstore.jpeg.tables import optimal_table
 from picstore.jpeg.tiles import restart_interval
 
@@ -30,6 +32,20 @@ _DAMAGE = {
     entropy.TOO_MANY_SEGMENTS: "more restart markers than its headers announce",
 }
 _DC_SIZES = 12  # of differences of 8-bit samples (table F.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A JPEG that got restart markers, and what reading it again would tell.
+
+    Attributes:
+        header: as of ``markers.parse``.
+        lengths: int64 (segments,), bytes of each restart segment without the marker that ends it.
+    """
+
+    jpeg: bytes
+    header: Header
+    lengths: I64
 
 
 def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -> bytes:
@@ -48,9 +64,23 @@ def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -
             unusual sampling, in several scans, rotated by EXIF, or damaged; the message names the reason.
         UsageError: the interval is none that can be written.
     """
+    segments, header = read_segments(jpeg)
+    return mark(jpeg, segments, header, interval).jpeg
+
+
+def read_segments(jpeg: bytes | memoryview) -> tuple[tuple[Segment, ...], Header]:
+    """The marker segments of the headers and what they tell; NotTranscodable where they are damaged."""
     try:
-        header = parse(jpeg)
-        coding = read_coding(jpeg)
+        segments = tuple(walk(jpeg))
+        return segments, read_header(segments)
+    except ImageError as error:
+        raise NotTranscodable(f"damaged JPEG: {error}") from error
+
+
+def mark(jpeg: bytes | memoryview, segments: Sequence[Segment], header: Header, interval: int | None = None) -> Marked:
+    """As :func:`add_restart_markers`, for who has read the headers and wants to know the segments of the scan."""
+    try:
+        coding = read_coding(segments)
     except ImageError as error:
         raise NotTranscodable(f"damaged JPEG: {error}") from error
     reason = why_not(header, coding)
@@ -60,14 +90,19 @@ def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -
         interval = restart_interval(header.mcus[0], header.mcu_size[0])
     if not 1 <= interval <= 0xFFFF:
         raise UsageError(f"a restart interval of {interval} MCUs cannot be written; 1 to 65,535 can")
-    flat, segments = _flatten(jpeg, header)
-    found = _Scan(header, coding, interval, flat, segments)
+    found = _Scan(header, coding, interval, *_flatten(jpeg, header))
     found.read(every=False)
     huffman = found.tables()
     if huffman is None:
         found.read(every=True)
         huffman = found.rebuilt_tables()
-    return write_headers(header, coding, huffman, interval) + found.write(huffman) + bytes([0xFF, EOI])
+    headers = write_headers(header, coding, huffman, interval)
+    made, lengths = found.write(huffman, headers)
+    components = header.components
+    if len(components) == 1:
+        components = (replace(components[0], horizontal=1, vertical=1),)
+    marked = replace(header, process="baseline", components=components, restart_interval=interval, length=len(headers))
+    return Marked(made, marked, lengths)
 
 
 def why_not(header: Header, coding: Coding) -> str:
@@ -106,7 +141,7 @@ def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[npt.NDArray[np.u
         raise NotTranscodable(f"damaged JPEG: {_DAMAGE[entropy.TOO_SHORT]}")
     segments = np.zeros(expected + 1, np.int64)
     flat = np.empty(source.size - header.length + entropy.PADDING, np.uint8)
-    count, length = entropy.unstuff(source, header.length, flat, segments)
+    count, length = entropy.unstuff(np.uint64(source.ctypes.data), source.size, header.length, flat, segments)
     if count != expected:
         raise NotTranscodable(f"damaged JPEG: {_DAMAGE.get(count, 'restart markers are missing')}")
     flat[length : length + entropy.PADDING] = 0
@@ -155,18 +190,21 @@ class _Scan:
 
     def _frequencies(self) -> npt.NDArray[np.int64]:
         """How often each DC table has to code each size of difference: (tables, sizes)."""
-        sizes = np.frexp(np.abs(self._edits[3]))[1]
-        columns = self._blocks[self._blocks[:, 3] == 1, 1]
-        return np.stack(
-            [np.bincount(sizes[:, columns == k].ravel(), minlength=_DC_SIZES) for k in range(len(self._dc))]
-        )
+        frequencies = np.zeros((len(self._dc), _DC_SIZES), np.int64)
+        entropy.count_sizes(self._edits[3], self._edited_tables(), frequencies)
+        return frequencies
+
+    def _edited_tables(self) -> I64:
+        """The DC table of each edited block of an MCU."""
+        tables: I64 = self._blocks[self._blocks[:, 3] == 1, 1]
+        return tables
 
     def tables(self) -> Huffman | None:
         """The Huffman tables with codes for all edits, those there are unchanged; None if there is no room for one."""
         huffman = dict(self._huffman)
         for k, frequencies in zip(self._dc, self._frequencies(), strict=True):
             table = self._huffman[0, k]
-            missing = set(np.flatnonzero(frequencies).tolist()) - set(table.symbols)
+            missing = {size for size, count in enumerate(frequencies.tolist()) if count and size not in table.symbols}
             if missing:
                 extended = table.extended(missing)
                 if extended is None:
@@ -179,16 +217,20 @@ class _Scan:
         made = {(0, k): optimal_table(f.tolist()) for k, f in zip(self._dc, self._frequencies(), strict=True)}
         return {**self._huffman, **made}
 
-    def write(self, huffman: Huffman) -> bytes:
-        """The entropy-coded data with its edits and new restart markers."""
+    def write(self, huffman: Huffman, headers: bytes) -> tuple[bytes, I64]:
+        """The stream: headers, the scan with its edits and new markers, EOI; and the lengths of its segments."""
         codes = [huffman[0, k].codes() for k in self._dc]
         coding = (
-            self._blocks[self._blocks[:, 3] == 1, 1],
-            np.stack([code for code, _ in codes]),
-            np.stack([lengths for _, lengths in codes]),
+            self._edited_tables(),
+            np.array([code for code, _ in codes]),
+            np.array([lengths for _, lengths in codes]),
         )
         # An edit takes at most 16 + 11 bits, stuffing doubles at most, a marker and its padding take 3 bytes.
-        edits = self._edits[0]
-        out = np.empty(2 * (int(self._segments[-1]) + 4 * edits.size) + 4 * len(edits) + 64, np.uint8)
-        length = entropy.emit(self._flat, self._edits, self._is_start, coding, out)
-        return out[:length].tobytes()
+        edits, first = self._edits[0], len(headers)
+        out = np.empty(first + 2 * (int(self._segments[-1]) + 4 * edits.size) + 4 * len(edits) + 64, np.uint8)
+        starts = np.empty(-(-self._mcus // self._interval) + 1, np.int64)
+        length = entropy.emit(self._flat, self._edits, self._is_start, coding, out[first:], starts)
+        end = first + length
+        out[:first] = np.frombuffer(headers, np.uint8)
+        out[end : end + 2] = 0xFF, EOI
+        return out[: end + 2].tobytes(), np.diff(starts) - 2

@@ -14,7 +14,17 @@ import math
 
 import numpy as np
 
-from picstore.compiled import inlined, kernel, load_u64
+from picstore.compiled import inlined, kernel, load_u16, load_u64, part, store_u8
+from picstore.lanes import (
+    load_byte,
+    load_native_u64,
+    load_u8,
+    load_u32,
+    store_i16,
+    store_i32,
+    store_native_u64,
+)
+from picstore.train.place import put_bytes
 
 # Types of the arithmetic: numba takes plain constants for 64-bit integers, and makes floats of mixed signs.
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
@@ -24,7 +34,7 @@ _STEEP = float(1 << 20)  # pixels: larger steps leave every image, and no intege
 _TIE = 1e-6  # pixels: what is not farther from a limit lies on it
 
 
-@kernel
+@part
 def _run(edges, y, width, least):  # type: ignore[no-untyped-def]
     """First and last + 1 of the pixels of a row whose centres lie at least so far inside of every edge."""
     low = 0.0
@@ -43,7 +53,7 @@ def _run(edges, y, width, least):  # type: ignore[no-untyped-def]
     return math.ceil(low), math.floor(high) + 1
 
 
-@kernel
+@part
 def _narrow(start, step, low, high, first, last):  # type: ignore[no-untyped-def]
     """The part of a run in which low ≤ start + step · x ≤ high."""
     begin, end = float(first), last - 1.0
@@ -71,10 +81,10 @@ def _mixed(top, bottom, bits, weights):  # type: ignore[no-untyped-def]
     return _u8((total + _u32(_ONE // 2)) >> _u32(_BITS))
 
 
-@kernel
-def _inner(source, place, step, rows, out, y, run):  # type: ignore[no-untyped-def]
+@part
+def _inner(source, start, step, rows, line, run):  # type: ignore[no-untyped-def]
     """Pixels whose neighbours are all in the array; 8 bytes are read from the left ones on."""
-    start_x, start_y = place
+    start_x, start_y = start
     step_x, step_y = step
     address = _u64(source.ctypes.data)
     stride = _i64(3 * source.shape[1])
@@ -85,7 +95,7 @@ def _inner(source, place, step, rows, out, y, run):  # type: ignore[no-untyped-d
         pixel = address + _u64(top * stride + _i64(3) * left)
         upper[i] = load_u64(pixel)
         lower[i] = load_u64(pixel + _u64(stride))
-    red, green, blue = out[0, y, first:last], out[1, y, first:last], out[2, y, first:last]
+    red, green, blue = line[0, first:last], line[1, first:last], line[2, first:last]
     for i in range(upper.size):
         fx = _u32(((start_x + i * step_x) >> _i64(32 - _BITS)) & _i64(_ONE - 1))
         fy = _u32(((start_y + i * step_y) >> _i64(32 - _BITS)) & _i64(_ONE - 1))
@@ -96,15 +106,15 @@ def _inner(source, place, step, rows, out, y, run):  # type: ignore[no-untyped-d
         blue[i] = _mixed(upper[i], lower[i], 40, weights)
 
 
-@kernel
+@part
 def _at(source, x, y, c, fill):  # type: ignore[no-untyped-def]
     if 0 <= x < source.shape[1] and 0 <= y < source.shape[0]:
         return _i64(source[y, x, c])
     return _i64(fill[c])
 
 
-@kernel
-def _outer(source, matrix, clip, fill, out, y, run):  # type: ignore[no-untyped-def]
+@part
+def _outer(source, matrix, clip, fill, line, y, run):  # type: ignore[no-untyped-def]
     """Pixels anywhere: what is outside of the clip looks like its border, what is outside of the image is ``fill``."""
     for x in range(run[0], run[1]):
         to_x = matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] - 0.5
@@ -122,10 +132,10 @@ def _outer(source, matrix, clip, fill, out, y, run):  # type: ignore[no-untyped-
                 + _at(source, left, bottom, c, fill) * (fy - both)
                 + _at(source, right, bottom, c, fill) * both
             )
-            out[c, y, x] = _u8((total + _ONE // 2) >> _BITS)
+            line[c, x] = _u8((total + _ONE // 2) >> _BITS)
 
 
-@kernel
+@part
 def _safe(start, step, low, high, begin, end):  # type: ignore[no-untyped-def]
     """The part of a run in which the positions start + step · (x − begin) are whole pixels of low … high, in integers.
 
@@ -140,8 +150,8 @@ def _safe(start, step, low, high, begin, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def warp(source, matrix, clip, edges, fill, out):  # type: ignore[no-untyped-def]
-    """Interpolate where ``edges`` let anything be seen; the rest of ``out`` is left to ``cover``.
+def warp(source, matrix, clip, edges, fill, place):  # type: ignore[no-untyped-def]
+    """Interpolate where ``edges`` let anything be seen; the rest of the output is left to ``cover``.
 
     Args:
         source: uint8 (h, w, 3), C-contiguous.
@@ -149,10 +159,11 @@ def warp(source, matrix, clip, edges, fill, out):  # type: ignore[no-untyped-def
         clip: int64 (4,), in source pixels, not empty, within 2**30.
         edges: float64 (k, 3), in output pixels.
         fill: uint8 (3,), seen inside the clip and outside of the source.
-        out: uint8 (3, H, W).
+        place: that of the output, uint8 (3, H, W).
     """
-    height, width = out.shape[1:]
+    height, width = place[5], place[6]
     rows = np.empty((2, width), np.uint64)
+    line = np.empty((3, width), np.uint8)
     # The left top one of four neighbours; two columns to the right of it, so that 8 bytes can be read.
     low_x, high_x = max(clip[0], 0), min(clip[2] - 2, source.shape[1] - 3)
     low_y, high_y = max(clip[1], 0), min(clip[3] - 2, source.shape[0] - 2)
@@ -173,31 +184,38 @@ def warp(source, matrix, clip, edges, fill, out):  # type: ignore[no-untyped-def
             from_y, until_y = _safe(py, to_y, low_y, high_y, begin, end)
             skipped = max(from_x, from_y) - begin
             begin, end = max(from_x, from_y), min(until_x, until_y)
-            _inner(source, (px + skipped * to_x, py + skipped * to_y), (to_x, to_y), rows, out, y, (begin, end))
+            _inner(source, (px + skipped * to_x, py + skipped * to_y), (to_x, to_y), rows, line, (begin, end))
         if begin >= end or not gentle:
             begin = end = first
-        _outer(source, matrix, clip, fill, out, y, (first, begin))
-        _outer(source, matrix, clip, fill, out, y, (end, last))
+        _outer(source, matrix, clip, fill, line, y, (first, begin))
+        _outer(source, matrix, clip, fill, line, y, (end, last))
+        for c in range(3):
+            to = place[0] + c * place[1] + y * place[2] + first * place[3]
+            put_bytes(line.ctypes.data + c * width + first, last - first, to, place[3])
 
 
 @kernel
-def cover(edges, fill, out):  # type: ignore[no-untyped-def]
+def cover(edges, fill, place):  # type: ignore[no-untyped-def]
     """Paint what lies outside of the edges, and blend over half a pixel on either side of them.
 
     Args:
         edges: float64 (k, 3), in output pixels.
         fill: uint8 (3,).
-        out: uint8 (3, H, W).
+        place: that of the output, uint8 (3, H, W).
     """
-    height, width = out.shape[1:]
+    height, width = place[5], place[6]
+    colours = np.empty((3, width), np.uint8)
+    for c in range(3):
+        colours[c] = fill[c]
     for y in range(height):
         first, last = _run(edges, y, width, -0.5)
         begin, end = _run(edges, y, width, 0.5)
         if begin >= end:
             begin = end = last
         for c in range(3):
-            out[c, y, :first] = fill[c]
-            out[c, y, last:] = fill[c]
+            colour, to = colours.ctypes.data + c * width, place[0] + c * place[1] + y * place[2]
+            put_bytes(colour, first, to, place[3])
+            put_bytes(colour, width - last, to + last * place[3], place[3])
         for x in range(first, last):
             if begin <= x < end:
                 continue
@@ -207,28 +225,45 @@ def cover(edges, fill, out):  # type: ignore[no-untyped-def]
                 seen *= min(max(inside, 0.0), 1.0)
             weight = int(seen * _ONE + 0.5)
             for c in range(3):
-                out[c, y, x] = _u8((out[c, y, x] * weight + fill[c] * (_ONE - weight) + _ONE // 2) >> _BITS)
+                at = _u64(place[0] + c * place[1] + y * place[2] + x * place[3])
+                store_u8(at, _u8((load_byte(at) * weight + _i64(fill[c]) * (_ONE - weight) + _ONE // 2) >> _BITS))
+
+
+@part
+def _move(at, size, fill, to):  # type: ignore[no-untyped-def]
+    """Copy an element from an address, 0 for the fill."""
+    if size == 1:
+        store_u8(to, load_u8(at) if at else _u8(fill))
+    elif size == 2:
+        store_i16(to, np.int16(load_u16(at)) if at else np.int16(fill))
+    elif size == 4:
+        store_i32(to, np.int32(load_u32(at)) if at else np.int32(fill))
+    else:
+        store_native_u64(to, load_native_u64(at) if at else fill)
 
 
 @kernel
-def nearest(mask, matrix, clip, edges, fill, out):  # type: ignore[no-untyped-def]
+def nearest(mask, matrix, clip, edges, fill, place):  # type: ignore[no-untyped-def]
     """The pixels under the centres of the output's pixels; ``fill`` outside of clip, image or edges.
 
     Args:
-        mask: (h, w), C-contiguous.
+        mask: the place of (h, w), and bytes of an element: 1, 2, 4 or 8.
         matrix, clip, edges: as ``warp``'s.
-        fill: a number of the mask's type.
-        out: (H, W), of the mask's type.
+        fill: uint64, the bits of an element.
+        place: that of the output, (H, W) of the mask's type.
     """
-    height, width = out.shape
-    low_x, high_x = max(clip[0], 0), min(clip[2], mask.shape[1])
-    low_y, high_y = max(clip[1], 0), min(clip[3], mask.shape[0])
+    source, size = mask
+    height, width = place[3], place[4]
+    low_x, high_x = max(clip[0], 0), min(clip[2], source[4])
+    low_y, high_y = max(clip[1], 0), min(clip[3], source[3])
     for y in range(height):
         first, last = _run(edges, y, width, -_TIE)
-        out[y] = fill
-        for x in range(first, last):
-            # Ties go to the right and down, whichever way they were rounded.
-            from_x = math.floor(matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] + _TIE)
-            from_y = math.floor(matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] + _TIE)
-            if low_x <= from_x < high_x and low_y <= from_y < high_y:
-                out[y, x] = mask[from_y, from_x]
+        for x in range(width):
+            at = 0
+            if first <= x < last:
+                # Ties go to the right and down, whichever way they were rounded.
+                from_x = math.floor(matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] + _TIE)
+                from_y = math.floor(matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] + _TIE)
+                if low_x <= from_x < high_x and low_y <= from_y < high_y:
+                    at = source[0] + from_y * source[1] + from_x * source[2]
+            _move(_u64(at), size, fill, _u64(place[0] + y * place[1] + x * place[2]))

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,18 @@ import torch
 
 from picstore.errors import Corrupt, Damage, ImageError, UsageError
 from picstore.train.colour import Finish, Program, compose_colour
-from picstore.train.cut import Stream, cut_streams
+from picstore.train.cut import cut_streams
 from picstore.train.decode import SCALES, decode_rgb
 from picstore.train.draft import Draft, Part, Source
 from picstore.train.geometry import Draws, Geometry, compose
 from picstore.train.memory import Blocks
+from picstore.train.place import Place, place_of, places_of
 from picstore.train.plan import Ints
 from picstore.train.recipe import Recipe
 from picstore.train.render import render
+from picstore.train.scratch import PLAIN
 from picstore.train.targets import make_target
+from picstore.train.upright import Upright
 
 # numpy's dtype of the same size for each that images may have; it has no bfloat16.
 ITEM: dict[torch.dtype, Any] = {
@@ -34,6 +37,9 @@ ITEM: dict[torch.dtype, Any] = {
     torch.bfloat16: np.uint16,
     torch.float32: np.float32,
 }
+
+
+Images: TypeAlias = "npt.NDArray[Any] | list[npt.NDArray[Any]]"  # (n, 3, H, W), or n of (3, H, W)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +144,10 @@ def make_look(draft: Draft, parts: Sequence[Part], *, sources: Sequence[Source])
         geometry = compose(source.recipe.geometry, identity, draws)
         geometries.append(geometry)
         programs.append(compose_colour(source.recipe.colour, geometry.size, draws))
-    order = np.argsort(np.concatenate([part.slots for part in parts]))
+    slots = np.concatenate([part.slots for part in parts])
+    if len(parts) == 1 and np.array_equal(slots, np.arange(len(slots))):
+        return Look(geometries[0], programs[0])
+    order = np.argsort(slots)
     return Look(Geometry.join(geometries, order), Program.join(programs, order))
 
 
@@ -162,45 +171,67 @@ class Pixels:
 
     def __init__(self, look: Look, form: Form, blocks: Blocks) -> None:
         self._geometry, self._program = look.geometry, look.program
-        self._reach = look.geometry.reach()
-        self._factors = decode_factors(look.geometry).tolist()
+        self._factors = decode_factors(look.geometry)
+        self._upright = Upright(look.geometry, self._factors)
         self._form = form
         self._finish = Finish.of(form.dtype)
+        contiguous = form.memory_format is torch.contiguous_format
+        self._in_place = form.dtype is torch.uint8 and (look.program.empty or contiguous)
         self.images, self._arrays = _allocate(look.geometry.size, form, blocks)
+        self._places = _places_of(self._arrays) if self._in_place else np.empty((0, 7), dtype=np.int64)
         self.targets: list[dict[str, Any]] | None = [{} for _ in self._arrays] if form.targets else None
 
     def fill(self, draft: Draft, slots: range) -> dict[int, Damage]:
         """Decode, resample and colour some slots; returns by slot what went wrong."""
-        problems: dict[int, Damage] = {}
-        chosen = [slot for slot in slots if slot not in draft.problems]
-        jpegs, segments = [draft.jpegs[slot] for slot in chosen], [draft.segments[slot] for slot in chosen]
-        streams = cut_streams(jpegs, draft.layouts[chosen], segments, self._reach[chosen])
+        plain = self._plain(slots)
+        places = self._places[slots.start : slots.stop] if self._in_place else _places_of(plain)
+        self._upright.make(draft, slots, places)
+        wrong = self._make_others(draft, slots, plain)
+        if self.targets is not None or not (self._in_place and self._program.empty):
+            for slot, image in zip(slots, plain, strict=True):
+                if slot not in wrong and slot not in draft.problems:
+                    self._program.apply(slot, image, image if self._in_place else self._arrays[slot], self._finish)
+                    if self.targets is not None:
+                        wrong.update(self._make_target(draft, slot, self.targets))
+        return {slot: Corrupt(f"record {draft.ids[slot]} {text}", *draft.place(slot)) for slot, text in wrong.items()}
+
+    def _plain(self, slots: range) -> Images:
+        """Where images of bytes are made, before their colour; in their place if possible."""
+        arrays = self._arrays[slots.start : slots.stop]
+        if self._in_place:
+            return arrays
+        if isinstance(arrays, list):
+            return [np.empty(array.shape, dtype=np.uint8) for array in arrays]
+        return PLAIN.take(arrays.size)[: arrays.size].reshape(arrays.shape)
+
+    def _make_others(self, draft: Draft, slots: range, plain: Images) -> dict[int, str]:
+        """Make what is still missing, stage by stage; returns by slot what is wrong with a stream."""
+        missing = np.flatnonzero(~self._upright.made[slots.start : slots.stop]) + slots.start
+        chosen = [slot for slot in missing.tolist() if slot not in draft.problems]
+        if not chosen:
+            return {}
+        jpegs, segments = map(draft.jpeg, chosen), map(draft.lengths, chosen)
+        streams = cut_streams(list(jpegs), draft.layouts[chosen], list(segments), self._geometry.reach()[chosen])
+        wrong = {}
         for slot, stream in zip(chosen, streams, strict=True):
-            problem = self._fill_slot(slot, stream, draft)
-            if problem:
-                problems[slot] = Corrupt(f"record {draft.ids[slot]} {problem}", *draft.places[slot])
-        return problems
+            factor = int(self._factors[slot])
+            try:
+                pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
+            except ImageError as error:
+                wrong[slot] = str(error)  # the error itself would keep the container in memory by its traceback
+                continue
+            origin = stream.left, stream.top
+            render(pixels, self._geometry, slot, origin=origin, factor=factor, out=plain[slot - slots.start])
+        return wrong
 
-    def _fill_slot(self, slot: int, stream: Stream, draft: Draft) -> str:
-        """Make one image and its target; what is wrong with it, if anything."""
+    def _make_target(self, draft: Draft, slot: int, targets: list[dict[str, Any]]) -> dict[int, str]:
+        """Make what goes with an image; by its slot, what is wrong with that."""
         try:
-            self._make_image(slot, stream)
-            if self.targets is not None:
-                extra, blobs = _parse(draft.extras[slot]), draft.attachments[slot]
-                self.targets[slot] = make_target(self._form.targets, extra, blobs, self._geometry, slot)
+            extra, blobs = _parse(draft.extras[slot]), draft.attachments[slot]
+            targets[slot] = make_target(self._form.targets, extra, blobs, self._geometry, slot)
         except ImageError as error:
-            return str(error)  # the error itself would keep the container in memory by its traceback
-        return ""
-
-    def _make_image(self, slot: int, stream: Stream) -> None:
-        factor = self._factors[slot]
-        pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
-        out = self._arrays[slot]
-        plain = out
-        if out.dtype != np.uint8 or not (self._program.empty or out.flags.c_contiguous):
-            plain = np.empty(out.shape, dtype=np.uint8)
-        render(pixels, self._geometry, slot, origin=(stream.left, stream.top), factor=factor, out=plain)
-        self._program.apply(slot, plain, out, self._finish)
+            return {slot: str(error)}
+        return {}
 
     def copy(self, source: int, target: int) -> None:
         """Show the image of slot ``source`` in slot ``target`` too."""
@@ -212,6 +243,13 @@ class Pixels:
             self.targets[target] = self.targets[source]
 
 
+def _places_of(images: Images) -> Place:
+    """int64 (n, 7): where each image lies."""
+    if isinstance(images, list):
+        return np.stack([place_of(image) for image in images])
+    return places_of(images)
+
+
 def _parse(extra: bytes) -> Any:
     """An extra as Python values, None for none."""
     try:
@@ -220,10 +258,8 @@ def _parse(extra: bytes) -> Any:
         raise ImageError(f"has an extra that is not JSON: {error}") from error
 
 
-def _allocate(
-    sizes: Ints, form: Form, blocks: Blocks
-) -> tuple[torch.Tensor | list[torch.Tensor], list[npt.NDArray[Any]]]:
-    """Tensors in one block of memory, and each image as an array (3, H, W) of ``ITEM``.
+def _allocate(sizes: Ints, form: Form, blocks: Blocks) -> tuple[torch.Tensor | list[torch.Tensor], Images]:
+    """Tensors in one block of memory, and the same as arrays (N, 3, H, W) or (3, H, W) of ``ITEM``.
 
     Fresh pages for every batch would cost a tenth of the time that it takes to fill.
     """
@@ -236,7 +272,7 @@ def _allocate(
         shape = (len(sizes), height, width, 3) if last else (len(sizes), 3, height, width)
         count = math.prod(shape)
         images, arrays = flat[:count].view(shape), raw[:count].reshape(shape)
-        return (images.permute(0, 3, 1, 2), list(arrays.transpose(0, 3, 1, 2))) if last else (images, list(arrays))
+        return (images.permute(0, 3, 1, 2), arrays.transpose(0, 3, 1, 2)) if last else (images, arrays)
     listed, views = [], []
     end = 0
     for width, height in sizes.tolist():

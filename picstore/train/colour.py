@@ -24,6 +24,7 @@ from picstore.train.geometry import Draws
 from picstore.train.levels import convert, patterns_of
 from picstore.train.noise import add_noise
 from picstore.train.normals import standard_normals
+from picstore.train.place import place_of
 from picstore.train.pointwise import run_pointwise
 
 I64: TypeAlias = npt.NDArray[np.int64]
@@ -148,7 +149,7 @@ class Program:
         self._develop(slot, normalize, image)
         bits = out if out.dtype == pattern else out.view(pattern)
         if image is not out:
-            convert(image, self.value, slot, normalize, int(finish), bits)
+            convert(image, self.value, slot, normalize, int(finish), place_of(bits))
         for step in range(normalize + 1, len(steps)):
             if steps[step] != codes.NOTHING:
                 self._erase(slot, step, int(finish), bits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,6 +13,7 @@ from picstore.jpeg.cut import Tiled, cut_batch
 from picstore.jpeg.tiles import mcu_size
 from picstore.storage.layout import SAMPLINGS
 from picstore.train.plan import Ints
+from picstore.train.scratch import CUTS
 
 Lengths: TypeAlias = npt.NDArray[np.uint16]
 
@@ -21,8 +21,6 @@ Lengths: TypeAlias = npt.NDArray[np.uint16]
 _MCU_SIZES = np.array(
     [(0, 0)] + [mcu_size(components=1 if name == "grey" else 3, subsampling=name) for name in SAMPLINGS[1:]]
 )
-
-_scratch = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +54,22 @@ def cut_streams(jpegs: Sequence[memoryview], layouts: Ints, segments: Sequence[L
     """
     size = layouts[:, :2]
     streams = [Stream(jpeg, 0, 0, width, height) for jpeg, (width, height) in zip(jpegs, size.tolist(), strict=True)]
-    smaller = (reach[:, :2] > 0).any(axis=1) | (reach[:, 2:] < size).any(axis=1)
-    chosen = np.flatnonzero(smaller).tolist()
+    boxes = boxes_to_cut(reach, size)
+    chosen = np.flatnonzero(((boxes[:, 2:] - boxes[:, :2]) < size).any(axis=1)).tolist()
     if not chosen:
         return streams
-    # Where all output is padding nothing is reached; one pixel is decoded all the same.
-    low = np.clip(reach[chosen, :2], 0, size[chosen] - 1)
-    boxes = np.concatenate([low, np.clip(reach[chosen, 2:], low + 1, size[chosen])], axis=1)
     tiled = Tiled.of([jpegs[k] for k in chosen], layouts[chosen], [segments[k] for k in chosen])
-    cuts = cut_batch(tiled, boxes, out=_buffer(int(tiled.sizes[:, 0].sum())))
+    cuts = cut_batch(tiled, boxes[chosen], out=CUTS.take(int(tiled.sizes[:, 0].sum())))
     ends = cuts.offsets.tolist()
     for i, (k, place) in enumerate(zip(chosen, cuts.places.tolist(), strict=True)):
         streams[k] = Stream(cuts.data[ends[i] : ends[i + 1]], *place)
     return streams
 
 
-def _buffer(size: int) -> npt.NDArray[np.uint8]:
-    """This thread's buffer; fresh pages for each call would cost as much as the cutting."""
-    buffer: npt.NDArray[np.uint8] | None = getattr(_scratch, "buffer", None)
-    if buffer is None or len(buffer) < size:
-        buffer = _scratch.buffer = np.empty(max(size, 1 << 20), dtype=np.uint8)
-    return buffer
+def boxes_to_cut(reach: Ints, size: Ints) -> Ints:
+    """What to cut for a reach: int64 (n, 4), left, top, right, bottom within images of these sizes, never empty.
+
+    Where all output is padding nothing is reached; one pixel is decoded all the same.
+    """
+    low = np.clip(reach[:, :2], 0, size - 1)
+    return np.concatenate([low, np.clip(reach[:, 2:], low + 1, size)], axis=1)

@@ -6,14 +6,13 @@ give the same pixels.
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from picstore.errors import ImageError
 from picstore.jpeg.decode import decode
+from picstore.train.scratch import PIXELS
 
 try:
     import simplejpeg
@@ -21,8 +20,6 @@ except ImportError:  # no wheel for this machine: torchvision decodes as well, b
     simplejpeg = None
 
 SCALES = simplejpeg is not None  # whether images can be decoded smaller
-
-_scratch = threading.local()
 
 
 def decode_rgb(
@@ -37,14 +34,13 @@ def decode_rgb(
             inverse DCT.
 
     Returns:
-        uint8 (⌈height / factor⌉, ⌈width / factor⌉, 3), valid until this thread decodes again: the buffer is the
-        thread's and is reused, since fresh pages for every image cost a fifth of the decoding.
+        uint8 (⌈height / factor⌉, ⌈width / factor⌉, 3), valid until this thread decodes again.
 
     Raises:
         ImageError: the stream is damaged or of another size.
     """
     small_width, small_height = -(-width // factor), -(-height // factor)
-    buffer = _buffer(small_width * small_height * 3)
+    buffer = PIXELS.take(small_width * small_height * 3)
     pixels = _by_ours(jpeg, buffer) if factor == 1 else None
     if pixels is None:
         if simplejpeg is None:
@@ -60,14 +56,6 @@ def decode_rgb(
             f"decodes to {pixels.shape[1]} × {pixels.shape[0]} pixels instead of {small_width} × {small_height}"
         )
     return pixels
-
-
-def _buffer(size: int) -> npt.NDArray[np.uint8]:
-    """This thread's buffer."""
-    buffer: npt.NDArray[np.uint8] | None = getattr(_scratch, "buffer", None)
-    if buffer is None or len(buffer) < size:
-        buffer = _scratch.buffer = np.empty(max(size, 1 << 20), dtype=np.uint8)
-    return buffer
 
 
 def _by_ours(

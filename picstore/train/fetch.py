@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from picstore.errors import Damage
 from picstore.storage.container import Container
+from picstore.train.threads import Pool
 
 Key: TypeAlias = tuple[int, int, int]  # source, epoch, container
 Loaded: TypeAlias = "Container | Damage"  # or why nothing of it can be read
@@ -61,7 +62,7 @@ class Fetcher:
     def __init__(self, load: Load, *, budget: int, threads: int) -> None:
         self._load = load
         self._budget = budget
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="picstore-read")
+        self._pool = Pool(threads, "read")
         self._held: dict[Key, _Held] = {}  # in the order of their last use
         self._bytes = 0
         self._earliest: dict[int, int] = {}  # epoch of each source that is still read
@@ -114,7 +115,7 @@ class Fetcher:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.close()
 
     def _use(self, key: Key, want: Want) -> None:
         held = self._held.pop(key, None)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from picstore.compiled import kernel
+from picstore.compiled import kernel, part
 from picstore.train.codes import BRAIN, BYTES, HALF, SINGLE
+from picstore.train.place import put_bytes, put_patterns
 
 _f32, _i32, _u32 = np.float32, np.int32, np.uint32
 _PER_LEVEL = np.float32(1 / 255)
@@ -43,7 +44,7 @@ def _pack(line, kind, patterns):  # type: ignore[no-untyped-def]
         patterns[i] = b
 
 
-@kernel
+@part
 def _normalise(levels, mean, deviation, line):  # type: ignore[no-untyped-def]
     for i in range(line.size):
         line[i] = np.divide(_f32(levels[i]) * _PER_LEVEL - mean, deviation)
@@ -60,7 +61,7 @@ def patterns_of(values: npt.NDArray[np.float32], kind: int) -> npt.NDArray[Any]:
 
 
 @kernel
-def convert(image, value, slot, step, kind, out):  # type: ignore[no-untyped-def]
+def convert(image, value, slot, step, kind, place):  # type: ignore[no-untyped-def]
     """An image of bytes into a batch.
 
     Args:
@@ -68,21 +69,21 @@ def convert(image, value, slot, step, kind, out):  # type: ignore[no-untyped-def
         value: float64 (n, k, 8), of which ``value[slot, step]`` holds three means and three deviations.
         slot, step: int64.
         kind: of the output.
-        out: (3, height, width), any strides; uint8, or uint16 or uint32 for bit patterns.
+        place: that of the output (3, height, width): bytes, or bit patterns of 2 or 4 bytes.
     """
     height, width = image.shape[1:]
     numbers = value[slot, step]
     line = np.empty(width, np.float32)
     patterns = line.view(np.uint32) if kind == SINGLE else np.empty(width, np.uint32)
+    words = patterns.ctypes.data
+    first, planes, rows = place[0], place[1], place[2]
     for y in range(height):
         for c in range(3):
-            source, target = image[c, y], out[c, y]
+            source = image[c, y]
             if kind == BYTES:
-                for x in range(width):
-                    target[x] = source[x]
+                put_bytes(source.ctypes.data, width, first + c * planes + y * rows, place[3])
                 continue
             _normalise(source, _f32(numbers[c]), _f32(numbers[3 + c]), line)
             if kind != SINGLE:
                 _pack(line, kind, patterns)
-            for x in range(width):
-                target[x] = patterns[x]
+            put_patterns(words, width, first + c * planes + y * rows, place[3], 4 if kind == SINGLE else 2)

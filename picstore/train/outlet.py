@@ -86,7 +86,7 @@ class Outlet:
         if self._isolate and not worker.count:
             return self._living_child().run(requests)
         if self._pid != os.getpid():  # a fork: locks may be held for ever, and what they guard is the parent's
-            self._memory, self._pid = Memory(), os.getpid()
+            self._memory, self._counters, self._pid = Memory(), Counters(self._counters.stats), os.getpid()
         limits = self._feed.limits
         if self._threads is None and worker.count:
             limits = replace(limits, threads=max(1, limits.threads // worker.count))

@@ -16,7 +16,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -27,6 +27,7 @@ from picstore.train.draft import Draft, Part, Source, make_draft
 from picstore.train.fetch import Fetcher, Key, Loaded, Want
 from picstore.train.memory import Memory
 from picstore.train.stats import Counters
+from picstore.train.threads import PREFIX, Pool, ours
 
 AHEAD = 3  # batches that are filled or being filled before the consumer takes them
 LOOK_AHEAD = 32  # further batches whose containers are read in advance, if the budget allows
@@ -117,12 +118,12 @@ class Pipeline:
         self._memory = memory or Memory()
         self._counters = counters or Counters()
         self._fetcher = Fetcher(self._load, budget=limits.budget, threads=_READERS)
-        self._workers = ThreadPoolExecutor(limits.threads, thread_name_prefix="picstore-work")
+        self._workers = Pool(limits.threads, "work")
         self._ready: SimpleQueue[Filled | BaseException | None] = SimpleQueue()
         self._room = threading.Semaphore(AHEAD)  # in the ready queue
         self._stop = False
         self._pid = os.getpid()
-        self._planner = threading.Thread(target=self._plan, name="picstore-plan", daemon=True)
+        self._planner = threading.Thread(target=self._plan, name=f"{PREFIX}plan", daemon=True)
 
     def __iter__(self) -> Iterator[Filled]:
         self._planner.start()
@@ -142,9 +143,10 @@ class Pipeline:
         self._stop = True
         self._fetcher.close()
         self._room.release()
-        with contextlib.suppress(RuntimeError):  # it was never started, or an interrupt hit the start
-            self._planner.join()
-        self._workers.shutdown(wait=True, cancel_futures=True)
+        if not ours():
+            with contextlib.suppress(RuntimeError):  # it was never started, or an interrupt hit the start
+                self._planner.join()
+        self._workers.close()
 
     def _load(self, source: int, number: int) -> Loaded:
         """Read a container; what makes it unreadable is returned, without the traceback that would hold its bytes."""

@@ -174,8 +174,7 @@ class Share:
         k = np.arange(start, stop, dtype=np.int64)
         if not self.shuffle:
             return self.rank * self.records // self.world_size + k
-        own = self.lanes // self.world_size
-        return k // own * self.lanes + self.rank + k % own * self.world_size
+        return k * self.world_size + self.rank
 
 
 def check_rank(rank: int, world_size: int) -> None:

@@ -7,6 +7,7 @@ image is first resampled to the scale of the output, by the same filter as uprig
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from picstore.errors import UsageError
 from picstore.train.affine import cover, nearest, warp
 from picstore.train.edges import F64, I64, length
 from picstore.train.geometry import Geometry
+from picstore.train.place import place_of
 from picstore.train.resample import resample
 
 _FARTHEST = 1 << 30  # pixels; what is farther away is not told from infinity
@@ -63,9 +65,9 @@ def render(
         if geometry.antialias[slot] and (geometry.scale[slot] > factor * (1 + _NEAR)).any():
             reach = _clip_in(geometry.reach()[slot], origin, factor)
             pixels, matrix, clip = _made_smaller(pixels, reach, matrix, clip)
-        warp(pixels, matrix, clip, geometry.output_edges[slot], fill, out)
+        warp(pixels, matrix, clip, geometry.output_edges[slot], fill, place_of(out))
     if geometry.bounded[slot]:
-        cover(geometry.output_edges[slot], fill, out)
+        cover(geometry.output_edges[slot], fill, place_of(out))
 
 
 def render_mask(mask: npt.NDArray[Any], geometry: Geometry, slot: int, *, out: npt.NDArray[Any], fill: int = 0) -> None:
@@ -90,7 +92,9 @@ def render_mask(mask: npt.NDArray[Any], geometry: Geometry, slot: int, *, out: n
     matrix, clip = geometry.matrix[slot].copy(), _clip_in(geometry.clip[slot], (0, 0), 1)
     _check_map(matrix, clip)
     edges = geometry.output_edges[slot]
-    nearest(np.ascontiguousarray(mask), matrix, clip, edges, mask.dtype.type(fill), out)
+    # Masks of all types are elements of so many bytes.
+    bits = int.from_bytes(np.array(fill, mask.dtype).tobytes(), sys.byteorder)
+    nearest((place_of(mask), mask.itemsize), matrix, clip, edges, np.uint64(bits), place_of(out))
 
 
 def _made_smaller(

@@ -18,8 +18,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from picstore.compiled import kernel
+from picstore.compiled import array_at, kernel, part
 from picstore.errors import UsageError
+from picstore.train.place import place_of, put_bytes
 
 _GROUP = 8  # rows that are interleaved at once: LLVM interleaves stores by at most 8, and 8 bytes fill a 64-bit word
 _BLOCK = 32  # rows that the horizontal pass takes at once, in 4 groups: 96 lanes with the colours
@@ -55,7 +56,7 @@ def resample(
             pixel whose centre lies outside is ``fill``; pixels inside the clip but outside the image count as ``fill``.
         flip: mirror the output left to right.
         antialias: widen the filter on minification.
-        out: uint8 (3, H, W), overwritten; any strides (the contiguous case is compiled apart).
+        out: uint8 (3, H, W), overwritten; any strides.
         upside_down: mirror the output top to bottom.
         fill: red, green, blue, 0 to 255.
 
@@ -77,14 +78,15 @@ def resample(
             f"box, clip and fill have the shapes {region.shape}, {visible.shape} and {colour.shape}; "
             "give four, four and three numbers"
         )
-    if not _resample(source, region, visible, bool(flip), bool(upside_down), bool(antialias), colour, out):
+    flips = bool(flip), bool(upside_down)
+    if not resample_box(source, region, visible, flips, bool(antialias), colour, place_of(out)):
         raise UsageError(
             f"box {region} or clip {visible} is empty, or not within {_FARTHEST} pixels of the image, "
             f"or fill {colour} not within 0 to 255"
         )
 
 
-@kernel
+@part
 def _weights(start, size, low, high, extent, antialias, length):  # type: ignore[no-untyped-def]
     """One axis: for each output pixel its first source pixel, number of source pixels, their weights, and what these
     lack of _ONE: the weight of what lies outside of the image, or all where the centre lies outside of the clip.
@@ -121,7 +123,7 @@ def _weights(start, size, low, high, extent, antialias, length):  # type: ignore
     return first, count, weights, missing
 
 
-@kernel
+@part
 def _used(first, count):  # type: ignore[no-untyped-def]
     """First and last + 1 of the source pixels that carry weight, and their greatest count; 0, 0, 0 if none does.
 
@@ -140,7 +142,7 @@ def _used(first, count):  # type: ignore[no-untyped-def]
     return low, high, taps
 
 
-@kernel
+@part
 def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no-untyped-def]
     """One output row from ``count`` source rows, of the bytes from ``begin`` on; 7 bits after the point.
 
@@ -168,7 +170,7 @@ def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no
                 line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + total[i]) >> _i32(7))
 
 
-@kernel
+@part
 def _shade(line, fill, missing):  # type: ignore[no-untyped-def]
     """Add the weight that is missing in a row of the vertical pass, in the colour of ``fill``."""
     for c in range(3):
@@ -177,7 +179,7 @@ def _shade(line, fill, missing):  # type: ignore[no-untyped-def]
             line[i] += shade
 
 
-@kernel
+@part
 def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
     """(8 rows, samples) to (samples, 8 rows), then into the lanes of ``group`` of each column."""
     a, b, c, d, e, f, g, h = lines[0], lines[1], lines[2], lines[3], lines[4], lines[5], lines[6], lines[7]
@@ -191,14 +193,16 @@ def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
         flat[8 * i + 5] = f[i]
         flat[8 * i + 6] = g[i]
         flat[8 * i + 7] = h[i]
-    words = mixed.view(np.uint64)  # 4 lanes at once, 6 words a column: 12 us; lane by lane 40
-    target = columns.view(np.uint64)
-    for x in range(words.shape[0]):
+    width = mixed.shape[0]
+    # 4 lanes at once, 6 words a column: 12 us; lane by lane 40.
+    words = array_at(_u64(mixed.ctypes.data), 6 * width, np.uint64)
+    target = array_at(_u64(columns.ctypes.data), _LANES // 4 * width, np.uint64)
+    for x in range(width):
         for k in range(6):
-            target[x, 6 * group + k] = words[x, k]
+            target[_LANES // 4 * x + 6 * group + k] = words[6 * x + k]
 
 
-@kernel
+@part
 def _horizontal(columns, axis, taps, flip, fill, total, lanes):  # type: ignore[no-untyped-def]
     """All lanes of each output column, as bytes, from those of its source columns."""
     first, weights, missing = axis
@@ -218,39 +222,39 @@ def _horizontal(columns, axis, taps, flip, fill, total, lanes):  # type: ignore[
             lanes[to, j] = _u8(total[j] >> _i32(21))
 
 
-@kernel
-def _deal(lanes, word, out, top, bottom):  # type: ignore[no-untyped-def]
+@part
+def _deal(lanes, word, row, place, top, bottom):  # type: ignore[no-untyped-def]
     """Lanes back to rows: a 64-bit word holds 8 rows of one pixel of one colour, the first in its lowest byte."""
-    words = lanes.view(np.uint64)
+    words = array_at(_u64(lanes.ctypes.data), _LANES // 8 * word.size, np.uint64)
     for group in range((bottom - top + _GROUP - 1) // _GROUP):
         for c in range(3):
             for x in range(word.size):
-                word[x] = words[x, 3 * group + c]
+                word[x] = words[_LANES // 8 * x + 3 * group + c]
             y = top + _GROUP * group
             for r in range(min(_GROUP, bottom - y)):
-                row = out[c, y + r]
                 shift = _u64(8 * r)
                 for x in range(word.size):
                     row[x] = _u8(word[x] >> shift)
+                put_bytes(row.ctypes.data, word.size, place[0] + c * place[1] + (y + r) * place[2], place[3])
 
 
-@kernel
-def _copy(source, left, top, flip, upside_down, out):  # type: ignore[no-untyped-def]
+@part
+def _copy(source, left, top, flip, upside_down, row, place):  # type: ignore[no-untyped-def]
     """A box of whole pixels at its own size."""
-    height, width = out.shape[1:]
+    height, width = place[5], place[6]
     for y in range(height):
         pixels = source[top + (height - 1 - y if upside_down else y), left : left + width]
         for c in range(3):
-            row = out[c, y]
             if flip:
                 for x in range(width):
                     row[x] = pixels[width - 1 - x, c]
             else:
                 for x in range(width):
                     row[x] = pixels[x, c]
+            put_bytes(row.ctypes.data, width, place[0] + c * place[1] + y * place[2], place[3])
 
 
-@kernel
+@part
 def _is_sane(box, clip, fill):  # type: ignore[no-untyped-def]
     """Whether the box is not empty, nothing is out of reach and fill is bytes; a NaN fails every comparison."""
     for c in range(3):
@@ -262,12 +266,12 @@ def _is_sane(box, clip, fill):  # type: ignore[no-untyped-def]
     return box[2] > 0 and box[3] > 0
 
 
-@kernel
-def _is_copy(source, box, clip, out):  # type: ignore[no-untyped-def]
-    left, top, width, height = box
+@part
+def _is_copy(source, box, clip, place):  # type: ignore[no-untyped-def]
+    left, top, width, height = box[0], box[1], box[2], box[3]
     return (
-        width == out.shape[2]
-        and height == out.shape[1]
+        width == place[6]
+        and height == place[5]
         and left == math.floor(left)
         and top == math.floor(top)
         and left >= max(clip[0], 0)
@@ -278,14 +282,20 @@ def _is_copy(source, box, clip, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _resample(source, box, clip, flip, upside_down, antialias, fill, out):  # type: ignore[no-untyped-def]
-    """Whether the box and the clip are sane; if so, ``out`` is filled."""
+def resample_box(source, box, clip, flips, antialias, fill, place):  # type: ignore[no-untyped-def]
+    """What ``resample`` does, of arrays that need no checks; for kernels too. Flips are left to right, top to bottom.
+
+    Returns:
+        Whether the box, the clip and the fill are sane; if so, the output is filled.
+    """
+    flip, upside_down = flips
     if not _is_sane(box, clip, fill):
         return False
-    if _is_copy(source, box, clip, out):
-        _copy(source, int(box[0]), int(box[1]), flip, upside_down, out)
+    height, width = place[5], place[6]
+    byte = np.empty(width, np.uint8)
+    if _is_copy(source, box, clip, place):
+        _copy(source, int(box[0]), int(box[1]), flip, upside_down, byte, place)
         return True
-    height, width = out.shape[1:]
     x_first, x_count, x_weights, x_missing = _weights(
         box[0], box[2], clip[0], clip[2], source.shape[1], antialias, width
     )
@@ -295,7 +305,9 @@ def _resample(source, box, clip, flip, upside_down, antialias, fill, out):  # ty
     low, high, taps = _used(x_first, x_count)
     if high == 0:
         for c in range(3):
-            out[c] = _u8(fill[c])
+            byte[:] = _u8(fill[c])
+            for y in range(height):
+                put_bytes(byte.ctypes.data, width, place[0] + c * place[1] + y * place[2], place[3])
         return True
     rows = source.reshape(source.shape[0], 3 * source.shape[1])
     samples = 3 * (high - low)
@@ -317,5 +329,5 @@ def _resample(source, box, clip, flip, upside_down, antialias, fill, out):  # ty
             if y % _GROUP == _GROUP - 1 or y == bottom - 1:
                 _interleave(lines, mixed, columns, (y - top) // _GROUP)
         _horizontal(columns, (x_first, x_weights, x_missing), taps, flip, fill, total, lanes)
-        _deal(lanes, word, out, top, bottom)
+        _deal(lanes, word, byte, place, top, bottom)
     return True

@@ -42,10 +42,10 @@ class Stats:
 
 
 class Counters:
-    """Stats that any thread adds to."""
+    """Stats that any thread adds to, beginning with ``stats``."""
 
-    def __init__(self) -> None:
-        self._stats = Stats()
+    def __init__(self, stats: Stats = Stats()) -> None:
+        self._stats = stats
         self._lock = threading.Lock()
 
     def add(self, **amounts: float) -> None:
@@ -72,5 +72,4 @@ class Counters:
         return self._stats
 
     def __setstate__(self, stats: Stats) -> None:
-        self.__init__()  # type: ignore[misc]
-        self._stats = stats
+        self.__init__(stats)  # type: ignore[misc]

@@ -1,0 +1,82 @@
+"""Threads that run calls in the order in which these are handed over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PREFIX = "picstore-"  # of the names of all our threads
+
+
+def ours() -> bool:
+    """Whether this is one of our threads, which must not wait for others of them to end."""
+    return threading.current_thread().name.startswith(PREFIX)
+
+
+class Pool:
+    """Some threads; the first call starts them.
+
+    Not concurrent.futures' executor: that takes no more calls once the main thread has ended, while a training loop in
+    another thread goes on, and a garbage collection in one of its threads cannot shut it down.
+
+    Args:
+        count: threads.
+        name: of them, behind ``PREFIX``.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=_work, args=(self._calls,), name=f"{PREFIX}{name}_{k}", daemon=True)
+            for k in range(count)
+        ]
+        self._lock = threading.Lock()
+        self._state = "new"
+
+    def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Have a function called; RuntimeError after ``close``."""
+        future: Future[R] = Future()
+        with self._lock:
+            if self._state == "closed":
+                raise RuntimeError("the pool is closed")
+            if self._state == "new":
+                self._state = "running"
+                for thread in self._threads:
+                    thread.start()
+            self._calls.put((future, lambda: function(*args, **kwargs)))
+        return future
+
+    def close(self) -> None:
+        """Cancel the calls that have not begun, and wait for the others, but not from one of our threads."""
+        with self._lock:
+            running, self._state = self._state == "running", "closed"
+        while True:
+            try:
+                call = self._calls.get_nowait()
+            except Empty:
+                break
+            if call is not None:
+                call[0].cancel()
+        for _ in self._threads:
+            self._calls.put(None)
+        if running and not ours():
+            for thread in self._threads:
+                thread.join()
+
+
+def _work(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+    """The life of a thread."""
+    while (call := calls.get()) is not None:
+        future, function = call
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function())
+            except BaseException as error:  # whoever waits for the future is told
+                future.set_exception(error)
+        del call, future, function  # while this waits, they would hold what they were called with

@@ -1,0 +1,166 @@
+"""Python's part of an image: microseconds of one thread by stage, with kernels that return at once.
+
+What Python does holds the interpreter's lock, so all threads of a loader share it: 15 us an image are 66,000 images/s
+however many cores there are. Each kernel is replaced by an empty one that takes the same arguments: to hand them over
+counts, as do NumPy's and torch's own work. Of several rounds the least.
+
+    scripts/bench_python.py DATASET [--batches N] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+import picstore
+from picstore.jpeg import cut
+from picstore.storage.container import Container
+from picstore.train import colour, decode, resample, upright
+from picstore.train.batch import Batch, Form, Pixels, make_look
+from picstore.train.damage import replace_lost
+from picstore.train.draft import Source, make_draft
+from picstore.train.loader import make_requests
+from picstore.train.memory import Blocks
+from picstore.train.plan import Share, default_lanes
+from picstore.train.recipe import Step, sort_steps
+
+LIMIT = 15  # us
+STAGES = ("requests", "draft", "look", "prepare", "fill", "finish")
+BATCH, CHUNK = 128, 16  # images of a batch, and of a task of the pipeline
+STANDARD = [picstore.RandomResizedCrop(224), picstore.RandomHorizontalFlip()]
+JOBS: dict[str, list[Step]] = {
+    "RandomResizedCrop(224), flip": STANDARD,
+    "the same, ColorJitter, Normalize": [
+        *STANDARD,
+        picstore.ColorJitter(0.4, 0.4, 0.4, 0.1),
+        picstore.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ],
+}
+
+
+@numba.njit(nogil=True)
+def _make_nothing(slots, marks, streams, geometry, rooms, out):  # type: ignore[no-untyped-def] # noqa: ARG001
+    for i in range(slots[0], slots[1]):
+        marks[1][i] = marks[0][i]
+    return slots[1]
+
+
+@numba.njit(nogil=True)
+def _do_nothing(*arguments):  # type: ignore[no-untyped-def] # noqa: ARG001
+    return True
+
+
+@numba.njit(nogil=True)
+def _cut_nothing(addresses, sizes, layouts, boxes, out, offsets, places):  # type: ignore[no-untyped-def] # noqa: ARG001
+    offsets[:] = 0
+    places[:, :2] = boxes[:, :2]
+    places[:, 2:] = boxes[:, 2:] - boxes[:, :2]
+
+
+class _NoJpeg:
+    """In place of simplejpeg, for images that are decoded smaller."""
+
+    @staticmethod
+    def decode_jpeg(jpeg: Any, space: str, *, buffer: Any, min_width: int, min_height: int) -> Any:  # noqa: ARG004
+        return buffer[: min_height * min_width * 3].reshape(min_height, min_width, 3)
+
+
+KERNELS = (
+    (upright, "_make", _make_nothing),
+    (cut, "_cut_all", _cut_nothing),
+    (decode, "simplejpeg", _NoJpeg),
+    (resample, "resample_box", _do_nothing),
+    (colour, "run_pointwise", _do_nothing),
+    (colour, "convert", _do_nothing),
+)
+
+
+@contextmanager
+def empty_kernels() -> Iterator[None]:
+    """Replace what a batch calls by kernels that do nothing."""
+    kept = [getattr(module, name) for module, name, _ in KERNELS]
+    for module, name, empty in KERNELS:
+        setattr(module, name, empty)
+    try:
+        yield
+    finally:
+        for (module, name, _), kernel in zip(KERNELS, kept, strict=True):
+            setattr(module, name, kernel)
+
+
+class Watch:
+    """Seconds of this thread by stage."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count a block."""
+        start = time.thread_time()
+        yield
+        self.seconds[name] += time.thread_time() - start
+
+
+def measure(dataset: picstore.Dataset, steps: list[Step], batches: int, loaded: dict[Any, Container]) -> Watch:
+    """All stages of some batches, in this thread; ``loaded`` keeps what was read."""
+    recipe, _ = sort_steps(steps)
+    sources = (Source(dataset, 0, recipe=recipe),)
+    share = Share(records=len(dataset), lanes=default_lanes(1), batch_size=BATCH)
+    form, blocks, watch = Form.of([recipe]), Blocks(keep=2), Watch()
+    requests = make_requests(sources, share=share, seed=0, epoch=0)
+    for _ in range(batches):
+        with watch.stage("requests"):
+            request = next(requests)
+        for number in np.unique(request[0].samples.container).tolist():
+            if (0, number) not in loaded:
+                loaded[0, number] = dataset.container(number)
+        with watch.stage("draft"):
+            draft = make_draft(request, loaded, sources=sources)
+        with watch.stage("look"):
+            look = make_look(draft, request, sources=sources)
+        with watch.stage("prepare"):
+            pixels = Pixels(look, form, blocks)
+        with watch.stage("fill"):
+            problems = [pixels.fill(draft, range(start, start + CHUNK)) for start in range(0, BATCH, CHUNK)]
+        if any(problems):
+            raise SystemExit(f"records are damaged; measure another data set: {problems}")
+        with watch.stage("finish"):
+            draft.forget()
+            replace_lost(draft, pixels, {})
+            Batch(pixels.images, torch.from_numpy(draft.labels), torch.from_numpy(draft.ids))
+    return watch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset")
+    parser.add_argument("--batches", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    dataset = picstore.Dataset(options.dataset)
+    loaded: dict[Any, Container] = {}
+    rows: dict[str, dict[str, float]] = {}
+    for name, steps in JOBS.items():
+        with empty_kernels():
+            rounds = [measure(dataset, steps, options.batches, loaded).seconds for _ in range(options.rounds + 1)][1:]
+        full = [sum(measure(dataset, steps, options.batches, loaded).seconds.values()) for _ in range(2)]
+        scale = 1e6 / (options.batches * BATCH)
+        rows[name] = {stage: min(one[stage] for one in rounds) * scale for stage in rounds[0]}
+        rows[name]["in all"] = sum(rows[name].values())
+        rows[name]["with kernels"] = min(full) * scale
+    print("| µs an image | " + " | ".join(rows) + " |\n|---" + "|---" * len(rows) + "|")
+    for stage in next(iter(rows.values())):
+        print(f"| {stage} | " + " | ".join(f"{row[stage]:.2f}" for row in rows.values()) + " |")
+    print(f"| in all, against {LIMIT} | " + " | ".join(f"{row['in all'] / LIMIT:.2f}" for row in rows.values()) + " |")
+
+
+if __name__ == "__main__":
+    main()
