@@ -4,8 +4,8 @@
 
 FOLDER has one sub-folder of JPEG files a class. They are copied ten times, and in each round each contender converts
 the copies, with the same number of processes. A figure is the median over the rounds of images/s, from the list of
-files to the finished data set; starting Python and importing do not count, starting worker processes does. picstore
-syncs what it writes to the disk, FFCV does not.
+files to the finished data set; starting Python does not count, starting worker processes does, and of picstore also
+importing, as its workers start meanwhile. picstore syncs what it writes to the disk, FFCV does not.
 ``scripts/bench-peers`` installs FFCV.
 """
 

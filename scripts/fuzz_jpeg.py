@@ -125,7 +125,7 @@ class Exercise:
         jpeg = self._guard.stream(stream) if self._guard else stream
         part = self._parts
         header = self._call("parse", part["markers"].parse, jpeg)
-        self._call("read_coding", part["coding"].read_coding, jpeg)
+        self._call("read_coding", lambda: part["coding"].read_coding(part["markers"].walk(jpeg)))
         found = self._call("find_segments", part["segments"].find_segments, jpeg, header) if header else None
         interval = rng.choice((None, None, 1, 3, rng.randrange(1, 100)))
         added = self._call("add_restart_markers", part["transcode"].add_restart_markers, jpeg, interval)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -30,6 +31,15 @@ def die_once(task: Path, report: object) -> str:
 
 def raise_damage(task: int, report: object) -> int:
     raise Corrupt(f"task {task}", "somewhere", 7)
+
+
+def process_id(task: int, report: object) -> int:
+    return os.getpid()
+
+
+def die_afterwards(task: int, report: object) -> int:
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    return task
 
 
 def wait_and_touch(task: Path, report: object) -> None:

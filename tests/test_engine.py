@@ -34,6 +34,27 @@ def test_a_task_that_dies_takes_no_other_with_it_and_says_how() -> None:
     assert results == {k: 2 * k for k in (0, 1, 2, 4, 5)}
 
 
+def test_a_process_that_ended_a_task_gets_the_next_one() -> None:
+    ids = dict(engine.run(engine_tasks.process_id, deque(range(10)), workers=2))
+    assert len(ids) == 10
+    assert len(set(ids.values())) <= 2
+
+
+def test_a_process_that_has_lived_long_gets_no_further_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_LIFE_SECONDS", 0.0)
+    ids = dict(engine.run(engine_tasks.process_id, deque(range(3)), workers=1))
+    assert len(set(ids.values())) == 3
+    assert multiprocessing.active_children() == []
+
+
+def test_a_process_that_dies_between_tasks_costs_the_next_one_and_no_other() -> None:
+    results = []
+    for task, outcome in engine.run(engine_tasks.die_afterwards, deque(range(4)), workers=1):
+        results.append((task, isinstance(outcome, engine.Died)))
+        time.sleep(0.5)
+    assert results == [(0, False), (1, True), (2, False), (3, True)]
+
+
 def test_run_all_tries_a_task_that_died_once_more(tmp_path: Path) -> None:
     assert engine.run_all(engine_tasks.die_once, [tmp_path / "flag"], workers=1) == [(tmp_path / "flag", "done")]
     with pytest.raises(PicstoreError, match="died twice"):

@@ -27,7 +27,8 @@ from test_cut import DECODERS, SAMPLINGS
 import picstore
 from picstore.errors import NotTranscodable
 from picstore.jpeg import markers
-from picstore.jpeg.transcode import add_restart_markers
+from picstore.jpeg.segments import find_segments
+from picstore.jpeg.transcode import add_restart_markers, mark, read_segments
 from picstore.prepare.pack import describe
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -165,6 +166,20 @@ def test_every_interval_gives_its_segments_and_the_same_coefficients(sampling: s
         found = read(after)  # which counts the segments
         assert (found.blocks, found.quantisation) == (expected.blocks, expected.quantisation)
         assert same_pixels(before, after)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("interval", [1, 3, 7, 65535])
+def test_what_is_known_of_the_new_stream_is_what_reading_it_tells(sampling: str, interval: int) -> None:
+    source = encode(sampling, 75, 33)
+    at = source.index(b"\xff\xc0") + 11
+    if sampling == "grey":
+        source = source[:at] + b"\x22" + source[at + 1 :]
+    made = mark(source, *read_segments(source), interval)
+    assert made.jpeg == add_restart_markers(source, interval)
+    assert made.header == markers.parse(made.jpeg)
+    starts, ends = find_segments(made.jpeg, made.header)
+    assert np.array_equal(made.lengths, ends - starts)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

@@ -88,13 +88,16 @@ def command(
     without loss. What becomes of each input stands in DST/ledger.jsonl; one that cannot be read is left out and does
     not stop the others.
     """
+    from picstore.prepare import engine
+
+    started = time.monotonic()
+    engine.start("picstore.prepare.warm")  # at once: it imports while this process does
+
     from picstore.cli.progress import Bar
     from picstore.prepare.convert import convert
-    from picstore.prepare.engine import default_workers
     from picstore.prepare.job import Shape
     from picstore.prepare.source import open_source
 
-    started = time.monotonic()
     encode = _encode_settings(settings)
     shape = Shape(**{name: settings[name] for name in ("streams", "file_size", "container_size", "seed")})
     listing = open_source(source, **{name: settings[name] for name in ("kind", "root", "synsets", "annotations")})
@@ -106,7 +109,7 @@ def command(
             destination,
             encode=encode,
             shape=shape,
-            workers=settings["workers"] or default_workers(),
+            workers=settings["workers"] or engine.default_workers(),
             resume=settings["resume"],
             progress=bar,
         )

@@ -29,7 +29,6 @@ from picstore.storage.manifest import Manifest, finish, read_manifest
 
 _SAMPLES = 32  # images converted in advance to learn how many make a row
 _POSITION = "row-{:06d}.at"
-_PRELOAD = ("picstore.prepare.warm",)
 
 
 class Progress(Protocol):
@@ -90,6 +89,7 @@ def convert(
         UsageError, NotADataset, Unfinished: the destination cannot be used; see :func:`job.begin`.
         MissingDependency: the encoder asked for is not installed.
     """
+    engine.start("picstore.prepare.warm")
     if encode.encoder == "mozjpeg":
         require_mozjpeg()
     inputs = listing.inputs
@@ -155,7 +155,7 @@ def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) ->
     """Run the rows. A row whose process dies runs again; the input at which it dies twice is blamed and left out."""
     suspects: set[int] = set()
     report = progress.advance if progress is not None else lambda _: None
-    for task, outcome in engine.run(convert_row, tasks, workers=workers, report=report, preload=_PRELOAD):
+    for task, outcome in engine.run(convert_row, tasks, workers=workers, report=report):
         if isinstance(outcome, engine.Died):
             suspect = _position(task)
             if suspect in task.blamed:
@@ -214,7 +214,9 @@ def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter) -> l
         made = make_training_jpeg(data, settings=task.encode, name=source.name)
         attachments = _read_attachments(source)
         extra = _extra(source, made)
-        writer.add(make_record(made.jpeg, id=id_, label=source.label, extra=extra, attachments=attachments))
+        writer.add(
+            make_record(made.jpeg, id=id_, label=source.label, extra=extra, attachments=attachments, info=made.info)
+        )
     except (ImageError, UsageError) as error:  # the latter for an extra that is too large
         return ledger.Line(source.name, id_, ledger.FAILED, str(error))
     return ledger.Line(source.name, id_, made.status, made.reason, len(data), len(made.jpeg))
@@ -246,7 +248,7 @@ def _mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int) -
     share = -(-len(tasks) // max(1, workers))
     chunks = deque([tuple(tasks)[k : k + share] for k in range(0, len(tasks), share)])
     sizes: list[int] = []
-    for _, outcome in engine.run(measure, chunks, workers=workers, preload=_PRELOAD):
+    for _, outcome in engine.run(measure, chunks, workers=workers):
         if not isinstance(outcome, engine.Died):
             sizes.extend(outcome)
     return sum(sizes) / len(sizes) if sizes else 1.0

@@ -1,8 +1,9 @@
-"""The one owner of processes on the preparing side: runs independent tasks, each in a process of its own.
+"""The one owner of processes on the preparing side: runs independent tasks, one at a time in each of its processes.
 
-A process a task, not a pool: a decoder that crashes or is killed takes down its own task and no other, its exit code
-says so, and what a library leaks goes with it. Tasks are seconds to minutes long; starting one from the fork server,
-which has the imports ready, takes about 10 ms.
+Each process has a pipe and a task of its own, and shares nothing: a decoder that crashes or is killed takes down its
+own task and no other, and its exit code says so. A process that ended a task gets the next one, as starting another
+from the fork server, which has the imports ready, takes 30 ms of both; but not after ``_LIFE_SECONDS``, so that what a
+library leaks is given back.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import queue
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
@@ -27,6 +30,7 @@ R = TypeVar("R")
 Report = Callable[[int], None]  # a task calls it with the number of inputs done since the last call
 
 _PROGRESS_SECONDS = 0.1
+_LIFE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +47,11 @@ class Died:
 
 
 @dataclass(slots=True, eq=False)
-class _Running(Generic[T]):
-    task: T
+class _Worker(Generic[T]):
     process: BaseProcess
     connection: Connection
+    born: float
+    task: T
 
 
 def default_workers() -> int:
@@ -56,13 +61,21 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
+def start(*modules: str) -> None:
+    """Begin to start the fork server, which imports ``modules``, and return at once; :func:`run` then finds it ready.
+
+    Only the first call of a process has an effect, be it this one or that of :func:`run`.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
+    forkserver.ensure_running()
+
+
 def run(
     function: Callable[[T, Report], R],
     tasks: deque[T],
     *,
     workers: int,
     report: Report = lambda _: None,
-    preload: Sequence[str] = (),
 ) -> Iterator[tuple[T, R | Died]]:
     """Run ``function(task, report)`` for each task and yield (task, result) as they end, in any order.
 
@@ -72,65 +85,84 @@ def run(
     Args:
         function: a module's function; task and result must be picklable.
         report: called in this process with what tasks report, a few times a second.
-        preload: modules to import before the first task starts, besides the function's; the processes inherit them.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([function.__module__, *preload])
-    running: list[_Running[T]] = []
+    start(function.__module__)
+    running: list[_Worker[T]] = []
+    idle: list[_Worker[T]] = []
     try:
         while True:
             while tasks and len(running) < workers:
-                running.append(_start(context, function, tasks.popleft()))
+                running.append(_begin(function, tasks.popleft(), idle))
             if not running:
                 return
-            wait([r.connection for r in running])
-            for r in list(running):
-                if not r.connection.poll():
+            wait([worker.connection for worker in running])
+            for worker in list(running):
+                if not worker.connection.poll():
                     continue
-                ended, outcome = _receive(r, report)
+                ended, outcome = _receive(worker, report)
                 if ended:
-                    running.remove(r)
-                    yield r.task, outcome
+                    running.remove(worker)
+                    if not isinstance(outcome, Died):
+                        idle.append(worker)
+                    yield worker.task, outcome
     finally:
-        for r in running:
-            r.process.kill()
-            r.process.join()
+        for worker in running + idle:
+            _end(worker)
 
 
-def _start(context: Any, function: Callable[[T, Report], R], task: T) -> _Running[T]:
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, function, task), daemon=True)
-    process.start()
-    theirs.close()
-    return _Running(task, process, ours)
+def _begin(function: Callable[[T, Report], R], task: T, idle: list[_Worker[T]]) -> _Worker[T]:
+    """Hand a task to an idle process, or to a new one."""
+    while idle:
+        worker = idle.pop()
+        if time.monotonic() - worker.born < _LIFE_SECONDS:
+            worker.task = task
+            break
+        _end(worker)
+    else:
+        context = multiprocessing.get_context("forkserver")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, function), daemon=True)
+        process.start()
+        theirs.close()
+        worker = _Worker(process, ours, time.monotonic(), task)
+    with contextlib.suppress(OSError):  # it is dead, which its end of the pipe tells
+        worker.connection.send(task)
+    return worker
 
 
-def _receive(running: _Running[T], report: Report) -> tuple[bool, Any]:
+def _end(worker: _Worker[T]) -> None:
+    worker.process.kill()
+    worker.process.join()
+    worker.connection.close()
+
+
+def _receive(worker: _Worker[T], report: Report) -> tuple[bool, Any]:
     """Take one message: (whether the task has ended, its result)."""
     try:
-        kind, value = running.connection.recv()
+        kind, value = worker.connection.recv()
     except (EOFError, OSError):
-        running.process.join()
-        return True, Died(running.process.exitcode or 0)
+        worker.process.join()
+        worker.connection.close()
+        return True, Died(worker.process.exitcode or 0)
     if kind == "progress":
         report(value)
         return False, None
-    running.process.join()
-    running.connection.close()
     if kind == "error":
         raise value
     return True, value
 
 
-def _work(connection: Connection, function: Callable[[T, Report], R], task: T) -> None:
-    """The life of a task's process."""
+def _work(connection: Connection, function: Callable[[T, Report], R]) -> None:
+    """The life of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    threading.Thread(target=_follow_parent, args=(connection,), daemon=True).start()
+    tasks: queue.SimpleQueue[T] = queue.SimpleQueue()
+    threading.Thread(target=_follow_parent, args=(connection, tasks), daemon=True).start()
     meter = _Meter(connection)
     try:
-        result = function(task, meter.advance)
-        meter.send()
-        connection.send(("result", result))
+        while True:
+            result = function(tasks.get(), meter.advance)
+            meter.send()
+            connection.send(("result", result))
     except (PicstoreError, OSError) as error:
         connection.send(("error", error))
 
@@ -154,10 +186,14 @@ class _Meter:
         self._sent = time.monotonic()
 
 
-def _follow_parent(connection: Connection) -> None:
-    """End with the parent, even if it was killed: an orphan would go on writing files that a resumed run writes too."""
+def _follow_parent(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
+    """Take tasks, and end with the parent, even if it was killed.
+
+    An orphan would go on writing files that a resumed run writes too.
+    """
     with contextlib.suppress(OSError, EOFError):
-        connection.recv()
+        while True:
+            tasks.put(connection.recv())
     os._exit(1)
 
 

@@ -72,11 +72,13 @@ def read_input(source: Input) -> bytes:
     if source.problem:
         raise ImageError(source.problem)
     try:
-        with Path(source.path).open("rb") as file:
+        file = os.open(source.path, os.O_RDONLY)  # a file object takes 30 µs more
+        try:
             # Asking for more than there is would allocate that much: 80 of 105 µs an image.
-            size = os.fstat(file.fileno()).st_size if source.size < 0 else source.size
-            file.seek(source.offset)
-            data = file.read(min(size, MAX_INPUT + 1))
+            size = os.fstat(file).st_size if source.size < 0 else source.size
+            data = os.pread(file, min(size, MAX_INPUT + 1), source.offset)
+        finally:
+            os.close(file)
     except OSError as error:
         raise ImageError(f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a name with a zero byte in it

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from picstore import draw
 from picstore.jpeg import markers
@@ -16,11 +18,19 @@ from picstore.storage.file import FileSummary, FileWriter
 from picstore.storage.layout import SEGMENT
 from picstore.storage.record import NO_SEGMENTS, ImageInfo, Record, extra_to_json
 
+_CLOSING = 4  # files at a time, so that some are packed while others wait for the disk; each is in memory twice
+
 
 def make_record(
-    jpeg: bytes, *, id: int, label: int, extra: Any = None, attachments: dict[str, bytes] | None = None
+    jpeg: bytes,
+    *,
+    id: int,
+    label: int,
+    extra: Any = None,
+    attachments: dict[str, bytes] | None = None,
+    info: ImageInfo | None = None,
 ) -> Record:
-    """A record of a training JPEG, described from its own headers.
+    """A record of a training JPEG, described by ``info`` or, without, from its own headers.
 
     Raises:
         ImageError: the stream is damaged.
@@ -30,7 +40,7 @@ def make_record(
         id=id,
         label=label,
         jpeg=jpeg,
-        info=describe(jpeg),
+        info=info or describe(jpeg),
         extra_json=extra_to_json(extra),
         attachments=dict(attachments or {}),
     )
@@ -39,9 +49,13 @@ def make_record(
 def describe(jpeg: bytes) -> ImageInfo:
     """What the index of a container says of a training JPEG."""
     header = markers.parse(jpeg)
-    segments = NO_SEGMENTS
     starts, ends = find_segments(jpeg, header)
-    lengths = ends - starts
+    return image_info(header, ends - starts)
+
+
+def image_info(header: markers.Header, lengths: npt.NDArray[np.int64]) -> ImageInfo:
+    """What the index says of a training JPEG with this header and segments of these lengths in bytes."""
+    segments = NO_SEGMENTS
     if header.restart_interval and lengths.max() <= np.iinfo(SEGMENT).max:
         segments = lengths.astype(SEGMENT)
     return ImageInfo(
@@ -97,13 +111,12 @@ class RowWriter:
 
     def close(self) -> list[FileSummary]:
         """Finish every file that got a record; the others leave nothing behind."""
-        summaries = []
         for writer in self._writers:
             if writer.empty:
                 writer.abandon()
-            else:
-                summaries.append(writer.close())
-        return summaries
+        written = [writer for writer in self._writers if not writer.empty]
+        with ThreadPoolExecutor(_CLOSING) as threads:
+            return list(threads.map(FileWriter.close, written))
 
     def __enter__(self) -> RowWriter:
         return self

@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from picstore.errors import ImageError, NotTranscodable
-from picstore.jpeg import markers
-from picstore.jpeg.transcode import add_restart_markers
+from picstore.errors import NotTranscodable
+from picstore.jpeg.markers import Header
+from picstore.jpeg.transcode import mark, read_segments
 from picstore.prepare.ledger import LOSSLESS, REENCODED
+from picstore.prepare.pack import describe, image_info
 from picstore.prepare.placement import Placement
 from picstore.prepare.reencode import decode_any, encode
 from picstore.prepare.settings import MAX_SIDE, EncodeSettings
+from picstore.storage.record import ImageInfo
 
 _START = b"\xff\xd8\xff"  # SOI, and the first byte of another marker
 _END = b"\xff\xd9"  # EOI; entropy-coded data cannot hold it (T.81, B.1.1.5)
@@ -25,11 +27,13 @@ class TrainingJpeg:
     """A training JPEG and how it came about.
 
     Attributes:
+        info: what the index of a container says of it.
         status: ``"lossless"``, or ``"reencoded"`` for ``reason``.
         placement: where the points of the source's image lie in it.
     """
 
     jpeg: bytes
+    info: ImageInfo
     placement: Placement
     status: str
     reason: str = ""
@@ -51,31 +55,26 @@ def make_training_jpeg(
     why = ""
     if isinstance(source, bytes) and source.startswith(_START) and not settings.reencode:
         try:
-            size = _size_in_header(source)
+            segments, header = read_segments(source)
+            _require_end(source, header)
+            size = header.width, header.height
             if _may_stay(size, settings):
-                return TrainingJpeg(add_restart_markers(source), Placement(1, size, size), LOSSLESS)
+                marked = mark(source, segments, header)
+                info = image_info(marked.header, marked.lengths)
+                return TrainingJpeg(marked.jpeg, info, Placement(1, size, size), LOSSLESS)
         except NotTranscodable as error:
             why = str(error)
     decoded = decode_any(source, settings=settings, name=name)
     jpeg = encode(decoded, settings=settings)
     if settings.reencode and decoded.origin == "JPEG":
         why = "--reencode"
-    return TrainingJpeg(jpeg, decoded.placement, REENCODED, why or decoded.origin)
+    return TrainingJpeg(jpeg, describe(jpeg), decoded.placement, REENCODED, why or decoded.origin)
 
 
-def _size_in_header(jpeg: bytes) -> tuple[int, int]:
-    """Width and height of a JPEG in pixels.
-
-    Raises:
-        NotTranscodable: its headers cannot be read, or its end is missing, which Pillow calls truncated.
-    """
-    try:
-        header = markers.parse(jpeg)
-    except ImageError as error:
-        raise NotTranscodable(f"damaged JPEG: {error}") from error
+def _require_end(jpeg: bytes, header: Header) -> None:
+    """NotTranscodable where the end is missing, which Pillow calls truncated."""
     if jpeg.rfind(_END, header.length) < 0:
         raise NotTranscodable("damaged JPEG: its end is missing")
-    return header.width, header.height
 
 
 def _may_stay(size: tuple[int, int], settings: EncodeSettings) -> bool:

@@ -100,7 +100,9 @@ class Writer:
             extra = move_targets(extra, made.placement)
         except ImageError as error:
             raise UsageError(f"extra: {error}") from error
-        record = make_record(made.jpeg, id=self._count, label=label, extra=extra, attachments=attachments)
+        record = make_record(
+            made.jpeg, id=self._count, label=label, extra=extra, attachments=attachments, info=made.info
+        )
         if self._row is None:
             self._row = RowWriter(
                 self._root,
