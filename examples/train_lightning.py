@@ -1,6 +1,6 @@
 """Train with Lightning, which keeps the loader's state in its checkpoints and resumes in the middle of an epoch.
 
-python examples/train_lightning.py train-shuffled --model resnet50 --resume last.ckpt
+python examples/train_lightning.py train-shuffled --model resnet50 --resume checkpoints/last.ckpt
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from train_resnet import MEAN, STD, make_model
 
@@ -40,6 +41,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=18)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
+    parser.add_argument("--folder", default="checkpoints")
     parser.add_argument("--resume", help="a checkpoint")
     options = parser.parse_args()
     loader = picstore.Loader(
@@ -51,7 +54,7 @@ def main() -> None:
             picstore.Normalize(MEAN, STD),
         ],
     )
-    checkpoint = lightning.pytorch.callbacks.ModelCheckpoint(every_n_train_steps=100, save_last=True)
+    checkpoint = ModelCheckpoint(options.folder, every_n_train_steps=options.every, save_last=True)
     trainer = lightning.Trainer(max_epochs=options.epochs, callbacks=[checkpoint])
     model = Classifier(make_model(options.model, len(loader.dataset.classes)), lr=0.1)
     trainer.fit(model, loader, ckpt_path=options.resume)

@@ -1,0 +1,134 @@
+"""The programs in examples/ and the recipes of docs/training.md do what they say."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from pictures import require
+from torchvision.transforms import v2
+
+import picstore
+
+Make = Callable[..., Path]
+EXAMPLES = Path(__file__).parents[1] / "examples"
+LIMIT = 120  # seconds, of what takes ten
+
+
+def run(*command: object, folder: Path) -> str:
+    """What a Python program that succeeds in ``folder`` writes to stdout."""
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def losses(output: str) -> list[str]:
+    """The lines of steps."""
+    return [line for line in output.splitlines() if line.startswith("step ")]
+
+
+def test_plain_training_that_was_stopped_goes_on_to_the_same_losses_to_the_last_digit(
+    make_dataset: Make, tmp_path: Path
+) -> None:
+    """A model with dropout and batch norm: weights, momentum, schedule, random state and order must all come back."""
+    program = EXAMPLES / "train_resnet.py"
+    options = [make_dataset(70), "--model", "mobilenet_v3_small", "--size", 32, "--batch-size", 8, "--epochs", 2]
+    whole = losses(run(program, *options, folder=tmp_path))
+    assert len(whole) == 16 and len({line.split()[-1] for line in whole}) == 16
+    resumable = [*options, "--checkpoint", "run.pt", "--every", 5]
+    first = losses(run(program, *resumable, "--stop-after", 7, folder=tmp_path))
+    assert first == whole[:7]
+    second = losses(run(program, *resumable, "--stop-after", 12, folder=tmp_path))
+    assert second == whole[5:12]  # from the middle of the first epoch into the second
+    assert losses(run(program, *resumable, folder=tmp_path)) == whole[10:]
+
+
+def test_training_on_2_and_4_processes_has_the_same_losses_and_evaluates_each_image_once(
+    make_dataset: Make, tmp_path: Path
+) -> None:
+    training, validation = make_dataset(150), make_dataset(45, name="validation")
+    options = [training, validation, "--backend", "gloo", "--model", "tiny", "--lr", 0.05]
+    options += ["--epochs", 2, "--global-batch", 32, "--size", 32]
+    found = {}
+    for processes in (2, 4):
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes]
+        output = run(*launch, EXAMPLES / "train_ddp.py", *options, folder=tmp_path)
+        found[processes] = [float(line.split()[-1]) for line in losses(output)]
+        assert [images for images, _ in re.findall(r"evaluated (\d+) images, (\d+) right", output)] == ["45", "45"]
+    assert len(found[2]) == len(found[4]) == 8
+    assert max(abs(a - b) for a, b in zip(found[2], found[4], strict=True)) < 1e-4
+    assert len(set(found[2])) == 8
+
+
+def test_lightning_trains_and_resumes_from_its_checkpoint(make_dataset: Make, tmp_path: Path) -> None:
+    require(importlib.util.find_spec("lightning"), "lightning")
+    options = [make_dataset(70), "--model", "tiny", "--size", 32, "--batch-size", 8, "--every", 3]
+    program = EXAMPLES / "train_lightning.py"
+    run(program, *options, "--epochs", 1, folder=tmp_path)
+    checkpoint = tmp_path / "checkpoints" / "last.ckpt"
+    state = torch.load(checkpoint, weights_only=False)
+    assert state["global_step"] == 6  # of 8
+    run(program, *options, "--epochs", 2, "--resume", checkpoint, folder=tmp_path)
+    last = max((tmp_path / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+    assert torch.load(last, weights_only=False)["global_step"] == 15  # of 16
+
+
+def test_jax_trains(make_dataset: Make, tmp_path: Path) -> None:
+    require(importlib.util.find_spec("jax"), "jax")
+    path = make_dataset(60)
+    output = run(EXAMPLES / "train_jax.py", path, "--batch-size", 20, "--epochs", 6, folder=tmp_path)
+    found = [float(line.split()[-1]) for line in output.splitlines()]
+    assert len(found) == 6 and found[-1] < found[0]
+
+
+def test_jax_takes_a_batch_by_dlpack_with_the_same_values(make_dataset: Make, tmp_path: Path) -> None:
+    """In a process of its own: once jax is imported, a fork is a warning."""
+    require(importlib.util.find_spec("jax"), "jax")
+    script = """
+import sys
+import jax.numpy as jnp
+import numpy as np
+import picstore
+transform = [picstore.RandomResizedCrop(32), picstore.Normalize((0.5,) * 3, (0.2,) * 3)]
+for options in ({"transform": transform}, {"transform": transform[:1]}):
+    loader = picstore.Loader(sys.argv[1], batch_size=8, **options)
+    taken = [(jnp.from_dlpack(batch.images), batch.images.numpy().copy()) for batch in loader]
+    assert len(taken) == 7
+    for array, values in taken:
+        assert array.dtype == values.dtype and array.shape == (8, 3, 32, 32)
+        assert np.array_equal(np.asarray(array), values)
+"""
+    run("-c", script, make_dataset(60), folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["MixUp", "CutMix"])
+def test_mixup_and_cutmix_take_a_batch_in_the_loop(make_dataset: Make, name: str) -> None:
+    mix = getattr(v2, name)(num_classes=5)
+    transform = [picstore.RandomResizedCrop(32), picstore.Normalize((0.5,) * 3, (0.2,) * 3)]
+    loader = picstore.Loader(make_dataset(40), batch_size=8, transform=transform)
+    changed = 0
+    for images, labels in loader:
+        before = images.clone()
+        mixed, targets = mix(images, labels)
+        assert mixed.shape == images.shape and mixed.dtype == torch.float32
+        assert targets.shape == (8, 5)
+        assert torch.allclose(targets.sum(1), torch.ones(8))
+        assert (targets[torch.arange(8), labels] > 0).all()
+        assert torch.equal(images, before)  # the batch itself stays
+        changed += not torch.equal(mixed, images)
+    assert changed >= 4
+    loader.close()
