@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from picstore.storage.location import LEDGER, PARTIAL, UNFINISHED, write_whole
@@ -89,7 +89,7 @@ def read_lines(path: Path) -> Iterator[Line]:
     """The lines of a ledger or of a fragment."""
     with path.open("rb") as file:
         for text in file:
-            yield Line(**json.loads(text))
+            yield _decode(text)
 
 
 def merge(root: Path, rows: int) -> list[Tally]:
@@ -99,13 +99,18 @@ def merge(root: Path, rows: int) -> list[Tally]:
     with partial.open("wb") as out:
         for row in range(rows):
             tally = Tally()
-            for line in read_lines(fragment_path(root, row)):
-                tally.add(line)
-                out.write(_encode(line))
+            with fragment_path(root, row).open("rb") as lines:
+                for text in lines:
+                    tally.add(_decode(text))
+                    out.write(text)
             tallies.append(tally)
     partial.replace(root / LEDGER)
     return tallies
 
 
 def _encode(line: Line) -> bytes:
-    return (json.dumps(asdict(line)) + "\n").encode()
+    return (json.dumps({name: getattr(line, name) for name in Line.__slots__}) + "\n").encode()
+
+
+def _decode(text: bytes) -> Line:
+    return Line(**json.loads(text))

@@ -61,7 +61,7 @@ class Loader(IterableDataset[Batch]):
         on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
             and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
         budget: bytes of containers to hold in memory, exceeded only where one batch needs more. By default what the
-            lanes of this rank read at a time and half as much again: 384 MiB for 32 lanes and containers of 8 MiB.
+            lanes of this rank read at a time and a quarter more: 320 MiB for 32 lanes and containers of 8 MiB.
         targets: what else to yield of each record, in ``batch.targets``: ``"boxes"``, ``"keypoints"``, ``"polygons"``,
             ``"extra"``, and names of attachments that hold masks. Geometric transforms move them with the image.
         dtype: of the images: uint8 by default, float32 with ``Normalize``; float16, bfloat16 and float32 have the
@@ -245,9 +245,9 @@ def make_requests(
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
-    """Bytes that ``lanes`` read at a time if each is in a container of the largest size, and half as much again."""
+    """Bytes that ``lanes`` read at a time if each is in a container of the largest size, and a quarter more."""
     largest = max(int(dataset.rows["size"].max(initial=0)) for dataset in datasets)
-    return max(_LEAST_BUDGET, 3 * lanes * largest // 2)
+    return max(_LEAST_BUDGET, 5 * lanes * largest // 4)
 
 
 def default_threads() -> int:
