@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 from collections.abc import Callable
@@ -32,9 +33,10 @@ def kernel(function: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(nogil=True)(function)
     else:
         # numba compiles anew when the file of the function changes, but not when those change that it calls, in which
-        # case an upgrade would go on with old code.
-        index = dispatcher._cache._cache_file
-        index._source_stamp = (index._source_stamp, _sources())
+        # case an upgrade would go on with old code. These names are numba's own: a release may do without them.
+        with contextlib.suppress(AttributeError):
+            index = dispatcher._cache._cache_file
+            index._source_stamp = (index._source_stamp, _sources())
     dispatcher.compile = _uncollected(dispatcher.compile)
     return dispatcher
 

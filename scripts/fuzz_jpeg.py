@@ -36,9 +36,10 @@ MARKERS = bytes([0x00, 0x01, 0x10, 0x11, 0x7F, 0x80, 0xC0, 0xC4, 0xD0, 0xD7, 0xD
 
 def modules() -> dict[str, Any]:
     """Imported late, so that --coverage can instrument them."""
-    from picstore.jpeg import coding, cut, lookups, markers, segments, transcode
+    from picstore.jpeg import coding, cut, decode, lookups, markers, segments, transcode
 
-    return {name.__name__.rsplit(".", 1)[1]: name for name in (coding, cut, lookups, markers, segments, transcode)}
+    found = (coding, cut, decode, lookups, markers, segments, transcode)
+    return {name.__name__.rsplit(".", 1)[1]: name for name in found}
 
 
 def encode(pixels: np.ndarray, sampling: str, **options: Any) -> bytes:
@@ -101,6 +102,22 @@ def damaged(streams: list[bytes], rng: random.Random) -> bytes:
     return bytes(stream)
 
 
+def exact_room(decode: Any) -> Any:
+    """Arrays to decode with that are no longer than they must be."""
+
+    class Exact(decode._Room):
+        def __init__(self) -> None:
+            super().__init__()
+            self._scratch, self._segments = decode.np.empty(0, np.uint8), decode.np.empty(0, np.int64)
+
+        def grow(self) -> int:
+            size, scratch, segments = self.frame[-3:].tolist()
+            self._scratch, self._segments = decode.np.empty(scratch, np.uint8), decode.np.empty(segments, np.int64)
+            return int(size)
+
+    return Exact()
+
+
 class Exercise:
     """Calls everything with a stream, and keeps count of what came back."""
 
@@ -116,7 +133,7 @@ class Exercise:
         if guarded:
             self._guard = GuardedNumpy()
             self._parts["lookups"].lookups.cache_clear()
-            for name in ("transcode", "cut", "lookups"):
+            for name in ("transcode", "cut", "lookups", "decode"):
                 self._parts[name].np = self._guard
 
     def __call__(self, stream: bytes, rng: random.Random) -> None:
@@ -135,7 +152,21 @@ class Exercise:
         left, top = rng.randrange(width), rng.randrange(height)
         box = left, top, rng.randrange(1, width - left + 1), rng.randrange(1, height - top + 1)
         self._call("cut", part["cut"].cut, jpeg, box)
+        if self._guard:
+            part["decode"].ROOM = exact_room(part["decode"])
+        shown = self._call("decode", part["decode"].decode, jpeg)
+        if shown is not None:
+            self._call_libjpeg(stream, np.array(shown))
         self._wrong_tables(stream, header, found, rng)
+
+    def _call_libjpeg(self, stream: bytes, shown: np.ndarray) -> None:
+        """Count how often libjpeg-turbo sees the same in what was decoded; of what is damaged it may see anything."""
+        try:
+            same = np.array_equal(simplejpeg.decode_jpeg(stream, strict=False), shown)
+        except ValueError:
+            same = False
+        name = f"decode: {'as' if same else 'not as'} libjpeg-turbo"
+        self.counts[name] = self.counts.get(name, 0) + 1
 
     def _wrong_tables(self, stream: bytes, header: Any, found: Any, rng: random.Random) -> None:
         """``cut_batch`` believes what is stored beside a stream, so that is damaged too."""
