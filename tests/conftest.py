@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from samples import picture
 
 import picstore
 from picstore.prepare.job import Shape
+
+# Where the tests were started in the background interrupts are ignored, here and in all that is started from here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
 
