@@ -26,7 +26,8 @@ import torch
 from torchvision.transforms.v2 import functional
 
 from picstore.compiled import kernel
-from picstore.train.colour import ColourTransform, Finish, compose_colour
+from picstore.train.colour import ColourTransform, compose_colour
+from picstore.train.develop import Finish, develop
 from picstore.train.geometry import Draws
 from picstore.train.photometric import (
     ColorJitter,
@@ -121,7 +122,7 @@ def jobs(images: list[np.ndarray]) -> dict[str, tuple[Job, Job]]:
         def job(i: int) -> None:
             image = arrays[i] if dtype == torch.uint8 else scratch
             np.copyto(image, images[i])
-            program.apply(i, image, arrays[i], finish)
+            develop(program, i, image, arrays[i], finish)
 
         return job
 
@@ -158,7 +159,7 @@ def first_use(name: str) -> float:
     out = np.zeros((3, 8, 8), dtype=np.float32) if floats else image
     program = compose_colour(steps, np.array([[8, 8]]), Draws(0, 0, [0]))
     start = time.process_time()
-    program.apply(0, image, out, Finish.FLOAT32 if floats else Finish.UINT8)
+    develop(program, 0, image, out, Finish.FLOAT32 if floats else Finish.UINT8)
     return time.process_time() - start
 
 

@@ -22,14 +22,17 @@ import torch
 import picstore
 from picstore.jpeg import cut
 from picstore.storage.container import Container
-from picstore.train import colour, decode, resample, upright
-from picstore.train.batch import Batch, Form, Pixels, make_look
+from picstore.train import decode, develop, resample, upright
+from picstore.train.batch import Batch
 from picstore.train.damage import replace_lost
-from picstore.train.draft import Source, make_draft
-from picstore.train.loader import make_requests
+from picstore.train.draft import make_draft
+from picstore.train.feed import Ready
+from picstore.train.form import Form
 from picstore.train.memory import Blocks
+from picstore.train.pixels import Pixels, make_look
 from picstore.train.plan import Share, default_lanes
 from picstore.train.recipe import Step, sort_steps
+from picstore.train.requests import Source, make_requests
 
 LIMIT = 15  # us
 STAGES = ("requests", "draft", "look", "prepare", "fill", "finish")
@@ -77,8 +80,8 @@ KERNELS = (
     (cut, "_cut_all", _cut_nothing),
     (decode, "simplejpeg", _NoJpeg),
     (resample, "resample_box", _do_nothing),
-    (colour, "run_pointwise", _do_nothing),
-    (colour, "convert", _do_nothing),
+    (develop, "run_pointwise", _do_nothing),
+    (develop, "convert", _do_nothing),
 )
 
 
@@ -135,7 +138,7 @@ def measure(dataset: picstore.Dataset, steps: list[Step], batches: int, loaded: 
         with watch.stage("finish"):
             draft.forget()
             replace_lost(draft, pixels, {})
-            Batch(pixels.images, torch.from_numpy(draft.labels), torch.from_numpy(draft.ids))
+            Batch.of(Ready(pixels.images, draft.labels, draft.ids, pixels.targets, []), torch.uint8)
     return watch
 
 

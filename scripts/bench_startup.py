@@ -51,7 +51,8 @@ def uses() -> dict[str, Callable[[], object]]:
     import picstore
     from picstore.compiled import kernel
     from picstore.jpeg.decode import decode
-    from picstore.train.colour import Finish, Program, compose_colour
+    from picstore.train.colour import Program, compose_colour
+    from picstore.train.develop import Finish, develop
     from picstore.train.geometry import Draws, Geometry, compose
     from picstore.train.render import render, render_mask
 
@@ -78,14 +79,14 @@ def uses() -> dict[str, Callable[[], object]]:
         image = torch.zeros((1, 3, side, side), dtype=torch.uint8).numpy()[0]
         bits = np.uint16 if dtype.itemsize == 2 else np.float32
         target = np.zeros((side, side, 3), bits).transpose(2, 0, 1) if channels_last else np.zeros_like(image, bits)
-        program.apply(0, image, image if dtype is torch.uint8 else target, Finish.of(dtype))
+        develop(program, 0, image, image if dtype is torch.uint8 else target, Finish.of(dtype))
 
     def upright() -> None:
         steps = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
         with tempfile.TemporaryDirectory() as folder:
             with picstore.Writer(Path(folder) / "set", classes=["any"]) as writer:
                 writer.add(out.getvalue(), label=0)
-            next(iter(picstore.Loader(Path(folder) / "set", batch_size=1, transform=steps)))
+            next(iter(picstore.Loader(Path(folder) / "set", batch_size=1, transform=steps, isolate=False)))
 
     normalise = picstore.Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
     found: dict[str, Callable[[], object]] = {

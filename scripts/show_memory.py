@@ -120,7 +120,13 @@ def load(folder: Path) -> tuple[int, int]:
 
     def epoch(path: Path) -> None:
         for _ in Loader(
-            path, batch_size=BATCH, transform=[Resize((32, 32))], lanes=LANES, threads=THREADS, budget=BUDGET
+            path,
+            batch_size=BATCH,
+            transform=[Resize((32, 32))],
+            lanes=LANES,
+            threads=THREADS,
+            budget=BUDGET,
+            isolate=False,
         ):
             pass
 

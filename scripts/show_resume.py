@@ -22,9 +22,9 @@ from picstore.storage.dataset import Dataset
 from picstore.storage.file import FileSummary
 from picstore.storage.layout import FOOTER_ROW
 from picstore.storage.manifest import finish
-from picstore.train.draft import Source
-from picstore.train.loader import Loader, make_requests
+from picstore.train.loader import Loader
 from picstore.train.plan import Epoch, Share
+from picstore.train.requests import Source, make_requests
 
 ROUNDS = 21
 LIMIT = 0.050  # seconds

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from pictures import missing
 from samples import picture
 
@@ -16,6 +17,10 @@ from picstore.prepare.job import Shape
 
 # Where the tests were started in the background interrupts are ignored, here and in all that is started from here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("picstore", deadline=None)
+settings.load_profile("picstore")
 
 _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
 

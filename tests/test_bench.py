@@ -53,7 +53,7 @@ def test_bench_prints_its_figures_as_json_and_as_text(make_dataset: Make) -> Non
 
 
 def test_stats_of_two_moments_can_be_subtracted_and_added(make_dataset: Make) -> None:
-    loader = picstore.Loader(make_dataset(40), batch_size=8, transform=CROP)
+    loader = picstore.Loader(make_dataset(40), batch_size=8, transform=CROP, isolate=False)
     iterator = iter(loader)
     next(iterator)
     before = loader.stats
@@ -66,7 +66,7 @@ def test_stats_of_two_moments_can_be_subtracted_and_added(make_dataset: Make) ->
 
 
 def test_a_slow_consumer_shows_as_waiting_for_it(make_dataset: Make) -> None:
-    loader = picstore.Loader(make_dataset(80), batch_size=4, transform=CROP)
+    loader = picstore.Loader(make_dataset(80), batch_size=4, transform=CROP, isolate=False)
     list(loader)  # kernels are there now
     before = loader.stats
     for _ in loader:

@@ -25,7 +25,8 @@ from torchvision.transforms.v2 import functional
 from picstore import draw
 from picstore.errors import UsageError
 from picstore.train import codes
-from picstore.train.colour import Finish, Program, check_colour, compose_colour
+from picstore.train.colour import Program, check_colour, compose_colour
+from picstore.train.develop import Finish, develop
 from picstore.train.geometry import Draws
 from picstore.train.photometric import (
     ColorJitter,
@@ -68,7 +69,7 @@ def run(program: Program, slot: int, image: np.ndarray, dtype: torch.dtype = tor
     shape = (1, *image.shape)
     out = torch.full(shape, 99).to(dtype).to(memory_format=torch.channels_last if last else torch.contiguous_format)
     raw = out.view(torch.int16) if dtype in (torch.float16, torch.bfloat16) else out
-    program.apply(slot, image.copy(), raw[0].numpy(), Finish.of(dtype))
+    develop(program, slot, image.copy(), raw[0].numpy(), Finish.of(dtype))
     return out[0]
 
 
@@ -138,7 +139,7 @@ def test_a_single_step_is_torchvisions_within_one_level(transform: Any, make: An
         assert (difference > 0).float().mean() < 0.03
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(sides, sides, seeds, st.permutations(SINGLE[:8]))
 def test_steps_are_torchvisions_on_images_of_any_size(height: int, width: int, seed: int, transforms: list) -> None:
     image = noise(height, width, seed)
@@ -294,7 +295,7 @@ moderate = st.floats(-100, 100)
 tiny_to_huge = st.floats(1e-7, 1e5)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.tuples(moderate, moderate, moderate), st.tuples(tiny_to_huge, tiny_to_huge, tiny_to_huge))
 def test_normalised_values_are_torchs_for_all_levels(mean: tuple, std: tuple) -> None:
     image = np.tile(np.arange(256, dtype=np.uint8), (3, 1, 1))
@@ -338,7 +339,7 @@ def test_the_image_may_be_the_output_itself() -> None:
     image = noise(30, 20)
     program = draft([ColorJitter(0.4, 0.4, 0.4, 0.1)], 1)
     expected = run(program, 0, image)
-    program.apply(0, image, image, Finish.UINT8)
+    develop(program, 0, image, image, Finish.UINT8)
     assert (image == expected.numpy()).all()
 
 
@@ -351,7 +352,7 @@ def test_an_empty_list_changes_nothing() -> None:
     assert program.empty
     assert (run(program, 2, image).numpy() == image).all()
     strided = np.asfortranarray(image)
-    program.apply(0, strided, strided, Finish.UINT8)
+    develop(program, 0, strided, strided, Finish.UINT8)
     assert (strided == image).all()
     assert len(draft([ColorJitter(0.1)], 0).code) == 0
 
@@ -420,7 +421,7 @@ def test_threads_give_the_same_pixels() -> None:
 )
 def test_arrays_that_do_not_fit_are_wrong_usage(image: Any, out: Any, finish: Finish) -> None:
     with pytest.raises(UsageError, match="give"):
-        draft([RandomInvert(1)], 1).apply(0, image, out, finish)
+        develop(draft([RandomInvert(1)], 1), 0, image, out, finish)
 
 
 def test_a_box_beyond_the_image_is_cut_off() -> None:

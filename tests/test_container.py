@@ -135,7 +135,7 @@ def test_the_crc_of_the_index_depends_on_the_entries() -> None:
     assert len({header_of(block).index_crc for block in blocks}) == len(variants)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(records, min_size=1, max_size=6), st.sampled_from([FIELDS, FIELDS[:1], ()]))
 def test_records_come_back_as_they_were(originals: list[Record], fields: tuple[str, ...]) -> None:
     declared = [

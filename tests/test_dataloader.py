@@ -34,13 +34,13 @@ pytestmark = [
 
 
 def loader_of(path: Path, **options: Any) -> picstore.Loader:
-    return picstore.Loader(path, **{"batch_size": 8, "transform": CROP, "threads": 1, **options})
+    return picstore.Loader(path, **{"batch_size": 8, "transform": CROP, "threads": 1, "isolate": False, **options})
 
 
 def mux_of(path: Path, **options: Any) -> picstore.DataMux:
     config = path.parent / "mux.tsv"
     config.write_text(f"{path} 0 3 {path} 100 5")
-    return picstore.DataMux(config, **{"transform": CROP, "threads": 1, **options})
+    return picstore.DataMux(config, **{"transform": CROP, "threads": 1, "isolate": False, **options})
 
 
 def contents(batches: Any) -> list[tuple[list[int], torch.Tensor]]:

@@ -41,7 +41,7 @@ def loader_of() -> Iterator[Callable[..., picstore.Loader]]:
 
 
 def alone(path: Path, **options: Any) -> picstore.Loader:
-    return picstore.Loader(path, **{"batch_size": 8, "transform": CROP, "threads": 2, **options})
+    return picstore.Loader(path, **{"batch_size": 8, "transform": CROP, "threads": 2, "isolate": False, **options})
 
 
 def same(one: Batch, other: Batch) -> bool:
@@ -229,3 +229,17 @@ def test_no_descriptor_and_no_memory_stays_behind(make_dataset: Make) -> None:
         del loader
     gc.collect()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_the_child_imports_no_torch_and_its_parent_no_compiler(make_dataset: Make) -> None:
+    child = "import sys, picstore.train.child; print([name in sys.modules for name in ('torch', 'numba')])"
+    script = (
+        "import sys, picstore\n"
+        f"loader = picstore.Loader({str(make_dataset(50))!r}, batch_size=8, transform=[picstore.Resize((32, 32))])\n"
+        "print(len(list(loader)), [name in sys.modules for name in ('torch', 'numba')])\n"
+    )
+    outputs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        for code in (child, script)
+    ]
+    assert outputs == ["[False, True]\n", "6 [True, False]\n"]

@@ -20,7 +20,7 @@ from picstore.prepare.convert import convert
 from picstore.prepare.job import Shape
 from picstore.prepare.settings import EncodeSettings
 from picstore.prepare.source import open_source
-from picstore.train import batch as train_batch
+from picstore.train import pixels as train_pixels
 from picstore.train.batch import Batch
 from picstore.train.upright import Upright
 
@@ -38,7 +38,7 @@ def converted(photographs_folder: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def loader_of(path: Path, **options: object) -> picstore.Loader:
-    return picstore.Loader(path, **{"batch_size": 16, "transform": CROP, "threads": 2, **options})  # type: ignore
+    return picstore.Loader(path, **{"batch_size": 16, "transform": CROP, "threads": 2, "isolate": False, **options})  # type: ignore
 
 
 def ids_of(batches: object) -> list[list[int]]:
@@ -512,7 +512,7 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
     entry = dataset.entries(number)[k]
     at = int(dataset.rows[number]["offset"]) + int(entry["offset"])
     broken = bytes(dataset.container(number).jpeg(k))
-    decode = train_batch.decode_rgb
+    decode = train_pixels.decode_rgb
 
     def decode_rgb(jpeg: memoryview, **size: int) -> np.ndarray:
         # The loader decodes a cut: the same headers up to the size, the same tail of segments.
@@ -522,7 +522,7 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
 
     expected = list(loader_of(path, drop_last=False))
     monkeypatch.setattr(Upright, "make", lambda *_: None)
-    monkeypatch.setattr(train_batch, "decode_rgb", decode_rgb)
+    monkeypatch.setattr(train_pixels, "decode_rgb", decode_rgb)
     loader = loader_of(path, drop_last=False)
     for one, other in zip(expected, loader, strict=True):
         slots = (one.ids == 33).nonzero()[:, 0].tolist()

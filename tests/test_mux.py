@@ -46,7 +46,7 @@ def config(make_dataset: Make, tmp_path: Path) -> Path:
 
 
 def mux_of(config: Path, **options: object) -> picstore.DataMux:
-    return picstore.DataMux(config, **{"transform": CROP, "threads": 2, **options})  # type: ignore[arg-type]
+    return picstore.DataMux(config, **{"transform": CROP, "threads": 2, "isolate": False, **options})  # type: ignore[arg-type]
 
 
 def take(mux: picstore.DataMux, count: int) -> list[Batch]:
@@ -160,13 +160,18 @@ def test_toml_gives_options_and_transforms_of_each_source(config: Path) -> None:
         count = 3
         """
     )
-    mux = picstore.DataMux(toml)
+    mux = picstore.DataMux(toml, isolate=False)
     assert len(mux) == 4 and mux.batch_size == 8
     batches = list(mux)
     assert len(batches) == 4
     plain = {record.id: record for record in picstore.Dataset(config.parent / "b")}
     middle = picstore.Loader(
-        config.parent / "b", batch_size=1, transform=[picstore.CenterCrop(24)], dtype=torch.float16, shuffle=False
+        config.parent / "b",
+        batch_size=1,
+        transform=[picstore.CenterCrop(24)],
+        dtype=torch.float16,
+        shuffle=False,
+        isolate=False,
     )
     expected = {int(batch.ids): batch.images[0] for batch in middle}
     for batch in batches:
@@ -183,7 +188,7 @@ def test_toml_gives_options_and_transforms_of_each_source(config: Path) -> None:
 def test_arguments_have_precedence_over_toml(config: Path) -> None:
     toml = config.with_suffix(".toml")
     toml.write_text('seed = 1\n[[source]]\npath = "a"\ncount = 4\n')
-    as_written, other = picstore.DataMux(toml, transform=CROP), picstore.DataMux(toml, transform=CROP, seed=2)
+    as_written, other = (picstore.DataMux(toml, transform=CROP, isolate=False, **seed) for seed in ({}, {"seed": 2}))
     assert as_written.state_dict()["seed"] == 1 and other.state_dict()["seed"] == 2
     assert take(as_written, 1)[0].ids.tolist() != take(other, 1)[0].ids.tolist()
 

@@ -207,7 +207,7 @@ def test_any_two_seeds_or_epochs_have_orders_that_share_no_more_than_chance(
 
 
 def loader_of(path: Path, **options: Any) -> picstore.Loader:
-    given = {"batch_size": 16, "transform": [picstore.RandomResizedCrop(16)], "threads": 1, **options}
+    given = {"batch_size": 16, "transform": [picstore.RandomResizedCrop(16)], "threads": 1, "isolate": False, **options}
     return picstore.Loader(path, **given)
 
 

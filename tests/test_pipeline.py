@@ -25,14 +25,15 @@ import picstore
 from picstore.errors import UsageError
 from picstore.storage import dataset as storage_dataset
 from picstore.storage.location import read_at
-from picstore.train import batch as train_batch
-from picstore.train.draft import Part, Source
+from picstore.train import pixels as train_pixels
+from picstore.train.feed import Limits
 from picstore.train.fetch import Fetcher, Key, Want
 from picstore.train.geometry import Geometry
 from picstore.train.memory import Blocks
-from picstore.train.pipeline import AHEAD, LOOK_AHEAD, Limits, Pipeline, Request
+from picstore.train.pipeline import AHEAD, LOOK_AHEAD, Pipeline
 from picstore.train.plan import Epoch
 from picstore.train.recipe import Recipe
+from picstore.train.requests import Part, Request, Source
 from picstore.train.upright import Upright
 
 CONTAINER = 16 << 10
@@ -109,7 +110,7 @@ def pipeline_of(path: Path, *, batch_size: int, budget: int = 1 << 20, threads: 
 
 
 def loader_of(path: Path, **options: object) -> picstore.Loader:
-    return picstore.Loader(path, **{"batch_size": 8, "transform": TRANSFORM, "threads": 2, **options})  # type: ignore
+    return picstore.Loader(path, **{"batch_size": 8, "transform": TRANSFORM, "threads": 2, "isolate": False, **options})  # type: ignore
 
 
 # The fetcher alone.
@@ -160,7 +161,7 @@ def wants_of(sizes: list[int], *, batch_size: int, lanes: int) -> list[dict[Key,
     lanes=st.integers(1, 12),
     budget=st.integers(1, 120),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_fetcher_exceeds_its_budget_only_by_what_one_batch_needs(
     sizes: list[int], batch_size: int, lanes: int, budget: int
 ) -> None:
@@ -179,7 +180,7 @@ def test_the_fetcher_exceeds_its_budget_only_by_what_one_batch_needs(
 
 
 @given(batch_size=st.integers(1, 12), lanes=st.integers(1, 12))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_with_room_for_its_lanes_the_fetcher_reads_each_container_once_for_all_lanes_that_read_it_then(
     batch_size: int, lanes: int
 ) -> None:
@@ -452,7 +453,7 @@ def test_closing_while_the_planner_waits_for_room_in_the_budget_ends_it(
         return np.zeros((1, 1, 3), dtype=np.uint8)
 
     monkeypatch.setattr(Upright, "make", lambda *_: None)
-    monkeypatch.setattr(train_batch, "decode_rgb", decode_late)
+    monkeypatch.setattr(train_pixels, "decode_rgb", decode_late)
     pipeline = pipeline_of(make_dataset(100), batch_size=2, budget=1)
     next(iter(pipeline))  # it is being filled
     decoding.wait()
@@ -503,7 +504,7 @@ def test_an_unexpected_error_of_a_worker_reaches_the_consumer(
     def broken(*args: object, **options: object) -> None:
         raise MemoryError("no memory for an image")
 
-    monkeypatch.setattr(train_batch, "render", broken)
+    monkeypatch.setattr(train_pixels, "render", broken)
     with pytest.raises(MemoryError, match="no memory for an image"):
         list(loader_of(make_dataset(60), budget=budget))
     assert our_threads() == []

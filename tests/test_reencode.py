@@ -34,7 +34,7 @@ def opened(jpeg: bytes) -> Image.Image:
 # --- the stream ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     width=st.integers(1, 70),
     height=st.integers(1, 70),
@@ -205,7 +205,7 @@ def test_exif_that_cannot_be_parsed_says_nothing_and_warns_of_nothing(exif):
 # --- size ---------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(width=st.integers(1, 65_500), height=st.integers(1, 65_500), side=st.integers(1, 65_500))
 def test_shorter_and_longer_give_that_side_and_never_enlarge(width, height, side):
     for kind, pick in (("shorter", min), ("longer", max)):

@@ -225,7 +225,6 @@ def test_padding_before_a_resize_is_blended_as_by_torchvision(fill):
         assert difference(ours, expected).max() <= 1
 
 
-@settings(deadline=None)  # the first example may compile the kernel
 @given(st.integers(0, 255), st.tuples(sides, sides), st.tuples(sides, sides), st.booleans())
 def test_an_image_of_the_colour_of_its_padding_stays_even(level, source, size, antialias):
     image = np.full((*source, 3), level, dtype=np.uint8)
@@ -265,7 +264,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(STEPS, st.integers(0, 1000))
 def test_one_rendering_of_a_list_is_its_transforms_one_after_the_other(steps, seed):
     """Away from edges, where one rendering blends once and several several times."""
@@ -354,7 +353,6 @@ def scaled(points: list, size: tuple[int, int]) -> np.ndarray:
     return np.array(points) * size
 
 
-@settings(deadline=None)
 @given(STEPS, st.integers(0, 1000), st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=9))
 def test_points_move_as_pixels_do_and_back(steps, seed, places):
     geometry = compose([Pad(0, 77), *steps], Geometry.of_images([130], [100]), Draws(seed, 0, [0]))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 
@@ -89,7 +89,6 @@ def test_photographs_are_torchvisions_within_one_level(photographs):
         assert apart.mean() < 0.25
 
 
-@settings(deadline=None)  # the first example may compile the kernel
 @given(sides, sides, sides, sides, st.booleans())
 def test_images_of_any_size_become_any_size_as_with_torchvision(height, width, new_height, new_width, antialias):
     image = noise(height, width)
@@ -180,7 +179,6 @@ def test_a_box_outside_of_the_image_is_zero():
         assert not out.any()
 
 
-@settings(deadline=None)  # the first example may compile the kernel
 @given(
     st.integers(0, 255),
     st.tuples(sides, sides),

@@ -22,8 +22,7 @@ import pytest
 import torch
 
 import picstore
-from picstore.errors import PicstoreError
-from picstore.train import batch as train_batch
+from picstore.train import pixels as train_pixels
 from picstore.train.batch import Batch
 
 Make = Callable[..., Path]
@@ -34,7 +33,7 @@ import gc, os, signal, sys, threading, time
 import picstore
 
 def loader_of(path=sys.argv[1], **options):
-    given = {"batch_size": 8, "transform": [picstore.RandomResizedCrop(16)], "threads": 2, **options}
+    given = {"batch_size": 8, "transform": [picstore.RandomResizedCrop(16)], "threads": 2, "isolate": False, **options}
     return picstore.Loader(path, **given)
 
 def ids_of(batches):
@@ -79,7 +78,7 @@ def run(script: str, *arguments: object) -> tuple[int, str, str]:
 
 
 def loader_of(path: Path, **options: Any) -> picstore.Loader:
-    given = {"batch_size": 8, "transform": [picstore.RandomResizedCrop(16)], "threads": 2, **options}
+    given = {"batch_size": 8, "transform": [picstore.RandomResizedCrop(16)], "threads": 2, "isolate": False, **options}
     return picstore.Loader(path, **given)
 
 
@@ -137,7 +136,11 @@ def test_a_process_ends_in_silence_while_a_loader_is_at_work(make_dataset: Make,
 def test_a_process_ends_in_silence_while_a_mux_reads_samples(make_dataset: Make, tmp_path: Path) -> None:
     config = tmp_path / "mux.tsv"
     config.write_text(f"{make_dataset(60)} 0 8\n")
-    script = "mux = picstore.DataMux(sys.argv[1], transform=[picstore.Resize((16, 16))])\nmux.read()\nmux.peek()\n"
+    script = """
+    mux = picstore.DataMux(sys.argv[1], transform=[picstore.Resize((16, 16))], isolate=False)
+    mux.read()
+    mux.peek()
+    """
     assert run(script, config) == (0, "", "")
 
 
@@ -279,8 +282,9 @@ def test_a_process_of_multiprocessing_takes_a_loader_that_is_in_use(
 # Several at a time.
 
 
-def test_two_iterators_of_one_loader_have_an_epoch_each(make_dataset: Make) -> None:
-    loader, alone = loader_of(make_dataset(100)), loader_of(make_dataset(100, name="same"))
+@pytest.mark.parametrize("isolate", [False, True])
+def test_two_iterators_of_one_loader_have_an_epoch_each(make_dataset: Make, isolate: bool) -> None:
+    loader, alone = loader_of(make_dataset(100), isolate=isolate), loader_of(make_dataset(100, name="same"))
     epochs = [ids_of(alone) for _ in range(3)]
     one = iter(loader)
     found = [next(one).ids.tolist()]
@@ -291,18 +295,6 @@ def test_two_iterators_of_one_loader_have_an_epoch_each(make_dataset: Make) -> N
     loader.close()
     alone.close()
     assert our_threads() == []
-
-
-def test_two_iterators_of_an_isolated_loader_are_refused_and_the_first_goes_on(make_dataset: Make) -> None:
-    path = make_dataset(100)
-    loader, plain = loader_of(path, isolate=True), loader_of(path)
-    one = iter(loader)
-    found = [next(one).ids.tolist()]
-    with pytest.raises(PicstoreError, match="only once at a time"):
-        next(iter(loader))
-    assert found + ids_of(one) == ids_of(plain)
-    loader.close()
-    plain.close()
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -442,7 +434,7 @@ def test_an_iterator_that_its_own_threads_find_to_be_garbage_ends_in_silence(
 
     abandoned = threading.Event()
     loader = loader_of(make_dataset(400), batch_size=2, budget=1)
-    for name, home in {"render": train_batch, "make_look": sys.modules["picstore.train.pipeline"]}.items():
+    for name, home in {"render": train_pixels, "make_look": sys.modules["picstore.train.pipeline"]}.items():
         original = getattr(home, name)
 
         def patched(*args: Any, _original: Any = original, **options: Any) -> Any:

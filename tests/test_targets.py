@@ -20,10 +20,12 @@ from torchvision.transforms.v2 import functional as tv
 
 import picstore
 from picstore.storage.targets import MAX_COORDINATE, read_objects
+from picstore.train.batch import make_tensors
 from picstore.train.crops import CenterCrop, Pad, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip, Resize
 from picstore.train.geometry import Draws, Geometry, compose
+from picstore.train.recipe import check_targets
 from picstore.train.rotations import RandomRotation
-from picstore.train.targets import check_targets, make_target
+from picstore.train.targets import make_target
 
 WIDTH, HEIGHT = 64, 48
 FLIP, FLOP = RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0)
@@ -35,7 +37,9 @@ def geometry_of(steps: Steps, width: int = WIDTH, height: int = HEIGHT) -> Geome
 
 
 def target_of(names: list[str], extra: Any, steps: Steps | None = None, masks: Any = None) -> dict[str, Any]:
-    return make_target(names, extra, masks or {}, geometry_of(steps or []), 0)
+    geometry = geometry_of(steps or [])
+    width, height = geometry.size[0].tolist()
+    return make_tensors(make_target(names, extra, masks or {}, geometry, 0), (height, width))
 
 
 def crop(left: int, top: int, width: int, height: int) -> Callable[[Geometry, Draws], Geometry]:
@@ -318,7 +322,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["boxes", "box_labels", "polygons", "keypoints"]), JSON, max_size=4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_extra_raises_anything_but_an_image_error(extra: Any) -> None:
     try:
         objects = read_objects(extra)
@@ -332,7 +336,7 @@ numbers = st.floats(-20, 90)
 
 
 @given(st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=6), st.sampled_from(range(len(LISTS))))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_all_that_is_left_lies_inside_the_output(corners: list[tuple[float, ...]], chosen: int) -> None:
     boxes = [[min(a, c), min(b, d), max(a, c), max(b, d)] for a, b, c, d in corners]
     extra = {
@@ -341,7 +345,8 @@ def test_all_that_is_left_lies_inside_the_output(corners: list[tuple[float, ...]
         "keypoints": [[[a, b, 2]] for a, b, _, _ in boxes],
     }
     geometry = geometry_of(LISTS[chosen])
-    target = make_target(["boxes", "polygons", "keypoints"], extra, {}, geometry, 0)
+    found = make_target(["boxes", "polygons", "keypoints"], extra, {}, geometry, 0)
+    target = make_tensors(found, (1, 1))
     size = torch.tensor(geometry.size[0])
     held = target["boxes"].as_subclass(torch.Tensor)
     assert (held >= 0).all()

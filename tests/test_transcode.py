@@ -202,7 +202,7 @@ def test_streams_of_pillow_keep_their_coefficients(options: dict[str, object], s
     assert read(add_restart_markers(before)).blocks == read(before).blocks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_image_keeps_its_pixels(data: st.DataObject) -> None:
     width, height = data.draw(st.integers(1, 90)), data.draw(st.integers(1, 90))
@@ -218,7 +218,7 @@ def test_any_image_keeps_its_pixels(data: st.DataObject) -> None:
 _blocks = st.lists(st.integers(-1023, 1023), min_size=1, max_size=64).map(lambda some: some + [0] * (64 - len(some)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_coefficients_stay(data: st.DataObject) -> None:
     sampling = data.draw(st.sampled_from(SAMPLINGS))

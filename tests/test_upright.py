@@ -8,18 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from samples import picture
 
 import picstore
 from picstore.prepare.job import Shape
 from picstore.storage.container import Container
 from picstore.storage.layout import SAMPLINGS
-from picstore.train.batch import Form, Pixels, make_look
-from picstore.train.draft import Draft, Part, Source, make_draft
+from picstore.train.draft import Draft, make_draft
+from picstore.train.form import Form
 from picstore.train.memory import Blocks
+from picstore.train.pixels import Pixels, make_look
 from picstore.train.plan import Samples
 from picstore.train.recipe import sort_steps
+from picstore.train.requests import Part, Source
 from picstore.train.upright import Upright
 
 COUNT = 10
@@ -60,10 +61,10 @@ def writable(container: Container) -> tuple[Container, memoryview]:
 def assert_same(a: Pixels, b: Pixels) -> None:
     assert len(a.images) == len(b.images)
     for one, other in zip(a.images, b.images, strict=True):
-        assert one.stride() == other.stride() and torch.equal(one, other)
+        assert one.strides == other.strides and np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(
     "steps",
     [
@@ -80,12 +81,12 @@ def test_images_are_the_same_as_stage_by_stage(
     dataset: picstore.Dataset,
     monkeypatch: pytest.MonkeyPatch,
     steps: list[object],
-    memory_format: torch.memory_format,
+    channels_last: bool,
 ) -> None:
-    _, together, wrong = made(dataset, dataset.container(0), steps, memory_format=memory_format)
+    _, together, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
     assert wrong == {}
     monkeypatch.setattr(Upright, "make", lambda *_: None)
-    _, apart, wrong = made(dataset, dataset.container(0), steps, memory_format=memory_format)
+    _, apart, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
     assert wrong == {}
     assert_same(together, apart)
 
@@ -120,7 +121,7 @@ def test_a_damaged_stream_is_reported_and_the_others_are_made(dataset: picstore.
     assert f"record {draft.ids[4]} does not decode" in str(wrong[4])
     assert wrong[4].offset == container.place.offset + begin
     others = [slot for slot in range(len(sound)) if slot != 4]
-    assert torch.equal(pixels.images[others], good.images[others])
+    assert np.array_equal(pixels.images[others], good.images[others])
 
 
 def rename_tables(jpeg: memoryview) -> None:
@@ -143,7 +144,7 @@ def test_what_only_libjpeg_decodes_is_made_all_the_same(dataset: picstore.Datase
     rename_tables(buffer[int(entry["offset"]) : int(entry["offset"]) + int(entry["length"])])
     draft, pixels, wrong = made(dataset, container, CROP)
     assert wrong == {} and draft.ids[~pixels._upright.made].tolist() == [entry["id"]]
-    assert torch.equal(pixels.images, good.images)
+    assert np.array_equal(pixels.images, good.images)
 
 
 def test_a_stream_of_another_size_than_its_index_entry_says_is_reported(dataset: picstore.Dataset) -> None:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.option("--size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels a side of the output.")
 @click.option("--colour", is_flag=True, help="Also ColorJitter(0.4, 0.4, 0.4, 0.1) and Normalize.")
 @click.option("--threads", type=click.IntRange(min=1), help="Of the loader.  [default: one a core]")
-@click.option("--isolate", is_flag=True, help="Run the loader in a process of its own.")
+@click.option(
+    "--isolate/--no-isolate", default=True, show_default=True, help="Run the loader in a process of its own or in ours."
+)
 @options.as_json
 def command(
     dataset: Path,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from picstore.errors import Damage, UsageError
-from picstore.train.batch import Pixels
-from picstore.train.draft import Draft
+
+if TYPE_CHECKING:
+    from picstore.train.draft import Draft
+    from picstore.train.pixels import Pixels
 
 logger = logging.getLogger("picstore")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from picstore.errors import ImageError
 from picstore.jpeg.decode import decode
@@ -71,6 +70,7 @@ def _by_ours(
 def _by_torchvision(
     jpeg: bytes | memoryview | npt.NDArray[np.uint8], *, width: int, height: int
 ) -> npt.NDArray[np.uint8]:
+    import torch
     from torchvision.io import ImageReadMode, decode_jpeg
 
     try:

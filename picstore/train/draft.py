@@ -6,7 +6,7 @@ A slot is a position in the batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,34 +16,13 @@ import numpy.typing as npt
 from picstore.errors import Corrupt, Damage
 from picstore.storage.checksum import crc32c, masked
 from picstore.storage.container import Container
-from picstore.storage.dataset import Dataset
 from picstore.storage.layout import ENTRY, SEGMENT
 from picstore.storage.record import NO_SEGMENTS
 from picstore.train.cut import Lengths, layouts_of
-from picstore.train.plan import Ints, Samples
-from picstore.train.recipe import Recipe
+from picstore.train.plan import Ints
+from picstore.train.requests import Part, Source
 
 Loaded: TypeAlias = "Container | Damage"  # or why nothing of it can be read
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A data set as a loader or mux reads it; ``base`` is added to labels other than −1."""
-
-    dataset: Dataset
-    seed: int
-    base: int = 0
-    recipe: Recipe = field(default_factory=Recipe)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The samples of a batch that come from one epoch of one source, and their slots, int64 (n,)."""
-
-    source: int
-    epoch: int
-    samples: Samples
-    slots: Ints
 
 
 @dataclass(frozen=True, slots=True)

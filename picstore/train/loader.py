@@ -7,26 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
 from picstore import draw
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.batch import Batch, Form
+from picstore.train.batch import Batch, is_channels_last, name_of
 from picstore.train.damage import Losses
-from picstore.train.draft import Part, Source
-from picstore.train.feed import Feed
+from picstore.train.feed import Feed, Limits
+from picstore.train.form import Form
 from picstore.train.outlet import Outlet
-from picstore.train.pipeline import Limits, Request
-from picstore.train.plan import Epoch, Share, default_lanes, find_rank
+from picstore.train.plan import Share, default_lanes, find_rank
 from picstore.train.position import Position, Worker
-from picstore.train.recipe import Step, sort_steps
+from picstore.train.recipe import Step, check_targets, sort_steps
+from picstore.train.requests import Source, default_budget, make_requests
 from picstore.train.stats import Stats
-from picstore.train.targets import check_targets
-
-_LEAST_BUDGET = 64 << 20  # bytes
 
 
 class Loader(IterableDataset[Batch]):
@@ -67,7 +63,8 @@ class Loader(IterableDataset[Batch]):
         dtype: of the images: uint8 by default, float32 with ``Normalize``; float16, bfloat16 and float32 have the
             range 0 to 1 without it.
         memory_format: of the images, ``torch.channels_last`` for instance.
-        isolate: make batches in a process of its own, which hands them over in shared memory.
+        isolate: make batches in a process of its own, which hands them over in shared memory, so that its threads and
+            the training loop do not wait for each other. False makes them with threads of this process.
 
     Raises:
         NotADataset, Damage: the data set cannot be opened.
@@ -94,7 +91,7 @@ class Loader(IterableDataset[Batch]):
         targets: Sequence[str] = (),
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
-        isolate: bool = False,
+        isolate: bool = True,
     ) -> None:
         self.dataset = Dataset(path)
         rank, world_size = rank_of_process(rank, world_size)
@@ -116,7 +113,7 @@ class Loader(IterableDataset[Batch]):
         self._outlet = Outlet(
             Feed(
                 sources=(Source(self.dataset, seed, recipe=recipe),),
-                form=Form.of([recipe], dtype=dtype, memory_format=memory_format),
+                form=Form.of([recipe], dtype=name_of(dtype), channels_last=is_channels_last(memory_format)),
                 limits=Limits(default_threads() if threads is None else threads, budget),
             ),
             losses=Losses(on_damage),
@@ -220,34 +217,6 @@ class Loader(IterableDataset[Batch]):
     @property
     def _global_batch(self) -> int:
         return self._share.batch_size * self._share.world_size
-
-
-def make_requests(
-    sources: Sequence[Source], *, share: Share, seed: int, epoch: int, first: int = 0, step: int = 0
-) -> Iterator[Request]:
-    """The requests of batches of the first source.
-
-    Args:
-        epoch, first: the first batch.
-        step: of a DataLoader's worker, which makes every ``step``-th batch of one epoch; 0 for all batches of this
-            epoch and those that follow.
-    """
-    counts = sources[0].dataset.rows["records"]
-    while True:
-        order = Epoch(counts, seed=seed, epoch=epoch, lanes=share.lanes, shuffle=share.shuffle)
-        for batch in range(first, share.batches, max(1, step)):
-            start, stop = share.bounds(batch)
-            samples = order.locate(share.samples(start, stop))
-            yield [Part(0, epoch, samples, np.arange(stop - start))]
-        if step:
-            return
-        epoch, first = epoch + 1, 0
-
-
-def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
-    """Bytes that ``lanes`` read at a time if each is in a container of the largest size, and a quarter more."""
-    largest = max(int(dataset.rows["size"].max(initial=0)) for dataset in datasets)
-    return max(_LEAST_BUDGET, 5 * lanes * largest // 4)
 
 
 def default_threads() -> int:

@@ -10,9 +10,8 @@ import numpy as np
 
 from picstore import draw
 from picstore.errors import UsageError
-from picstore.train.draft import Part, Source
-from picstore.train.pipeline import Request
 from picstore.train.plan import MIN_LANES, Epoch, Ints
+from picstore.train.requests import Part, Request, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,19 +14,18 @@ from torch.utils.data import IterableDataset
 from picstore import draw
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.batch import Batch, Form
+from picstore.train.batch import Batch, is_channels_last, name_of
 from picstore.train.damage import Losses
-from picstore.train.draft import Source
-from picstore.train.feed import Feed
-from picstore.train.loader import default_budget, default_threads, rank_of_process
+from picstore.train.feed import Feed, Limits
+from picstore.train.form import Form
+from picstore.train.loader import default_threads, rank_of_process
 from picstore.train.mix import Mix, locate, make_requests, mux_lanes
 from picstore.train.mux_config import MuxConfig, MuxOptions, read_config
 from picstore.train.outlet import Outlet
-from picstore.train.pipeline import Limits
 from picstore.train.position import Position, Worker
-from picstore.train.recipe import Step, sort_steps
+from picstore.train.recipe import Step, check_targets, sort_steps
+from picstore.train.requests import Source, default_budget
 from picstore.train.stats import Stats
-from picstore.train.targets import check_targets
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -97,15 +96,15 @@ class DataMux(IterableDataset[Batch]):
                 sources=self._sources,
                 form=Form.of(
                     recipes,
-                    dtype=chosen.get("dtype"),
-                    memory_format=chosen.get("memory_format", torch.contiguous_format),
+                    dtype=name_of(chosen.get("dtype")),
+                    channels_last=is_channels_last(chosen.get("memory_format", torch.contiguous_format)),
                 ),
                 limits=Limits(default_threads() if threads is None else threads, budget),
             ),
             losses=Losses(chosen.get("on_damage", "skip")),
             device=torch.device(chosen.get("device", "cpu")),
             callables=callables,
-            isolate=chosen.get("isolate", False),
+            isolate=chosen.get("isolate", True),
             threads=threads,
         )
         self._length = length

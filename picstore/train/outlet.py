@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from picstore.train.batch import Batch
 from picstore.train.damage import Losses
-from picstore.train.feed import Feed, MakeRequests, Ready, run
+from picstore.train.feed import Feed, MakeRequests, Ready
 from picstore.train.isolate import Child
 from picstore.train.memory import Memory
 from picstore.train.position import Worker
@@ -37,14 +38,14 @@ class Outlet:
         losses: Losses,
         device: torch.device,
         callables: Sequence[Callable[[Any], Any]] = (),
-        isolate: bool = False,
+        isolate: bool = True,
         threads: int | None = None,
     ) -> None:
         self._feed = replace(feed, strict=losses.strict)
         self._losses = losses
         self._device = device
         self._callables = tuple(callables)
-        self._isolate = isolate
+        self._isolate = isolate and bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
         self._threads = threads
         self._counters = Counters()
         self._memory = Memory()
@@ -84,18 +85,33 @@ class Outlet:
     def _run(self, requests: MakeRequests) -> Generator[Ready]:
         worker = Worker.current()
         if self._isolate and not worker.count:
-            return self._living_child().run(requests)
+            return self._isolated(requests)
         if self._pid != os.getpid():  # a fork: locks may be held for ever, and what they guard is the parent's
             self._memory, self._counters, self._pid = Memory(), Counters(self._counters.stats), os.getpid()
         limits = self._feed.limits
         if self._threads is None and worker.count:
             limits = replace(limits, threads=max(1, limits.threads // worker.count))
+        from picstore.train.pipeline import make_batches  # with its kernels, which a parent of a child can do without
+
         feed = replace(self._feed, limits=limits)
-        return run(feed, requests, memory=self._memory, counters=self._counters)
+        return make_batches(feed, requests, memory=self._memory, counters=self._counters)
+
+    def _isolated(self, requests: MakeRequests) -> Generator[Ready]:
+        """Batches from the child, which is kept from epoch to epoch, since starting it takes half a second."""
+        if self._child is None or not self._child.alive:
+            self._child = Child(self._feed, self._counters)
+        if not self._child.running:
+            yield from self._child.run(requests)
+            return
+        other = Child(self._feed, self._counters)  # as long as another iterator is not over
+        try:
+            yield from other.run(requests)
+        finally:
+            other.close()
 
     def finish(self, ready: Ready, *, seed: int) -> Batch:
         """Move a batch to its device and apply the callables, with torch's generators seeded by ``seed``."""
-        batch = Batch(ready.images, ready.labels, ready.ids, ready.targets).to(self._device)
+        batch = Batch.of(ready, getattr(torch, self._feed.form.dtype)).to(self._device)
         if self._callables:
             images: Any = batch.images
             cuda = [self._device] if self._device.type == "cuda" else []
@@ -112,12 +128,6 @@ class Outlet:
         if self._child is not None:
             self._child.close()
             self._child = None
-
-    def _living_child(self) -> Child:
-        """The child, which is kept from epoch to epoch, since starting it takes seconds."""
-        if self._child is None or not self._child.alive:
-            self._child = Child(self._feed, self._counters)
-        return self._child
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_memory": None, "_pid": -1, "_child": None, "_kept": None}

@@ -11,21 +11,26 @@ leaves it no room and so stops it all. Nothing polls: a thread waits for a batch
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TypeAlias
 
-from picstore.errors import Damage, NotADataset, UsageError
-from picstore.train.batch import Form, Pixels, make_look
-from picstore.train.draft import Draft, Part, Source, make_draft
+from picstore.errors import Damage, NotADataset
+from picstore.train.damage import replace_lost
+from picstore.train.draft import Draft, make_draft
+from picstore.train.feed import Feed, Limits, MakeRequests, Ready
 from picstore.train.fetch import Fetcher, Key, Loaded, Want
+from picstore.train.form import Form
 from picstore.train.memory import Memory
+from picstore.train.pixels import Pixels, make_look
+from picstore.train.requests import Request, Source
 from picstore.train.stats import Counters
 from picstore.train.threads import PREFIX, Pool, ours
 
@@ -33,20 +38,6 @@ AHEAD = 3  # batches that are filled or being filled before the consumer takes t
 LOOK_AHEAD = 32  # further batches whose containers are read in advance, if the budget allows
 _CHUNK = 16  # images a task: some 10 ms of work, so that threads end a batch together
 _READERS = 4  # readers keep several requests under way on disks and networks
-
-Request: TypeAlias = Sequence[Part]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a pipeline may use: worker threads and bytes of containers."""
-
-    threads: int
-    budget: int
-
-    def __post_init__(self) -> None:
-        if self.threads < 1 or self.budget < 1:
-            raise UsageError(f"threads {self.threads} and budget {self.budget}; both must be at least 1")
 
 
 @dataclass(slots=True)
@@ -126,6 +117,7 @@ class Pipeline:
         self._planner = threading.Thread(target=self._plan, name=f"{PREFIX}plan", daemon=True)
 
     def __iter__(self) -> Iterator[Filled]:
+        _AT_WORK.add(self)
         self._planner.start()
         while (item := self._ready.get()) is not None:
             self._room.release()
@@ -227,3 +219,45 @@ class Pipeline:
     def _release(self, draft: Draft, wants: dict[Key, Want]) -> None:
         draft.forget()
         self._fetcher.release(wants)
+
+
+def make_batches(feed: Feed, requests: MakeRequests, *, memory: Memory, counters: Counters) -> Generator[Ready]:
+    """Make batches with threads of this process; closing the generator ends them.
+
+    Raises:
+        Damage: a record is damaged and the feed is strict, or nothing of a source is left in a batch.
+    """
+    pipeline = Pipeline(
+        requests(feed.sources),
+        sources=feed.sources,
+        form=feed.form,
+        limits=feed.limits,
+        memory=memory,
+        counters=counters,
+    )
+    try:
+        for filled in pipeline:
+            yield _settle(filled, strict=feed.strict)
+    finally:
+        pipeline.close()
+
+
+def _settle(filled: Filled, *, strict: bool) -> Ready:
+    """Wait for a batch and deal with its lost records."""
+    problems = filled.wait()
+    draft, pixels = filled.draft, filled.pixels
+    lost = [*draft.lost, *problems.values()]
+    if lost and strict:
+        raise lost[0]
+    replace_lost(draft, pixels, problems)
+    return Ready(pixels.images, draft.labels, draft.ids, pixels.targets, lost)
+
+
+_AT_WORK: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End the threads before the interpreter does: one that it ends in the middle of C++ aborts the process."""
+    for pipeline in list(_AT_WORK):
+        pipeline.close()

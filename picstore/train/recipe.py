@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
+from picstore.storage.dataset import Dataset
 from picstore.train import crops, photometric, rotations
 from picstore.train.colour import ColourTransform, check_colour, normalises
 from picstore.train.geometry import Transform, common_fill, output_size
@@ -38,6 +39,9 @@ _BY_NAME: Mapping[str, Any] = {
     )
 }
 
+TARGETS = ("boxes", "keypoints", "polygons", "extra")  # beside attachments
+_ALSO = ("labels", "visibility", "index")  # what comes with boxes and keypoints
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -62,6 +66,22 @@ class Recipe:
     def normalises(self) -> bool:
         """Whether the images have to be floats."""
         return normalises(self.colour)
+
+
+def check_targets(names: Sequence[str], dataset: Dataset) -> tuple[str, ...]:
+    """The names of targets, each once.
+
+    Raises:
+        UsageError: one is neither a field of the extra nor an attachment of the data set.
+    """
+    attachments = dataset.manifest.attachments
+    if isinstance(names, str):
+        raise UsageError(f"targets is {names!r}; give a list: [{names!r}]")
+    for name in names:
+        if name not in TARGETS and (name not in attachments or name in _ALSO):
+            held = f"its attachments {', '.join(attachments)}" if attachments else "no attachments"
+            raise UsageError(f"target {name!r} is unknown; {dataset.path} has {', '.join(TARGETS)} and {held}")
+    return tuple(dict.fromkeys(names))
 
 
 def sort_steps(steps: Sequence[Step], *, targets: tuple[str, ...] = ()) -> tuple[Recipe, tuple[Step, ...]]:

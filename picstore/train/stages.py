@@ -10,19 +10,20 @@ from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 
 import numpy as np
-import torch
 
 from picstore.storage.container import Container
-from picstore.train.batch import ITEM, Form, decode_factors, make_look
-from picstore.train.colour import Finish
 from picstore.train.cut import cut_streams
 from picstore.train.decode import decode_rgb
-from picstore.train.draft import Source, make_draft
-from picstore.train.loader import Loader, make_requests
+from picstore.train.develop import Finish, develop
+from picstore.train.draft import make_draft
+from picstore.train.form import Form
+from picstore.train.loader import Loader
 from picstore.train.memory import Memory
+from picstore.train.pixels import decode_factors, make_look
 from picstore.train.plan import Share, default_lanes
 from picstore.train.recipe import Step, sort_steps
 from picstore.train.render import render
+from picstore.train.requests import Source, make_requests
 from picstore.train.stats import Stats
 
 STAGES = ("read", "plan", "cut", "decode", "augment")
@@ -97,7 +98,7 @@ def measure(
     batch_size: int,
     images: int,
     threads: int,
-    isolate: bool = False,
+    isolate: bool = True,
 ) -> Report:
     """Measure the stages one after the other in one thread, and then the loader.
 
@@ -163,6 +164,6 @@ def _time_stages(loader: Loader, transform: Sequence[Step], *, batch_size: int, 
                 plain = np.empty((3, height, width), dtype=np.uint8)
                 origin = (stream.left, stream.top)
                 render(pixels, look.geometry, slot, origin=origin, factor=factors[slot], out=plain)
-                out = plain if form.dtype is torch.uint8 else np.empty(plain.shape, dtype=ITEM[form.dtype])
-                look.program.apply(slot, plain, out, finish)
+                out = plain if form.dtype == "uint8" else np.empty(plain.shape, dtype=form.item)
+                develop(look.program, slot, plain, out, finish)
     return clock, size

@@ -1,52 +1,33 @@
 """Targets beyond a label: boxes, keypoints, polygons and masks of one image, moved as its pixels are.
 
 What a record holds is described in docs/formats.md, "Targets". All of it is checked here once more, since a data set
-may come from anybody; what is wrong is an ImageError, which the loader treats as it does an image that is damaged.
+may come from anybody; what is wrong is an ImageError, which the loader treats as it does an image that is damaged. All
+results are arrays, of which ``batch.make_tensors`` makes ``tv_tensors``.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL import Image
 
-from picstore.errors import ImageError, UsageError
-from picstore.storage.dataset import Dataset
+from picstore.errors import ImageError
 from picstore.storage.targets import F64, I64, Objects, read_objects
 from picstore.train.geometry import Geometry
+from picstore.train.recipe import TARGETS
 from picstore.train.render import render_mask
 
-if TYPE_CHECKING:
-    from torchvision import tv_tensors
+F32: TypeAlias = npt.NDArray[np.float32]
 
-FIELDS = ("boxes", "keypoints", "polygons", "extra")
 LEAST_SIDE = 1.0  # output pixels: an object whose box has less left of its width or height is dropped
 
-_ALSO = ("labels", "visibility", "index")  # what comes with boxes and keypoints
 _NEAR = 1e-6  # pixels that rounding may cost
 _MASK_FORMATS = ("PNG", "TIFF", "BMP", "GIF")  # those that keep values as they are
 _MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # "I": what some versions of Pillow make of 16 bits
-
-
-def check_targets(names: Sequence[str], dataset: Dataset) -> tuple[str, ...]:
-    """The names of targets, each once.
-
-    Raises:
-        UsageError: one is neither a field of the extra nor an attachment of the data set.
-    """
-    attachments = dataset.manifest.attachments
-    if isinstance(names, str):
-        raise UsageError(f"targets is {names!r}; give a list: [{names!r}]")
-    for name in names:
-        if name not in FIELDS and (name not in attachments or name in _ALSO):
-            held = f"its attachments {', '.join(attachments)}" if attachments else "no attachments"
-            raise UsageError(f"target {name!r} is unknown; {dataset.path} has {', '.join(FIELDS)} and {held}")
-    return tuple(dict.fromkeys(names))
 
 
 def make_target(
@@ -59,7 +40,7 @@ def make_target(
     the extra none is dropped.
 
     Args:
-        names: fields of the extra or attachments that are masks, see :func:`check_targets`.
+        names: fields of the extra or attachments that are masks, see :func:`picstore.train.recipe.check_targets`.
         extra: of the record; None for none, which has no objects.
         masks: image files by attachment.
         geometry: of the batch.
@@ -68,15 +49,15 @@ def make_target(
     Returns:
         By name, for k objects that are left and an output of H × W pixels:
 
-        - ``boxes``: BoundingBoxes float32 (k, 4), XYXY; with them ``labels``, int64 (k,), −1 where there are none.
-        - ``keypoints``: KeyPoints float32 (k, m, 2), x and y from the centre of the first pixel; with them
+        - ``boxes``: float32 (k, 4), XYXY; with them ``labels``, int64 (k,), −1 where there are none.
+        - ``keypoints``: float32 (k, m, 2), x and y from the centre of the first pixel; with them
           ``visibility``, int64 (k, m), 0 for what is not marked or lies outside, whose x and y are 0 too. Objects of
           fewer points are filled up with such.
         - ``polygons``: for each object a list of float32 (p, 2), cut off at the edge of the output; none where nothing
           is left.
         - ``index``: int64 (k,), with any of these: which objects of the extra they are.
         - ``extra``: the extra as it is.
-        - an attachment: Mask (H, W) by nearest neighbour, 0 outside; uint8, or int64 where it has more than 8 bits.
+        - an attachment: a mask (H, W) by nearest neighbour, 0 outside; uint8, or int64 where it has more than 8 bits.
           None where the record has none.
 
     Raises:
@@ -91,18 +72,15 @@ def make_target(
     for name in names:
         if name == "extra":
             target[name] = extra
-        elif name not in FIELDS:
+        elif name not in TARGETS:
             blob = masks.get(name, b"")
             target[name] = _mask(name, blob, geometry, slot) if len(blob) else None
     return target
 
 
 def _objects(names: Sequence[str], objects: Objects, geometry: Geometry, slot: int) -> dict[str, Any]:
-    from torchvision import tv_tensors  # half a second that a loader without targets does not spend
-
     if "boxes" in names and objects.boxes is None and objects.count:
         raise ImageError("the extra has objects but no boxes")
-    width, height = geometry.size[slot].tolist()
     index: I64 = np.arange(objects.count)
     target: dict[str, Any] = {}
     if objects.boxes is not None:
@@ -111,19 +89,15 @@ def _objects(names: Sequence[str], objects: Objects, geometry: Geometry, slot: i
     if "boxes" in names:
         left = np.zeros((0, 4)) if objects.boxes is None else boxes[index]
         labels = np.full(objects.count, -1) if objects.labels is None else objects.labels
-        target["boxes"] = tv_tensors.BoundingBoxes(
-            torch.from_numpy(left.astype(np.float32)), format="XYXY", canvas_size=(height, width)
-        )
-        target["labels"] = torch.from_numpy(labels[index].astype(np.int64))
+        target["boxes"] = left.astype(np.float32)
+        target["labels"] = labels[index].astype(np.int64)
     if "keypoints" in names:
-        places, visibility = _move_keypoints(objects.keypoints, index, geometry, slot)
-        target["keypoints"] = tv_tensors.KeyPoints(torch.from_numpy(places), canvas_size=(height, width))
-        target["visibility"] = torch.from_numpy(visibility)
+        target["keypoints"], target["visibility"] = _move_keypoints(objects.keypoints, index, geometry, slot)
     if "polygons" in names:
         target["polygons"] = _move_polygons(
             [objects.polygons[k] if objects.polygons else [] for k in index], geometry, slot
         )
-    target["index"] = torch.from_numpy(index)
+    target["index"] = index
     return target
 
 
@@ -145,9 +119,7 @@ def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
     return np.concatenate([np.clip(least, 0, size), np.clip(most, 0, size)], axis=1)
 
 
-def _move_keypoints(
-    keypoints: list[F64] | None, index: I64, geometry: Geometry, slot: int
-) -> tuple[npt.NDArray[np.float32], I64]:
+def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry, slot: int) -> tuple[F32, I64]:
     """Places float32 (k, m, 2) and visibility int64 (k, m) of the objects that ``index`` names."""
     chosen = [keypoints[k] for k in index] if keypoints else [np.zeros((0, 3))] * len(index)
     most = max(map(len, keypoints or chosen), default=0)
@@ -164,7 +136,7 @@ def _move_keypoints(
     return places.astype(np.float32), visibility
 
 
-def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> list[list[torch.Tensor]]:
+def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> list[list[F32]]:
     """The outlines of each object, float32 (p, 2), cut off at the edge of what is shown."""
     lengths = [len(outline) for outlines in polygons for outline in outlines]
     if not lengths:
@@ -180,7 +152,7 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
     cut = np.logical_or.reduceat(beyond, starts).tolist()
     gone = np.logical_and.reduceat(beyond, starts).tolist()
     rest = zip(starts.tolist(), ends.tolist(), map(any, cut), map(any, gone), strict=True)
-    result: list[list[torch.Tensor]] = []
+    result: list[list[F32]] = []
     for outlines in polygons:
         left = []
         for outline in outlines:
@@ -189,7 +161,7 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
                 left.append(moved[start:end])
             elif not is_gone:
                 left.append(_clip(geometry.move_points(slot, _clip(outline, shown)), output))
-        result.append([torch.from_numpy(each.astype(np.float32)) for each in left if len(each) >= 3])
+        result.append([each.astype(np.float32) for each in left if len(each) >= 3])
     return result
 
 
@@ -228,14 +200,12 @@ def _clip(outline: F64, planes: F64) -> F64:
     return outline
 
 
-def _mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> tv_tensors.Mask:
-    from torchvision import tv_tensors
-
+def _mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> npt.NDArray[Any]:
     mask = _open_mask(name, blob, *geometry.source[slot].tolist())
     width, height = geometry.size[slot].tolist()
     out = np.empty((height, width), dtype=mask.dtype)
     render_mask(mask, geometry, slot, out=out)
-    return tv_tensors.Mask(torch.from_numpy(out if out.dtype == np.uint8 else out.astype(np.int64)))
+    return out if out.dtype == np.uint8 else out.astype(np.int64)
 
 
 def _open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> npt.NDArray[Any]:
