@@ -2,17 +2,24 @@
 
 What Python does holds the interpreter's lock, so all threads of a loader share it: 15 us an image are 66,000 images/s
 however many cores there are. Each kernel is replaced by an empty one that takes the same arguments: to hand them over
-counts, as do NumPy's and torch's own work. Of several rounds the least.
+counts, as do NumPy's and torch's own work. Of several rounds the least. The limit is for what the interpreter itself
+does: --profile tells it from C code by samples of both stacks (pip install py-spy).
 
-    scripts/bench_python.py DATASET [--batches N] [--rounds N]
+    scripts/bench_python.py DATASET [--batches N] [--rounds N] [--profile]
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import subprocess
+import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -35,6 +42,8 @@ from picstore.train.recipe import Step, sort_steps
 from picstore.train.requests import Source, make_requests
 
 LIMIT = 15  # us
+PYTHON = "of it in the interpreter"
+PROFILED = 20  # seconds
 STAGES = ("requests", "draft", "look", "prepare", "fill", "finish")
 BATCH, CHUNK = 128, 16  # images of a batch, and of a task of the pipeline
 STANDARD = [picstore.RandomResizedCrop(224), picstore.RandomHorizontalFlip()]
@@ -142,27 +151,67 @@ def measure(dataset: picstore.Dataset, steps: list[Step], batches: int, loaded: 
     return watch
 
 
+def run_forever(dataset: picstore.Dataset, steps: list[Step]) -> None:
+    """What the profiler looks at."""
+    loaded: dict[Any, Container] = {}
+    with empty_kernels():
+        while True:
+            measure(dataset, steps, 16, loaded)
+
+
+def interpreted(dataset: str, job: int) -> tuple[float, float]:
+    """Shares of the time that Python's interpreter and C code take, by samples of both stacks; without this script's
+    own clock."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["py-spy", "record", "--native", "--format", "raw", "--rate", "200", "--duration", str(PROFILED)]
+        program = [sys.executable, __file__, dataset, "--job", str(job)]
+        subprocess.run([*command, "--output", f"{folder}/stacks", "--", *program], check=True, capture_output=True)
+        counts = Counter[str]()
+        for line in Path(folder, "stacks").read_text().splitlines():
+            stack, _, samples = line.rpartition(" ")
+            leaf = stack.rpartition(";")[2]
+            own = "[vdso]" in leaf or "contextlib.py" in leaf or "Watch" in leaf
+            python = re.search(r"\.py:\d+\)$|\(python[\d.]*\)$", leaf)
+            counts["own" if own else "python" if python else "c"] += int(samples)
+    whole = counts["python"] + counts["c"]
+    return counts["python"] / whole, counts["c"] / whole
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset")
     parser.add_argument("--batches", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--profile", action="store_true", help="also tell the interpreter's share, which py-spy samples"
+    )
+    parser.add_argument("--job", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     dataset = picstore.Dataset(options.dataset)
+    if options.job is not None:
+        run_forever(dataset, list(JOBS.values())[options.job])
     loaded: dict[Any, Container] = {}
     rows: dict[str, dict[str, float]] = {}
-    for name, steps in JOBS.items():
+    for number, (name, steps) in enumerate(JOBS.items()):
         with empty_kernels():
             rounds = [measure(dataset, steps, options.batches, loaded).seconds for _ in range(options.rounds + 1)][1:]
         full = [sum(measure(dataset, steps, options.batches, loaded).seconds.values()) for _ in range(2)]
         scale = 1e6 / (options.batches * BATCH)
         rows[name] = {stage: min(one[stage] for one in rounds) * scale for stage in rounds[0]}
         rows[name]["in all"] = sum(rows[name].values())
+        if options.profile:
+            share, rest = interpreted(options.dataset, number)
+            rows[name] |= {PYTHON: rows[name]["in all"] * share, "of it in C": rows[name]["in all"] * rest}
         rows[name]["with kernels"] = min(full) * scale
     print("| µs an image | " + " | ".join(rows) + " |\n|---" + "|---" * len(rows) + "|")
     for stage in next(iter(rows.values())):
         print(f"| {stage} | " + " | ".join(f"{row[stage]:.2f}" for row in rows.values()) + " |")
-    print(f"| in all, against {LIMIT} | " + " | ".join(f"{row['in all'] / LIMIT:.2f}" for row in rows.values()) + " |")
+    if options.profile:
+        print(
+            f"| in the interpreter, against {LIMIT} | "
+            + " | ".join(f"{x[PYTHON] / LIMIT:.2f}" for x in rows.values())
+            + " |"
+        )
 
 
 if __name__ == "__main__":
