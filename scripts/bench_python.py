@@ -35,8 +35,9 @@ from picstore.train.damage import replace_lost
 from picstore.train.draft import make_draft
 from picstore.train.feed import Ready
 from picstore.train.form import Form
+from picstore.train.look import make_look
 from picstore.train.memory import Blocks
-from picstore.train.pixels import Pixels, make_look
+from picstore.train.pixels import Pixels
 from picstore.train.plan import Share, default_lanes
 from picstore.train.recipe import Step, sort_steps
 from picstore.train.requests import Source, make_requests

@@ -16,8 +16,9 @@ from picstore.storage.container import Container
 from picstore.storage.layout import SAMPLINGS
 from picstore.train.draft import Draft, make_draft
 from picstore.train.form import Form
+from picstore.train.look import make_look
 from picstore.train.memory import Blocks
-from picstore.train.pixels import Pixels, make_look
+from picstore.train.pixels import Pixels
 from picstore.train.plan import Samples
 from picstore.train.recipe import sort_steps
 from picstore.train.requests import Part, Source

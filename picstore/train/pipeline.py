@@ -28,8 +28,9 @@ from picstore.train.draft import Draft, make_draft
 from picstore.train.feed import Feed, Limits, MakeRequests, Ready
 from picstore.train.fetch import Fetcher, Key, Loaded, Want
 from picstore.train.form import Form
+from picstore.train.look import make_look
 from picstore.train.memory import Memory
-from picstore.train.pixels import Pixels, make_look
+from picstore.train.pixels import Pixels
 from picstore.train.requests import Request, Source
 from picstore.train.stats import Counters
 from picstore.train.threads import PREFIX, Pool, ours

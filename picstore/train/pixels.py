@@ -8,54 +8,26 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, ImageError
-from picstore.train.colour import Program, compose_colour
 from picstore.train.cut import cut_streams
 from picstore.train.decode import SCALES, decode_rgb
 from picstore.train.develop import Finish, develop
 from picstore.train.draft import Draft
 from picstore.train.feed import Images
 from picstore.train.form import Form
-from picstore.train.geometry import Draws, Geometry, compose
+from picstore.train.geometry import Geometry
+from picstore.train.look import Look
 from picstore.train.memory import Blocks
 from picstore.train.place import Place, place_of, places_of
 from picstore.train.plan import Ints
 from picstore.train.render import render
-from picstore.train.requests import Part, Source
 from picstore.train.scratch import PLAIN
 from picstore.train.targets import make_target
 from picstore.train.upright import Upright
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What becomes of the images of a batch: parameters by slot."""
-
-    geometry: Geometry
-    program: Program
-
-
-def make_look(draft: Draft, parts: Sequence[Part], *, sources: Sequence[Source]) -> Look:
-    """Draw the parameters of all transforms."""
-    geometries, programs = [], []
-    for part in parts:
-        source = sources[part.source]
-        draws = Draws(source.seed, part.epoch, draft.ids[part.slots])
-        identity = Geometry.of_images(draft.layouts[part.slots, 0], draft.layouts[part.slots, 1])
-        geometry = compose(source.recipe.geometry, identity, draws)
-        geometries.append(geometry)
-        programs.append(compose_colour(source.recipe.colour, geometry.size, draws))
-    slots = np.concatenate([part.slots for part in parts])
-    if len(parts) == 1 and np.array_equal(slots, np.arange(len(slots))):
-        return Look(geometries[0], programs[0])
-    order = np.argsort(slots)
-    return Look(Geometry.join(geometries, order), Program.join(programs, order))
 
 
 def decode_factors(geometry: Geometry) -> Ints:

@@ -18,8 +18,9 @@ from picstore.train.develop import Finish, develop
 from picstore.train.draft import make_draft
 from picstore.train.form import Form
 from picstore.train.loader import Loader
+from picstore.train.look import make_look
 from picstore.train.memory import Memory
-from picstore.train.pixels import decode_factors, make_look
+from picstore.train.pixels import decode_factors
 from picstore.train.plan import Share, default_lanes
 from picstore.train.recipe import Step, sort_steps
 from picstore.train.render import render
