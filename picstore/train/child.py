@@ -126,6 +126,7 @@ class _Server:
             ids=ready.ids,
             targets=ready.targets,
             lost=ready.lost,
+            undecoded=ready.undecoded,
             stats=self._counters.stats,
         )
         self._lent[self._sent] = ready

@@ -13,11 +13,12 @@ from picstore.errors import Damage, UsageError
 if TYPE_CHECKING:
     from picstore.train.draft import Draft
     from picstore.train.pixels import Pixels
+    from picstore.train.streams import Streams
 
 logger = logging.getLogger("picstore")
 
 
-def replace_lost(draft: Draft, pixels: Pixels, problems: dict[int, Damage]) -> None:
+def replace_lost(draft: Draft, pixels: Pixels | Streams, problems: dict[int, Damage]) -> None:
     """Give each lost slot the sample of the next slot of its source that is not lost: the counts of a batch hold.
 
     Raises:

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from picstore.errors import Damage, UsageError
 from picstore.train.form import Form
+from picstore.train.look import Look
+from picstore.train.plan import Ints
 from picstore.train.requests import Request, Source
 
 Images: TypeAlias = "npt.NDArray[Any] | list[npt.NDArray[Any]]"  # (n, 3, H, W), or n of (3, H, W)
@@ -51,11 +53,34 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Undecoded:
+    """What a decoder on a device must know of a batch of streams, by slot.
+
+    Attributes:
+        bounds: int64 (n, 2), the first byte of each stream and the one behind its last; 0, 0 where there is none.
+        places: int64 (n, 4), left, top, width and height of what it decodes to, in pixels of the stored image.
+        look: what becomes of it.
+        source: int64 (n,), number of the data set.
+        shown: int64 (n,), the slot whose image is shown: another one's where a record was lost.
+    """
+
+    bounds: Ints
+    places: Ints
+    look: Look
+    source: Ints
+    shown: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Ready:
-    """A finished batch in CPU memory; the fields are those of ``Batch`` as arrays, and what was lost and replaced."""
+    """A finished batch in CPU memory; the fields are those of ``Batch`` as arrays, and what was lost and replaced.
+
+    Where the form leaves streams undecoded, ``images`` holds their bytes, uint8 (m,), and ``undecoded`` the rest.
+    """
 
     images: Images
     labels: npt.NDArray[np.int64]
     ids: npt.NDArray[np.int64]
     targets: list[dict[str, Any]] | None
     lost: list[Damage]
+    undecoded: Undecoded | None = None

@@ -24,12 +24,14 @@ class Form:
         dtype: torch's name for it: uint8, float16, bfloat16 or float32.
         channels_last: whether the three values of a pixel are neighbours in memory.
         targets: names of what goes with the images.
+        decoded: False leaves them streams, cut, for a decoder on a device.
     """
 
     size: tuple[int, int] | None = None
     dtype: str = "uint8"
     channels_last: bool = False
     targets: tuple[str, ...] = ()
+    decoded: bool = True
 
     @classmethod
     def of(cls, recipes: Sequence[Recipe], *, dtype: str | None = None, channels_last: bool = False) -> Form:

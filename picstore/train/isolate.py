@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.errors import Damage, PicstoreError
-from picstore.train.feed import Feed, MakeRequests, Ready
+from picstore.train.feed import Feed, MakeRequests, Ready, Undecoded
 from picstore.train.memory import KEPT_BATCHES, Bytes
 from picstore.train.stats import Counters, Stats
 
@@ -62,6 +62,7 @@ class Message:
     ids: npt.NDArray[np.int64]
     targets: list[dict[str, Any]] | None
     lost: list[Damage]
+    undecoded: Undecoded | None
     stats: Stats
 
 
@@ -161,7 +162,7 @@ class Child:
         images = [_array(lent, p) for p in pictures] if isinstance(pictures, list) else _array(lent, pictures)
         self._counters.add(**asdict(message.stats - self._stats))
         self._stats = message.stats
-        return Ready(images, message.labels, message.ids, message.targets, message.lost)
+        return Ready(images, message.labels, message.ids, message.targets, message.lost, message.undecoded)
 
     def _collect_freed(self) -> list[int]:
         return [self._freed.pop() for _ in range(len(self._freed))]

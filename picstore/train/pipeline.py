@@ -33,6 +33,7 @@ from picstore.train.memory import Memory
 from picstore.train.pixels import Pixels
 from picstore.train.requests import Request, Source
 from picstore.train.stats import Counters
+from picstore.train.streams import Streams
 from picstore.train.threads import PREFIX, Pool, ours
 
 AHEAD = 3  # batches that are filled or being filled before the consumer takes them
@@ -46,7 +47,7 @@ class Filled:
     """A batch whose slots are being filled; ``wait`` ends when all are."""
 
     draft: Draft
-    pixels: Pixels
+    pixels: Pixels | Streams
     chunks: list[Future[dict[int, Damage]]] = field(default_factory=list)
 
     def wait(self) -> dict[int, Damage]:
@@ -203,7 +204,11 @@ class Pipeline:
             loaded = {(source, number): future.result() for (source, _, number), future in asked.futures.items()}
         draft = make_draft(asked.request, loaded, sources=self._sources)
         look = make_look(draft, asked.request, sources=self._sources)
-        filled = Filled(draft, Pixels(look, self._form, self._memory.batches))
+        blocks = self._memory.batches
+        filled = Filled(
+            draft,
+            Pixels(look, self._form, blocks) if self._form.decoded else Streams(draft, look, self._form, blocks),
+        )
         chunks = [range(k, min(k + _CHUNK, len(draft))) for k in range(0, len(draft), _CHUNK)]
         release = _Countdown(len(chunks), lambda: self._release(draft, asked.wants))
         for chunk in chunks:
@@ -251,7 +256,8 @@ def _settle(filled: Filled, *, strict: bool) -> Ready:
     if lost and strict:
         raise lost[0]
     replace_lost(draft, pixels, problems)
-    return Ready(pixels.images, draft.labels, draft.ids, pixels.targets, lost)
+    undecoded = pixels.undecoded if isinstance(pixels, Streams) else None
+    return Ready(pixels.images, draft.labels, draft.ids, pixels.targets, lost, undecoded)
 
 
 _AT_WORK: weakref.WeakSet[Pipeline] = weakref.WeakSet()

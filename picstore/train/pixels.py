@@ -6,7 +6,6 @@ Slots are filled in any order by any thread; each depends on nothing but its dra
 from __future__ import annotations
 
 import copy
-import json
 import math
 from typing import Any
 
@@ -26,7 +25,7 @@ from picstore.train.place import Place, place_of, places_of
 from picstore.train.plan import Ints
 from picstore.train.render import render
 from picstore.train.scratch import PLAIN
-from picstore.train.targets import make_target
+from picstore.train.targets import add_target
 from picstore.train.upright import Upright
 
 
@@ -49,6 +48,7 @@ class Pixels:
     """
 
     def __init__(self, look: Look, form: Form, blocks: Blocks) -> None:
+        self._look = look
         self._geometry, self._program = look.geometry, look.program
         self._factors = decode_factors(look.geometry)
         self._upright = Upright(look.geometry, self._factors)
@@ -71,7 +71,7 @@ class Pixels:
                     out = image if self._in_place else self.images[slot]
                     develop(self._program, slot, image, out, self._finish)
                     if self.targets is not None:
-                        wrong.update(self._make_target(draft, slot, self.targets))
+                        wrong |= add_target(self.targets, draft, slot, names=self._form.targets, look=self._look)
         return {slot: Corrupt(f"record {draft.ids[slot]} {text}", *draft.place(slot)) for slot, text in wrong.items()}
 
     def _plain(self, slots: range) -> Images:
@@ -103,15 +103,6 @@ class Pixels:
             render(pixels, self._geometry, slot, origin=origin, factor=factor, out=plain[slot - slots.start])
         return wrong
 
-    def _make_target(self, draft: Draft, slot: int, targets: list[dict[str, Any]]) -> dict[int, str]:
-        """Make what goes with an image; by its slot, what is wrong with that."""
-        try:
-            extra, blobs = _parse(draft.extras[slot]), draft.attachments[slot]
-            targets[slot] = make_target(self._form.targets, extra, blobs, self._geometry, slot)
-        except ImageError as error:
-            return {slot: str(error)}
-        return {}
-
     def copy(self, source: int, target: int) -> None:
         """Show the image of slot ``source`` in slot ``target`` too."""
         self.images[target] = self.images[source]
@@ -124,14 +115,6 @@ def _places_of(images: Images) -> Place:
     if isinstance(images, list):
         return np.stack([place_of(image) for image in images])
     return places_of(images)
-
-
-def _parse(extra: bytes) -> Any:
-    """An extra as Python values, None for none."""
-    try:
-        return json.loads(extra) if extra else None
-    except (ValueError, RecursionError) as error:
-        raise ImageError(f"has an extra that is not JSON: {error}") from error
 
 
 def _allocate(sizes: Ints, form: Form, blocks: Blocks) -> Images:

@@ -8,6 +8,7 @@ results are arrays, of which ``batch.make_tensors`` makes ``tv_tensors``.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -17,7 +18,9 @@ from PIL import Image
 
 from picstore.errors import ImageError
 from picstore.storage.targets import F64, I64, Objects, read_objects
+from picstore.train.draft import Draft
 from picstore.train.geometry import Geometry
+from picstore.train.look import Look
 from picstore.train.recipe import TARGETS
 from picstore.train.render import render_mask
 
@@ -28,6 +31,26 @@ LEAST_SIDE = 1.0  # output pixels: an object whose box has less left of its widt
 _NEAR = 1e-6  # pixels that rounding may cost
 _MASK_FORMATS = ("PNG", "TIFF", "BMP", "GIF")  # those that keep values as they are
 _MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # "I": what some versions of Pillow make of 16 bits
+
+
+def add_target(
+    targets: list[dict[str, Any]], draft: Draft, slot: int, *, names: Sequence[str], look: Look
+) -> dict[int, str]:
+    """Make what goes with the image of a slot of a batch; returns by the slot what is wrong with that."""
+    try:
+        extra, blobs = _parse(draft.extras[slot]), draft.attachments[slot]
+        targets[slot] = make_target(names, extra, blobs, look.geometry, slot)
+    except ImageError as error:
+        return {slot: str(error)}
+    return {}
+
+
+def _parse(extra: bytes) -> Any:
+    """An extra as Python values, None for none."""
+    try:
+        return json.loads(extra) if extra else None
+    except (ValueError, RecursionError) as error:
+        raise ImageError(f"has an extra that is not JSON: {error}") from error
 
 
 def make_target(
