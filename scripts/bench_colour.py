@@ -26,8 +26,9 @@ import torch
 from torchvision.transforms.v2 import functional
 
 from picstore.compiled import kernel
+from picstore.train.codes import Finish
 from picstore.train.colour import ColourTransform, compose_colour
-from picstore.train.develop import Finish, develop
+from picstore.train.develop import develop
 from picstore.train.geometry import Draws
 from picstore.train.photometric import (
     ColorJitter,

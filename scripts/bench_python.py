@@ -147,7 +147,7 @@ def measure(dataset: picstore.Dataset, steps: list[Step], batches: int, loaded: 
             raise SystemExit(f"records are damaged; measure another data set: {problems}")
         with watch.stage("finish"):
             draft.forget()
-            replace_lost(draft, pixels, {})
+            replace_lost({}, draft.source, draft.labels, draft.ids, pixels.copy)
             Batch.of(Ready(pixels.images, draft.labels, draft.ids, pixels.targets, []), torch.uint8)
     return watch
 

@@ -51,8 +51,9 @@ def uses() -> dict[str, Callable[[], object]]:
     import picstore
     from picstore.compiled import kernel
     from picstore.jpeg.decode import decode
+    from picstore.train.codes import Finish
     from picstore.train.colour import Program, compose_colour
-    from picstore.train.develop import Finish, develop
+    from picstore.train.develop import develop
     from picstore.train.geometry import Draws, Geometry, compose
     from picstore.train.render import render, render_mask
 

@@ -25,8 +25,9 @@ from torchvision.transforms.v2 import functional
 from picstore import draw
 from picstore.errors import UsageError
 from picstore.train import codes
+from picstore.train.codes import Finish
 from picstore.train.colour import Program, check_colour, compose_colour
-from picstore.train.develop import Finish, develop
+from picstore.train.develop import develop
 from picstore.train.geometry import Draws
 from picstore.train.photometric import (
     ColorJitter,

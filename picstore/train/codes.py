@@ -6,6 +6,10 @@ Runs of steps up to ``LAST_POINTWISE`` are one pass over an image. What stands b
 
 from __future__ import annotations
 
+from enum import IntEnum
+
+from picstore.errors import UsageError
+
 NOTHING = 0
 SCALE = 1  # factor, of brightness
 CONTRAST = 2  # factor
@@ -25,3 +29,24 @@ VALUES = 8  # for each step
 
 # Kinds of output.
 BYTES, SINGLE, HALF, BRAIN = 0, 1, 2, 3  # uint8, float32, float16, bfloat16
+
+
+class Finish(IntEnum):
+    """The type that images have in the end; programs do not depend on it."""
+
+    UINT8 = BYTES
+    FLOAT32 = SINGLE
+    FLOAT16 = HALF
+    BFLOAT16 = BRAIN
+
+    @classmethod
+    def of(cls, dtype: object) -> Finish:
+        """That of a ``torch.dtype``.
+
+        Raises:
+            UsageError: images cannot have this dtype.
+        """
+        name = str(dtype).removeprefix("torch.").upper()  # ours are torch's names
+        if name not in cls.__members__:
+            raise UsageError(f"dtype {dtype} is not possible for images; use uint8, float16, bfloat16 or float32")
+        return cls[name]

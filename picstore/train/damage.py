@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from picstore.errors import Damage, UsageError
-
-if TYPE_CHECKING:
-    from picstore.train.draft import Draft
-    from picstore.train.pixels import Pixels
-    from picstore.train.streams import Streams
+from picstore.train.plan import Ints
 
 logger = logging.getLogger("picstore")
 
 
-def replace_lost(draft: Draft, pixels: Pixels | Streams, problems: dict[int, Damage]) -> None:
+def replace_lost(
+    problems: Mapping[int, Damage], source: Ints, labels: Ints, ids: Ints, copy: Callable[[int, int], None]
+) -> None:
     """Give each lost slot the sample of the next slot of its source that is not lost: the counts of a batch hold.
+
+    Args:
+        problems: by slot, what is lost.
+        source: int64 (n,), number of the data set.
+        labels, ids: int64 (n,), changed in place.
+        copy: shows the image of one slot in another too.
 
     Raises:
         Damage: no slot of the source is left in the batch.
     """
     for slot, problem in problems.items():
-        same = np.flatnonzero(draft.source == draft.source[slot])
+        same = np.flatnonzero(source == source[slot])
         others = [other for other in same.tolist() if other not in problems]
         if not others:
             text = f"{problem.what}, and its batch holds no sound record to replace it"
             raise type(problem)(text, problem.place, problem.offset)
         other = next((other for other in others if other > slot), others[0])
-        pixels.copy(other, slot)
-        draft.labels[slot], draft.ids[slot] = draft.labels[other], draft.ids[other]
+        copy(other, slot)
+        labels[slot], ids[slot] = labels[other], ids[other]
 
 
 class Losses:

@@ -5,7 +5,6 @@ Apart from ``colour.py``, so that a process that only composes programs needs no
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -15,34 +14,13 @@ from picstore import draw
 from picstore.errors import UsageError
 from picstore.train import codes
 from picstore.train.blur import blur
+from picstore.train.codes import Finish
 from picstore.train.colour import Program
 from picstore.train.levels import convert, patterns_of
 from picstore.train.noise import add_noise
 from picstore.train.normals import standard_normals
 from picstore.train.place import place_of
 from picstore.train.pointwise import run_pointwise
-
-
-class Finish(IntEnum):
-    """The type that images have in the end; programs do not depend on it."""
-
-    UINT8 = codes.BYTES
-    FLOAT32 = codes.SINGLE
-    FLOAT16 = codes.HALF
-    BFLOAT16 = codes.BRAIN
-
-    @classmethod
-    def of(cls, dtype: object) -> Finish:
-        """That of a ``torch.dtype``.
-
-        Raises:
-            UsageError: images cannot have this dtype.
-        """
-        name = str(dtype).removeprefix("torch.").upper()  # ours are torch's names
-        if name not in cls.__members__:
-            raise UsageError(f"dtype {dtype} is not possible for images; use uint8, float16, bfloat16 or float32")
-        return cls[name]
-
 
 # Arrays of bit patterns for each finish: their dtype, and which dtypes of the same size ``out`` may have.
 _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {

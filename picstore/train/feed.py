@@ -61,6 +61,7 @@ class Undecoded:
         places: int64 (n, 4), left, top, width and height of what it decodes to, in pixels of the stored image.
         look: what becomes of it.
         source: int64 (n,), number of the data set.
+        files: file and offset of each record, "" where there is none.
         shown: int64 (n,), the slot whose image is shown: another one's where a record was lost.
     """
 
@@ -68,6 +69,7 @@ class Undecoded:
     places: Ints
     look: Look
     source: Ints
+    files: list[tuple[str, int]]
     shown: Ints
 
 
@@ -84,3 +86,10 @@ class Ready:
     targets: list[dict[str, Any]] | None
     lost: list[Damage]
     undecoded: Undecoded | None = None
+
+    @property
+    def streams(self) -> Undecoded:
+        """``undecoded`` where it is known to be there."""
+        if self.undecoded is None:
+            raise TypeError("this batch is decoded")
+        return self.undecoded

@@ -49,7 +49,7 @@ class Loader(IterableDataset[Batch]):
         shuffle: False reads the stored order, each rank a contiguous range.
         seed: of order and transforms.
         drop_last: leave out the samples that fill no batch. False yields every record exactly once.
-        device: where batches are put; decoding runs on the CPU.
+        device: where batches are put.
         threads: that decode; one a core by default, or a share of them in a DataLoader's worker.
         rank, world_size: of this process; by default those of ``torch.distributed`` or of the environment's RANK and
             WORLD_SIZE.
@@ -63,6 +63,9 @@ class Loader(IterableDataset[Batch]):
         dtype: of the images: uint8 by default, float32 with ``Normalize``; float16, bfloat16 and float32 have the
             range 0 to 1 without it.
         memory_format: of the images, ``torch.channels_last`` for instance.
+        decoder: on a GPU, what makes images of the streams that were cut for their crops: ``"torchcodec"``,
+            ``"torchvision"``, ``"cpu"`` as without a GPU, or ``"auto"``, the first of these that is there. Transforms
+            follow where the images are. Decoders differ by some levels; train and evaluate with the same one.
         isolate: make batches in a process of its own, which hands them over in shared memory, so that its threads and
             the training loop do not wait for each other. False makes them with threads of this process.
 
@@ -91,6 +94,7 @@ class Loader(IterableDataset[Batch]):
         targets: Sequence[str] = (),
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
+        decoder: str = "auto",
         isolate: bool = True,
     ) -> None:
         self.dataset = Dataset(path)
@@ -118,6 +122,7 @@ class Loader(IterableDataset[Batch]):
             ),
             losses=Losses(on_damage),
             device=torch.device(device),
+            decoder=decoder,
             callables=callables,
             isolate=isolate,
             threads=threads,

@@ -58,7 +58,7 @@ class DataMux(IterableDataset[Batch]):
             together have about 32.
         rank, world_size: of this process, as of :class:`picstore.Loader`; the counts are those of each rank.
         epoch_batches: end an iteration after so many batches; the next one goes on.
-        seed, device, threads, budget, targets, dtype, memory_format, isolate: as of :class:`picstore.Loader`.
+        seed, device, threads, budget, targets, dtype, memory_format, decoder, isolate: as of :class:`picstore.Loader`.
         on_damage: as of :class:`picstore.Loader`; a lost record is replaced by one of its own data set.
 
     Raises:
@@ -103,6 +103,7 @@ class DataMux(IterableDataset[Batch]):
             ),
             losses=Losses(chosen.get("on_damage", "skip")),
             device=torch.device(chosen.get("device", "cpu")),
+            decoder=chosen.get("decoder", "auto"),
             callables=callables,
             isolate=chosen.get("isolate", True),
             threads=threads,

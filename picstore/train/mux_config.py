@@ -35,7 +35,7 @@ else:
 # What TOML may give, and of which type.
 _OPTIONS = {
     **dict.fromkeys(("seed", "threads", "rank", "world_size", "lanes", "budget", "epoch_batches"), int),
-    **dict.fromkeys(("device", "on_damage", "dtype", "memory_format"), str),
+    **dict.fromkeys(("device", "decoder", "on_damage", "dtype", "memory_format"), str),
     "targets": list,
     "isolate": bool,
 }
@@ -57,6 +57,7 @@ class MuxOptions(TypedDict, total=False):
     targets: Sequence[str]
     dtype: torch.dtype | None
     memory_format: torch.memory_format
+    decoder: str
     isolate: bool
     epoch_batches: int | None
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
+from picstore.errors import Damage
 from picstore.train.batch import Batch
+from picstore.train.cuda.decode import find_decoder
 from picstore.train.damage import Losses
 from picstore.train.feed import Feed, MakeRequests, Ready
 from picstore.train.isolate import Child
@@ -26,6 +28,7 @@ class Outlet:
         feed: how batches are made.
         losses: told of damaged records.
         device: where batches go.
+        decoder: that makes images of streams, see ``cuda/decode.py``.
         callables: applied to the images there, one after the other.
         isolate: run the feed in a child process. A DataLoader's worker is one already, and has no child of its own.
         threads: None for one a core, shared among the workers of a DataLoader.
@@ -37,13 +40,15 @@ class Outlet:
         *,
         losses: Losses,
         device: torch.device,
+        decoder: str = "auto",
         callables: Sequence[Callable[[Any], Any]] = (),
         isolate: bool = True,
         threads: int | None = None,
     ) -> None:
-        self._feed = replace(feed, strict=losses.strict)
+        form = replace(feed.form, decoded=find_decoder(decoder, device) is None)
+        self._feed = replace(feed, form=form, strict=losses.strict)
         self._losses = losses
-        self._device = device
+        self._device, self._decoder = device, decoder
         self._callables = tuple(callables)
         self._isolate = isolate and bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
         self._threads = threads
@@ -51,15 +56,15 @@ class Outlet:
         self._memory = Memory()
         self._pid = os.getpid()
         self._child: Child | None = None
-        self._kept: tuple[int, tuple[int, int], Generator[Ready]] | None = None  # process, place, feed
+        self._kept: tuple[int, tuple[int, int], Generator[Batch]] | None = None  # process, place, feed
 
     @property
     def stats(self) -> Stats:
         """What was done and waited for."""
         return self._counters.stats
 
-    def feed(self, place: tuple[int, int], requests: MakeRequests) -> Generator[Ready]:
-        """Batches in CPU memory, as fast as the consumer takes them; closing the generator stops their making.
+    def feed(self, place: tuple[int, int], requests: MakeRequests) -> Generator[Batch]:
+        """Batches but for the callables, as fast as the consumer takes them; closing the generator stops their making.
 
         Args:
             place: where they begin; what was kept for this place goes on.
@@ -70,9 +75,17 @@ class Outlet:
             if kept[:2] == (os.getpid(), place):
                 return kept[2]
             kept[2].close()
-        return _counted(self._run(requests), self._counters, self._losses)
+        decode = find_decoder(self._decoder, self._device)
+        source, form = self._run(requests), self._feed.form
+        if decode is None:
+            batches = _as_tensors(source, getattr(torch, form.dtype), self._device)
+        else:
+            from picstore.train.cuda.ahead import make_ahead
 
-    def keep(self, place: tuple[int, int], feed: Generator[Ready]) -> None:
+            batches = make_ahead(source, form=form, decode=decode, device=self._device, strict=self._losses.strict)
+        return _counted(batches, self._counters, self._losses)
+
+    def keep(self, place: tuple[int, int], feed: Generator[Batch]) -> None:
         """Let a feed go on making batches; the next iteration may begin at ``place``, where it is."""
         self._drop_kept()
         self._kept = (os.getpid(), place, feed)
@@ -109,9 +122,8 @@ class Outlet:
         finally:
             other.close()
 
-    def finish(self, ready: Ready, *, seed: int) -> Batch:
-        """Move a batch to its device and apply the callables, with torch's generators seeded by ``seed``."""
-        batch = Batch.of(ready, getattr(torch, self._feed.form.dtype)).to(self._device)
+    def finish(self, batch: Batch, *, seed: int) -> Batch:
+        """Apply the callables to a batch on its device, with torch's generators seeded by ``seed``."""
         if self._callables:
             images: Any = batch.images
             cuda = [self._device] if self._device.type == "cuda" else []
@@ -133,7 +145,19 @@ class Outlet:
         return {**self.__dict__, "_memory": None, "_pid": -1, "_child": None, "_kept": None}
 
 
-def _counted(source: Generator[Ready], counters: Counters, losses: Losses) -> Generator[Ready]:
+def _as_tensors(
+    source: Generator[Ready], dtype: torch.dtype, device: torch.device
+) -> Generator[tuple[Batch, list[Damage]]]:
+    """Decoded batches as tensors on a device, and what was lost."""
+    try:
+        for ready in source:
+            yield Batch.of(ready, dtype).to(device), ready.lost
+            del ready  # its memory may be free before the next is asked for
+    finally:
+        source.close()
+
+
+def _counted(source: Generator[tuple[Batch, list[Damage]]], counters: Counters, losses: Losses) -> Generator[Batch]:
     """The same batches; what is taken, lost and waited for is noted.
 
     No method: a feed that an outlet keeps must not keep the outlet.
@@ -141,12 +165,13 @@ def _counted(source: Generator[Ready], counters: Counters, losses: Losses) -> Ge
     try:
         while True:
             with counters.timed("waited_on_decode"):
-                ready = next(source, None)
-            if ready is None:
+                made = next(source, None)
+            if made is None:
                 return
-            counters.add(batches=1, images=len(ready.labels), damaged=len(ready.lost))
-            losses.report(ready.lost)
-            yield ready
-            del ready  # its memory may be free before the next is asked for
+            batch, lost = made
+            counters.add(batches=1, images=len(batch), damaged=len(lost))
+            losses.report(lost)
+            yield batch
+            del made, batch  # as above
     finally:
         source.close()

@@ -255,7 +255,7 @@ def _settle(filled: Filled, *, strict: bool) -> Ready:
     lost = [*draft.lost, *problems.values()]
     if lost and strict:
         raise lost[0]
-    replace_lost(draft, pixels, problems)
+    replace_lost(problems, draft.source, draft.labels, draft.ids, pixels.copy)
     undecoded = pixels.undecoded if isinstance(pixels, Streams) else None
     return Ready(pixels.images, draft.labels, draft.ids, pixels.targets, lost, undecoded)
 

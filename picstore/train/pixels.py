@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, ImageError
+from picstore.train.codes import Finish
 from picstore.train.cut import cut_streams
 from picstore.train.decode import SCALES, decode_rgb
-from picstore.train.develop import Finish, develop
+from picstore.train.develop import develop
 from picstore.train.draft import Draft
 from picstore.train.feed import Images
 from picstore.train.form import Form

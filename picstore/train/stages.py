@@ -12,9 +12,10 @@ from itertools import chain, islice, repeat
 import numpy as np
 
 from picstore.storage.container import Container
+from picstore.train.codes import Finish
 from picstore.train.cut import cut_streams
 from picstore.train.decode import decode_rgb
-from picstore.train.develop import Finish, develop
+from picstore.train.develop import develop
 from picstore.train.draft import make_draft
 from picstore.train.form import Form
 from picstore.train.loader import Loader

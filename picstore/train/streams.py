@@ -38,6 +38,7 @@ class Streams:
             places=np.zeros((count, 4), dtype=np.int64),
             look=look,
             source=draft.source,
+            files=[("", 0)] * count,
             shown=np.arange(count),
         )
         self.targets: list[dict[str, Any]] | None = [{} for _ in range(count)] if form.targets else None
@@ -48,6 +49,8 @@ class Streams:
         chosen = np.array(there, dtype=np.int64)
         if len(chosen):
             self._cut(draft, chosen, *self._starts[[slots.start, slots.stop]].tolist())
+        for slot in there:
+            self.undecoded.files[slot] = draft.place(slot)
         wrong: dict[int, str] = {}
         if self.targets is not None:
             for slot in there:
