@@ -26,7 +26,8 @@ from picstore.train.cuda.views import made_smaller, views_of
 from picstore.train.geometry import Geometry
 
 _MOST = 1 << 31  # values of one image: offsets in it are 32-bit integers
-# Fused multiplications round once where the CPU's do twice; to gain nothing, since reading bytes takes the time.
+_MOST_IMAGES = (1 << 16) - 1  # CUDA's of a grid in its second direction
+# Fused, a multiplication and an addition round once where the CPU rounds twice, and colour would differ.
 _OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 
 
@@ -67,13 +68,15 @@ def augment(
     finish = Finish.of(dtype)
     origins, factors = np.asarray(origins, dtype=np.int64), np.asarray(factors, dtype=np.int64)
     count = len(images)
-    if count == 0 or len(geometry.size) != count or len(program.code) != count:
+    if not 0 < count <= _MOST_IMAGES or len(geometry.size) != count or len(program.code) != count:
         raise UsageError(
-            f"{count} images, {len(geometry.size)} geometries, {len(program.code)} programs; give one each"
+            f"there are {count} images, {len(geometry.size)} geometries and {len(program.code)} programs; give one of "
+            f"each for every image, 1 to {_MOST_IMAGES}"
         )
     if origins.shape != (count, 2) or factors.shape != (count,) or (factors < 1).any():
         raise UsageError(
-            f"origins have the shape {origins.shape} and factors {factors.shape}; give {count} pairs, each"
+            f"origins have the shape {origins.shape} and factors {factors.shape}; give a left, a top and a factor, at "
+            f"least 1, for each of {count} images"
         )
     planes, source = _sources(images)
     views = views_of(geometry, planes, source, origins, factors)
@@ -96,7 +99,7 @@ def augment(
 def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:
     """Addresses and distances of planes, int64 (n, 2), and widths and heights, (n, 2)."""
     device = images[0].device
-    if (device.type == "cuda") == INTERPRETED:
+    if device.type != ("cpu" if INTERPRETED else "cuda"):
         where = "the CPU, as TRITON_INTERPRET is set" if INTERPRETED else "a GPU"
         raise UsageError(f"the images are on {device}; kernels take them on {where}")
     rows = []
