@@ -22,7 +22,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("picstore", deadline=None)
 settings.load_profile("picstore")
 
+# Without a GPU its kernels run in Triton's interpreter. Triton asks when it is imported, and torch imports it.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked ``cuda`` skip without a GPU, and fail instead where PICSTORE_REQUIRE_CUDA=1."""
+    if item.get_closest_marker("cuda") is None:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        if os.environ.get("PICSTORE_REQUIRE_CUDA") == "1":
+            pytest.fail("there is no GPU, and PICSTORE_REQUIRE_CUDA=1 says that this must not skip")
+        pytest.skip("there is no GPU")
 
 
 @pytest.fixture(scope="session")

@@ -166,7 +166,7 @@ def finish(pictures: list[Any], origins: Ints, look: Look, form: Form) -> Any:
     """Resample and colour decoded images (3, h, w): a batch (N, 3, H, W), or a list where sizes differ."""
     from picstore.train.cuda.augment import augment  # with Triton
 
-    options = {"dtype": form.dtype, "channels_last": form.channels_last}
+    options: dict[str, Any] = {"dtype": form.dtype, "channels_last": form.channels_last}
     ones = np.ones(len(pictures), dtype=np.int64)
     if form.size is not None:
         return augment(pictures, origins, ones, look.geometry, look.program, **options)

@@ -1,0 +1,236 @@
+"""Loaders that decode on a GPU: the same batches as on the CPU within what decoders differ by, and what fails there.
+
+Without a GPU a decoder of this file takes the place of nvJPEG, and Triton's interpreter that of the kernels.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+
+import picstore
+from picstore.errors import Corrupt, UsageError
+from picstore.train import outlet
+from picstore.train.cuda import ahead
+from picstore.train.cuda.decode import decode_all, find_decoder
+
+Make = Callable[..., Path]
+CROP = [picstore.RandomResizedCrop(16, scale=(0.3, 1.0)), picstore.RandomHorizontalFlip()]
+CPU = torch.device("cpu")
+
+
+class FakeDecoder:
+    """Decodes as libjpeg-turbo does; a list that holds a chosen stream fails as a whole, as nvJPEG's does."""
+
+    def __init__(self, fails: Callable[[bytes], bool] = lambda stream: False) -> None:
+        self.fails = fails
+        self.calls: list[int] = []
+
+    def __call__(self, streams: list[torch.Tensor]) -> list[torch.Tensor]:
+        self.calls.append(len(streams))
+        data = [stream.numpy().tobytes() for stream in streams]
+        if any(map(self.fails, data)):
+            raise RuntimeError("nvjpegDecodeBatched failed: 6")
+        return [torch.from_numpy(simplejpeg.decode_jpeg(one, "RGB").transpose(2, 0, 1).copy()) for one in data]
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeDecoder], None]:
+    """Makes loaders with ``decoder="torchvision"`` take a decoder of ours."""
+
+    finish, lock = ahead.finish, threading.Lock()
+
+    def finish_one_by_one(*arguments: Any) -> Any:
+        with lock:  # Triton's interpreter has one state for all threads
+            return finish(*arguments)
+
+    def use(decoder: FakeDecoder) -> None:
+        monkeypatch.setattr(ahead, "finish", finish_one_by_one)
+        real = outlet.find_decoder
+        monkeypatch.setattr(
+            outlet, "find_decoder", lambda name, device: decoder if name == "torchvision" else real(name, device)
+        )
+
+    return use
+
+
+def pair(path: Path, **options: Any) -> tuple[picstore.Loader, picstore.Loader]:
+    """A loader that decodes with the fake decoder, and one of the same that decodes on the CPU."""
+    given = {"batch_size": 8, "transform": CROP, "threads": 2, "isolate": False, **options}
+    return picstore.Loader(path, decoder="torchvision", **given), picstore.Loader(path, **given)
+
+
+def assert_alike(one: picstore.Batch, other: picstore.Batch, *, levels: float = 1) -> None:
+    assert torch.equal(one.ids, other.ids) and torch.equal(one.labels, other.labels)
+    for a, b in zip(one.images, other.images, strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        assert (a.float() - b.float()).abs().max() <= levels
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_batches_are_those_of_the_cpu_within_a_level(
+    make_dataset: Make, use: Callable[[FakeDecoder], None], isolate: bool
+) -> None:
+    decoder = FakeDecoder()
+    use(decoder)
+    one, other = pair(make_dataset(11), batch_size=4, isolate=isolate, drop_last=False)
+    for _ in range(2):
+        batches = list(zip(one, other, strict=True))
+        assert len(batches) == 3
+        for batch, expected in batches:
+            assert_alike(batch, expected)
+    assert set(decoder.calls) == {4, 3}  # one call a batch
+    one.close()
+    other.close()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")] == []
+
+
+def test_less_than_whole_images_is_decoded(make_dataset: Make, use: Callable[[FakeDecoder], None]) -> None:
+    seen: list[int] = []
+
+    def note(stream: bytes) -> bool:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(stream)
+        seen.append(height * width)
+        return False
+
+    use(FakeDecoder(note))
+    path = make_dataset(6, width=200, height=150)
+    one, other = pair(path, batch_size=6, transform=[picstore.RandomResizedCrop(30, scale=(0.05, 0.1))])
+    assert_alike(next(iter(one)), next(iter(other)))
+    assert np.mean(seen) < 0.5 * 200 * 150
+
+
+def test_colour_types_layouts_and_targets_are_those_of_the_cpu(
+    make_dataset: Make, use: Callable[[FakeDecoder], None]
+) -> None:
+    use(FakeDecoder())
+    steps = [*CROP, picstore.ColorJitter(0.2, 0.2, 0.2), picstore.Normalize((0.5,) * 3, (0.25,) * 3)]
+    options = {"dtype": torch.float16, "memory_format": torch.channels_last, "targets": ["extra"]}
+    one, other = pair(make_dataset(4), batch_size=4, transform=steps, **options)
+    batch, expected = next(iter(one)), next(iter(other))
+    assert_alike(batch, expected, levels=4 / 255 / 0.25)
+    assert isinstance(batch.images, torch.Tensor) and batch.images.stride() == expected.images.stride()  # type: ignore
+    assert batch.targets == expected.targets
+
+
+def test_images_without_a_common_size_come_as_a_list(make_dataset: Make, use: Callable[[FakeDecoder], None]) -> None:
+    use(FakeDecoder())
+    one, other = pair(make_dataset(8), transform=[], batch_size=3)
+    for batch, expected in zip(one, other, strict=True):
+        assert isinstance(batch.images, list)
+        assert_alike(batch, expected, levels=0)
+
+
+def test_an_image_that_fails_in_its_batch_is_tried_alone_and_then_on_the_cpu(
+    make_dataset: Make, use: Callable[[FakeDecoder], None]
+) -> None:
+    longest = 0
+
+    def is_longest(stream: bytes) -> bool:
+        nonlocal longest
+        longest = max(longest, len(stream))
+        return len(stream) == longest
+
+    decoder = FakeDecoder(is_longest)
+    use(decoder)
+    one, other = pair(make_dataset(5), batch_size=5)
+    batch = next(iter(one))
+    assert_alike(batch, next(iter(other)))
+    assert decoder.calls[:6] == [5] + 5 * [1]
+    assert one.damaged == 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_image_that_nothing_decodes_is_replaced_counted_and_named(
+    make_dataset: Make,
+    use: Callable[[FakeDecoder], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    strict: bool,
+) -> None:
+    from picstore.errors import ImageError
+    from picstore.train import decode
+
+    path = make_dataset(4)
+    plain = next(iter(pair(path, batch_size=4)[1]))
+    lost = int(plain.ids[2])
+    bad = picstore.Dataset(path)[lost].jpeg
+    real = decode.decode_rgb
+
+    def refuse(jpeg: Any, **size: Any) -> Any:
+        if bytes(jpeg) == bad:
+            raise ImageError("does not decode: broken")
+        return real(jpeg, **size)
+
+    monkeypatch.setattr(decode, "decode_rgb", refuse)
+    use(FakeDecoder(lambda stream: stream == bad))
+    whole = [picstore.Resize((12, 12))]  # of the whole image, so that the stream is the stored one
+    one, other = pair(path, batch_size=4, transform=whole, on_damage="raise" if strict else "skip")
+    if strict:
+        with pytest.raises(Corrupt, match=f"record {lost} does not decode"):
+            list(one)
+        return
+    batch, expected = next(iter(one)), next(iter(other))
+    ids = expected.ids.clone()
+    ids[2], expected.images[2] = ids[3], expected.images[3]
+    assert batch.ids.tolist() == ids.tolist() and batch.labels[2] == expected.labels[3]
+    assert (batch.images.float() - expected.images.float()).abs().max() <= 1  # type: ignore[union-attr]
+    assert one.damaged == 1
+    assert f"record {lost} does not decode: broken" in caplog.text and ".pic" in caplog.text
+
+
+def test_damage_that_the_cpu_finds_is_replaced_before_anything_is_decoded(
+    make_dataset: Make, use: Callable[[FakeDecoder], None]
+) -> None:
+    path = make_dataset(24)
+    file = next(path.glob("*/*.pic"))
+    data = bytearray(file.read_bytes())
+    data[7000] ^= 255
+    file.write_bytes(data)
+    decoder = FakeDecoder()
+    use(decoder)
+    one, other = pair(path, transform=[picstore.Resize((4, 4))])
+    for batch, expected in zip(one, other, strict=True):
+        assert_alike(batch, expected)
+    assert one.damaged == other.damaged > 0
+
+
+def test_an_early_end_ends_the_threads(make_dataset: Make, use: Callable[[FakeDecoder], None]) -> None:
+    use(FakeDecoder())
+    one, _ = pair(make_dataset(80), transform=[picstore.Resize((4, 4))])
+    for _ in one:
+        break
+    one.close()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")] == []
+
+
+def test_images_of_another_size_than_the_index_says_are_no_images() -> None:
+    stream = torch.from_numpy(np.frombuffer(simplejpeg.encode_jpeg(np.zeros((20, 30, 3), np.uint8)), np.uint8).copy())
+    images, problems = decode_all([stream, stream], np.array([[30, 20], [20, 30]]), decode=FakeDecoder(), device=CPU)
+    assert images[0] is not None and images[0].shape == (3, 20, 30)
+    assert images[1] is None and "instead of 20 × 30" in problems[1]
+
+
+def test_memory_that_runs_out_is_no_damage() -> None:
+    def decode(streams: list[torch.Tensor]) -> list[torch.Tensor]:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        decode_all([torch.zeros(9, dtype=torch.uint8)], np.array([[1, 1]]), decode=decode, device=CPU)
+
+
+def test_a_decoder_for_a_gpu_is_refused_without_one() -> None:
+    assert find_decoder("auto", CPU) is None
+    assert find_decoder("cpu", torch.device("cuda")) is None
+    assert find_decoder("torchvision", torch.device("cuda")) is not None
+    with pytest.raises(UsageError, match="works on a GPU"):
+        find_decoder("torchvision", CPU)
+    with pytest.raises(UsageError, match="unknown; use one of"):
+        find_decoder("pillow", CPU)
