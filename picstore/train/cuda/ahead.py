@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from picstore.errors import Corrupt, Damage
@@ -25,6 +26,7 @@ from picstore.train.cuda.decode import Decode, decode_all
 from picstore.train.damage import replace_lost
 from picstore.train.feed import Ready
 from picstore.train.form import Form
+from picstore.train.geometry import Geometry
 from picstore.train.look import Look
 from picstore.train.plan import Ints
 from picstore.train.threads import Pool
@@ -171,8 +173,22 @@ def finish(pictures: list[Any], origins: Ints, look: Look, form: Form) -> Any:
     if form.size is not None:
         return augment(pictures, origins, ones, look.geometry, look.program, **options)
     images = []
+    as_it_is = _as_it_is(look, form)
     for slot, picture in enumerate(pictures):
+        if as_it_is[slot]:
+            images.append(picture)
+            continue
         one = look.of_slots(np.array([slot]))
         made = augment([picture], origins[[slot]], ones[:1], one.geometry, one.program, **options)
         images.append(made[0])
     return images
+
+
+def _as_it_is(look: Look, form: Form) -> npt.NDArray[np.bool_]:
+    """bool (n,): which images are what was decoded."""
+    geometry = look.geometry
+    if form.dtype != "uint8" or form.channels_last or not look.program.empty:
+        return np.zeros(len(geometry.size), dtype=np.bool_)
+    same = (geometry.frame == Geometry.of_images(*geometry.source.T).frame).all(axis=(1, 2))
+    plain: npt.NDArray[np.bool_] = same & (geometry.size == geometry.source).all(axis=1) & ~geometry.bounded
+    return plain
