@@ -10,7 +10,9 @@ import gzip
 import importlib
 import io
 import json
+import os
 import pickle
+import re
 import struct
 import tarfile
 from collections.abc import Callable
@@ -19,9 +21,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import one_line, picstore_command
 from pictures import missing
 from PIL import Image
 
+import picstore
 from picstore.errors import Damage, ImageError, MissingDependency, NotADataset, UsageError
 from picstore.prepare.inputs import Input, Listing
 from picstore.prepare.source import KINDS, Glance, open_source, read_input
@@ -116,10 +120,10 @@ def test_labels_that_are_names_become_classes_by_sorted_name_and_missing_ones_mi
 def test_further_images_of_a_webdataset_sample_are_attachments_and_a_sample_without_any_is_told(tmp_path: Path) -> None:
     members = [("1.seg.png", b"mask"), ("1.jpg", JPEGS[0]), ("2.cls", b"1"), ("2.txt", b"t"), ("__index__", b"x")]
     listing = open_source(make_tar(tmp_path / "a.tar", members), kind="webdataset")
-    assert listing.attachments == ("seg.png",)
+    assert listing.attachments == ("seg",)
     first, second = listing.inputs
     assert read_input(first) == JPEGS[0]
-    assert [(name, read_input(one)) for name, one in first.attachments] == [("seg.png", b"mask")]
+    assert [(name, read_input(one)) for name, one in first.attachments] == [("seg", b"mask")]
     assert second.problem == "no image among .cls, .txt"
 
 
@@ -644,9 +648,64 @@ def test_an_input_stays_small_and_can_be_sent_to_another_process() -> None:
 
 
 def test_every_kind_is_described_in_the_documentation() -> None:
-    guide = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
+    guide = (Path(__file__).parents[1] / "docs" / "sources.md").read_text()
     for kind in KINDS:
-        assert f"`{kind}`" in guide, f"docs/formats.md lacks the source {kind}"
+        assert f"`{kind}`" in guide, f"docs/sources.md lacks the source {kind}"
+
+
+def test_the_documented_source_of_another_package_is_found_guessed_and_converted(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "sources.md").read_text()
+    section = guide[guide.index("## A source of your own") :]
+    module = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+    declared = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)[0]
+    name, value = re.findall(r'^(\w+) = "(.*)"$', declared, re.MULTILINE)[-1]
+    site = tmp_path / "site"
+    put(site / f"{value.partition(':')[0]}.py", module.encode())
+    put(site / "example-1.0.dist-info" / "METADATA", b"Metadata-Version: 2.1\nName: example\nVersion: 1.0\n")
+    put(site / "example-1.0.dist-info" / "entry_points.txt", f"[picstore.sources]\n{name} = {value}\n".encode())
+    source = tmp_path / "source"
+    put(source / "images.bin", b"".join(JPEGS))
+    sizes = list(map(len, JPEGS))
+    lines = [f"{k}.jpg {k % 2} {sum(sizes[:k])} {size}" for k, size in enumerate(sizes)]
+    put(source / "index.txt", "\n".join(lines).encode())
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    for k, options in enumerate(([], ["--source", name])):
+        out = tmp_path / f"out{k}"
+        picstore_command("convert", source, out, *options, env=environment)
+        dataset = sorted(picstore.Dataset(out), key=lambda record: record.id)
+        assert [record.label for record in dataset] == [0, 1, 0, 1, 0, 1]
+        assert picstore.Dataset(out).manifest.provenance["source"] == name
+    put(site / f"{value.partition(':')[0]}.py", b"1 / 0")
+    assert "cannot be loaded: ZeroDivisionError" in one_line(
+        picstore_command("convert", source, tmp_path / "out", "--source", name, code=1, env=environment)
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        ("huggingface", []),
+        ("mds-zstd", []),
+        ("litdata-zstd-batch", []),
+        ("tfrecord", ["--label-field", "image/class/text"]),
+    ],
+)
+def test_convert_reads_sources_in_its_worker_processes(source: str, options: list[str], tmp_path: Path) -> None:
+    if source == "huggingface":
+        library("pyarrow")
+    picstore_command("convert", DATA / source, tmp_path / "out", *options, "--workers", 2)
+    records = sorted(picstore.Dataset(tmp_path / "out"), key=lambda record: record.id)
+    assert len(records) == len(JPEGS)
+    for record, original in zip(records, JPEGS, strict=True):
+        assert np.array_equal(decoded(record.jpeg), decoded(original))
+
+
+def test_a_missing_library_is_exit_code_4(tmp_path: Path) -> None:
+    put(tmp_path / "site" / "h5py.py", b"raise ImportError('as if it were not installed')")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    source = put(tmp_path / "a.h5", b"\x89HDF\r\n\x1a\n" + bytes(100))
+    done = picstore_command("convert", source, tmp_path / "out", code=4, env=environment)
+    assert "pip install 'picstore[hdf5]'" in one_line(done)
 
 
 def test_a_reader_that_raises_anything_costs_its_input_only() -> None:

@@ -12,14 +12,15 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from picstore.errors import NotADataset, UsageError
+from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.inputs import Input, Listing, printable, read_input
 from picstore.prepare.sources.kind import Glance, Source
 
 __all__ = ["KINDS", "Glance", "Input", "Listing", "Source", "open_source", "read_input"]
 
 ENTRY_POINTS = "picstore.sources"
-# In the order of guessing: what has a magic number or an index comes before what any folder or file may be.
+# In the order of guessing: what has a magic number or an index comes before the last two, which any folder or file may
+# be; sources of other packages come between.
 KINDS = (
     "mds",
     "litdata",
@@ -74,8 +75,11 @@ def open_source(path: Path, *, kind: str = "auto", classes: Path | None = None, 
 
 def _guess(path: Path) -> str:
     glance = Glance.at(path)
-    kinds = ((kind, _find(kind).guess) for kind in (*KINDS, *sorted(_plugins())))
-    return next(kind for kind, guess in kinds if guess is not None and guess(glance))
+    for kind in (*KINDS[:-2], *sorted(_plugins()), *KINDS[-2:]):
+        guess = _find(kind).guess
+        if guess is not None and guess(glance):
+            return kind
+    raise NotADataset(f"{path} is nothing that can be converted")
 
 
 def _find(kind: str) -> Source:
@@ -85,7 +89,10 @@ def _find(kind: str) -> Source:
         plugins = _plugins()
         if kind not in plugins:
             raise UsageError(f"no source is called {kind}; there are auto, {', '.join(sorted({*KINDS, *plugins}))}")
-        found = plugins[kind].load()
+        try:
+            found = plugins[kind].load()
+        except Exception as error:  # of another package, whatever is wrong with it
+            raise PicstoreError(f"the source {kind} ({plugins[kind].value}) cannot be loaded: {error!r}") from error
     return found if isinstance(found, Source) else Source(found)
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.inputs import Listing, SourceFile, printable
+from picstore.prepare.inputs import Input, Listing, SourceFile, printable
 from picstore.prepare.sources.compressed import CODECS, Block, Plain, decompressed, read_compressed
 from picstore.prepare.sources.index_json import plain_name, read_index, whole
 from picstore.prepare.sources.kind import Glance, Source
@@ -39,6 +39,7 @@ _NUMBERS = {
     **{f"{sign}int{bits}": f"<{sign or 'i'}{bits // 8}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     **{f"float{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
 }
+_EXTRA = "extra"
 _TEXTS = ("str", "str_int", "str_float", "str_decimal", "json")
 
 
@@ -55,7 +56,8 @@ class _Shard:
 def list_mds(path: Path, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """Every sample of every shard in the order of the index.
 
-    Integers, floats, texts and JSON become the extra, or the label; arrays and pickles are left out. Shards that are
+    Integers, floats, texts and JSON become the extra (an object called ``extra`` is taken apart), or the label; further
+    columns of bytes become attachments; arrays and pickles are left out. Shards that are
     compressed by zstd, gz or bz2 are decompressed as they are read; for others there is the library.
 
     Raises:
@@ -138,11 +140,21 @@ def _sample(
             sample.key = shard.block.key() if shard.block else b""
         elif encoding in _NUMBERS or encoding in _TEXTS:
             sample.extra[name] = _decode(encoding, file.read(position, size), file.place, position)
+        elif encoding == "bytes":
+            if size:
+                attached = Input(f"{sample.name}/{printable(name)}", -1, sample.path, position, size)
+                sample.attachments += ((printable(name), _compressed(attached, shard.block)),)
         else:
             left_out[f"column {printable(name)} ({_why(encoding)})"] += 1
         position += size
     sample.label = take_label(sample.extra, label)
+    if isinstance(sample.extra.get(_EXTRA), dict):
+        sample.extra |= sample.extra.pop(_EXTRA)
     return sample
+
+
+def _compressed(attached: Input, block: Block | None) -> Input:
+    return attached if block is None else replace(attached, reader=read_compressed, key=block.key())
 
 
 def _reader(encoding: str, compressed: bool) -> Any:

@@ -39,7 +39,8 @@ _LOOK = 64  # members by which a tar is told from a plain tar of images
 def list_webdataset(path: Path) -> Listing:
     """Samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
-    The first image of a sample is its image, further ones become attachments. ``cls`` is the label, an integer or a
+    The first image of a sample is its image, further ones (and what is called .bin) become attachments: ``seg.png`` is
+    ``seg``. ``cls`` is the label, an integer or a
     name; without it ``label`` of the JSON is. JSON objects and texts become the extra; all other fields, pickles
     among them, are left out.
     """
@@ -68,20 +69,22 @@ def _samples(tar: Path, left_out: LeftOut) -> Iterator[Sample]:
 def _sample(file: SourceFile, key: str, members: list[TarInfo], left_out: LeftOut) -> Sample:
     tar = Path(file.path).name
     fields = {split_name(member.name)[1]: member for member in members}
-    images = [field for field in fields if field.rpartition(".")[2] in IMAGES]
-    images.sort(key=lambda field: "." in field)  # jpg before seg.png
+    images = [field for field in fields if field.rpartition(".")[2] in IMAGES or field.endswith(".bin")]
+    images.sort(key=lambda field: ("." in field, field.endswith(".bin")))  # jpg before seg.png
     extra: dict[str, Any] = {}
     for field, member in fields.items():
         if field not in images and not _read_field(file, field, member, extra):
             left_out[f"field .{printable(field)}"] += 1
     label = _take_label(extra)
-    if not images:
+    if not images or images[0].endswith(".bin"):
         listed = ", ".join(f".{printable(field)}" for field in fields)
         return Sample(printable(f"{tar}/{key}"), file.path, problem=f"no image among {listed}")
     image, *others = (fields[field] for field in images)
+    named = [field.rpartition(".")[0] or field for field in images[1:]]
+    named = named if len(set(named)) == len(named) else images[1:]
     attachments = tuple(
-        (printable(field), Input(printable(f"{tar}/{m.name}"), -1, file.path, m.offset_data, m.size))
-        for field, m in zip(images[1:], others, strict=True)
+        (printable(field), Input(printable(f"{tar}/{member.name}"), -1, file.path, member.offset_data, member.size))
+        for field, member in zip(named, others, strict=True)
     )
     name = printable(f"{tar}/{image.name}")
     return Sample(name, file.path, image.offset_data, image.size, label, extra, attachments=attachments)
