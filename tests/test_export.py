@@ -155,13 +155,15 @@ def test_streamings_own_reader_reads_the_shards(dataset: Path, tmp_path: Path) -
         pytest.skip("mosaicml-streaming is missing: scripts/bench-peers installs it")
     export(dataset, tmp_path / "out", format="mds", shard_size=1500)
     code = """
-import hashlib, io, json, sys
+import hashlib, json, os, sys
 from streaming import LocalDataset
 dataset = LocalDataset(sys.argv[1])
 for k in range(len(dataset)):
     sample = dataset[k]
     pixels = hashlib.sha256(sample["image"].tobytes()).hexdigest()
-    print(json.dumps([pixels, sample["label"], sample["extra"], sample["mask"].hex(), sample["depth"].hex()]))
+    row = [pixels, sample["label"], sample["extra"], sample["mask"].hex(), sample["depth"].hex()]
+    print(json.dumps(row), flush=True)
+os._exit(0)  # what the library starts does not always end
 """
     command = [str(PEERS), "-W", "ignore", "-c", code, str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 from picstore.errors import Damage, ImageError, NotADataset, PicstoreError, Truncated, UsageError
 
@@ -126,6 +125,7 @@ class SourceFile:
 
     Attributes:
         size: bytes.
+        place: what messages call it.
 
     Raises:
         Damage: the system does not let us open or read it.
@@ -133,11 +133,12 @@ class SourceFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
+        self.place = printable(self.path)
         try:
             self._file = os.open(self.path, os.O_RDONLY)
             self.size = os.fstat(self._file).st_size
         except OSError as error:
-            raise Damage(f"cannot be read: {error.strerror or error}", printable(self.path)) from error
+            raise Damage(f"cannot be read: {error.strerror or error}", self.place) from error
         self._window, self._window_at = b"", 0
 
     def read(self, offset: int, size: int) -> bytes:
@@ -156,15 +157,6 @@ class SourceFile:
             return os.pread(self._file, size, offset)
         except OSError as error:
             raise Damage(f"cannot be read: {error.strerror or error}", self.place, offset) from error
-
-    @property
-    def place(self) -> str:
-        """What messages call the file."""
-        return printable(self.path)
-
-    def stream(self) -> BinaryIO:
-        """The same file, for a library that wants to read it itself; the caller closes it."""
-        return Path(self.path).open("rb")
 
     def __enter__(self) -> SourceFile:
         return self

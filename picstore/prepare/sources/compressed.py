@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import zstandard
 
 from picstore.errors import Corrupt, TooLarge, Truncated
-from picstore.prepare.inputs import Input, SourceFile
+from picstore.prepare.inputs import Input, SourceFile, printable
 
 MAX_PLAIN = 1 << 32  # bytes that one block may become
 CODECS = ("zstd", "gz", "bz2")
@@ -42,8 +42,8 @@ class Block:
 class Plain:
     """Decompressed bytes, with the interface of :class:`SourceFile`."""
 
-    def __init__(self, data: bytes, place: str) -> None:
-        self._data, self.place, self.size = data, place, len(data)
+    def __init__(self, data: bytes, path: str) -> None:
+        self._data, self.path, self.place, self.size = data, path, printable(path), len(data)
 
     def read(self, offset: int, size: int) -> bytes:
         """Exactly these bytes; Truncated if there are fewer."""
@@ -69,7 +69,7 @@ def decompressed(path: str, block: Block) -> Plain:
             raise Corrupt(f"cannot be unpacked ({block.codec}): {error}", file.place, block.offset) from error
         if len(data) != block.plain:
             raise Corrupt(f"not the {block.plain:,} bytes it should be unpacked", file.place, block.offset)
-        return Plain(data, file.place)
+        return Plain(data, path)
 
 
 def _decompress(codec: str, packed: bytes, limit: int) -> bytes:

@@ -182,7 +182,7 @@ def _framed(file: SourceFile, count: int) -> Iterator[_Stored]:
 def _sample(path: Path, number: int, stored: _Stored, chunks: _Chunks) -> Sample:
     file, position = stored.file, stored.start + 4 * len(chunks.fields)
     sizes = struct.unpack(f"<{len(chunks.fields)}I", file.read(stored.start, 4 * len(chunks.fields)))
-    sample = Sample(printable(f"{path.name}/{number}"), str(path))
+    sample = Sample(printable(f"{path.name}/{number}"), file.path)
     for (name, kind), size in zip(chunks.fields, sizes, strict=True):
         if position + size > stored.end:
             raise Corrupt(f"field {name!r} goes beyond its sample", file.place, position)

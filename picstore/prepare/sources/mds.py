@@ -129,7 +129,7 @@ def _sample(
     found = struct.unpack(f"<{len(variable)}I", file.read(position, 4 * len(variable)))
     sizes = dict(zip(variable, found, strict=True))
     position += 4 * len(variable)
-    sample = Sample(printable(f"{shard.path.name}/{number}"), str(shard.path))
+    sample = Sample(printable(f"{shard.path.name}/{number}"), file.path)
     for name, encoding, fixed in shard.columns:
         size = fixed or sizes[name]
         if position + size > end:

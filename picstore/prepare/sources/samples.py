@@ -179,7 +179,7 @@ class LeftOut(Counter[str]):
 def json_object(text: bytes) -> dict[str, Any] | None:
     """A JSON object, or None for anything else: damaged text, another value, NaN."""
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = _DECODER.decode(text.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -187,6 +187,9 @@ def json_object(text: bytes) -> dict[str, Any] | None:
 
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def files_of(path: Path, *suffixes: str) -> list[Path]:

@@ -9,7 +9,6 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from tarfile import TarInfo
 from typing import Any
 
 from picstore.errors import Damage
@@ -25,7 +24,7 @@ from picstore.prepare.sources.samples import (
     listing_of,
     until_damaged,
 )
-from picstore.prepare.sources.tars import members_of
+from picstore.prepare.sources.tars import Member, members_of
 from picstore.storage.record import MAX_EXTRA
 
 IMAGES = frozenset(
@@ -66,8 +65,8 @@ def _samples(tar: Path, left_out: LeftOut) -> Iterator[Sample]:
             yield _sample(file, key, list(group), left_out)
 
 
-def _sample(file: SourceFile, key: str, members: list[TarInfo], left_out: LeftOut) -> Sample:
-    tar = Path(file.path).name
+def _sample(file: SourceFile, key: str, members: list[Member], left_out: LeftOut) -> Sample:
+    tar = file.path.rpartition("/")[2]
     fields = {split_name(member.name)[1]: member for member in members}
     images = [field for field in fields if field.rpartition(".")[2] in IMAGES or field.endswith(".bin")]
     images.sort(key=lambda field: ("." in field, field.endswith(".bin")))  # jpg before seg.png
@@ -90,7 +89,7 @@ def _sample(file: SourceFile, key: str, members: list[TarInfo], left_out: LeftOu
     return Sample(name, file.path, image.offset_data, image.size, label, extra, attachments=attachments)
 
 
-def _read_field(file: SourceFile, field: str, member: TarInfo, extra: dict[str, Any]) -> bool:
+def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, Any]) -> bool:
     """Put a text or JSON object into the extra; False for what is neither."""
     if member.size > MAX_EXTRA:
         return False
