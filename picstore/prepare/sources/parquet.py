@@ -133,15 +133,13 @@ def _samples(file: Path, root: Path, schema: _Schema) -> Iterator[Sample]:
     import pyarrow as pa
 
     name = file.name if file == root else file.relative_to(root).as_posix()
-    number = 0
+    path, number = str(file), 0  # one object for all inputs
     try:
         with _library().ParquetFile(file) as opened:
             for group in range(opened.num_row_groups):
                 for row, values in enumerate(_rows(opened, group, schema.others)):
                     key = _ROW.pack(group, row) + schema.image.encode()
-                    sample = Sample(
-                        printable(f"{name}/{number}"), str(file), extra=values, reader=read_parquet, key=key
-                    )
+                    sample = Sample(printable(f"{name}/{number}"), path, extra=values, reader=read_parquet, key=key)
                     sample.label = take_label(sample.extra, schema.label)
                     yield sample
                     number += 1
