@@ -357,10 +357,10 @@ def test_a_number_that_json_cannot_hold_as_a_float_is_refused(tmp_path: Path) ->
 
 def test_files_beyond_the_limits_are_refused(make_source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, file = make_source(document())
-    monkeypatch.setattr("picstore.prepare.coco.MAX_EXTRA", 200)
+    monkeypatch.setattr("picstore.prepare.sources.coco.MAX_EXTRA", 200)
     with pytest.raises(picstore.UsageError, match=r"b\.jpg: its annotations take"):
         open_source(folder, annotations=file)
-    monkeypatch.setattr("picstore.prepare.coco.MAX_ANNOTATIONS", 100)
+    monkeypatch.setattr("picstore.prepare.sources.coco.MAX_ANNOTATIONS", 100)
     with pytest.raises(picstore.UsageError, match="bytes; annotations of 100"):
         open_source(folder, annotations=file)
 

@@ -30,6 +30,9 @@ HEAVY = {
     "simplejpeg": {"train"},
     "wand": {"prepare"},
     "pyvips": {"prepare"},
+    "pyarrow": {"prepare"},
+    "h5py": {"prepare"},
+    "lmdb": {"prepare"},
     "rich": {"cli"},
     "click": {"cli"},
 }

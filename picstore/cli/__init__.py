@@ -13,7 +13,8 @@ from picstore.errors import PicstoreError
 # verb: what `picstore --help` says of it; the module of that name holds its command, `command`
 _VERBS = {
     "bench": "Measure how fast a data set can be trained on, stage by stage.",
-    "convert": "Turn a folder, list or tars of images into a data set.",
+    "convert": "Turn images, from folders or the formats of other loaders, into a data set.",
+    "export": "Write a data set as folders, WebDataset or MDS.",
     "info": "Say what a data set holds and how well it is shuffled.",
     "shuffle": "Write a shuffled copy of a data set.",
     "verify": "Read a whole data set and report every damaged place.",

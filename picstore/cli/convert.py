@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from picstore.prepare.settings import EncodeSettings
 
 _SHOWN_REASONS = 8
+_SOURCE_OPTIONS = ("kind", "root", "synsets", "annotations", "image_field", "label_field", "classes")
 
 
 def colour(text: str) -> tuple[int, int, int]:
@@ -36,15 +37,19 @@ def colour(text: str) -> tuple[int, int, int]:
 @click.option(
     "--source",
     "kind",
-    type=click.Choice(["auto", "folder", "list", "imagenet", "coco"]),
+    metavar="KIND",
     default="auto",
     show_default=True,
-    help="What SRC is: a folder with a sub-folder a class; a file of lines `path label`; a folder of one tar a synset; "
-    "a folder of images that --annotations is about.",
+    help="What SRC is: folder (a sub-folder a class), list (lines `path label`), table (CSV or JSONL), imagenet (a tar "
+    "a synset), coco, webdataset, mds, litdata, ffcv, parquet, lmdb, hdf5, recordio, tfrecord, picpoc, or a source of "
+    "another package.",
 )
-@click.option("--root", type=options.PATH, help="Where the paths of a list begin.  [default: where the list lies]")
+@click.option("--root", type=options.PATH, help="Where the paths of a list or table begin.  [default: where it lies]")
 @click.option("--synsets", type=options.PATH, help="File that names the synsets in the order of labels, for imagenet.")
 @click.option("--annotations", type=options.PATH, help="COCO's JSON of objects or keypoints, for coco.")
+@click.option("--image-field", metavar="NAME", help="Column or field of the image.  [default: by usual names]")
+@click.option("--label-field", metavar="NAME", help="Column or field of the label.  [default: by usual names]")
+@click.option("--classes", type=options.PATH, help="File of class names, one a line, in the order of labels.")
 @click.option("--resize", metavar="SIZE", help="shorter:256, longer:512 or 256x256.  [default: sizes stay]")
 @click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True, help="Of the JPEGs.")
 @click.option(
@@ -100,7 +105,7 @@ def command(
 
     encode = _encode_settings(settings)
     shape = Shape(**{name: settings[name] for name in ("streams", "file_size", "container_size", "seed")})
-    listing = open_source(source, **{name: settings[name] for name in ("kind", "root", "synsets", "annotations")})
+    listing = open_source(source, **{name: settings[name] for name in _SOURCE_OPTIONS})
     for remark in listing.remarks:
         click.echo(remark, err=True)
     with Bar("convert") as bar:

@@ -1,15 +1,21 @@
-"""Inputs: what a source lists and convert reads, one for each image."""
+"""Inputs: what a source lists and convert reads, one for each image.
+
+The one place where files of a source are opened.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 
-from picstore.errors import ImageError, UsageError
+from picstore.errors import Damage, ImageError, NotADataset, PicstoreError, Truncated, UsageError
 
 MAX_INPUT = 1 << 30  # bytes of one source image
+_WINDOW = 1 << 12  # bytes read at once while walking through the small fields of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,10 @@ class Input:
             targets stay small; empty for none.
         annotated: width and height of the image that targets in the extra are of; see ``placement.move_targets``.
         attachments: further inputs whose bytes the record carries along, by the names that the listing declares.
+        reader: a function of a module that reads what is no stretch of a file, as it stands, from ``path``, ``offset``,
+            ``size`` and ``key``; None for a stretch. It is handed to other processes by its name. It raises ImageError,
+            and may keep a file open.
+        key: what only the reader understands.
     """
 
     name: str
@@ -37,6 +47,8 @@ class Input:
     extra: bytes = b""
     annotated: tuple[int, int] | None = None
     attachments: tuple[tuple[str, Input], ...] = ()
+    reader: Callable[[Input], bytes] | None = None
+    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +80,91 @@ class Listing:
 
 
 def read_input(source: Input) -> bytes:
-    """The bytes of an input; ImageError with the operating system's reason when they cannot be had."""
+    """The bytes of an input; ImageError with the reason when they cannot be had."""
     if source.problem:
         raise ImageError(source.problem)
+    data = _read_stretch(source) if source.reader is None else _read_by(source.reader, source)
+    if len(data) > MAX_INPUT:
+        raise ImageError(f"larger than {MAX_INPUT >> 20} MiB")
+    return data
+
+
+def _read_stretch(source: Input) -> bytes:
     try:
         file = os.open(source.path, os.O_RDONLY)  # a file object takes 30 µs more
         try:
             # Asking for more than there is would allocate that much: 80 of 105 µs an image.
-            size = os.fstat(file).st_size if source.size < 0 else source.size
+            there = max(0, os.fstat(file).st_size - source.offset)
+            size = there if source.size < 0 else min(there, source.size)
             data = os.pread(file, min(size, MAX_INPUT + 1), source.offset)
         finally:
             os.close(file)
     except OSError as error:
         raise ImageError(f"cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # a name with a zero byte in it
+    except (ValueError, OverflowError) as error:  # a name with a zero byte in it; an offset beyond 64 bits
         raise ImageError(f"cannot be read: {error}") from error
-    if len(data) > MAX_INPUT:
-        raise ImageError(f"larger than {MAX_INPUT >> 20} MiB")
-    if len(data) < source.size:
+    if len(data) < min(source.size, MAX_INPUT):
         raise ImageError(f"truncated: {len(data)} of {source.size} bytes are there")
     return data
+
+
+def _read_by(reader: Callable[[Input], bytes], source: Input) -> bytes:
+    try:
+        return reader(source)
+    except PicstoreError as error:
+        raise error if isinstance(error, ImageError) else ImageError(str(error)) from error
+    except Exception as error:  # whatever a library has for a damaged file, it must not stop the other inputs
+        raise ImageError(f"cannot be read: {type(error).__name__}: {error}") from error
+
+
+class SourceFile:
+    """A file of a source, read in stretches that must lie in it, so that no length is trusted.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        size: bytes.
+        place: what messages call it.
+
+    Raises:
+        Damage: the system does not let us open or read it.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        self.place = printable(self.path)
+        try:
+            self._file = os.open(self.path, os.O_RDONLY)
+            self.size = os.fstat(self._file).st_size
+        except OSError as error:
+            raise Damage(f"cannot be read: {error.strerror or error}", self.place) from error
+        self._window, self._window_at = b"", 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly these bytes; Truncated, before anything is allocated, if the file does not have them."""
+        if size < 0 or offset < 0 or offset + size > self.size:
+            raise Truncated(f"{size:,} bytes are said to be here, the file has {self.size:,}", self.place, offset)
+        at = offset - self._window_at
+        if at < 0 or at + size > len(self._window):
+            self._window, self._window_at, at = self._pread(offset, max(size, _WINDOW)), offset, 0
+        if at + size > len(self._window):
+            raise Truncated("the file was cut off while it was read", self.place, offset)
+        return self._window[at : at + size]
+
+    def _pread(self, offset: int, size: int) -> bytes:
+        try:
+            return os.pread(self._file, size, offset)
+        except OSError as error:
+            raise Damage(f"cannot be read: {error.strerror or error}", self.place, offset) from error
+
+    def __enter__(self) -> SourceFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
 
 
 def printable(name: str) -> str:
@@ -102,3 +179,5 @@ def entries_of(path: Path | str) -> list[os.DirEntry[str]]:
             return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
     except NotADirectoryError as error:
         raise UsageError(f"{path} is not a folder") from error
+    except FileNotFoundError as error:
+        raise NotADataset(f"{path} does not exist") from error

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from picstore.errors import NotADataset, UsageError
 from picstore.prepare.inputs import Input, Listing, entries_of
 from picstore.prepare.json_items import JsonItems
+from picstore.prepare.sources.kind import Source
 from picstore.storage.record import MAX_EXTRA
 from picstore.storage.targets import MAX_COORDINATE
 
@@ -26,7 +27,7 @@ _NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and
 _DECIMALS = 3  # of boxes, whose right = left + width would show the error of floats otherwise
 
 
-def coco_source(path: Path, *, annotations: Path) -> Listing:
+def coco_source(path: Path, *, annotations: Path | None = None) -> Listing:
     """Every image of an annotation file in its order, with label −1 and its objects in the extra; see docs/formats.md.
 
     A box is clipped to its image; an object whose box has no area then is left out, and a remark counts them.
@@ -39,6 +40,8 @@ def coco_source(path: Path, *, annotations: Path) -> Listing:
         NotADataset: there is no such file.
         UsageError: ``path`` is no folder, or the file is not COCO's: the message says what is wrong where.
     """
+    if annotations is None:
+        raise UsageError("the source coco needs --annotations, the JSON file that names images and objects")
     entries_of(path)
     file = _File(annotations)
     images: dict[int, _Image] = {}
@@ -243,3 +246,6 @@ def _as_input(file: _File, image: _Image, folder: Path, extra: dict[str, Any]) -
     if len(text) > MAX_EXTRA:
         file.refuse(image.name, f"its annotations take {len(text):,} bytes; {MAX_EXTRA:,} can be stored")
     return Input(image.name, -1, str(folder / image.name), extra=text, annotated=(image.width, image.height))
+
+
+SOURCE = Source(coco_source, options=("annotations",))

@@ -1,0 +1,1 @@
+"""What `picstore export` writes: a module for each format, each with a class that takes records."""

@@ -1,0 +1,66 @@
+"""Export to WebDataset: tars of ``<id>.jpg``, ``.cls``, ``.json`` and attachments."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+from picstore.prepare.exports.sink import extra_object, finish, present, safe_name, suffix_of, to_json, write_classes
+from picstore.storage.location import PARTIAL
+from picstore.storage.record import Record
+
+
+class WebDatasetSink:
+    """OUT/shard-000000.tar, … of about ``shard_size`` bytes, and OUT/classes.txt.
+
+    ``cls`` is the label as a number, −1 for unknown; ``json`` the extra. An attachment is ``<name>.png``, by its first
+    bytes, or ``<name>.bin``.
+    """
+
+    def __init__(self, root: Path, classes: list[str], shard_size: int) -> None:
+        self._root, self._shard_size = root, shard_size
+        self._shards = 0
+        self._tar: tarfile.TarFile | None = None
+        write_classes(root, classes)
+
+    def add(self, record: Record) -> None:
+        """Write the members of one sample, all into one shard."""
+        tar = self._open()
+        key = f"{record.id:09d}"
+        _add(tar, f"{key}.jpg", record.jpeg)
+        _add(tar, f"{key}.cls", b"%d" % record.label)
+        if extra := extra_object(record):
+            _add(tar, f"{key}.json", to_json(extra))
+        for name, blob in present(record).items():
+            _add(tar, f"{key}.{safe_name(name).lower()}.{suffix_of(blob)}", blob)
+        if tar.offset >= self._shard_size:
+            self._end_shard()
+
+    def _open(self) -> tarfile.TarFile:
+        if self._tar is None:
+            self._tar = tarfile.open(self._partial(), "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - over many calls
+        self._tar.members = []  # type: ignore[attr-defined] # it keeps them all
+        return self._tar
+
+    def _partial(self) -> Path:
+        return self._root / f"shard-{self._shards:06d}.tar{PARTIAL}"
+
+    def _end_shard(self) -> None:
+        if self._tar is not None:
+            self._tar.close()
+            finish(self._partial())
+            self._tar = None
+            self._shards += 1
+
+    def close(self) -> list[str]:
+        """Finish the last shard."""
+        self._end_shard()
+        return []
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes | memoryview) -> None:
+    """A member without time or owner, so that the same data set always gives the same tars."""
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))

@@ -1,0 +1,141 @@
+"""HDF5: a data set of images, as pixels or as the bytes of image files, with others of labels. Read by h5py (the extra
+``hdf5``)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from picstore.errors import Damage, ImageError, UsageError
+from picstore.prepare.inputs import MAX_INPUT, Input, Listing, printable
+from picstore.prepare.sources.kind import Glance, Source, missing
+from picstore.prepare.sources.raw_pixels import image_file
+from picstore.prepare.sources.samples import (
+    IMAGE_FIELDS,
+    LABEL_FIELDS,
+    Sample,
+    choose,
+    listing_of,
+    take_label,
+    until_damaged,
+)
+
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_ROWS = 4096  # of metadata in memory
+
+
+def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+    """Every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of variable length.
+
+    Data sets of one number or text a row, N in all, become the extra, or the label. A data set in a group is named
+    with it (``train/images``); only those of the images' group count.
+
+    Raises:
+        MissingDependency: h5py is not installed.
+        UsageError: it cannot be told which data set is the images, or it holds Python objects or references.
+    """
+    h5py = _library()
+    try:
+        with h5py.File(path, "r") as file:
+            found: dict[str, Any] = {}
+            file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+            images = [name for name, item in found.items() if _holds_images(h5py, item)]
+            image = _choose_image(images, found, image_field, path)
+            group, _, last = image.rpartition("/")
+            rows = {
+                name.rpartition("/")[2]: item
+                for name, item in found.items()
+                if name.rpartition("/")[0] == group and item.shape == found[image].shape[:1] and _is_plain(h5py, item)
+            }
+            rows.pop(last, None)
+            label = choose(label_field, rows, LABEL_FIELDS, what="label", path=path, must=False)
+            samples = _samples(path, image, len(found[image]), rows, label)
+            remarks = [
+                f"data set {name}: left out" for name in found if name != image and found[name] not in rows.values()
+            ]
+            return listing_of("hdf5", until_damaged(samples, path), remarks=remarks)
+    except OSError as error:
+        raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
+
+
+def _library() -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise missing("h5py", "hdf5") from error
+    return h5py
+
+
+def _choose_image(images: list[str], found: dict[str, Any], given: str | None, path: Path) -> str:
+    if not images and any(item.dtype.kind == "O" for item in found.values()):
+        raise UsageError(
+            f"{path} holds objects or references in place of images; store uint8, of variable length or not"
+        )
+    by_last = {name.rpartition("/")[2].lower() for name in images}
+    if given is None and len(images) > 1 and len(by_last) == 1:
+        raise UsageError(f"which of {', '.join(images)} in {path}? Name it by --image-field")
+    return str(choose(given, images, IMAGE_FIELDS, what="image", path=path))
+
+
+def _holds_images(h5py: Any, item: Any) -> bool:
+    if item.shape is None or not item.shape:
+        return False
+    if item.dtype == np.uint8 and item.ndim in (3, 4):
+        return True
+    inner = h5py.check_vlen_dtype(item.dtype)
+    return item.ndim == 1 and (inner in (np.dtype(np.uint8), np.dtype(np.int8)) or item.dtype.kind == "V")
+
+
+def _is_plain(h5py: Any, item: Any) -> bool:
+    return item.dtype.kind in "iufbS" or h5py.check_string_dtype(item.dtype) is not None
+
+
+def _samples(path: Path, image: str, count: int, rows: dict[str, Any], label: str | None) -> Iterator[Sample]:
+    for start in range(0, count, _ROWS):
+        stop = min(start + _ROWS, count)
+        columns = {name: [_as_json(value) for value in _column(item[start:stop])] for name, item in rows.items()}
+        for k in range(stop - start):
+            name = printable(f"{path.name}/{image}/{start + k}")
+            sample = Sample(name, str(path), start + k, reader=read_hdf5, key=image.encode())
+            sample.extra = {column: values[k] for column, values in columns.items()}
+            sample.label = take_label(sample.extra, label)
+            yield sample
+
+
+def _column(values: Any) -> list[Any]:
+    return list(np.asarray(values).tolist())
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return None if isinstance(value, float) and not -1e308 <= value <= 1e308 else value
+
+
+@functools.lru_cache(1)
+def _open(path: str) -> Any:
+    return _library().File(path, "r")
+
+
+def read_hdf5(source: Input) -> bytes:
+    """Reader of a row; the file stays open for the next one."""
+    item = _open(source.path)[source.key.decode()]
+    if item.dtype == np.uint8 and np.prod(item.shape[1:], dtype=float) > MAX_INPUT:
+        raise ImageError(f"pixels of shape {item.shape[1:]}")
+    value = item[source.offset]
+    if isinstance(value, np.void):
+        return value.tobytes()
+    array = np.asarray(value).view(np.uint8)
+    return array.tobytes() if array.ndim == 1 else image_file(array)
+
+
+def looks_like(glance: Glance) -> bool:
+    """A file that begins as HDF5 does."""
+    return glance.head().startswith(_MAGIC)
+
+
+SOURCE = Source(list_hdf5, options=("image_field", "label_field"), guess=looks_like)

@@ -1,0 +1,121 @@
+"""LMDB: Caffe's Datum under any key, or a key and an image file. Read by py-lmdb (the extra ``lmdb``)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from picstore.errors import Damage, ImageError, NotADataset
+from picstore.prepare.inputs import Input, Listing, printable
+from picstore.prepare.sources.kind import Glance, Source, head_of, missing
+from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, reader_of, signed
+from picstore.prepare.sources.raw_pixels import image_file
+from picstore.prepare.sources.samples import Sample, listing_of, until_damaged
+
+_MAGIC = b"\xde\xc0\xef\xbe"  # of the first page, behind its header
+_MAGIC_AT = (16, 24)  # 64-bit systems; pages of LMDB 1.0 have a longer header
+_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # fields of Datum
+
+
+def list_lmdb(path: Path) -> Listing:
+    """Every entry by key. Of a Datum the label is taken, and pixels (blue, green, red planes) where it is not encoded;
+    all other values are taken for image files without label.
+
+    Raises:
+        MissingDependency: py-lmdb is not installed.
+        NotADataset: there is no LMDB.
+    """
+    file = path / "data.mdb" if path.is_dir() else path
+    if not file.is_file():
+        raise NotADataset(f"{path} holds no data.mdb")
+    return listing_of("lmdb", until_damaged(_samples(file), file))
+
+
+def _library() -> Any:
+    try:
+        import lmdb
+    except ImportError as error:
+        raise missing("py-lmdb", "lmdb") from error
+    return lmdb
+
+
+@functools.lru_cache(1)
+def _open(path: str) -> Any:
+    """The environment; a process must not open one twice. Nothing is locked: it is only read."""
+    lmdb = _library()
+    try:
+        return lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, max_readers=1)
+    except lmdb.Error as error:
+        raise Damage(f"not an LMDB that can be read: {error}", printable(path)) from error
+
+
+def _samples(file: Path) -> Iterator[Sample]:
+    lmdb, path = _library(), str(file)
+    try:
+        with _open(path).begin(buffers=True) as transaction:
+            for key, value in transaction.cursor():
+                datum = _datum(value)
+                name = bytes(key).decode("utf-8", "backslashreplace")
+                sample = Sample(f"{file.parent.name}/{name}", path, reader=read_lmdb, key=bytes(key))
+                if datum is not None and _LABEL in datum:
+                    sample.label = _int32(datum[_LABEL].value)
+                yield sample
+    except lmdb.Error as error:
+        raise Damage(str(error), printable(path)) from error
+
+
+def _int32(value: int) -> int:
+    """Negative ones are written with 64 bits, or with 32 by some."""
+    return value - (1 << 32) if 1 << 31 <= value < 1 << 32 else signed(value)
+
+
+def _datum(value: Any) -> dict[int, Field] | None:
+    """The fields of a Datum, or None where the value is none."""
+    try:
+        fields = {field.number: field for field in fields_of(reader_of(value), 0, len(value))}
+    except Damage:
+        return None
+    wires = {field.number: field.wire for field in fields.values()}
+    if wires.pop(_DATA, None) != BYTES or not fields.keys() <= set(range(1, 8)):
+        return None
+    wires.pop(_FLOATS, None)
+    return fields if set(wires.values()) <= {VARINT} else None
+
+
+def read_lmdb(source: Input) -> bytes:
+    """Reader of an entry; the environment stays open for the next one."""
+    with _open(source.path).begin(buffers=True) as transaction:
+        value = transaction.get(source.key)
+        if value is None:
+            raise ImageError("the entry is gone")
+        datum = _datum(value)
+        return bytes(value) if datum is None else _image(value, datum)
+
+
+def _image(value: Any, datum: dict[int, Field]) -> bytes:
+    data = bytes(value[datum[_DATA].start : datum[_DATA].start + datum[_DATA].size])
+    if _ENCODED in datum and datum[_ENCODED].value:
+        return data
+    channels, height, width = (datum[number].value if number in datum else 0 for number in (1, 2, 3))
+    if channels not in (1, 3) or channels * height * width != len(data) or not data:
+        raise ImageError(f"a Datum of {len(data):,} bytes for {channels} × {height} × {width} pixels")
+    planes = np.frombuffer(data, np.uint8).reshape(channels, height, width)
+    return image_file(np.ascontiguousarray(planes[::-1].transpose(1, 2, 0)))
+
+
+def looks_like(glance: Glance) -> bool:
+    """A folder with data.mdb, or such a file."""
+    if glance.is_folder:
+        return "data.mdb" in glance.files and _has_magic(head_of(glance.path / "data.mdb"))
+    return _has_magic(glance.head())
+
+
+def _has_magic(head: bytes) -> bool:
+    return any(head[at : at + 4] == _MAGIC for at in _MAGIC_AT)
+
+
+SOURCE = Source(list_lmdb, guess=looks_like)

@@ -1,0 +1,134 @@
+"""WebDataset: tars in which the members of a sample stand together and share a key.
+
+The key is the path up to the first dot of its last part, what follows is the field (webdataset's ``base_plus_ext``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from picstore.errors import Damage
+from picstore.prepare.inputs import Input, Listing, SourceFile, printable
+from picstore.prepare.sources.kind import Glance, Source
+from picstore.prepare.sources.samples import (
+    Label,
+    LeftOut,
+    Sample,
+    as_label,
+    files_of,
+    json_object,
+    listing_of,
+    until_damaged,
+)
+from picstore.prepare.sources.tars import Member, members_of
+from picstore.storage.record import MAX_EXTRA
+
+IMAGES = frozenset(
+    ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
+) | {"avif", "heic", "heif", "jxl", "jp2", "exr", "dds", "tga", "image", "img"}
+_LABELS = ("cls", "cls2", "class")
+_TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", *_LABELS))
+_LOOK = 64  # members by which a tar is told from a plain tar of images
+
+
+def list_webdataset(path: Path) -> Listing:
+    """Samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
+
+    The first image of a sample is its image, further ones (and what is called .bin) become attachments: ``seg.png`` is
+    ``seg``. ``cls`` is the label, an integer or a
+    name; without it ``label`` of the JSON is. JSON objects and texts become the extra; all other fields, pickles
+    among them, are left out.
+    """
+    left_out = LeftOut()
+    tars = files_of(path, ".tar")
+    samples = (sample for tar in tars for sample in until_damaged(_samples(tar, left_out), tar))
+    return listing_of("webdataset", samples, remarks=left_out.remarks())
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Key and field of a member's name; the field is empty where the name has no dot."""
+    folder, slash, last = name.rpartition("/")
+    base, _, field = last.partition(".")
+    return folder + slash + base, field.lower()
+
+
+def _samples(tar: Path, left_out: LeftOut) -> Iterator[Sample]:
+    with SourceFile(tar) as file:
+        # Names of macOS (._x) and of webdataset itself (__index__) are no samples.
+        members = (m for m in members_of(str(tar)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
+        # Where the tar breaks off the last sample is left out, since its label might be what is missing.
+        for key, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
+            yield _sample(file, key, list(group), left_out)
+
+
+def _sample(file: SourceFile, key: str, members: list[Member], left_out: LeftOut) -> Sample:
+    tar = file.path.rpartition("/")[2]
+    fields = {split_name(member.name)[1]: member for member in members}
+    images = [field for field in fields if field.rpartition(".")[2] in IMAGES or field.endswith(".bin")]
+    images.sort(key=lambda field: ("." in field, field.endswith(".bin")))  # jpg before seg.png
+    extra: dict[str, Any] = {}
+    for field, member in fields.items():
+        if field not in images and not _read_field(file, field, member, extra):
+            left_out[f"field .{printable(field)}"] += 1
+    label = _take_label(extra)
+    if not images or images[0].endswith(".bin"):
+        listed = ", ".join(f".{printable(field)}" for field in fields)
+        return Sample(printable(f"{tar}/{key}"), file.path, problem=f"no image among {listed}")
+    image, *others = (fields[field] for field in images)
+    named = [field.rpartition(".")[0] or field for field in images[1:]]
+    named = named if len(set(named)) == len(named) else images[1:]
+    attachments = tuple(
+        (printable(field), Input(printable(f"{tar}/{member.name}"), -1, file.path, member.offset_data, member.size))
+        for field, member in zip(named, others, strict=True)
+    )
+    name = printable(f"{tar}/{image.name}")
+    return Sample(name, file.path, image.offset_data, image.size, label, extra, attachments=attachments)
+
+
+def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, Any]) -> bool:
+    """Put a text or JSON object into the extra; False for what is neither."""
+    if member.size > MAX_EXTRA:
+        return False
+    if field in ("json", "jsn"):
+        value = json_object(file.read(member.offset_data, member.size))
+        if value is not None:
+            extra.update(value)
+        return value is not None
+    if field in _TEXTS:
+        text = file.read(member.offset_data, member.size).decode("utf-8", "backslashreplace")
+        extra[field] = text.strip() if field in _LABELS else text
+        return True
+    return False
+
+
+def _take_label(extra: dict[str, Any]) -> Label:
+    for field in _LABELS:
+        if field in extra:
+            return as_label(extra.pop(field) or None)
+    label = extra.get("label")
+    return label if isinstance(label, (int, str)) and not isinstance(label, bool) else None
+
+
+def looks_like(glance: Glance) -> bool:
+    """A tar, or a folder of tars, in which neighbours share a key; or a name with braces."""
+    if "{" in glance.path.name and not glance.path.exists():
+        return glance.path.name.endswith(".tar")
+    if not glance.is_folder:
+        return glance.head()[257:262] == b"ustar"
+    tars = glance.files_ending(".tar")
+    return bool(tars) and _has_pairs(glance.path / tars[0])
+
+
+def _has_pairs(tar: Path) -> bool:
+    try:
+        keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _LOOK)]
+    except Damage:
+        return False
+    return any(one == other for one, other in itertools.pairwise(keys))
+
+
+SOURCE = Source(list_webdataset, guess=looks_like)

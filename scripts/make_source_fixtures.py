@@ -1,0 +1,166 @@
+"""Write tests/data/sources: data sets of the formats whose libraries are too heavy for the tests' environment.
+
+    python scripts/make_source_fixtures.py mds|litdata|ffcv|tfrecord|huggingface
+
+Each is made by the format's own library, which the interpreter must have: `.venv-peers` of scripts/bench-peers has
+mosaicml-streaming, litdata and ffcv; tensorflow and datasets are installed anywhere. Six pictures of 24 × 16 pixels
+each; tests/test_sources.py knows what is in them. The originals are in tests/data/sources/images.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent / "tests" / "data" / "sources"
+COUNT = 6
+NAMES = ("cat", "dog", "ant")
+
+
+def pixels(number: int) -> np.ndarray:
+    """A picture whose colours tell its number."""
+    x, y = np.meshgrid(np.arange(24), np.arange(16))
+    return np.stack([x * 10, y * 15, np.full_like(x, 40 * number)], axis=-1).astype(np.uint8)
+
+
+def jpeg(number: int) -> bytes:
+    """The JPEG of a picture; made once, so that all versions of Pillow agree."""
+    path = ROOT / "images" / f"{number}.jpg"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels(number)).save(path, quality=90)
+    return path.read_bytes()
+
+
+def empty(name: str) -> Path:
+    folder = ROOT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def mds() -> None:
+    from streaming import MDSWriter
+
+    columns = {"image": "bytes", "label": "int", "name": "str", "score": "float32", "meta": "json", "secret": "pkl"}
+    for name, compression in (("mds", None), ("mds-zstd", "zstd"), ("mds-gz", "gz"), ("mds-br", "br")):
+        folder = empty(name)
+        with MDSWriter(out=str(folder), columns=columns, compression=compression, size_limit=2500) as writer:
+            for k in range(COUNT):
+                more = {"score": k / 2, "meta": {"k": [k]}, "secret": {k}}
+                writer.write({"image": jpeg(k), "label": k % 3, "name": NAMES[k % 3], **more})
+    with MDSWriter(out=str(empty("mds-pil")), columns={"img": "pil", "cls": "str_int"}) as writer:
+        for k in range(COUNT):
+            writer.write({"img": Image.fromarray(pixels(k)), "cls": k % 3})
+
+
+def litdata() -> None:
+    import litdata
+
+    def run(name: str, function: object, **options: object) -> None:
+        folder = empty(name)
+        litdata.optimize(
+            fn=function, inputs=list(range(COUNT)), output_dir=str(folder), chunk_size=4, num_workers=1, **options
+        )
+
+    run("litdata", litdata_sample)
+    run("litdata-pil", litdata_pil)
+    run("litdata-pickle", litdata_pickle)
+    for level in ("batch", "chunk", "sample"):
+        run(f"litdata-zstd-{level}", litdata_sample, compression="zstd", compression_level=level)
+
+
+def litdata_sample(k: int) -> dict[str, object]:
+    return {"image": jpeg(k), "label": k % 3, "name": NAMES[k % 3], "score": k / 2}
+
+
+def litdata_pil(k: int) -> tuple[object, int]:
+    return Image.fromarray(pixels(k)), k % 3
+
+
+def litdata_pickle(k: int) -> tuple[object, int]:
+    return {1, 2, k}, k
+
+
+class Samples:
+    """What FFCV's writer reads."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, k: int) -> tuple[object, ...]:
+        return pixels(k), k % 3, k / 2, {"k": [int(k)], "name": NAMES[k % 3]}
+
+
+def ffcv() -> None:
+    from ffcv.fields import FloatField, IntField, JSONField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
+    folder = empty("ffcv")
+    folder.mkdir(parents=True)
+    for mode in ("raw", "jpg"):
+        fields = {"image": RGBImageField(write_mode=mode, jpeg_quality=95), "label": IntField(), "score": FloatField()}
+        writer = DatasetWriter(str(folder / f"{mode}.beton"), {**fields, "meta": JSONField()}, num_workers=1)
+        writer.from_indexed_dataset(Samples())
+        data = (folder / f"{mode}.beton").read_bytes()  # at least 4 MiB, nearly all of it zeros
+        (folder / f"{mode}.beton.gz").write_bytes(gzip.compress(data, mtime=0))
+        (folder / f"{mode}.beton").unlink()
+
+
+def tfrecord() -> None:
+    import tensorflow as tf
+
+    def feature(value: object) -> object:
+        values = value if isinstance(value, list) else [value]
+        if isinstance(values[0], bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        if isinstance(values[0], float):
+            return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+    folder = empty("tfrecord")
+    folder.mkdir(parents=True)
+    for shard in range(2):
+        with tf.io.TFRecordWriter(str(folder / f"train-{shard:05d}-of-00002")) as writer:
+            for k in range(shard * 3, shard * 3 + 3):
+                features = {
+                    "image/encoded": jpeg(k),
+                    "image/class/label": k % 3,
+                    "image/class/text": NAMES[k % 3].encode(),
+                    "image/object/bbox/xmin": [0.25, 0.5],
+                    "image/height": 16,
+                    "offset": -k,
+                    "hash": b"\xff\xfe",
+                }
+                example = tf.train.Example(
+                    features=tf.train.Features(feature={name: feature(value) for name, value in features.items()})
+                )
+                writer.write(example.SerializeToString())
+
+
+def huggingface() -> None:
+    from datasets import ClassLabel, Dataset, Features, Value
+    from datasets import Image as ImageFeature
+
+    folder = empty("huggingface")
+    (folder / "data").mkdir(parents=True)
+    columns = {
+        "image": [{"bytes": jpeg(k), "path": f"{k}.jpg"} for k in range(COUNT)],
+        "label": [k % 3 for k in range(COUNT)],
+        "caption": [f"picture {k}" for k in range(COUNT)],
+    }
+    features = Features(image=ImageFeature(), label=ClassLabel(names=list(NAMES)), caption=Value("string"))
+    dataset = Dataset.from_dict(columns, features=features)
+    for shard in range(2):
+        path = folder / "data" / f"train-{shard:05d}-of-00002.parquet"
+        dataset.shard(2, shard, contiguous=True).to_parquet(path, batch_size=2)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    {"mds": mds, "litdata": litdata, "ffcv": ffcv, "tfrecord": tfrecord, "huggingface": huggingface}[sys.argv[1]]()
