@@ -243,3 +243,17 @@ def test_the_child_imports_no_torch_and_its_parent_no_compiler(make_dataset: Mak
         for code in (child, script)
     ]
     assert outputs == ["[False, True]\n", "6 [True, False]\n"]
+
+
+def test_what_lies_in_the_working_directory_is_not_imported(make_dataset: Make, tmp_path: Path) -> None:
+    """As in any program that is started by its path."""
+    (tmp_path / "here").mkdir()
+    for name in ("numpy", "copy", "queue"):
+        (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('imported')\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import picstore\n"
+        f"print(len(list(picstore.Loader({str(make_dataset(50))!r}, batch_size=8, transform=[picstore.Resize(9)]))))\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path / "here", capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")

@@ -25,6 +25,7 @@ from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ from picstore.train.stats import Counters, Stats
 
 AHEAD = 2  # batches on their way, beside those that the pipeline has ready
 _MAPPED = 2 * KEPT_BATCHES  # blocks that the parent keeps mapped: mapping one anew costs 1 ms for 19 MB
+# Modules are found where this process finds them, and not in the working directory, which -c would add.
+_PROGRAM = "import sys; sys.path[:] = filter(None, sys.path); from picstore.train.child import main; main()"
 _PATIENCE = 5  # seconds that the child has to end in
 
 
@@ -78,10 +81,10 @@ class Child:
             os.set_inheritable(theirs.fileno(), True)
             # A session of its own: an interrupt from the keyboard is the parent's to deal with.
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-c", "from picstore.train.child import main; main()", str(theirs.fileno())],
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
             )
         self._finalizer = weakref.finalize(self, _end, self._connection, self._process)
         self._mapped: OrderedDict[int, mmap.mmap] = OrderedDict()
