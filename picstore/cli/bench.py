@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,11 +11,12 @@ import click
 from picstore.cli import options
 
 if TYPE_CHECKING:
+    from picstore.storage.location import Location
     from picstore.train.stages import Report
 
 
 @click.command("bench")
-@click.argument("dataset", metavar="DATASET", type=options.PATH)
+@click.argument("dataset", metavar="DATASET", type=options.PLACE)
 @click.option("--images", type=click.IntRange(min=1), default=2000, show_default=True, help="How many to take.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True, help="Images in a batch.")
 @click.option("--size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels a side of the output.")
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--isolate", is_flag=True, help="Run the loader in a process of its own.")
 @options.as_json
 def command(
-    dataset: Path,
+    dataset: Location,
     images: int,
     batch_size: int,
     size: int,
@@ -47,7 +47,7 @@ def command(
         finish = picstore.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
         transform += [picstore.ColorJitter(0.4, 0.4, 0.4, 0.1), finish]
     report = measure(
-        dataset,
+        str(dataset),
         transform=transform,
         batch_size=batch_size,
         images=images,

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from picstore.errors import Damage
 from picstore.storage.container import Container, Place, read_header, unpack
 from picstore.storage.layout import ALIGNMENT, CONTAINER_MAGIC, SEALED
-from picstore.storage.location import file_name, read_at
+from picstore.storage.location import Where, file_name, locate, read_at
 
 
-def walk(root: Path, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
+def walk(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
     """Yield every container that can still be read, in order.
 
     After damage the walk goes on at the next aligned block that begins with a container's magic and whose header holds
     its CRC, at worst with one bit put right; lengths in a header that does not are never trusted.
     """
     name = file_name(stream, file)
-    path = root / name
-    size = path.stat().st_size
+    path = locate(root) / name
+    size = path.size()
     offset = ALIGNMENT
     while offset + SEALED <= size:
         step = ALIGNMENT
