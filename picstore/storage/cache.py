@@ -21,7 +21,9 @@ from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
 
-_SLACK = 32  # this part of the limit is freed beyond need, and written before the folder is listed again
+_SHARE = 32  # of the limit, so much is written before the folder is listed again
+_ACTIVE = 600  # seconds since its last use in which a data set keeps what it has
+_FULL = 60  # seconds before a full cache is looked at again
 _ABANDONED = 3600  # seconds after which a temporary file is taken for one that a killed process left
 
 logger = logging.getLogger("picstore")
@@ -29,16 +31,25 @@ logger = logging.getLogger("picstore")
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    used: int  # nanoseconds
+    used: float  # seconds
     size: int
     path: Path
+
+    @property
+    def dataset(self) -> str:
+        return self.path.parent.name
 
 
 class Cache:
     """The containers of one data set in a shared folder.
 
-    The entries used least recently go first. Each process counts what it writes and lists the folder again after 1/32
-    of the limit, so that n processes may together exceed the limit by n - 1 times that.
+    A full cache makes room by removing what data sets hold that nobody reads any more, what was used least recently
+    first. A data set that is being read keeps what it has, and further containers of it are then not kept: epochs read
+    containers in random orders, and a cache of half the data set that replaced its oldest entries would hold 15 % of
+    those that are asked for, not 50 %.
+
+    Each process counts what it writes and lists the folder again after 1/32 of the limit, so n processes may together
+    exceed the limit by n - 1 times that for a while.
 
     Args:
         folder: made if it is missing; other data sets may use it too, the limit is for all of them.
@@ -53,7 +64,8 @@ class Cache:
         self.folder = Path(folder).absolute()
         self.limit = parse_size(limit)
         self._own = self.folder / dataset
-        self._room = 0  # bytes that may be written before the folder is listed; threads may lose a count, see _SLACK
+        self._room = 0  # bytes that may be written before the folder is listed; threads may lose a count now and then
+        self._full_until = 0.0
         self._warned = False
         try:
             self._own.mkdir(parents=True, exist_ok=True)
@@ -78,11 +90,14 @@ class Cache:
     def keep(self, place: Place, buffer: memoryview) -> None:
         """Keep a container that was found sound. Where that fails, as on a full disk, it is not kept."""
         size = len(buffer)
-        if size > self.limit:
+        if time.monotonic() < self._full_until:
             return
         try:
             if self._room < size:
                 self._room = self._make_room(size)
+            if self._room < size:
+                self._full_until = time.monotonic() + _FULL
+                return
             self._room -= size
             self._write(self._path(place), buffer)
         except OSError as error:
@@ -108,28 +123,29 @@ class Cache:
             raise
 
     def _make_room(self, size: int) -> int:
-        """Remove the entries used least recently; returns how many bytes may be written before this is done again."""
-        room = max(size, self.limit // _SLACK)
-        entries = self._entries()
+        """Make room for ``size`` bytes and more where that can be; returns how many may be written."""
+        wanted = max(size, self.limit // _SHARE)
+        entries = sorted(self._entries(), key=lambda entry: entry.used)
+        used = {entry.dataset: entry.used for entry in entries}
+        used[self._own.name] = now = time.time()
         held = sum(entry.size for entry in entries)
-        for entry in sorted(entries, key=lambda entry: entry.used):
-            if held + room <= self.limit:
-                break
-            with contextlib.suppress(OSError):  # another process was faster
-                entry.path.unlink()
-            held -= entry.size
-        return room
+        for entry in entries:
+            unread = now - used[entry.dataset] > _ACTIVE
+            if held > self.limit or (unread and held + wanted > self.limit):
+                with contextlib.suppress(OSError):  # another process was faster
+                    entry.path.unlink()
+                held -= entry.size
+        return min(wanted, self.limit - held)
 
     def _entries(self) -> list[_Entry]:
         """All entries of all data sets; temporary files that nobody can be writing any more are removed."""
         entries = []
-        now = time.time_ns()
         for path in self.folder.glob("*/*"):
             with contextlib.suppress(OSError):  # removed by another process at this moment
                 status = path.stat()
                 if path.suffix != PARTIAL:
-                    entries.append(_Entry(status.st_atime_ns, status.st_size, path))
-                elif now - status.st_mtime_ns > _ABANDONED * 1_000_000_000:
+                    entries.append(_Entry(status.st_atime, status.st_size, path))
+                elif time.time() - status.st_mtime > _ABANDONED:
                     path.unlink()
         return entries
 
