@@ -98,8 +98,8 @@ class Bucket(Location):
         with self._translated(str(self)):
             rest = b""
             for piece in library().get(self._client(), self.key).stream(min_chunk_size=_STREAMED):
-                *whole, rest = (rest + bytes(piece)).splitlines(keepends=True)
-                yield from whole
+                *whole, rest = (rest + bytes(piece)).split(b"\n")
+                yield from (line + b"\n" for line in whole)
             if rest:
                 yield rest
 
