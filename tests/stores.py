@@ -47,12 +47,14 @@ class Proxy:
 
     Attributes:
         forever: fails every request from now on, once ``failures`` is empty.
+        after: a number of requests and what becomes of all that follow them.
         requests: method and path of all that came.
     """
 
     def __init__(self, server: str) -> None:
         self.failures: deque[str] = deque()
         self.forever = ""
+        self.after = (1 << 62, "")
         self.requests: list[str] = []
         proxy = self
 
@@ -74,6 +76,8 @@ class Proxy:
     def _handle(self, handler: BaseHTTPRequestHandler, server: str) -> None:
         body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
         self.requests.append(f"{handler.command} {handler.path}")
+        if len(self.requests) > self.after[0]:
+            self.forever = self.after[1]
         failure = self.failures.popleft() if self.failures else self.forever
         if failure == UNAVAILABLE:
             handler.send_error(503)

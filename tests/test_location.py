@@ -289,8 +289,7 @@ def test_a_bucket_that_does_not_exist_is_named(bucket: str) -> None:
 def test_a_fork_reads_as_its_parent_does_and_so_does_its_own(bucket: str) -> None:
     (locate(bucket) / "f").write(b"hello")
     script = f"""
-        import copy
-import os
+        import os
         from picstore.storage.location import locate
 
         def read():
