@@ -263,7 +263,7 @@ def locate(where: Where) -> Location:
         return Folder(Path(path))
     if match[1] not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        raise UsageError(f"{path} is a URL of a kind that is not known; known are {known}, and paths")
+        raise UsageError(f"{path} is a URL of a kind that is not known; known are {known} and paths")
     from picstore.storage.objects import Bucket
 
     return Bucket.parse(match[1], match[2])
