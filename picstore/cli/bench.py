@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("bench")
-@click.argument("dataset", metavar="DATASET", type=options.PLACE)
+@click.argument("dataset", metavar="DATASET", type=options.place)
 @click.option("--images", type=click.IntRange(min=1), default=2000, show_default=True, help="How many to take.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True, help="Images in a batch.")
 @click.option("--size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels a side of the output.")

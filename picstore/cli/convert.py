@@ -33,7 +33,7 @@ def colour(text: str) -> tuple[int, int, int]:
 
 @click.command("convert")
 @click.argument("source", metavar="SRC", type=options.PATH)
-@click.argument("destination", metavar="DST", type=options.PLACE)
+@click.argument("destination", metavar="DST", type=options.place)
 @click.option(
     "--source",
     "kind",

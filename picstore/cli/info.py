@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("info")
-@click.argument("dataset", metavar="DATASET", type=options.PLACE)
+@click.argument("dataset", metavar="DATASET", type=options.place)
 @options.as_json
 def command(dataset: Location, as_json: bool) -> None:
     """Say what DATASET holds, how it was made, and how well it is shuffled."""

@@ -18,18 +18,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
 
 
-class Place(click.ParamType[Any]):
+def place(text: str) -> Location:
     """A data set's place: a path, or a URL of an object store."""
+    from picstore.storage.location import locate
 
-    name = "place"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
-        from picstore.storage.location import locate
-
-        return locate(value)
-
-
-PLACE = Place()
+    return locate(text)
 
 
 def size(text: str) -> int:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 @click.command("shuffle")
-@click.argument("source", metavar="SRC", type=options.PLACE)
-@click.argument("destination", metavar="DST", type=options.PLACE)
+@click.argument("source", metavar="SRC", type=options.place)
+@click.argument("destination", metavar="DST", type=options.place)
 @click.option(
     "--method",
     type=click.Choice(["transpose", "uniform"]),

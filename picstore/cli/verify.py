@@ -17,7 +17,7 @@ _DAMAGE_FOUND = 3
 
 
 @click.command("verify")
-@click.argument("dataset", metavar="DATASET", type=options.PLACE)
+@click.argument("dataset", metavar="DATASET", type=options.place)
 @click.option("--decode", is_flag=True, help="Also decode every image and compare it with the index.")
 @options.workers
 @options.as_json

@@ -19,7 +19,7 @@ from picstore.storage.library import library
 from picstore.storage.location import Allocate, Location, Sink, fresh
 
 PART = 8 << 20  # bytes of an upload's parts; S3 takes 10,000 of them, so objects may have 78 GiB
-_PARTS_AT_A_TIME = 4  # of one object; a row has 16 objects
+_PARTS_AT_A_TIME = 2  # of one object; a worker of convert writes 16, so that it is 32 parts or 256 MiB
 _STREAMED = 4 << 20  # bytes
 
 _CREDENTIALS = {
@@ -155,7 +155,7 @@ class Bucket(Location):
         bucket = f"{self.scheme}://{self.bucket}"
         client = _clients.get((os.getpid(), bucket))
         if client is None:
-            plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+            plain = self.scheme == "s3" and os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
             options = {"timeout": "120s", **({"allow_http": True} if plain else {})}
             with self._translated(bucket):
                 client = library().store.from_url(bucket, client_options=options, retry_config=retries())
