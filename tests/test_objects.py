@@ -383,6 +383,40 @@ def test_a_cache_that_cannot_be_written_or_was_cleared_costs_nothing_but_speed(
         Dataset(dataset.path, cache=tmp_path / "cache", cache_limit="much")
 
 
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_loader_fills_a_cache_and_reads_from_it(
+    converted: Path, bucket: str, proxy: Proxy, tmp_path: Path, isolate: bool
+) -> None:
+    here = picstore.Loader(converted, **options())
+    expected = batches(here)
+    here.close()
+    where, cache = copied(converted, bucket), tmp_path / "cache"
+    for _ in range(2):
+        proxy.requests.clear()
+        loader = picstore.Loader(where, **options(), isolate=isolate, cache=cache, cache_limit="1MiB")
+        assert batches(loader) == expected
+        loader.close()
+    assert len(held(cache)) == len(loader.dataset.rows)
+    assert [request for request in proxy.requests if ".pic" in request] == []
+
+
+def test_a_mux_reads_from_stores_through_a_cache(converted: Path, bucket: str, tmp_path: Path) -> None:
+    where, config = copied(converted, bucket), tmp_path / "mux.toml"
+    sources = "".join(f'[[source]]\npath = "{path}"\ncount = {count}\n' for path, count in ((where, 5), (converted, 3)))
+    config.write_text(f'cache = "{tmp_path / "cache"}"\ncache_limit = "2MiB"\nepoch_batches = 4\n{sources}')
+    mux = picstore.DataMux(config, transform=[picstore.CenterCrop(32)])
+    assert [len(batch) for batch in mux] == [8] * 4
+    mux.close()
+    assert {path.parent.name for path in held(tmp_path / "cache")} == {Dataset(converted).uuid}
+
+
+def test_bench_takes_a_url_and_a_cache(converted: Path, bucket: str, tmp_path: Path) -> None:
+    cache = ("--cache", tmp_path / "cache", "--cache-limit", "1MiB")
+    report = picstore_json("bench", copied(converted, bucket), "--images", 64, "--batch-size", 16, *cache)
+    assert report["images"] == 64
+    assert held(tmp_path / "cache")
+
+
 def test_processes_share_a_cache(converted: Path, bucket: str, tmp_path: Path) -> None:
     where = copied(converted, bucket)
     cache = tmp_path / "cache"

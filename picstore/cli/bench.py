@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--colour", is_flag=True, help="Also ColorJitter(0.4, 0.4, 0.4, 0.1) and Normalize.")
 @click.option("--threads", type=click.IntRange(min=1), help="Of the loader.  [default: one a core]")
 @click.option("--isolate", is_flag=True, help="Run the loader in a process of its own.")
+@options.cache
 @options.as_json
 def command(
     dataset: Location,
@@ -31,8 +32,8 @@ def command(
     size: int,
     colour: bool,
     threads: int | None,
-    isolate: bool,
     as_json: bool,
+    **of_loader: Any,
 ) -> None:
     """Measure how fast DATASET can be trained on here, stage by stage, and say where the time goes.
 
@@ -52,7 +53,7 @@ def command(
         batch_size=batch_size,
         images=images,
         threads=threads or default_threads(),
-        isolate=isolate,
+        **of_loader,
     )
     click.echo(json.dumps({**asdict(report), "verdict": report.verdict}) if as_json else _text(report))
 
