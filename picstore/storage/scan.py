@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from picstore.errors import Damage
 from picstore.storage.container import Container, Place, read_header, unpack
 from picstore.storage.layout import ALIGNMENT, CONTAINER_MAGIC, SEALED
-from picstore.storage.location import Where, file_name, locate, read_at
+from picstore.storage.location import Location, Where, file_name, locate, read_at
+
+_WINDOW = 1 << 20  # bytes to look through at once: a request for each block of 4 KiB would take a store minutes
 
 
 def walk(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
@@ -20,17 +22,27 @@ def walk(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -
     path = locate(root) / name
     size = path.size()
     offset = ALIGNMENT
-    while offset + SEALED <= size:
+    while (offset := _find(path, offset, size, name)) < size:
         step = ALIGNMENT
-        head = read_at(path, offset, SEALED, place=name)
-        if head[:4] == CONTAINER_MAGIC:
-            try:
-                header, _ = read_header(head, place=Place(name, offset, stream, file))
-                buffer = read_at(path, offset, header.size, place=name)
-                container = unpack(buffer, place=Place(name, offset, stream, file, header.ordinal), fields=fields)
-            except Damage:
-                pass  # whatever it is, the next aligned block is tried
-            else:
-                yield container
-                step = header.size
+        try:
+            head = read_at(path, offset, SEALED, place=name)
+            header, _ = read_header(head, place=Place(name, offset, stream, file))
+            buffer = read_at(path, offset, header.size, place=name)
+            container = unpack(buffer, place=Place(name, offset, stream, file, header.ordinal), fields=fields)
+        except Damage:
+            pass  # whatever it is, the next aligned block is tried
+        else:
+            yield container
+            step = header.size
         offset += step
+
+
+def _find(path: Location, offset: int, size: int, name: str) -> int:
+    """The next aligned block that begins with a container's magic and is no shorter than a header; else ``size``."""
+    while offset + SEALED <= size:
+        window = read_at(path, offset, min(_WINDOW, size - offset), place=name)
+        for at in range(0, len(window) - SEALED + 1, ALIGNMENT):
+            if window[at : at + len(CONTAINER_MAGIC)] == CONTAINER_MAGIC:
+                return offset + at
+        offset += len(window)
+    return size
