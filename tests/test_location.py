@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pictures import require
 from stores import BREAK, UNAVAILABLE, Proxy, request
 
 from picstore.errors import (
@@ -63,6 +65,7 @@ def test_what_is_no_url_is_a_path(name: str) -> None:
     ],
 )
 def test_a_url_is_a_place_in_an_object_store_also_after_pathlib_took_a_slash_away(url: str, expected: Bucket) -> None:
+    require(importlib.util.find_spec("obstore"), "obstore")
     assert locate(url) == locate(Path(url)) == locate(locate(url)) == expected
     assert copy.copy(expected) == expected
     assert expected.absolute() == expected
