@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from pictures import missing
+from pictures import missing, require
 from samples import picture
+from stores import request, s3_server
 
 import picstore
 from picstore.prepare.job import Shape
@@ -80,3 +83,27 @@ def make_dataset(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / name
 
     return make
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """URL of an S3 server; the environment says where it is, for child processes too."""
+    require(importlib.util.find_spec("obstore"), "obstore")
+    require(importlib.util.find_spec("moto"), "moto[server]")
+    with s3_server() as url, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ENDPOINT_URL", url)
+        environment.setenv("AWS_ACCESS_KEY_ID", "name")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        environment.setenv("AWS_REGION", "us-east-1")
+        yield url
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def bucket(s3: str) -> str:
+    """URL of an empty bucket, ``s3://test-0``."""
+    name = f"test-{next(_numbers)}"
+    request(f"{s3}/{name}", "PUT")
+    return f"s3://{name}"

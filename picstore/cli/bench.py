@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from picstore.cli import options
 
 if TYPE_CHECKING:
+    from picstore.storage.location import Location
     from picstore.train.stages import Report
 
 
 @click.command("bench")
-@click.argument("dataset", metavar="DATASET", type=options.PATH)
+@click.argument("dataset", metavar="DATASET", type=options.place)
 @click.option("--images", type=click.IntRange(min=1), default=2000, show_default=True, help="How many to take.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True, help="Images in a batch.")
 @click.option("--size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels a side of the output.")
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 @click.option(
     "--isolate/--no-isolate", default=True, show_default=True, help="Run the loader in a process of its own or in ours."
 )
+@options.cache
 @options.as_json
 def command(
-    dataset: Path,
+    dataset: Location,
     images: int,
     batch_size: int,
     size: int,
     colour: bool,
     threads: int | None,
-    isolate: bool,
     as_json: bool,
+    **of_loader: Any,
 ) -> None:
     """Measure how fast DATASET can be trained on here, stage by stage, and say where the time goes.
 
@@ -49,12 +50,12 @@ def command(
         finish = picstore.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
         transform += [picstore.ColorJitter(0.4, 0.4, 0.4, 0.1), finish]
     report = measure(
-        dataset,
+        str(dataset),
         transform=transform,
         batch_size=batch_size,
         images=images,
         threads=threads or default_threads(),
-        isolate=isolate,
+        **of_loader,
     )
     click.echo(json.dumps({**asdict(report), "verdict": report.verdict}) if as_json else _text(report))
 

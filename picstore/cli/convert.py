@@ -17,6 +17,7 @@ from picstore.errors import TooManyFailures
 if TYPE_CHECKING:
     from picstore.prepare.convert import Converted
     from picstore.prepare.settings import EncodeSettings
+    from picstore.storage.location import Location
 
 _SHOWN_REASONS = 8
 _SOURCE_OPTIONS = ("kind", "root", "synsets", "annotations", "image_field", "label_field", "classes")
@@ -33,7 +34,7 @@ def colour(text: str) -> tuple[int, int, int]:
 
 @click.command("convert")
 @click.argument("source", metavar="SRC", type=options.PATH)
-@click.argument("destination", metavar="DST", type=options.PATH)
+@click.argument("destination", metavar="DST", type=options.place)
 @click.option(
     "--source",
     "kind",
@@ -82,7 +83,7 @@ def colour(text: str) -> tuple[int, int, int]:
 @options.as_json
 def command(
     source: Path,
-    destination: Path,
+    destination: Location,
     max_errors: Callable[[int], float],
     as_json: bool,
     **settings: Any,
@@ -135,7 +136,7 @@ def _encode_settings(settings: dict[str, Any]) -> EncodeSettings:
     return EncodeSettings(resize=resize, **{name: settings[name] for name in names})
 
 
-def _print(converted: Converted, destination: Path, seconds: float, as_json: bool) -> None:
+def _print(converted: Converted, destination: Location, seconds: float, as_json: bool) -> None:
     manifest, tally = converted.manifest, converted.tally
     reasons = [(key, count) for key, count in tally.reasons.most_common() if any(key[1:])]
     if as_json:

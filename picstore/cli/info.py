@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,12 +13,13 @@ from picstore.cli.outcome import text_of_outcome
 
 if TYPE_CHECKING:
     from picstore.storage.dataset import Dataset
+    from picstore.storage.location import Location
 
 
 @click.command("info")
-@click.argument("dataset", metavar="DATASET", type=options.PATH)
+@click.argument("dataset", metavar="DATASET", type=options.place)
 @options.as_json
-def command(dataset: Path, as_json: bool) -> None:
+def command(dataset: Location, as_json: bool) -> None:
     """Say what DATASET holds, how it was made, and how well it is shuffled."""
     from picstore.storage.dataset import Dataset
 
@@ -53,7 +53,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _text(dataset: Path, facts: dict[str, Any]) -> str:
+def _text(dataset: Location, facts: dict[str, Any]) -> str:
     lines = [
         f"{dataset}: picstore data set, format {facts['format_version']}, uuid {facts['uuid']}",
         f"  images      {facts['images']:,}, {facts['bytes'] / 1e6:,.1f} MB",

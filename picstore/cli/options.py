@@ -5,22 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from picstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from picstore.storage.location import Location
 
 F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
 
-_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+def place(text: str) -> Location:
+    """A data set's place: a path, or a URL of an object store."""
+    from picstore.storage.location import locate
+
+    return locate(text)
 
 
 def size(text: str) -> int:
     """A size in bytes: ``8MiB``, ``512KiB``, ``1GiB`` or a plain number."""
-    match = re.fullmatch(r"\s*(\d{1,18})\s*([A-Za-z]*)\s*", text)
-    if match is None or match[2].upper() not in _UNITS:
-        raise click.BadParameter(f"{text!r} is not a size; write 8MiB, 512KiB or a number of bytes")
-    return int(match[1]) * _UNITS[match[2].upper()]
+    from picstore.storage.sizes import parse_size
+
+    try:
+        return parse_size(text)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def share(text: str) -> Callable[[int], float]:
@@ -47,6 +59,16 @@ def seed(function: F) -> F:
     return click.option(
         "--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Of the permutations."
     )(function)
+
+
+def cache(function: F) -> F:
+    """``--cache`` and ``--cache-limit``."""
+    function = click.option(
+        "--cache-limit", metavar="SIZE", default="50GiB", show_default=True, help="What FOLDER may hold."
+    )(function)
+    return click.option("--cache", metavar="FOLDER", type=PATH, help="Keep containers of a data set far away here.")(
+        function
+    )
 
 
 def engine(function: F) -> F:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from picstore.cli import options
 
+if TYPE_CHECKING:
+    from picstore.storage.location import Location
+
 
 @click.command("shuffle")
-@click.argument("source", metavar="SRC", type=options.PATH)
-@click.argument("destination", metavar="DST", type=options.PATH)
+@click.argument("source", metavar="SRC", type=options.place)
+@click.argument("destination", metavar="DST", type=options.place)
 @click.option(
     "--method",
     type=click.Choice(["transpose", "uniform"]),
@@ -25,7 +28,9 @@ from picstore.cli import options
 @options.workers
 @options.engine
 @options.as_json
-def command(source: Path, destination: Path, method: str, seed: int, workers: int | None, as_json: bool) -> None:
+def command(
+    source: Location, destination: Location, method: str, seed: int, workers: int | None, as_json: bool
+) -> None:
     """Write a shuffled copy of the data set SRC to DST. Each worker holds one file in memory."""
     from picstore.cli.progress import Bar
     from picstore.prepare.engine import default_workers

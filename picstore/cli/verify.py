@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from picstore.cli import options
 
+if TYPE_CHECKING:
+    from picstore.storage.location import Location
+
 _DAMAGE_FOUND = 3
 
 
 @click.command("verify")
-@click.argument("dataset", metavar="DATASET", type=options.PATH)
+@click.argument("dataset", metavar="DATASET", type=options.place)
 @click.option("--decode", is_flag=True, help="Also decode every image and compare it with the index.")
 @options.workers
 @options.as_json
 @click.pass_context
-def command(context: click.Context, dataset: Path, decode: bool, workers: int | None, as_json: bool) -> None:
+def command(context: click.Context, dataset: Location, decode: bool, workers: int | None, as_json: bool) -> None:
     """Read the whole of DATASET, check every checksum, and report every damaged place.
 
     Exit code 3 if there is one.

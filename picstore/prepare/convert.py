@@ -6,10 +6,12 @@ and of the job, so any number of workers writes the same bytes, and a row that d
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +26,7 @@ from picstore.prepare.placement import move_targets
 from picstore.prepare.settings import EncodeSettings
 from picstore.prepare.training_jpeg import TrainingJpeg, make_training_jpeg
 from picstore.storage.file import FileSummary, read_summary
-from picstore.storage.location import LEDGER, MANIFEST, UNFINISHED, file_name
+from picstore.storage.location import LEDGER, MANIFEST, UNFINISHED, Folder, Location, Where, file_name, locate, many
 from picstore.storage.manifest import Manifest, finish, read_manifest
 
 _SAMPLES = 32  # images converted in advance to learn how many make a row
@@ -54,23 +56,30 @@ class RowTask:
     """All that one row needs.
 
     Attributes:
+        marks: a folder of this machine for the rows' positions.
         attachments: names of those that records may have.
         blamed: inputs at which its process died before, with the reason.
     """
 
-    root: Path
+    root: Location
     row: int
     first_id: int
     inputs: Sequence[Input]
     encode: EncodeSettings
     shape: job.Shape
+    marks: Path
     attachments: tuple[str, ...] = ()
     blamed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def position(self) -> Path:
+        """The file in which the row's process notes the input at which it is."""
+        return self.marks / _POSITION.format(self.row)
 
 
 def convert(
     listing: Listing,
-    destination: Path,
+    destination: Where,
     *,
     encode: EncodeSettings,
     shape: job.Shape,
@@ -82,7 +91,8 @@ def convert(
 
     Args:
         listing: the source.
-        destination: a directory that does not exist, is empty, or (``resume``) was begun by the same job.
+        destination: a directory or a URL's place that does not exist, is empty, or (``resume``) was begun by the same
+            job.
         workers: processes; they do not change the result.
 
     Raises:
@@ -90,6 +100,7 @@ def convert(
         MissingDependency: the encoder asked for is not installed.
     """
     engine.start("picstore.prepare.warm")
+    destination = locate(destination)
     if encode.encoder == "mozjpeg":
         require_mozjpeg()
     inputs = listing.inputs
@@ -102,7 +113,7 @@ def convert(
         "encode": encode.to_json(),
         "shape": job.to_json(shape),
     }
-    if resume and (destination / MANIFEST).exists():
+    if resume and (destination / MANIFEST).is_file():
         return _already(destination, wanted)
     begun = job.begin(destination, wanted, resume=resume)
     if "rows" not in begun:
@@ -110,11 +121,13 @@ def convert(
         begun = {**begun, "rows": job.count_rows(len(inputs), mean, shape)}
         job.remember(destination, begun)
     rows = int(begun["rows"])
-    with job.lock(destination):
-        job.sweep(destination)
-        ready = [row for row in range(rows) if ledger.fragment_path(destination, row).exists()]
+    with job.lock(destination), _marks(destination) as marks:
+        destination.sweep()
+        ready = ledger.finished_rows(destination, rows)
         tasks = deque(
-            RowTask(destination, row, ids.start, inputs[ids.start : ids.stop], encode, shape, listing.attachments)
+            RowTask(
+                destination, row, ids.start, inputs[ids.start : ids.stop], encode, shape, marks, listing.attachments
+            )
             for row in sorted(set(range(rows)) - set(ready))
             for ids in [job.row_slice(len(inputs), rows, row)]
         )
@@ -137,7 +150,17 @@ def convert(
     return Converted(manifest, total)
 
 
-def _already(root: Path, wanted: dict[str, Any]) -> Converted:
+@contextlib.contextmanager
+def _marks(destination: Location) -> Iterator[Path]:
+    """A folder for the rows' positions: files that are written in place, which no object store can do."""
+    if isinstance(destination, Folder):
+        yield destination.path / UNFINISHED
+        return
+    with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
+        yield Path(folder)
+
+
+def _already(root: Location, wanted: dict[str, Any]) -> Converted:
     """What to say when the data set that is to be resumed is finished."""
     manifest = read_manifest(root)
     made = {"encode": manifest.encode, **manifest.provenance}
@@ -169,14 +192,10 @@ def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) ->
 def _position(task: RowTask) -> int:
     """The id at which a row's process was when it died."""
     try:
-        written = _position_path(task).read_bytes()
+        written = task.position.read_bytes()
     except FileNotFoundError:
         written = b""
     return int.from_bytes(written, "little") if written else task.first_id
-
-
-def _position_path(task: RowTask) -> Path:
-    return task.root / UNFINISHED / _POSITION.format(task.row)
 
 
 def convert_row(task: RowTask, report: engine.Report) -> None:
@@ -185,7 +204,7 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
     Holds one container a stream and one image in memory.
     """
     lines = []
-    descriptor = os.open(_position_path(task), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    descriptor = os.open(task.position, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         with RowWriter(
             task.root,
@@ -203,7 +222,7 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
     finally:
         os.close(descriptor)
     ledger.write_fragment(task.root, task.row, lines)
-    _position_path(task).unlink()
+    task.position.unlink()
 
 
 def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter) -> ledger.Line:
@@ -269,15 +288,20 @@ def measure(chunk: Sequence[tuple[Input, EncodeSettings]], report: engine.Report
     return sizes
 
 
-def _collect(root: Path, tallies: Sequence[ledger.Tally], streams: int) -> list[FileSummary]:
+def _collect(root: Location, tallies: Sequence[ledger.Tally], streams: int) -> list[FileSummary]:
     """Read back the footers of all files; what they hold must be what the ledger says was written."""
+    there = {name for name, _ in root.files()}
+    places = [(stream, row) for row in range(len(tallies)) for stream in range(streams)]
+
+    def read(place: tuple[int, int]) -> FileSummary:
+        return read_summary(root, stream=place[0], file=place[1])
+
+    by_row: dict[int, list[FileSummary]] = {}
+    for summary in many(read, (place for place in places if file_name(*place) in there)):
+        by_row.setdefault(summary.file, []).append(summary)
     summaries = []
     for row, tally in enumerate(tallies):
-        found = [
-            read_summary(root, stream=stream, file=row)
-            for stream in range(streams)
-            if (root / file_name(stream, row)).exists()
-        ]
+        found = by_row.get(row, [])
         if sum(summary.records for summary in found) != tally.images:
             raise PicstoreError(f"files of row {row} are missing in {root}; remove {root} and convert again")
         summaries.extend(found)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import shutil
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from picstore.errors import Damage, NotADataset, Unfinished, UsageError
-from picstore.storage.layout import ALIGNMENT, MAX_CONTAINER
-from picstore.storage.location import MANIFEST, PARTIAL, UNFINISHED, write_whole
+from picstore.storage.layout import ALIGNMENT, MAX_CONTAINER, MAX_MANIFEST
+from picstore.storage.location import MANIFEST, UNFINISHED, Location
 
 KIB, MIB = 1 << 10, 1 << 20
 WISHED_ROWS = 256  # enough for every core of a large machine, and for a short tail, where the data allows it
@@ -63,8 +59,8 @@ def row_slice(inputs: int, rows: int, row: int) -> range:
     return range(row * inputs // rows, (row + 1) * inputs // rows)
 
 
-def begin(root: Path, job: dict[str, Any], *, resume: bool) -> dict[str, Any]:
-    """Claim a directory for a job and remember it there; returns the job as it was first begun.
+def begin(root: Location, job: dict[str, Any], *, resume: bool) -> dict[str, Any]:
+    """Claim a place for a job and remember it there; returns the job as it was first begun.
 
     ``job["rows"]`` may be missing when resuming: it is taken from the first run.
 
@@ -73,27 +69,30 @@ def begin(root: Path, job: dict[str, Any], *, resume: bool) -> dict[str, Any]:
         Unfinished: it was begun before, and ``resume`` is not given.
         Damage: what it was begun with cannot be read.
     """
-    path = root / UNFINISHED / "job.json"
-    if (root / MANIFEST).exists():
+    path = _job_path(root)
+    if (root / MANIFEST).is_file():
         raise UsageError(f"{root} is already a data set; choose another destination or remove it")
-    if path.exists():
+    if path.is_file():
         if not resume:
             raise Unfinished(f"{root} is an unfinished {job['verb']}; continue it with --resume, or remove it")
         return _same_job(root, _read_job(path), job)
-    if root.exists() and (not root.is_dir() or any(p.name != UNFINISHED for p in root.iterdir())):
+    if root.is_file() or any(not name.startswith(f"{UNFINISHED}/") for name, _ in root.files()):
         raise NotADataset(f"{root} exists and is not a picstore data set; choose an empty destination")
     return job
 
 
-def remember(root: Path, job: dict[str, Any]) -> None:
+def remember(root: Location, job: dict[str, Any]) -> None:
     """Write the job down; from now on the directory is an unfinished data set."""
-    (root / UNFINISHED).mkdir(parents=True, exist_ok=True)
-    write_whole(root / UNFINISHED / "job.json", json.dumps(job, indent=1).encode())
+    _job_path(root).write(json.dumps(job, indent=1).encode())
 
 
-def _read_job(path: Path) -> dict[str, Any]:
+def _job_path(root: Location) -> Location:
+    return root / UNFINISHED / "job.json"
+
+
+def _read_job(path: Location) -> dict[str, Any]:
     try:
-        job = json.loads(path.read_bytes())
+        job = json.loads(path.read_all(MAX_MANIFEST))
     except ValueError as error:
         raise Damage("not a job that picstore wrote; remove the directory and begin anew", str(path)) from error
     if not isinstance(job, dict):
@@ -101,7 +100,7 @@ def _read_job(path: Path) -> dict[str, Any]:
     return job
 
 
-def _same_job(root: Path, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def _same_job(root: Location, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     for name, value in new.items():
         if old.get(name) != value:
             raise UsageError(
@@ -111,26 +110,14 @@ def _same_job(root: Path, old: dict[str, Any], new: dict[str, Any]) -> dict[str,
     return old
 
 
-@contextlib.contextmanager
-def lock(root: Path) -> Iterator[None]:
-    """Hold the directory while writing to it, so that two runs do not write the same files. Ends with the process."""
-    with (root / UNFINISHED / "job.json").open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UsageError(f"{root} is being written by another process") from error
-        yield
+def lock(root: Location) -> AbstractContextManager[None]:
+    """Hold the place while writing to it, so that two runs do not write the same files. Ends with the process."""
+    return _job_path(root).lock(f"{root} is being written by another process")
 
 
-def sweep(root: Path) -> None:
-    """Remove half-written files that a killed run left."""
-    for path in root.glob(f"*/*{PARTIAL}"):
-        path.unlink()
-
-
-def end(root: Path) -> None:
+def end(root: Location) -> None:
     """Forget the job: the manifest is written, the data set is finished."""
-    shutil.rmtree(root / UNFINISHED, ignore_errors=True)
+    (root / UNFINISHED).remove()
 
 
 def to_json(value: Any) -> dict[str, Any]:

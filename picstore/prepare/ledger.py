@@ -10,9 +10,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from picstore.storage.location import LEDGER, PARTIAL, UNFINISHED, write_whole
+from picstore.storage.location import LEDGER, UNFINISHED, Location, many
+
+_MAX_FRAGMENT = 1 << 32  # bytes, a row of ten million inputs
 
 LOSSLESS, REENCODED, FAILED = "lossless", "reencoded", "failed"
 
@@ -75,36 +76,44 @@ class Tally:
         return {**counts, "source_bytes": self.source_bytes, "jpeg_bytes": self.bytes}
 
 
-def fragment_path(root: Path, row: int) -> Path:
-    """Where the ledger of one row lies until the end."""
-    return root / UNFINISHED / f"row-{row:06d}.jsonl"
+def _fragment_name(row: int) -> str:
+    return f"row-{row:06d}.jsonl"
 
 
-def write_fragment(root: Path, row: int, lines: Sequence[Line]) -> None:
+def write_fragment(root: Location, row: int, lines: Sequence[Line]) -> None:
     """Declare a row finished."""
-    write_whole(fragment_path(root, row), b"".join(_encode(line) for line in lines))
+    (root / UNFINISHED / _fragment_name(row)).write(b"".join(_encode(line) for line in lines))
 
 
-def read_lines(path: Path) -> Iterator[Line]:
+def finished_rows(root: Location, rows: int) -> list[int]:
+    """Those of ``rows`` that have a fragment; one listing, however many there are."""
+    found = {name for name, _ in (root / UNFINISHED).files()}
+    return [row for row in range(rows) if _fragment_name(row) in found]
+
+
+def read_lines(path: Location) -> Iterator[Line]:
     """The lines of a ledger or of a fragment."""
-    with path.open("rb") as file:
-        for text in file:
-            yield _decode(text)
+    return map(_decode, path.lines())
 
 
-def merge(root: Path, rows: int) -> list[Tally]:
+def merge(root: Location, rows: int) -> list[Tally]:
     """Write ``ledger.jsonl`` out of the fragments; returns a tally a row."""
+
+    def read(row: int) -> bytes:
+        return (root / UNFINISHED / _fragment_name(row)).read_all(_MAX_FRAGMENT)
+
     tallies = []
-    partial = root / (LEDGER + PARTIAL)
-    with partial.open("wb") as out:
-        for row in range(rows):
+    out = (root / LEDGER).create()
+    try:
+        for fragment in many(read, range(rows)):
             tally = Tally()
-            with fragment_path(root, row).open("rb") as lines:
-                for text in lines:
-                    tally.add(_decode(text))
-                    out.write(text)
+            for text in fragment.splitlines():
+                tally.add(_decode(text))
+            out.write(fragment)
             tallies.append(tally)
-    partial.replace(root / LEDGER)
+        out.close()
+    finally:
+        out.abandon()
     return tallies
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +15,7 @@ from picstore.jpeg import markers
 from picstore.jpeg.segments import find_segments
 from picstore.storage.file import FileSummary, FileWriter
 from picstore.storage.layout import SEGMENT
+from picstore.storage.location import Location
 from picstore.storage.record import NO_SEGMENTS, ImageInfo, Record, extra_to_json
 
 _CLOSING = 4  # files at a time, so that some are packed while others wait for the disk; each is in memory twice
@@ -83,7 +83,7 @@ class RowWriter:
 
     def __init__(
         self,
-        root: Path,
+        root: Location,
         *,
         row: int,
         streams: int,

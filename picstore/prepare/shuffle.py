@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ from picstore.prepare.convert import Progress
 from picstore.storage.container import Place, unpack
 from picstore.storage.dataset import Dataset
 from picstore.storage.file import FileSummary, FileWriter
-from picstore.storage.location import UNFINISHED, file_name, read_at
+from picstore.storage.location import UNFINISHED, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import Manifest, finish
 from picstore.storage.record import Record
 
@@ -41,10 +40,10 @@ class FileTask:
     ``extents`` is EXTENT (containers,); their ``file`` is a number in stream ``source_stream`` of ``source``.
     """
 
-    source: Path
+    source: Location
     source_stream: int
     extents: npt.NDArray[np.void]
-    root: Path
+    root: Location
     stream: int
     file: int
     container_size: int
@@ -61,8 +60,8 @@ class DealTask:
 
 
 def shuffle(
-    source: Path,
-    destination: Path,
+    source: Where,
+    destination: Where,
     *,
     seed: int,
     method: str,
@@ -73,7 +72,7 @@ def shuffle(
 
     Args:
         source: a finished data set; it is not changed.
-        destination: a directory that does not exist or is empty.
+        destination: a directory, or a place in an object store, that does not exist or is empty.
         method: one of METHODS.
         workers: processes, each of which holds one file in memory; they do not change the result.
 
@@ -82,7 +81,8 @@ def shuffle(
     """
     if method not in METHODS:
         raise UsageError(f"shuffle method {method!r} is not one of {', '.join(METHODS)}")
-    dataset = Dataset(source)
+    dataset = Dataset(locate(source))
+    destination = locate(destination)
     shape = job.Shape(container_size=dataset.manifest.container_size, seed=seed)
     wanted = {"verb": "shuffle", "picstore": __version__, "parent": dataset.uuid, "method": method, "seed": seed}
     job.remember(destination, job.begin(destination, wanted, resume=False))
@@ -123,7 +123,7 @@ def _check_count(dataset: Dataset, summaries: Iterable[FileSummary]) -> None:
         raise PicstoreError(f"{written} of {len(dataset)} records were written; the source changed in the meantime")
 
 
-def _file_tasks(dataset: Dataset, root: Path, shape: job.Shape) -> Iterator[FileTask]:
+def _file_tasks(dataset: Dataset, root: Location, shape: job.Shape) -> Iterator[FileTask]:
     """A task for each file of a data set that writes the same file, permuted."""
     rows = dataset.rows
     order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
@@ -147,12 +147,14 @@ def _file_tasks(dataset: Dataset, root: Path, shape: job.Shape) -> Iterator[File
         )
 
 
-def _transposed(dataset: Dataset, root: Path, shape: job.Shape) -> deque[FileTask]:
+def _transposed(dataset: Dataset, root: Location, shape: job.Shape) -> deque[FileTask]:
     tasks = _file_tasks(dataset, root, shape)
     return deque(replace(task, stream=task.file, file=task.stream) for task in tasks)
 
 
-def _dealt(dataset: Dataset, root: Path, shape: job.Shape, workers: int, progress: Progress | None) -> deque[FileTask]:
+def _dealt(
+    dataset: Dataset, root: Location, shape: job.Shape, workers: int, progress: Progress | None
+) -> deque[FileTask]:
     """Run the first pass of ``uniform`` into ``unfinished/`` and return the tasks of the second."""
     scratch = root / UNFINISHED
     sources = list(_file_tasks(dataset, root, shape))

@@ -18,7 +18,7 @@ from picstore.prepare.convert import Progress
 from picstore.prepare.pack import describe
 from picstore.storage.container import Container, Place, unpack
 from picstore.storage.file import FileSummary, read_summary
-from picstore.storage.location import file_name, read_at
+from picstore.storage.location import Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, index_rows, ordinals_of, read_index, read_manifest
 from picstore.storage.scan import walk
 
@@ -39,7 +39,7 @@ class Finding:
 class FileCheck:
     """Check one file. ``rows`` are its containers by the data set's index, None where that is damaged."""
 
-    root: Path
+    root: Location
     entry: FileEntry
     rows: Rows | None
     fields: tuple[str, ...]
@@ -47,7 +47,7 @@ class FileCheck:
 
 
 def verify(
-    root: Path, *, decode: bool = False, workers: int, progress: Progress | None = None
+    root: Where, *, decode: bool = False, workers: int, progress: Progress | None = None
 ) -> tuple[Manifest, list[Finding]]:
     """Read a whole data set and list all damage, in the order of the manifest's files.
 
@@ -57,6 +57,7 @@ def verify(
     Raises:
         NotADataset, Damage: there is no readable manifest, so it is not known what should be there.
     """
+    root = locate(root)
     manifest = read_manifest(root)
     findings: list[Finding] = []
     rows: Rows | None = None
@@ -77,7 +78,7 @@ def verify(
     return manifest, findings
 
 
-def _tasks(root: Path, manifest: Manifest, rows: Rows | None, decode: bool) -> Iterator[FileCheck]:
+def _tasks(root: Location, manifest: Manifest, rows: Rows | None, decode: bool) -> Iterator[FileCheck]:
     by_file: dict[tuple[int, int], Rows] = {}
     if rows is not None:
         order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))

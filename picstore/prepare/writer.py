@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from picstore.prepare.placement import move_targets
 from picstore.prepare.settings import EncodeSettings
 from picstore.prepare.training_jpeg import make_training_jpeg
 from picstore.storage.file import FileSummary
+from picstore.storage.location import Where, locate
 from picstore.storage.manifest import finish
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class Writer:
     After an error the directory stays without a manifest, which no reader takes for a data set.
 
     Args:
-        path: a directory that does not exist or is empty.
+        path: a directory, or a URL such as ``s3://bucket/train``, that does not exist or is empty.
         classes: names of the classes; a label then must be −1 or one of their positions.
         attachments: names of further binary fields that records may have.
         shape: streams and sizes of files and containers.
@@ -47,14 +46,14 @@ class Writer:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Where,
         *,
         classes: Sequence[str] = (),
         attachments: Sequence[str] = (),
         shape: job.Shape | None = None,
         **encode: Unpack[EncodeOptions],
     ) -> None:
-        self._root = Path(path)
+        self._root = locate(path)
         self._classes = tuple(classes)
         self._fields = tuple(attachments)
         self._encode = EncodeSettings.from_json({**encode})

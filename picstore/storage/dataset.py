@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from picstore.errors import Damage
+from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.container import Container, Place, read_header, unpack
 from picstore.storage.layout import SEALED
-from picstore.storage.location import Allocate, file_name, fresh, read_at
+from picstore.storage.location import Allocate, Location, Where, file_name, fresh, locate, read_at
 from picstore.storage.manifest import Manifest, ordinals_of, read_index, read_manifest
 from picstore.storage.record import Record
 
@@ -29,27 +30,41 @@ class Dataset(Sequence[Record]):
     container by container. Nothing stays open between calls, so a data set can be shared by threads and forked.
 
     Args:
-        path: the data set's directory.
+        path: the data set's directory, or its URL in an object store, such as ``s3://bucket/train``.
+        cache: a folder that keeps the containers that were read, for a data set far away; several processes and data
+            sets may share it. ``ds[i]`` reads no whole container and does not use it.
+        cache_limit: what that folder may hold, in bytes or as text such as ``"50GiB"``.
 
     Attributes:
+        path: where it lies; ``str(ds.path)`` is its path or URL.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
+        PicstoreError: an object store refuses access or cannot be reached, here or while reading.
+        MissingDependency: what object stores need is not installed.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(
+        self,
+        path: Where,
+        *,
+        cache: str | os.PathLike[str] | None = None,
+        cache_limit: int | str = DEFAULT_LIMIT,
+    ) -> None:
+        self.path: Location = locate(path)
         self.manifest: Manifest = read_manifest(self.path)
         self.rows = read_index(self.path, self.manifest)
         self._ordinals = ordinals_of(self.rows)
         self._starts: npt.NDArray[np.int64] = np.zeros(len(self.rows) + 1, dtype=np.int64)
         np.cumsum(self.rows["records"], out=self._starts[1:])
         self._indexes: OrderedDict[int, Container] = OrderedDict()
+        self._cache = None if cache is None else Cache(cache, cache_limit, self.manifest.uuid)
 
-    def __reduce__(self) -> tuple[type[Dataset], tuple[Path]]:
+    def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         """Another process opens it again, wherever it works."""
-        return Dataset, (self.path.absolute(),)
+        cache = (None, DEFAULT_LIMIT) if self._cache is None else (self._cache.folder, self._cache.limit)
+        return _open, (self.path.absolute(), *cache)
 
     @property
     def classes(self) -> list[str]:
@@ -101,8 +116,27 @@ class Dataset(Sequence[Record]):
         Damage that leaves records readable is listed in the result; raises Damage when nothing can be read.
         """
         place, size = self.place(number), int(self.rows[number]["size"])
+        kept = None if self._cache is None else self._kept(self._cache, number, allocate)
+        if kept is not None:
+            return kept
         buffer = read_at(self.path / place.name, place.offset, size, place=place.name, allocate=allocate)
-        return self._unpack(number, buffer)
+        container = self._unpack(number, buffer)
+        if self._cache is not None and not container.damage:
+            self._cache.keep(place, buffer)
+        return container
+
+    def _kept(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
+        """A container out of the cache if it is there and sound; a damaged one is thrown away."""
+        place = self.place(number)
+        buffer = cache.read(place, int(self.rows[number]["size"]), allocate=allocate)
+        if buffer is None:
+            return None
+        with contextlib.suppress(Damage):
+            container = self._unpack(number, buffer)
+            if not container.damage:
+                return container
+        cache.discard(place)
+        return None
 
     def entries(self, number: int) -> npt.NDArray[np.void]:
         """Entries of the ``number``-th container, ``layout.ENTRY``, read without its payload; damaged ones left out."""
@@ -147,6 +181,10 @@ class Dataset(Sequence[Record]):
             size=int(row["size"]),
             read=read,
         )
+
+
+def _open(path: Where, cache: str | os.PathLike[str] | None, cache_limit: int | str) -> Dataset:
+    return Dataset(path, cache=cache, cache_limit=cache_limit)
 
 
 def _owned(record: Record) -> Record:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +25,7 @@ from picstore.storage.layout import (
     check_rows,
     check_version,
 )
-from picstore.storage.location import PARTIAL, file_name, read_at, sync_folder
+from picstore.storage.location import Where, file_name, locate, read_at
 from picstore.storage.packing import pack, packed_size
 from picstore.storage.record import Record
 
@@ -51,7 +48,7 @@ class FileSummary:
 
 
 class FileWriter:
-    """Writes records to one file under a temporary name; ``close`` makes it real, anything else leaves nothing.
+    """Writes records to one file, which appears when ``close`` is called; anything else leaves nothing.
 
     Holds one container in memory. Not thread-safe.
 
@@ -62,15 +59,12 @@ class FileWriter:
         fields: names of the attachments.
     """
 
-    def __init__(self, root: Path, *, stream: int, file: int, container_size: int, fields: Sequence[str] = ()) -> None:
+    def __init__(self, root: Where, *, stream: int, file: int, container_size: int, fields: Sequence[str] = ()) -> None:
         self.stream, self.file = stream, file
         self._container_size = container_size
         self._fields = tuple(fields)
         self._name = file_name(stream, file)
-        self._path = root / self._name
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._partial = self._path.with_name(self._path.name + PARTIAL)
-        self._out: BinaryIO = self._partial.open("wb")
+        self._out = (locate(root) / self._name).create()
         header = FileHeader(FORMAT_VERSION, stream, file).pack()
         self._out.write(header.ljust(ALIGNMENT, b"\0"))
         self._offset = ALIGNMENT
@@ -119,7 +113,7 @@ class FileWriter:
         return len(self._rows)
 
     def close(self) -> FileSummary:
-        """Write footer and trailer, sync, and give the file its name."""
+        """Write footer and trailer and make the file appear, durable."""
         self.end_container()
         footer = np.array(self._rows, dtype=FOOTER_ROW)
         crc = crc32c(footer.tobytes())
@@ -135,18 +129,12 @@ class FileWriter:
             footer_crc=crc,
         )
         self._out.write(footer.tobytes() + trailer.pack())
-        self._out.flush()
-        os.fsync(self._out.fileno())
         self._out.close()
-        self._partial.replace(self._path)
-        sync_folder(self._path.parent)
         return FileSummary(self.stream, self.file, size, self._records, crc, footer)
 
     def abandon(self) -> None:
-        """Give up: close and remove what was written. Does nothing after ``close``."""
-        if not self._out.closed:
-            self._out.close()
-            self._partial.unlink(missing_ok=True)
+        """Give up: leave nothing of what was written. Does nothing after ``close``."""
+        self._out.abandon()
 
     def __enter__(self) -> FileWriter:
         return self
@@ -157,7 +145,7 @@ class FileWriter:
         self.abandon()
 
 
-def read_summary(root: Path, *, stream: int, file: int) -> FileSummary:
+def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
     """Read and check header, trailer and footer of a file.
 
     Raises:
@@ -166,10 +154,10 @@ def read_summary(root: Path, *, stream: int, file: int) -> FileSummary:
         Corrupt, UnsupportedVersion: as their names say.
     """
     place = file_name(stream, file)
-    path = root / place
+    path = locate(root) / place
     header = read_at(path, 0, SEALED, place=place)
     FileHeader.unpack(header, place=place, offset=0).check(stream=stream, file=file, place=place)
-    size = path.stat().st_size
+    size = path.size()
     at = size - SEALED
     tail = read_at(path, at, SEALED, place=place)
     if tail[: len(TRAILER_MAGIC)] != TRAILER_MAGIC:

@@ -11,13 +11,12 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from picstore.errors import Corrupt, Damage, NotADataset, Truncated, Unfinished
+from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarge, Truncated, Unfinished
 from picstore.storage.checksum import crc32c
 from picstore.storage.file import FileSummary
 from picstore.storage.layout import (
@@ -29,7 +28,7 @@ from picstore.storage.layout import (
     check_rows,
     check_version,
 )
-from picstore.storage.location import INDEX, MANIFEST, UNFINISHED, read_at, write_whole
+from picstore.storage.location import INDEX, MANIFEST, UNFINISHED, Location, Where, locate, read_at
 
 Rows = npt.NDArray[np.void]
 
@@ -95,7 +94,7 @@ def ordinals_of(rows: Rows) -> npt.NDArray[np.int64]:
     return ordinals
 
 
-def finish(root: Path, summaries: Sequence[FileSummary], **fields: Any) -> Manifest:
+def finish(root: Where, summaries: Sequence[FileSummary], **fields: Any) -> Manifest:
     """Write the index, then the manifest, which makes the directory a data set.
 
     Args:
@@ -120,8 +119,8 @@ def finish(root: Path, summaries: Sequence[FileSummary], **fields: Any) -> Manif
     digest = hashlib.sha256(rows.tobytes() + _canonical(body)).digest()
     body["uuid"] = _uuid8(digest)
     header = IndexHeader(FORMAT_VERSION, INDEX_ROW.itemsize, len(rows), int(rows["records"].sum()), crc)
-    write_whole(root / INDEX, header.pack() + rows.tobytes())
-    write_whole(root / MANIFEST, _document(body))
+    (locate(root) / INDEX).write(header.pack() + rows.tobytes())
+    (locate(root) / MANIFEST).write(_document(body))
     return _parse(body)
 
 
@@ -150,7 +149,7 @@ def _document(body: dict[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def read_manifest(root: Path) -> Manifest:
+def read_manifest(root: Where) -> Manifest:
     """Read and check the manifest.
 
     Raises:
@@ -158,13 +157,14 @@ def read_manifest(root: Path) -> Manifest:
         NotADataset: there is no manifest, or it is another program's file.
         UnsupportedVersion, Damage: as their names say.
     """
+    root = locate(root)
     path = root / MANIFEST
-    if not path.is_file():
-        raise _absence(root)
-    if path.stat().st_size > MAX_MANIFEST:
-        raise NotADataset(f"{path} is larger than any picstore manifest; it belongs to another program")
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(path.read_all(MAX_MANIFEST))
+    except NotADataset as error:
+        raise _absence(root) from error
+    except TooLarge as error:
+        raise NotADataset(f"{path} is larger than any picstore manifest; it belongs to another program") from error
     except (ValueError, RecursionError) as error:
         raise Truncated("the manifest is not whole JSON; restore it from a copy", place=str(path)) from error
     if not isinstance(document, dict) or document.get("format") != "picstore":
@@ -191,29 +191,31 @@ def _parse(document: dict[str, Any]) -> Manifest:
     return Manifest(**fields)
 
 
-def _absence(root: Path) -> NotADataset:
+def _absence(root: Location) -> NotADataset:
     """Why there is no manifest, and what to do."""
-    if not root.exists():
+    if not root.is_folder():
+        if root.is_file():
+            return NotADataset(f"{root} is a file; a picstore data set is a directory")
         return NotADataset(f"{root} does not exist")
-    if not root.is_dir():
-        return NotADataset(f"{root} is a file; a picstore data set is a directory")
-    if (root / UNFINISHED).is_dir():
+    if (root / UNFINISHED).is_folder():
         try:
-            verb = json.loads((root / UNFINISHED / "job.json").read_bytes())["verb"]
-        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            verb = json.loads((root / UNFINISHED / "job.json").read_all(MAX_MANIFEST))["verb"]
+        except (PicstoreError, ValueError, RecursionError, KeyError, TypeError):
             verb = "convert"  # killed while it wrote the job down
         remedy = "run the same command with --resume" if verb == "convert" else "remove it and run it again"
         return Unfinished(f"{root} is an unfinished {verb}; {remedy}")
     return NotADataset(f"{root} is not a picstore data set (it has no {MANIFEST}); make one with `picstore convert`")
 
 
-def read_index(root: Path, manifest: Manifest) -> Rows:
+def read_index(root: Where, manifest: Manifest) -> Rows:
     """Read and check the index: ``layout.INDEX_ROW`` (containers,) in stored order."""
-    path = root / INDEX
+    path = locate(root) / INDEX
     place = str(path)
-    if not path.is_file():
-        raise Damage("the index is missing; `picstore repair` writes it anew", place=place)
-    header = IndexHeader.unpack(read_at(path, 0, min(SEALED, path.stat().st_size), place=place), place=place, offset=0)
+    try:
+        first = read_at(path, 0, min(SEALED, path.size()), place=place)
+    except NotADataset as error:
+        raise Damage("the index is missing; `picstore repair` writes it anew", place=place) from error
+    header = IndexHeader.unpack(first, place=place, offset=0)
     check_version(header.version, place)
     length = header.rows * INDEX_ROW.itemsize
     if header.row_size != INDEX_ROW.itemsize or header.rows != manifest.containers:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ from picstore.errors import Corrupt, Damage
 from picstore.storage.checksum import crc32c, masked
 from picstore.storage.container import Container
 from picstore.storage.layout import ENTRY, SEGMENT
+from picstore.storage.location import Location
 from picstore.storage.record import NO_SEGMENTS
 from picstore.train.cut import Lengths, layouts_of
 from picstore.train.plan import Ints
@@ -46,7 +46,7 @@ class Draft:
 
     containers: list[Container]
     container: Ints
-    folders: tuple[Path, ...]
+    folders: tuple[Location, ...]
     entries: npt.NDArray[np.void]
     addresses: npt.NDArray[np.uint64]
     sizes: Ints
@@ -60,7 +60,7 @@ class Draft:
     problems: dict[int, Damage]
 
     @classmethod
-    def empty(cls, count: int, folders: Iterable[Path]) -> Draft:
+    def empty(cls, count: int, folders: Iterable[Location]) -> Draft:
         """``count`` slots of which nothing is known."""
         return cls(
             containers=[],

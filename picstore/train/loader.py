@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from picstore import draw
 from picstore.errors import UsageError
+from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, is_channels_last, name_of
 from picstore.train.damage import Losses
@@ -42,7 +43,7 @@ class Loader(IterableDataset[Batch]):
     the same order, each worker making every n-th, and one epoch after the other.
 
     Args:
-        path: a finished data set.
+        path: a finished data set, its directory or URL.
         batch_size: of this rank.
         transform: geometric transforms, then those of colour, each composed into one pass; then any callables, which
             take the images of the batch on its device, with torch's generators seeded for that batch.
@@ -68,9 +69,13 @@ class Loader(IterableDataset[Batch]):
             follow where the images are. Decoders differ by some levels; train and evaluate with the same one.
         isolate: make batches in a process of its own, which hands them over in shared memory, so that its threads and
             the training loop do not wait for each other. False makes them with threads of this process.
+        cache, cache_limit: a folder that keeps the containers that were read, for a data set far away, and what it may
+            hold, as of :class:`picstore.Dataset`.
 
     Raises:
         NotADataset, Damage: the data set cannot be opened.
+        PicstoreError: an object store refuses access or cannot be reached, here or while iterating; ``on_damage`` is
+            not about that.
         UsageError: the arguments do not fit together.
         Damage: while iterating, a record is damaged and ``on_damage`` is ``"raise"``, or a batch has no sound record.
     """
@@ -96,8 +101,10 @@ class Loader(IterableDataset[Batch]):
         memory_format: torch.memory_format = torch.contiguous_format,
         decoder: str = "auto",
         isolate: bool = True,
+        cache: str | os.PathLike[str] | None = None,
+        cache_limit: int | str = DEFAULT_LIMIT,
     ) -> None:
-        self.dataset = Dataset(path)
+        self.dataset = Dataset(path, cache=cache, cache_limit=cache_limit)
         rank, world_size = rank_of_process(rank, world_size)
         if lanes is None:
             lanes = default_lanes(world_size)

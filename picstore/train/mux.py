@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 
 from picstore import draw
 from picstore.errors import UsageError
+from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, is_channels_last, name_of
 from picstore.train.damage import Losses
@@ -59,6 +60,7 @@ class DataMux(IterableDataset[Batch]):
         rank, world_size: of this process, as of :class:`picstore.Loader`; the counts are those of each rank.
         epoch_batches: end an iteration after so many batches; the next one goes on.
         seed, device, threads, budget, targets, dtype, memory_format, decoder, isolate: as of :class:`picstore.Loader`.
+        cache, cache_limit: as of :class:`picstore.Loader`; one folder for all data sets.
         on_damage: as of :class:`picstore.Loader`; a lost record is replaced by one of its own data set.
 
     Raises:
@@ -253,7 +255,7 @@ def _open(
     _, callables = sort_steps(common)
     sources = []
     for number, entry in enumerate(mixed.entries):
-        dataset = Dataset(entry.path)
+        dataset = Dataset(entry.path, cache=options.get("cache"), cache_limit=options.get("cache_limit", DEFAULT_LIMIT))
         if len(dataset) == 0:
             raise UsageError(f"{entry.path} has no records")
         targets = check_targets(options.get("targets", ()), dataset)

@@ -35,7 +35,7 @@ else:
 # What TOML may give, and of which type.
 _OPTIONS = {
     **dict.fromkeys(("seed", "threads", "rank", "world_size", "lanes", "budget", "epoch_batches"), int),
-    **dict.fromkeys(("device", "decoder", "on_damage", "dtype", "memory_format"), str),
+    **dict.fromkeys(("device", "decoder", "on_damage", "dtype", "memory_format", "cache", "cache_limit"), str),
     "targets": list,
     "isolate": bool,
 }
@@ -59,6 +59,8 @@ class MuxOptions(TypedDict, total=False):
     memory_format: torch.memory_format
     decoder: str
     isolate: bool
+    cache: str | os.PathLike[str] | None
+    cache_limit: int | str
     epoch_batches: int | None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
+from typing import Any
 
 import numpy as np
 
@@ -100,15 +101,16 @@ def measure(
     batch_size: int,
     images: int,
     threads: int,
-    isolate: bool = True,
+    **options: Any,
 ) -> Report:
     """Measure the stages one after the other in one thread, and then the loader.
 
     Args:
         transform: of the loader; only picstore's own.
         images: how many to take, of as many epochs as that needs.
+        **options: of the loader: ``isolate``, ``cache`` and ``cache_limit``.
     """
-    loader = Loader(path, batch_size=batch_size, transform=transform, threads=threads, isolate=isolate)
+    loader = Loader(path, batch_size=batch_size, transform=transform, threads=threads, **options)
     batches = max(1, images // batch_size)
     clock, size = _time_stages(loader, transform, batch_size=batch_size, batches=batches)
     iterator = chain.from_iterable(repeat(loader))
