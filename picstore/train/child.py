@@ -83,7 +83,11 @@ class _Server:
 
     def serve(self) -> None:
         """Do what the parent says until it hangs up."""
-        feed = self._connection.recv()
+        feed: Feed | Exception
+        try:
+            feed = self._connection.recv()
+        except (PicstoreError, OSError) as error:  # its data sets cannot be opened
+            feed = error
         while True:
             verb, *content = self._connection.recv()
             if verb == "begin":
@@ -91,7 +95,9 @@ class _Server:
             elif verb == "taken":  # after the last batch; a stop that comes too late needs no answer
                 self._forget(content[0])
 
-    def _run(self, feed: Feed, requests: MakeRequests) -> tuple[str, Any]:
+    def _run(self, feed: Feed | Exception, requests: MakeRequests) -> tuple[str, Any]:
+        if isinstance(feed, Exception):
+            return "error", feed
         under_way = 0
         try:
             for ready in make_batches(feed, requests, memory=self._memory, counters=self._counters):

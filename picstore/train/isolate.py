@@ -141,6 +141,7 @@ class Child:
             return content  # type: ignore[no-any-return]
         self.running = False
         if kind == "error":
+            self.close()  # a data set that could not be opened may be there when the next child asks
             raise content
         return None
 
