@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,7 +32,7 @@ def colour(text: str) -> tuple[int, int, int]:
 
 
 @click.command("convert")
-@click.argument("source", metavar="SRC", type=options.PATH)
+@click.argument("source", metavar="SRC", type=options.place)
 @click.argument("destination", metavar="DST", type=options.place)
 @click.option(
     "--source",
@@ -82,7 +81,7 @@ def colour(text: str) -> tuple[int, int, int]:
 )
 @options.as_json
 def command(
-    source: Path,
+    source: Location,
     destination: Location,
     max_errors: Callable[[int], float],
     as_json: bool,

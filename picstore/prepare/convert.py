@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from picstore import __version__
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare import engine, job, ledger
-from picstore.prepare.inputs import Input, Listing, read_input
+from picstore.prepare.inputs import Input, Listing, ReadAhead, read_input
 from picstore.prepare.mozjpeg import require_mozjpeg
 from picstore.prepare.pack import RowWriter, make_record
 from picstore.prepare.placement import move_targets
@@ -214,10 +214,11 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
             seed=task.shape.seed,
             fields=task.attachments,
         ) as writer:
-            for id_, source in enumerate(task.inputs, start=task.first_id):
-                os.pwrite(descriptor, id_.to_bytes(8, "little"), 0)
-                lines.append(_convert_one(source, id_, task, writer))
-                report(1)
+            with ReadAhead(task.inputs) as ahead:
+                for id_, source in enumerate(task.inputs, start=task.first_id):
+                    os.pwrite(descriptor, id_.to_bytes(8, "little"), 0)
+                    lines.append(_convert_one(source, id_, task, writer, ahead))
+                    report(1)
             writer.close()
     finally:
         os.close(descriptor)
@@ -225,11 +226,11 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
     task.position.unlink()
 
 
-def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter) -> ledger.Line:
+def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter, ahead: ReadAhead) -> ledger.Line:
     if id_ in task.blamed:
         return ledger.Line(source.name, id_, ledger.FAILED, task.blamed[id_])
     try:
-        data = read_input(source)
+        data = ahead.read(source)
         made = make_training_jpeg(data, settings=task.encode, name=source.name)
         attachments = _read_attachments(source)
         extra = _extra(source, made)

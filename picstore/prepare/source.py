@@ -15,6 +15,9 @@ from pathlib import Path
 from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.inputs import Input, Listing, printable, read_input
 from picstore.prepare.sources.kind import Glance, Source
+from picstore.prepare.sources.remote import KINDS as REMOTE
+from picstore.prepare.sources.remote import list_remote
+from picstore.storage.location import Folder, Location
 
 __all__ = ["KINDS", "Glance", "Input", "Listing", "Source", "open_source", "read_input"]
 
@@ -40,11 +43,13 @@ KINDS = (
 )
 
 
-def open_source(path: Path, *, kind: str = "auto", classes: Path | None = None, **options: object) -> Listing:
+def open_source(
+    path: Path | Location, *, kind: str = "auto", classes: Path | None = None, **options: object
+) -> Listing:
     """List a source.
 
     Args:
-        path: the source.
+        path: the source, here or in an object store.
         kind: one of KINDS or the name of an entry point; or ``"auto"``: the first kind that recognises it. Annotations
             make it coco.
         classes: a file of class names, one a line, in the order of labels: names integers, and gives names that order.
@@ -57,6 +62,12 @@ def open_source(path: Path, *, kind: str = "auto", classes: Path | None = None, 
         MissingDependency: the library that reads it is not installed.
         Damage: it can be told what it is, but not read at all.
     """
+    if isinstance(path, Location) and not isinstance(path, Folder):
+        if any(value is not None for value in options.values()):
+            raise UsageError(f"{path} is read as {' or '.join(REMOTE)}, which have no such options")
+        listing = list_remote(path, kind=kind)
+        return listing if classes is None else _in_order_of(listing, classes)
+    path = Path(path)
     if not path.exists() and "{" not in path.name:
         raise NotADataset(f"{path} does not exist")
     given = {name: value for name, value in options.items() if value is not None}

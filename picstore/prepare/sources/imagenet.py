@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from picstore.errors import Damage, UsageError
@@ -13,8 +13,13 @@ from picstore.prepare.sources.tars import members_of
 
 def imagenet_source(path: Path, *, synsets: Path | None = None) -> Listing:
     """A folder of one tar a synset; labels by sorted name, or by the order of the file ``synsets``."""
-    tars = [entry for entry in entries_of(path) if entry.name.endswith(".tar") and entry.is_file()]
-    names = [entry.name[: -len(".tar")] for entry in tars]
+    tars = [entry.path for entry in entries_of(path) if entry.name.endswith(".tar") and entry.is_file()]
+    return list_tars(tars, synsets=synsets)
+
+
+def list_tars(tars: Sequence[str], *, synsets: Path | None = None) -> Listing:
+    """The members of tars, each a class; they may lie in an object store."""
+    names = [tar.rpartition("/")[2].removesuffix(".tar") for tar in tars]
     classes = sorted(names)
     if synsets is not None:
         classes = [line.split()[0] for line in synsets.read_text().splitlines() if line.split()]
@@ -23,8 +28,8 @@ def imagenet_source(path: Path, *, synsets: Path | None = None) -> Listing:
             raise UsageError(f"{len(unknown)} tars are not in {synsets}, the first is {unknown[0]}.tar")
     label_of = {name: label for label, name in enumerate(classes)}
     inputs: list[Input] = []
-    for entry, name in zip(tars, names, strict=True):
-        inputs.extend(_members(entry.path, name, label_of[name]))
+    for tar, name in zip(tars, names, strict=True):
+        inputs.extend(_members(tar, name, label_of[name]))
     return Listing("imagenet", inputs, [printable(name) for name in classes])
 
 

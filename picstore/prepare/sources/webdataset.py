@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,12 @@ def list_webdataset(path: Path) -> Listing:
     name; without it ``label`` of the JSON is. JSON objects and texts become the extra; all other fields, pickles
     among them, are left out.
     """
+    return list_samples(files_of(path, ".tar"))
+
+
+def list_samples(tars: Sequence[Path | str]) -> Listing:
+    """The samples of tars, which may lie in an object store."""
     left_out = LeftOut()
-    tars = files_of(path, ".tar")
     samples = (sample for tar in tars for sample in until_damaged(_samples(tar, left_out), tar))
     return listing_of("webdataset", samples, remarks=left_out.remarks())
 
@@ -56,7 +60,7 @@ def split_name(name: str) -> tuple[str, str]:
     return folder + slash + base, field.lower()
 
 
-def _samples(tar: Path, left_out: LeftOut) -> Iterator[Sample]:
+def _samples(tar: Path | str, left_out: LeftOut) -> Iterator[Sample]:
     with SourceFile(tar) as file:
         # Names of macOS (._x) and of webdataset itself (__index__) are no samples.
         members = (m for m in members_of(str(tar)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
@@ -120,10 +124,11 @@ def looks_like(glance: Glance) -> bool:
     if not glance.is_folder:
         return glance.head()[257:262] == b"ustar"
     tars = glance.files_ending(".tar")
-    return bool(tars) and _has_pairs(glance.path / tars[0])
+    return bool(tars) and has_pairs(glance.path / tars[0])
 
 
-def _has_pairs(tar: Path) -> bool:
+def has_pairs(tar: Path | str) -> bool:
+    """Whether neighbours in a tar share a key."""
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _LOOK)]
     except Damage:
