@@ -19,8 +19,12 @@ import picstore
 from picstore.errors import Corrupt, ImageError, UsageError
 from picstore.train import decode, outlet
 from picstore.train import pixels as train_pixels
+from picstore.train.colour import compose_colour
 from picstore.train.cuda import ahead
-from picstore.train.cuda.decode import decode_all, find_decoder
+from picstore.train.cuda.decode import decode_all, find_decoder, numbered
+from picstore.train.form import Form
+from picstore.train.geometry import Draws, Geometry
+from picstore.train.look import Look
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(16, scale=(0.3, 1.0)), picstore.RandomHorizontalFlip()]
@@ -134,12 +138,32 @@ def test_colour_types_layouts_and_targets_are_those_of_the_cpu(make_dataset: Mak
     assert batch.targets == expected.targets
 
 
-def test_images_without_a_common_size_come_as_a_list(make_dataset: Make, use: Use) -> None:
+STEPS: list[list[Any]] = [
+    [],
+    [picstore.RandomHorizontalFlip()],
+    [picstore.Resize(9), picstore.RandomInvert()],
+]
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.float16, "memory_format": torch.channels_last}])
+def test_images_without_a_common_size_come_as_a_list(
+    make_dataset: Make, use: Use, steps: list[Any], options: dict[str, Any]
+) -> None:
     use(FakeDecoder())
-    one, other = pair(make_dataset(8), transform=[], batch_size=3)
-    for batch, expected in zip(one, other, strict=True):
-        assert isinstance(batch.images, list)
-        assert_alike(batch, expected, levels=0)
+    one, other = pair(make_dataset(3, width=20, height=14), transform=steps, batch_size=3, **options)
+    batch, expected = next(iter(one)), next(iter(other))
+    assert isinstance(batch.images, list)
+    assert_alike(batch, expected, levels=1 if len(steps) > 1 else 0)
+    assert [image.stride() for image in batch.images] == [image.stride() for image in expected.images]
+    assert len({image.data_ptr() for image in batch.images}) == 3
+
+
+def test_an_image_in_place_of_a_lost_one_is_a_copy_in_a_list_too() -> None:
+    picture = torch.zeros(3, 5, 4, dtype=torch.uint8)
+    look = Look(Geometry.of_images([4, 4], [5, 5]), compose_colour([], np.array([[4, 5]] * 2), Draws(0, 0, [0, 1])))
+    first, second = ahead.finish([picture, picture], np.zeros((2, 2), np.int64), look, Form())
+    assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
 
 
 def test_an_image_that_fails_in_its_batch_is_tried_alone_and_then_on_the_cpu(
@@ -231,6 +255,13 @@ def test_memory_that_runs_out_is_no_damage() -> None:
 
     with pytest.raises(torch.cuda.OutOfMemoryError):
         decode_all([torch.zeros(9, dtype=torch.uint8)], np.array([[1, 1]]), decode=decode, device=CPU)
+
+
+def test_a_device_without_a_number_is_the_one_of_the_consumers_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert numbered(torch.device("cuda")) == torch.device("cuda:3")
+    assert numbered(torch.device("cuda:1")) == torch.device("cuda:1")
+    assert numbered(CPU) == CPU
 
 
 def test_a_decoder_for_a_gpu_is_refused_without_one() -> None:

@@ -43,6 +43,13 @@ def find_decoder(name: str, device: torch.device) -> Decode | None:
     return _by_torchcodec(device) if name == "torchcodec" else _by_torchvision(device)
 
 
+def numbered(device: torch.device) -> torch.device:
+    """The same device by its number: the current one of this thread, which is not that of other threads."""
+    return (
+        torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" and device.index is None else device
+    )
+
+
 def _has_torchcodec() -> bool:
     """Whether a torchcodec that decodes JPEG is there: 0.16 was the first."""
     if find_spec("torchcodec") is None:
