@@ -249,6 +249,13 @@ def test_images_of_another_size_than_the_index_says_are_no_images() -> None:
     assert images[1] is None and "instead of 20 × 30" in problems[1]
 
 
+def test_pixels_that_a_decoder_interleaves_become_planes() -> None:
+    decoded = torch.arange(60, dtype=torch.uint8).view(4, 5, 3).permute(2, 0, 1)
+    stream = torch.zeros(9, dtype=torch.uint8)
+    (image,), _ = decode_all([stream], np.array([[5, 4]]), decode=lambda streams: [decoded], device=CPU)
+    assert image is not None and image.is_contiguous() and torch.equal(image, decoded)
+
+
 def test_memory_that_runs_out_is_no_damage() -> None:
     def decode(streams: list[torch.Tensor]) -> list[torch.Tensor]:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
