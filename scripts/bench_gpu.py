@@ -120,8 +120,7 @@ def run_part(options: argparse.Namespace) -> None:
     bench = Bench(device, photographs, options.work, tiny=not device.cuda)
     if options.part == "prepare":
         options.json.write_text(json.dumps(describe(device.device)))
-        if not (options.work / "photographs" / "picstore.json").exists():
-            write_all(options.work, photographs, records=options.records)
+        write_all(options.work, photographs, records=options.records)
         standard.warm(bench)
         return
     plans = {"checks": checks.cases, "decoder": decoding.cases, "cut": decoding.cut_cases, "standard": standard.cases}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,14 @@ class Decoder:
 
     prepare: Callable[[Sequence[bytes]], list[Any]]
     decode: Callable[[list[Any]], list[Any]]
+
+
+def has(module: str, name: str) -> bool:
+    """Whether a library is installed, loads, and is new enough to have a name."""
+    try:
+        return hasattr(import_module(module), name)
+    except (ImportError, RuntimeError, OSError):  # libraries that do not load raise any of these
+        return False
 
 
 class Device:
@@ -61,9 +69,9 @@ class Device:
     def decoders(self) -> dict[str, Decoder]:
         """Those that are installed, by name."""
         found = {"torchvision": Decoder(self.tensors, self._by_torchvision)}
-        if self.cuda and find_spec("torchcodec") is not None:
+        if self.cuda and has("torchcodec.decoders", "decode_jpeg"):
             found["torchcodec"] = self._torchcodec()
-        if self.cuda and find_spec("nvidia.nvimgcodec") is not None:
+        if self.cuda and has("nvidia.nvimgcodec", "Decoder"):
             found["nvimgcodec"] = self._nvimgcodec()
         return found
 

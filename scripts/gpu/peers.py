@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from torchvision.transforms import v2
 
 from gpu.bench import Bench
 from gpu.case import Case, Row
+from gpu.device import has
 from gpu.standard import job
 from picstore.train.cuda import ahead
 
@@ -89,7 +89,7 @@ def in_batches(bench: Bench, files: list[Path]) -> torch.Tensor:
 
 def by_opencv(bench: Bench, files: list[Path], seconds: float) -> Row:
     """Decode, crop and resize in threads; a batch is copied to the GPU."""
-    if find_spec("cv2") is None:
+    if not has("cv2", "imdecode"):
         return {"problem": "not installed"}
     import cv2
 
@@ -120,7 +120,7 @@ def crop_of(width: int, height: int) -> tuple[int, int, int, int]:
 
 def by_dali(bench: Bench, files: list[Path], seconds: float) -> Row:
     """DALI with its hardware decoder."""
-    if not bench.device.cuda or find_spec("nvidia.dali") is None:
+    if not bench.device.cuda or not has("nvidia.dali", "pipeline_def"):
         return {"problem": "not installed"}
     with contextlib.closing(dali_batches(bench, files)) as batches:
         return {"images/s": bench.device.rate(lambda _: next(batches), seconds=seconds)}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -129,6 +131,7 @@ def cut_all(
 def write_dataset(path: Path, jpegs: Sequence[bytes], labels: Sequence[int], *, records: int) -> None:
     """A data set in which the JPEGs come again and again, as often as it takes."""
     settings = EncodeSettings.from_json({})
+    shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     made = [make_training_jpeg(jpeg, settings=settings) for jpeg in jpegs]
     writer = RowWriter(path, row=0, streams=16, container_size=8 << 20, seed=0)
@@ -144,8 +147,12 @@ def write_dataset(path: Path, jpegs: Sequence[bytes], labels: Sequence[int], *, 
 
 
 def write_all(work: Path, photographs: Photographs, *, records: int) -> None:
-    """All data sets of the other parts, and a folder of the photographs for those that read files."""
+    """All data sets of the other parts, and a folder of the photographs for those that read files; once a folder."""
     images, labels = photographs.pixels, photographs.labels
+    made, about = work / "made.json", json.dumps({"images": len(images), "records": records})
+    if made.exists() and made.read_text() == about:
+        return
+    shutil.rmtree(work / "files", ignore_errors=True)
     plan = {
         "photographs": (photographs.jpegs, records),
         "once": (photographs.jpegs, len(images)),
@@ -162,6 +169,7 @@ def write_all(work: Path, photographs: Photographs, *, records: int) -> None:
         file.write_bytes(jpeg)
         for copy in range(1, max(1, records // len(images))):
             os.link(file, folder / f"{number}-{copy}.jpg")
+    made.write_text(about)
 
 
 def _resized(images: Sequence[Image.Image], name: str) -> list[bytes]:
