@@ -59,7 +59,7 @@ from picstore.train.cuda.language import INTERPRETED
 NORMALIZE = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 DTYPES = ["uint8", "float16", "bfloat16", "float32"]
 MOST, MEAN = 1, 0.005  # levels by which resampling may differ, at most and on average
-few = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=4 if INTERPRETED else 40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
@@ -107,7 +107,9 @@ def made(
     tensors = [planes(image, device) for image in images]
     program = program or nothing(geometry)
     origins, factors = options.pop("origins", np.zeros((count, 2))), options.pop("factors", np.ones(count))
-    return augment(tensors, origins, factors, geometry, program, **options).cpu()
+    batch = augment(tensors, origins, factors, geometry, program, **options)
+    assert isinstance(batch, torch.Tensor)
+    return batch.cpu()
 
 
 def rendered(images: list[np.ndarray], geometry: Geometry, origins: Any = None, factors: Any = None) -> torch.Tensor:
@@ -137,22 +139,22 @@ def apart(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
 # Geometry
 
 LISTS: dict[str, list] = {
-    "crop": [RandomResizedCrop(32, (0.1, 1.0)), RandomHorizontalFlip()],
-    "crop, plain": [RandomResizedCrop((24, 40), antialias=False), RandomVerticalFlip()],
+    "crop": [RandomResizedCrop((8, 35), (0.1, 0.4)), RandomHorizontalFlip()],
+    "crop, plain": [RandomResizedCrop((12, 40), antialias=False), RandomVerticalFlip()],
     "smaller": [Resize((7, 11))],
-    "larger": [Resize((48, 45))],
-    "padded": [Pad((3, 11, 20, 7), (9, 130, 77)), RandomVerticalFlip(1.0), Resize((37, 41))],
-    "padded crop": [RandomCrop((30, 44), 9, pad_if_needed=True, fill=200)],
-    "rotated": [CenterCrop(40), RandomRotation(50, fill=(200, 10, 77))],
+    "larger": [Resize((50, 33))],
+    "padded": [Pad((3, 11, 20, 7), (9, 130, 77)), RandomVerticalFlip(1.0), Resize((23, 35))],
+    "padded crop": [RandomCrop((50, 34), 9, pad_if_needed=True, fill=200)],
+    "rotated": [CenterCrop((20, 33)), RandomRotation(50, fill=(200, 10, 77))],
     "rotated, smaller": [RandomRotation(50, fill=80), Resize((13, 20))],
     "rotated, smaller, plain": [RandomRotation(50), Resize((13, 20), antialias=False)],
-    "rotated, expanded": [RandomRotation(180, expand=True, fill=5), RandomResizedCrop(33)],
-    "affine": [RandomAffine(30, (0.2, 0.1), (0.5, 1.5), 20, fill=99), CenterCrop((33, 40))],
-    "affine, padded": [RandomAffine(0, (0.3, 0.3)), Pad(5), RandomHorizontalFlip(), Resize((40, 31))],
+    "rotated, expanded": [RandomRotation(180, expand=True, fill=5), RandomResizedCrop((12, 33))],
+    "affine": [RandomAffine(30, (0.2, 0.1), (0.5, 1.5), 20, fill=99), CenterCrop((17, 35))],
+    "affine, padded": [RandomAffine(0, (0.3, 0.3)), Pad(5), RandomHorizontalFlip(), Resize((20, 31))],
 }
 
 
-@pytest.mark.parametrize(("name", "count"), [*((name, 2) for name in LISTS), ("crop", 1), ("affine", 7)])
+@pytest.mark.parametrize(("name", "count"), [*((name, 2) for name in LISTS), ("crop", 1), ("affine", 4)])
 def test_pixels_are_the_cpus_within_a_level(name: str, count: int, device: str) -> None:
     images = noise(count, 48 * scaled(device), 61 * scaled(device), seed=count)
     geometry = geometry_of(images, LISTS[name], seed=count)
@@ -162,10 +164,10 @@ def test_pixels_are_the_cpus_within_a_level(name: str, count: int, device: str) 
 
 
 def test_photographs_are_the_cpus_within_a_level(photographs: list[Path], device: str) -> None:
-    images = [np.ascontiguousarray(simplejpeg.decode_jpeg(path.read_bytes())) for path in photographs[::150]]
+    images = [np.ascontiguousarray(simplejpeg.decode_jpeg(path.read_bytes())) for path in photographs[::250]]
     images = [np.repeat(image, 3 // image.shape[2], axis=2) for image in images]
     geometry = geometry_of(
-        images, [RandomResizedCrop(40 if device == "cpu" else 224, (0.05, 0.3)), RandomHorizontalFlip()]
+        images, [RandomResizedCrop((8, 64) if device == "cpu" else 224, (0.01, 0.05)), RandomHorizontalFlip()]
     )
     difference = apart(made(images, geometry, device), rendered(images, geometry))
     assert difference.max() <= MOST
@@ -211,7 +213,7 @@ def test_cuts_and_smaller_decodes_lie_where_their_origins_and_factors_say(
     turns = [RandomRotation(40)] if turned else []
     factor = 1 << (factor - 1)
     whole = noise(1, 60 * factor, 80 * factor, seed)
-    geometry = geometry_of(whole, [RandomResizedCrop(24, (0.1, 0.5)), *turns], seed)
+    geometry = geometry_of(whole, [RandomResizedCrop((8, 24), (0.1, 0.5)), *turns], seed)
     low = geometry.reach()[:, :2] // (8 * factor) * (8 * factor)
     high = -(-geometry.reach()[:, 2:] // factor) * factor
     cuts = [
@@ -231,8 +233,8 @@ def test_pixels_that_only_move_stay_as_they_are(device: str) -> None:
 
 
 def test_a_grey_image_becomes_three_equal_channels(device: str) -> None:
-    grey = [np.repeat(image[:, :, :1], 3, axis=2) for image in noise(3, 40, 50)]
-    for transforms in ([RandomResizedCrop(24)], [RandomRotation(30), Resize((14, 15))]):
+    grey = [np.repeat(image[:, :, :1], 3, axis=2) for image in noise(3, 20, 30)]
+    for transforms in ([RandomResizedCrop(8)], [RandomRotation(30), Resize((14, 15))]):
         geometry = geometry_of(grey, transforms)
         tensors = [planes(image, device)[:1].contiguous() for image in grey]
         zeros, ones = np.zeros((3, 2)), np.ones(3)
@@ -241,18 +243,18 @@ def test_a_grey_image_becomes_three_equal_channels(device: str) -> None:
 
 
 def test_an_image_of_the_colour_of_its_padding_stays_even(device: str) -> None:
-    for level in (0, 1, 127, 254, 255):
-        images = [np.full((31, 45, 3), level, dtype=np.uint8)]
-        for transforms in ([Pad(5, level), Resize((13, 31))], [RandomRotation(20, fill=level), Resize((14, 15))]):
+    for level in (0, 1, 254, 255):
+        images = [np.full((15, 45, 3), level, dtype=np.uint8)]
+        for transforms in ([Pad(5, level), Resize((8, 31))], [RandomRotation(20, fill=level), Resize((14, 15))]):
             assert (made(images, geometry_of(images, transforms), device) == level).all()
 
 
 def test_no_map_clip_or_edge_makes_the_kernels_leave_the_images(device: str) -> None:
     random = np.random.default_rng(0)
-    for number in range(40):
+    for number in range(16 if device == "cpu" else 200):
         height, width = random.integers(1, 60, 2)
-        size = random.integers(1, 33, (1, 2))
-        frame = random.normal(0, 1, (1, 2, 3)) * 10.0 ** random.uniform(-3, 6 if number % 10 == 0 else 2.5)
+        size = random.integers(1, (33, 9), (1, 2))
+        frame = random.normal(0, 1, (1, 2, 3)) * 10.0 ** random.uniform(-3, 6 if number % 5 == 0 else 2.5)
         clip = np.sort(random.integers(-30, 90, (1, 2, 2)), axis=1).reshape(1, 4)
         if number % 2:
             clip = np.array([[0, 0, width, height]])
@@ -261,6 +263,21 @@ def test_no_map_clip_or_edge_makes_the_kernels_leave_the_images(device: str) -> 
         antialias = np.array([number % 3 > 0])
         geometry = Geometry(np.array([[width, height]]), frame, clip, size, edges, antialias, fill)
         assert (made([np.full((height, width, 3), 9, np.uint8)], geometry, device) == 9).all()
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_outputs_of_different_sizes_come_as_a_list_of_what_each_is_alone(last: bool, device: str) -> None:
+    images = [noise(1, (24 - 4 * k) * scaled(device), 40 * scaled(device), k)[0] for k in range(3)]
+    geometry = geometry_of(images, [Resize(7 * scaled(device)), RandomHorizontalFlip()])
+    program = program_of(geometry, [ColorJitter(contrast=0.4), GaussianBlur(3), NORMALIZE])
+    tensors, zeros, ones = [planes(image, device) for image in images], np.zeros((3, 2)), np.ones(3)
+    options: dict[str, Any] = {"dtype": "float32", "channels_last": last}
+    batch = augment(tensors, zeros, ones, geometry, program, **options)
+    assert isinstance(batch, list) and len({picture.shape for picture in batch}) == 3
+    for slot, picture in enumerate(batch):
+        one = np.array([slot])
+        expected = made([images[slot]], Geometry.join([geometry], one), device, Program.join([program], one), **options)
+        assert torch.equal(picture.cpu(), expected[0]) and picture.stride() == expected[0].stride()
 
 
 # Colour
@@ -287,15 +304,15 @@ EVERY = {
 @pytest.mark.parametrize("name", EVERY)
 def test_colour_is_the_cpus_to_the_bit(name: str, device: str) -> None:
     images = noise(2, 25 * scaled(device), 47 * scaled(device), seed=3)
-    geometry = geometry_of(images, [CenterCrop((17 * scaled(device), 37 * scaled(device)))])
+    geometry = geometry_of(images, [CenterCrop((9 * scaled(device), 37 * scaled(device)))])
     program = program_of(geometry, EVERY[name])
     assert torch.equal(made(images, geometry, device, program), coloured(rendered(images, geometry), program))
 
 
-@pytest.mark.parametrize("taps", [1, 9, (3, 23), (91, 5)])
+@pytest.mark.parametrize("taps", [1, 9, (3, 23), (51, 5)])
 def test_a_blur_is_the_cpus_but_for_ties(taps: Any, device: str) -> None:
     images = noise(2, 25 * scaled(device), 47 * scaled(device), seed=3)
-    geometry = geometry_of(images, [CenterCrop((10 * scaled(device), 37 * scaled(device)))])
+    geometry = geometry_of(images, [CenterCrop((8 * scaled(device), 37 * scaled(device)))])
     blur = GaussianBlur(taps, (0.1, 9.0))
     for transforms in ([blur], [RandomInvert(1), blur, RandomPosterize(2, 1)]):
         program = program_of(geometry, transforms)
@@ -307,7 +324,7 @@ def test_a_blur_is_the_cpus_but_for_ties(taps: Any, device: str) -> None:
 
 def test_images_of_one_batch_may_need_different_phases(device: str) -> None:
     images = noise(7, 25, 50)
-    geometry = geometry_of(images, [CenterCrop((9, 33))])
+    geometry = geometry_of(images, [CenterCrop((9, 20))])
     lists: list[list] = [
         [],
         [ColorJitter(contrast=0.5)],
@@ -330,8 +347,8 @@ def test_images_of_one_batch_may_need_different_phases(device: str) -> None:
 def test_any_list_of_colours_in_one_launch_is_its_steps_one_after_the_other(
     device: str, transforms: list, seed: int
 ) -> None:
-    images = noise(1, 50, 41, seed)
-    geometry = geometry_of(images, [RandomResizedCrop((9 * scaled(device), 33 * scaled(device)))], seed)
+    images = noise(1, 20, 41, seed)
+    geometry = geometry_of(images, [CenterCrop((9 * scaled(device), 19 * scaled(device)))], seed)
     program = program_of(geometry, transforms[:4], seed)
     plain = made(images, geometry, device)
     assert torch.equal(made(images, geometry, device, program), coloured(plain, program))
@@ -340,8 +357,8 @@ def test_any_list_of_colours_in_one_launch_is_its_steps_one_after_the_other(
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_types_and_layouts_hold_the_cpus_values_to_the_bit(dtype: str, last: bool, device: str) -> None:
-    images = noise(2, 45, 47)
-    geometry = geometry_of(images, [RandomResizedCrop((10 * scaled(device), 33 * scaled(device)))])
+    images = noise(2, 15, 47)
+    geometry = geometry_of(images, [CenterCrop((8 * scaled(device), 33 * scaled(device)))])
     transforms: list = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandomErasing(1, value="random")]
     if dtype != "uint8":
         transforms += [NORMALIZE, RandomErasing(1, value="random"), RandomErasing(1, value=(0.5, -1, 1e-6))]
@@ -369,7 +386,7 @@ def test_all_levels_are_normalised_as_by_the_cpu(dtype: str, device: str) -> Non
 @pytest.mark.parametrize("last", [False, True])
 def test_out_is_filled_and_returned_and_nothing_else_is_touched(last: bool, device: str) -> None:
     images = noise(2, 45, 47)
-    geometry = geometry_of(images, [RandomResizedCrop((19, 35))])
+    geometry = geometry_of(images, [CenterCrop((19, 35))])
     layout = torch.channels_last if last else torch.contiguous_format
     several = torch.full((4, 3, 19, 35), 77, dtype=torch.uint8, device=device).to(memory_format=layout)
     tensors = [planes(image, device) for image in images]
@@ -397,7 +414,8 @@ def test_what_cannot_be_made_is_refused(device: str) -> None:
     refused("there are 0 images", [])
     refused("origins have the shape", tensors, np.zeros(2))
     refused("a factor, at least 1", tensors, zeros, [1, 0])
-    refused("sizes", tensors, zeros, ones, geometry_of(images, []))
+    several = torch.empty((2, 3, 20, 30), dtype=torch.uint8, device=device)
+    refused("sizes", tensors, zeros, ones, geometry_of(images, []), out=several)
     refused("not possible", dtype="int8")
     refused("out is", out=torch.empty((2, 3, 9, 8), dtype=torch.uint8, device=device))
     refused("out is", out=torch.empty((2, 3, 9, 9), dtype=torch.float32, device=device))

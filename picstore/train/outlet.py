@@ -12,7 +12,7 @@ import torch
 
 from picstore.errors import Damage
 from picstore.train.batch import Batch
-from picstore.train.cuda.decode import find_decoder
+from picstore.train.cuda.decode import find_decoder, numbered
 from picstore.train.damage import Losses
 from picstore.train.feed import Feed, MakeRequests, Ready
 from picstore.train.isolate import Child
@@ -75,14 +75,15 @@ class Outlet:
             if kept[:2] == (os.getpid(), place):
                 return kept[2]
             kept[2].close()
-        decode = find_decoder(self._decoder, self._device)
+        device = numbered(self._device)
+        decode = find_decoder(self._decoder, device)
         source, form = self._run(requests), self._feed.form
         if decode is None:
-            batches = _as_tensors(source, getattr(torch, form.dtype), self._device)
+            batches = _as_tensors(source, getattr(torch, form.dtype), device)
         else:
             from picstore.train.cuda.ahead import make_ahead
 
-            batches = make_ahead(source, form=form, decode=decode, device=self._device, strict=self._losses.strict)
+            batches = make_ahead(source, form=form, decode=decode, device=device, strict=self._losses.strict)
         return _counted(batches, self._counters, self._losses)
 
     def keep(self, place: tuple[int, int], feed: Generator[Batch]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -164,30 +164,33 @@ def _replace(ready: Ready, wrong: dict[int, str]) -> list[Damage]:
     return list(problems.values())
 
 
-def finish(pictures: list[Any], origins: Ints, look: Look, form: Form) -> Any:
+def finish(pictures: Sequence[torch.Tensor], origins: Ints, look: Look, form: Form) -> Any:
     """Resample and colour decoded images (3, h, w): a batch (N, 3, H, W), or a list where sizes differ."""
     from picstore.train.cuda.augment import augment  # with Triton
 
-    options: dict[str, Any] = {"dtype": form.dtype, "channels_last": form.channels_last}
-    ones = np.ones(len(pictures), dtype=np.int64)
+    made: Any = []
+    rest = np.flatnonzero(~_as_it_is(look, form))
+    if len(rest):
+        chosen, look = (
+            [pictures[slot] for slot in rest.tolist()],
+            look if len(rest) == len(pictures) else look.of_slots(rest),
+        )
+        options: dict[str, Any] = {"dtype": form.dtype, "channels_last": form.channels_last}
+        ones = np.ones(len(rest), dtype=np.int64)
+        made = augment(chosen, origins[rest], ones, look.geometry, look.program, **options)
     if form.size is not None:
-        return augment(pictures, origins, ones, look.geometry, look.program, **options)
-    images = []
-    as_it_is = _as_it_is(look, form)
-    for slot, picture in enumerate(pictures):
-        if as_it_is[slot]:
-            images.append(picture)
-            continue
-        one = look.of_slots(np.array([slot]))
-        made = augment([picture], origins[[slot]], ones[:1], one.geometry, one.program, **options)
-        images.append(made[0])
-    return images
+        return made
+    by_slot = dict(zip(rest.tolist(), made, strict=True))
+    images = [by_slot.get(slot, picture) for slot, picture in enumerate(pictures)]
+    firsts = {id(image): slot for slot, image in reversed(list(enumerate(images)))}
+    # What replaces a lost one is a copy: who writes to one image must not change another.
+    return [image if firsts[id(image)] == slot else image.clone() for slot, image in enumerate(images)]
 
 
 def _as_it_is(look: Look, form: Form) -> npt.NDArray[np.bool_]:
-    """bool (n,): which images are what was decoded."""
+    """bool (n,): which images are what was decoded; none of a batch that is one tensor."""
     geometry = look.geometry
-    if form.dtype != "uint8" or form.channels_last or not look.program.empty:
+    if form.size is not None or form.dtype != "uint8" or form.channels_last or not look.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)
     same = (geometry.frame == Geometry.of_images(*geometry.source.T).frame).all(axis=(1, 2))
     plain: npt.NDArray[np.bool_] = same & (geometry.size == geometry.source).all(axis=1) & ~geometry.bounded

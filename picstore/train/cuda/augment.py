@@ -42,7 +42,7 @@ def augment(
     dtype: str = "uint8",
     channels_last: bool = False,
     out: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor | list[torch.Tensor]:
     """Resample and colour a batch, on the current stream of the images' GPU.
 
     The pixels are those of ``render`` and ``Program.apply`` within a level before colour; colour itself is the same to
@@ -53,14 +53,15 @@ def augment(
             each. Memory of another stream must stay as it is until this one has come here.
         origins: int (n, 2), left and top of what was decoded, in source pixels.
         factors: int (n,), by how much smaller it was decoded: 1, 2, 4 or 8.
-        geometry: of the n images, all of one size of output.
+        geometry: of the n images.
         program: of the n images.
         dtype: of the outputs: uint8, float16, bfloat16 or float32.
         channels_last: the layout of the outputs.
-        out: (n, 3, H, W) of that type and layout, without gaps; a new tensor where it is None.
+        out: (n, 3, H, W) of that type and layout, without gaps, where all outputs have one size; a new tensor where it
+            is None.
 
     Returns:
-        ``out``.
+        ``out``, or a list of n (3, h, w) where sizes differ, all in one piece of memory.
 
     Raises:
         UsageError: an argument is none of these.
@@ -81,20 +82,20 @@ def augment(
         )
     planes, source = _sources(images)
     views = views_of(geometry, planes, source, origins, factors)
-    batch = _batch_of(geometry, finish, channels_last, images[0].device, out)
+    batch, pictures = _outputs(geometry, finish, channels_last, images[0].device, out)
     phases = Phases.of(program, geometry.size, floats=finish != Finish.UINT8)
     with torch.cuda.device(batch.device) if batch.is_cuda else contextlib.nullcontext():
         which, smaller, onto = made_smaller(views, geometry, origins, factors)
         if len(which) == 0:
             _run_all([(make_table(onto, phases), batch, channels_last)])
-            return batch
+            return pictures
         small = make_table(smaller, Phases.none(len(which)))
         pixels = torch.empty(small.values, dtype=torch.uint8, device=batch.device)
         planes = onto.planes.copy()
         planes[which] = np.stack([pixels.data_ptr() + small.targets, onto.source[which].prod(axis=1)], axis=1)
         table = make_table(replace(onto, planes=planes), phases)
         _run_all([(small, pixels, False), (table, batch, channels_last)])
-    return batch
+    return pictures
 
 
 def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:
@@ -117,27 +118,44 @@ def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:
     return table[:, :2].copy(), table[:, 2:].copy()
 
 
-def _batch_of(
+def _outputs(
     geometry: Geometry, finish: Finish, channels_last: bool, device: torch.device, out: torch.Tensor | None
-) -> torch.Tensor:
-    """The tensor to write to."""
-    width, height = geometry.size[0].tolist()
-    if (geometry.size != (width, height)).any() or not 0 < 3 * width * height < _MOST:
-        raise UsageError(
-            f"outputs have the sizes {np.unique(geometry.size, axis=0).tolist()}; end the list with a transform that "
-            "gives all the same one"
-        )
-    shape = (len(geometry.size), 3, height, width)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
+) -> tuple[torch.Tensor, torch.Tensor | list[torch.Tensor]]:
+    """The memory to write to, image after image without gaps, and what of it is returned."""
+    sizes, values = geometry.size, 3 * geometry.size.prod(axis=1)
+    width, height = sizes[0].tolist()
+    if (values <= 0).any() or (values >= _MOST).any():
+        found = np.unique(sizes, axis=0).tolist()
+        raise UsageError(f"outputs have the sizes {found}; make each of them a pixel or more, below {_MOST} values")
     dtype = getattr(torch, finish.name.lower())
+    if (sizes != sizes[0]).any():
+        if out is not None:
+            found = np.unique(sizes, axis=0).tolist()
+            raise UsageError(
+                f"outputs have the sizes {found}, out has one; leave it away, or end the list with a transform that "
+                "gives all the same size"
+            )
+        memory = torch.empty(int(values.sum()), dtype=dtype, device=device)
+        return memory, _split(memory, sizes.tolist(), channels_last)
+    shape = (len(sizes), 3, height, width)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
     if out is None:
-        return torch.empty(shape, dtype=dtype, device=device, memory_format=layout)
+        out = torch.empty(shape, dtype=dtype, device=device, memory_format=layout)
     if out.shape != shape or out.dtype != dtype or out.device != device or not out.is_contiguous(memory_format=layout):
         raise UsageError(
             f"out is {out.dtype} {tuple(out.shape)} on {out.device}; give {dtype} {shape} on {device}, "
             f"{'with the channels last' if channels_last else 'contiguous'}"
         )
-    return out
+    return out, out
+
+
+def _split(memory: torch.Tensor, sizes: list[list[int]], channels_last: bool) -> list[torch.Tensor]:
+    """Pictures (3, h, w) that lie one after the other."""
+    parts = torch.split(memory, [3 * width * height for width, height in sizes])
+    if channels_last:
+        pairs = zip(parts, sizes, strict=True)
+        return [part.view(height, width, 3).permute(2, 0, 1) for part, (width, height) in pairs]
+    return [part.view(3, height, width) for part, (width, height) in zip(parts, sizes, strict=True)]
 
 
 def _run_all(jobs: Sequence[tuple[Table, torch.Tensor, bool]]) -> None:

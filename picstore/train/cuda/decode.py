@@ -43,6 +43,13 @@ def find_decoder(name: str, device: torch.device) -> Decode | None:
     return _by_torchcodec(device) if name == "torchcodec" else _by_torchvision(device)
 
 
+def numbered(device: torch.device) -> torch.device:
+    """The same device by its number: the current one of this thread, which is not that of other threads."""
+    return (
+        torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" and device.index is None else device
+    )
+
+
 def _has_torchcodec() -> bool:
     """Whether a torchcodec that decodes JPEG is there: 0.16 was the first."""
     if find_spec("torchcodec") is None:
@@ -96,7 +103,9 @@ def decode_all(
         images = [_alone(stream, decode) for stream in streams]
     problems = {}
     for number, (image, shape) in enumerate(zip(images, expected, strict=True)):
-        if image is None or tuple(image.shape) != shape:
+        if image is not None and tuple(image.shape) == shape:
+            images[number] = image.contiguous()  # planes, whatever a decoder makes
+        else:
             try:
                 images[number] = _on_cpu(streams[number], *shape[:0:-1]).to(device)
             except ImageError as error:
