@@ -52,6 +52,7 @@ def colour(text: str) -> tuple[int, int, int]:
 )
 @click.option("--background", type=colour, default="ffffff", show_default=True, help="Behind transparent images.")
 @click.option("--max-pixels", type=click.IntRange(1), default=1 << 28, show_default=True, help="Refuse larger images.")
+@options.image_timeout
 @click.option("--reencode", is_flag=True, help="Encode anew JPEGs that could be kept without loss.")
 @click.option(
     "--encoder",
@@ -111,6 +112,7 @@ def command(
             shape=shape,
             workers=settings["workers"] or engine.default_workers(),
             resume=settings["resume"],
+            image_timeout=settings["image_timeout"],
             progress=bar,
         )
     _print(converted, destination, time.monotonic() - started, as_json)

@@ -42,6 +42,18 @@ def as_json(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(function)
 
 
+def image_timeout(function: F) -> F:
+    """``--image-timeout``."""
+    return click.option(
+        "--image-timeout",
+        type=click.FloatRange(0, 86_400),
+        default=300,  # settings.IMAGE_TIMEOUT
+        show_default=True,
+        metavar="SECONDS",
+        help="An image fails that takes longer to decode and encode; 0: no limit.",
+    )(function)
+
+
 def seed(function: F) -> F:
     """``--seed``."""
     return click.option(
