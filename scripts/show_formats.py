@@ -4,9 +4,9 @@
 
 WORK is a new folder. ImageMagick writes a picture in each of its formats, Pillow in each of its own; then ``picstore
 convert`` runs over these and over all files in the folders SAMPLES whose extension is an image's. Good samples are the
-unpacked sources of image libraries: Debian's exiv2, imagemagick, jbigkit, leptonlib, libavif, libgd2, libheif, libpng1.6,
-netpbm-free and tiff (``apt-get source --download-only``), PyPI's pillow, pydicom and wand (``pip download --no-deps
---no-binary :all:``).
+unpacked sources of image libraries: Debian's exiv2, imagemagick, jbigkit, leptonlib, libavif, libgd2, libheif,
+libpng1.6, netpbm-free and tiff (``apt-get source --download-only``), PyPI's imageio, pillow, pydicom and wand (``pip
+download --no-deps --no-binary :all:``).
 
 Prints a table of formats (what reads each, or why nothing does), counts by outcome and reason, and the largest memory
 that a process had.

@@ -32,7 +32,7 @@ def colour(text: str) -> tuple[int, int, int]:
 
 @click.command("convert")
 @click.argument("source", metavar="SRC", type=options.PATH)
-@click.argument("destination", metavar="DST", type=options.PATH)
+@click.argument("destination", metavar="DST", type=options.PATH, required=False)
 @click.option(
     "--source",
     "kind",
@@ -75,10 +75,11 @@ def colour(text: str) -> tuple[int, int, int]:
     show_default=True,
     help="Exit with code 3 if more inputs failed; the data set is finished all the same.",
 )
+@options.measure
 @options.as_json
 def command(
     source: Path,
-    destination: Path,
+    destination: Path | None,
     max_errors: Callable[[int], float],
     as_json: bool,
     **settings: Any,
@@ -87,8 +88,12 @@ def command(
 
     Each becomes a baseline JPEG with restart markers; one that is a baseline JPEG, upright and not resized gets them
     without loss. What becomes of each input stands in DST/ledger.jsonl; one that cannot be read is left out and does
-    not stop the others.
+    not stop the others. With --measure there is no DST and nothing is written.
     """
+    if (destination is None) == (settings["measure"] is None):
+        raise click.UsageError("give either DST or --measure")
+    if settings["plot"] is not None and settings["measure"] is None:
+        raise click.UsageError("--plot goes with --measure")
     from picstore.prepare import engine
 
     started = time.monotonic()
@@ -104,6 +109,11 @@ def command(
     listing = open_source(source, **{name: settings[name] for name in ("kind", "root", "synsets", "annotations")})
     for remark in listing.remarks:
         click.echo(remark, err=True)
+    if destination is None:
+        from picstore.cli.measure import measure
+
+        measure(listing, encode, settings, as_json=as_json)
+        return
     with Bar("convert") as bar:
         converted = convert(
             listing,

@@ -54,6 +54,19 @@ def image_timeout(function: F) -> F:
     )(function)
 
 
+def measure(function: F) -> F:
+    """``--measure`` and ``--plot``."""
+    number = click.option(
+        "--measure",
+        type=click.IntRange(1),
+        is_flag=False,
+        flag_value=200,
+        metavar="[N]",
+        help="Instead of converting, encode N images (200) at a range of qualities, and print PSNR, SSIM and bytes.",
+    )
+    return number(click.option("--plot", type=PATH, metavar="FILE", help="Also draw these, as SVG.")(function))
+
+
 def seed(function: F) -> F:
     """``--seed``."""
     return click.option(
