@@ -8,6 +8,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 _WIDTH, _PANEL, _LEFT, _RIGHT, _TOP, _GAP = 640, 220, 64, 24, 48, 56  # pixels
+_APART = 14  # between the labels of points
 # Attributes and no style sheet, which ImageMagick's renderer does not know.
 _GRID = 'stroke="#dddddd"'
 _LINES = {
@@ -61,9 +62,12 @@ def _panel(
     for kind, ys in lines:
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, xs, ys))
         parts.append(f'<polyline {_LINES[kind]} points="{points}"/>')
+    labelled = -math.inf
     for (x, y), mark in zip(map(place, xs, lines[0][1]), marks, strict=True):
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#1f6fb4"/>')
-        parts.append(_text(x, y - 8, mark, anchor="middle", small=True))
+        if x - labelled >= _APART:
+            parts.append(_text(x, y - 8, mark, anchor="middle", small=True))
+            labelled = x
     return parts
 
 

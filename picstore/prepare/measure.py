@@ -29,9 +29,10 @@ LOW = 5  # per cent of the images; their SSIM is what a user is warned by
 _MAX_PSNR = 100.0  # dB, of images that come back equal, so that a mean stays finite
 
 # Wang, Bovik, Sheikh and Simoncelli, "Image quality assessment: from error visibility to structural similarity", 2004.
-_RADIUS, _SIGMA, _C1, _C2 = 5, 1.5, (0.01 * 255) ** 2, (0.03 * 255) ** 2
-_TAPS = np.exp(-(np.arange(-_RADIUS, _RADIUS + 1) ** 2) / (2 * _SIGMA**2))
-_TAPS = (_TAPS / _TAPS.sum()).astype(np.float32)
+_RADIUS, _SIGMA = 5, 1.5
+_C1, _C2 = 6.5025, 58.5225  # (0.01 × 255)², (0.03 × 255)²
+_BELL = np.exp(-(np.arange(-_RADIUS, _RADIUS + 1) ** 2) / (2 * _SIGMA**2))
+_TAPS: Plane = (_BELL / _BELL.sum()).astype(np.float32)
 _STRIP = 32  # rows at a time, so that the planes of a strip stay in the second-level cache: 2.8 times as fast
 
 
@@ -203,8 +204,9 @@ def _blurred(plane: Plane) -> Plane:
         size = plane.shape[axis] - 2 * _RADIUS
         plane = np.moveaxis(plane, axis, 0)
         rows = [plane[k : k + size] for k in range(len(_TAPS))]
-        mirrored = [weight * (rows[k] + rows[-1 - k]) for k, weight in enumerate(_TAPS[:_RADIUS])]
-        summed: Plane = sum(mirrored, _TAPS[_RADIUS] * rows[_RADIUS])
+        summed: Plane = rows[_RADIUS] * _TAPS[_RADIUS]
+        for k in range(_RADIUS):
+            summed += _TAPS[k] * (rows[k] + rows[-1 - k])
         plane = np.moveaxis(summed, 0, axis)
     return plane
 
