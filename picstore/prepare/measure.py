@@ -191,10 +191,11 @@ def ssim(one: Plane, other: Plane) -> float:
 
 def _similarity(x: Plane, y: Plane) -> Plane:
     mean_x, mean_y = _blurred(x), _blurred(y)
-    product, squares = mean_x * mean_y, mean_x**2 + mean_y**2
+    product, squares = mean_x * mean_y, mean_x * mean_x + mean_y * mean_y
     covariance = _blurred(x * y) - product
     variances = _blurred(x * x + y * y) - squares  # the sum of both
-    similar: Plane = (2 * product + _C1) * (2 * covariance + _C2) / ((squares + _C1) * (variances + _C2))
+    above = (2 * product + _C1) * (2 * covariance + _C2)
+    similar: Plane = np.divide(above, (squares + _C1) * (variances + _C2), dtype=np.float32)
     return similar
 
 
