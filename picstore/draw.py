@@ -26,6 +26,7 @@ SHUFFLE = 2  # shuffle: the order in a file, and the file of a record
 PLAN = 3  # loader: the order of containers and of the records in them
 AUGMENT = 4  # loader: the parameters of transforms
 MUX = 5  # mux: the order inside a batch
+MEASURE = 6  # convert --measure: which inputs are looked at
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 from picstore.errors import Corrupt
+from picstore.prepare import engine
 
 
 def double(task: int, report: object) -> int:
@@ -46,3 +48,17 @@ def wait_and_touch(task: Path, report: object) -> None:
     task.with_suffix(".started").touch()
     time.sleep(3)
     task.touch()
+
+
+def hang_on_three(task: int, report: object) -> int:
+    with engine.time_limit(0.5):
+        if task == 3:
+            ctypes.PyDLL(None).sleep(60)  # in C, with the GIL
+    return double(task, report)
+
+
+def outlive_the_limit(task: int, report: object) -> int:
+    with engine.time_limit(0.3):
+        pass
+    time.sleep(0.6)
+    return double(task, report)

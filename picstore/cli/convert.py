@@ -33,7 +33,7 @@ def colour(text: str) -> tuple[int, int, int]:
 
 @click.command("convert")
 @click.argument("source", metavar="SRC", type=options.place)
-@click.argument("destination", metavar="DST", type=options.place)
+@click.argument("destination", metavar="DST", type=options.place, required=False)
 @click.option(
     "--source",
     "kind",
@@ -57,6 +57,7 @@ def colour(text: str) -> tuple[int, int, int]:
 )
 @click.option("--background", type=colour, default="ffffff", show_default=True, help="Behind transparent images.")
 @click.option("--max-pixels", type=click.IntRange(1), default=1 << 28, show_default=True, help="Refuse larger images.")
+@options.image_timeout
 @click.option("--reencode", is_flag=True, help="Encode anew JPEGs that could be kept without loss.")
 @click.option(
     "--encoder",
@@ -79,10 +80,11 @@ def colour(text: str) -> tuple[int, int, int]:
     show_default=True,
     help="Exit with code 3 if more inputs failed; the data set is finished all the same.",
 )
+@options.measure
 @options.as_json
 def command(
     source: Location,
-    destination: Location,
+    destination: Location | None,
     max_errors: Callable[[int], float],
     as_json: bool,
     **settings: Any,
@@ -91,8 +93,12 @@ def command(
 
     Each becomes a baseline JPEG with restart markers; one that is a baseline JPEG, upright and not resized gets them
     without loss. What becomes of each input stands in DST/ledger.jsonl; one that cannot be read is left out and does
-    not stop the others.
+    not stop the others. With --measure there is no DST and nothing is written.
     """
+    if (destination is None) == (settings["measure"] is None):
+        raise click.UsageError("give either DST or --measure")
+    if settings["plot"] is not None and settings["measure"] is None:
+        raise click.UsageError("--plot goes with --measure")
     from picstore.prepare import engine
 
     started = time.monotonic()
@@ -108,6 +114,11 @@ def command(
     listing = open_source(source, **{name: settings[name] for name in _SOURCE_OPTIONS})
     for remark in listing.remarks:
         click.echo(remark, err=True)
+    if destination is None:
+        from picstore.cli.measure import measure
+
+        measure(listing, encode, settings, as_json=as_json)
+        return
     with Bar("convert") as bar:
         converted = convert(
             listing,
@@ -116,6 +127,7 @@ def command(
             shape=shape,
             workers=settings["workers"] or engine.default_workers(),
             resume=settings["resume"],
+            image_timeout=settings["image_timeout"],
             progress=bar,
         )
     _print(converted, destination, time.monotonic() - started, as_json)

@@ -54,6 +54,31 @@ def as_json(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(function)
 
 
+def image_timeout(function: F) -> F:
+    """``--image-timeout``."""
+    return click.option(
+        "--image-timeout",
+        type=click.FloatRange(0, 86_400),
+        default=300,  # settings.IMAGE_TIMEOUT
+        show_default=True,
+        metavar="SECONDS",
+        help="An image fails that takes longer to decode and encode; 0: no limit.",
+    )(function)
+
+
+def measure(function: F) -> F:
+    """``--measure`` and ``--plot``."""
+    number = click.option(
+        "--measure",
+        type=click.IntRange(1),
+        is_flag=False,
+        flag_value=200,
+        metavar="[N]",
+        help="Instead of converting, encode N images (200) at a range of qualities, and print PSNR, SSIM and bytes.",
+    )
+    return number(click.option("--plot", type=PATH, metavar="FILE", help="Also draw these, as SVG.")(function))
+
+
 def seed(function: F) -> F:
     """``--seed``."""
     return click.option(

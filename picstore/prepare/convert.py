@@ -23,7 +23,7 @@ from picstore.prepare.inputs import Input, Listing, ReadAhead, read_input
 from picstore.prepare.mozjpeg import require_mozjpeg
 from picstore.prepare.pack import RowWriter, make_record
 from picstore.prepare.placement import move_targets
-from picstore.prepare.settings import EncodeSettings
+from picstore.prepare.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.training_jpeg import TrainingJpeg, make_training_jpeg
 from picstore.storage.file import FileSummary, read_summary
 from picstore.storage.location import LEDGER, MANIFEST, UNFINISHED, Folder, Location, Where, file_name, locate, many
@@ -59,6 +59,7 @@ class RowTask:
         marks: a folder of this machine for the rows' positions.
         attachments: names of those that records may have.
         blamed: inputs at which its process died before, with the reason.
+        image_timeout: seconds that decoding and encoding an image may take; 0 is no limit.
     """
 
     root: Location
@@ -70,6 +71,7 @@ class RowTask:
     marks: Path
     attachments: tuple[str, ...] = ()
     blamed: dict[int, str] = field(default_factory=dict)
+    image_timeout: float = 0
 
     @property
     def position(self) -> Path:
@@ -86,6 +88,7 @@ def convert(
     workers: int,
     resume: bool = False,
     progress: Progress | None = None,
+    image_timeout: float = IMAGE_TIMEOUT,
 ) -> Converted:
     """Convert every input of a source into a new data set; inputs that fail stand in the ledger.
 
@@ -94,6 +97,7 @@ def convert(
         destination: a directory or a URL's place that does not exist, is empty, or (``resume``) was begun by the same
             job.
         workers: processes; they do not change the result.
+        image_timeout: seconds; an image whose decoding and encoding takes longer fails. 0 is no limit.
 
     Raises:
         UsageError, NotADataset, Unfinished: the destination cannot be used; see :func:`job.begin`.
@@ -117,7 +121,7 @@ def convert(
         return _already(destination, wanted)
     begun = job.begin(destination, wanted, resume=resume)
     if "rows" not in begun:
-        mean = _mean_bytes(inputs, encode, workers)
+        mean = _mean_bytes(inputs, encode, workers, image_timeout)
         begun = {**begun, "rows": job.count_rows(len(inputs), mean, shape)}
         job.remember(destination, begun)
     rows = int(begun["rows"])
@@ -126,7 +130,15 @@ def convert(
         ready = ledger.finished_rows(destination, rows)
         tasks = deque(
             RowTask(
-                destination, row, ids.start, inputs[ids.start : ids.stop], encode, shape, marks, listing.attachments
+                destination,
+                row,
+                ids.start,
+                inputs[ids.start : ids.stop],
+                encode,
+                shape,
+                marks,
+                listing.attachments,
+                image_timeout=image_timeout,
             )
             for row in sorted(set(range(rows)) - set(ready))
             for ids in [job.row_slice(len(inputs), rows, row)]
@@ -175,7 +187,10 @@ def _already(root: Location, wanted: dict[str, Any]) -> Converted:
 
 
 def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) -> None:
-    """Run the rows. A row whose process dies runs again; the input at which it dies twice is blamed and left out."""
+    """Run the rows. A row whose process dies runs again; the input at which it dies twice is blamed and left out.
+
+    One that takes too long is left out at once: waiting again would hardly help.
+    """
     suspects: set[int] = set()
     report = progress.advance if progress is not None else lambda _: None
     for task, outcome in engine.run(convert_row, tasks, workers=workers, report=report):
@@ -183,7 +198,10 @@ def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) ->
             suspect = _position(task)
             if suspect in task.blamed:
                 raise PicstoreError(f"row {task.row} of {task.root} died again and again: {outcome}")
-            if suspect in suspects:
+            if outcome.timed_out:
+                reason = f"took longer than --image-timeout allows ({task.image_timeout:g} s)"
+                task = replace(task, blamed={**task.blamed, suspect: reason})
+            elif suspect in suspects:
                 task = replace(task, blamed={**task.blamed, suspect: f"ended the process that decoded it: {outcome}"})
             suspects.add(suspect)
             tasks.append(task)
@@ -231,7 +249,8 @@ def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter, ahea
         return ledger.Line(source.name, id_, ledger.FAILED, task.blamed[id_])
     try:
         data = ahead.read(source)
-        made = make_training_jpeg(data, settings=task.encode, name=source.name)
+        with engine.time_limit(task.image_timeout):
+            made = make_training_jpeg(data, settings=task.encode, name=source.name)
         attachments = _read_attachments(source)
         extra = _extra(source, made)
         writer.add(
@@ -261,32 +280,26 @@ def _read_attachment(name: str, attached: Input) -> bytes:
         raise ImageError(f"{name} {attached.name} {error}") from error
 
 
-def _mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int) -> float:
+def _mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int, image_timeout: float) -> float:
     """Mean bytes of the images that the inputs will become, of a few converted in advance."""
     step = max(1, len(inputs) // _SAMPLES)
-    tasks = deque((inputs[k], encode) for k in range(0, min(len(inputs), step * _SAMPLES), step))
-    share = -(-len(tasks) // max(1, workers))
-    chunks = deque([tuple(tasks)[k : k + share] for k in range(0, len(tasks), share)])
-    sizes: list[int] = []
-    for _, outcome in engine.run(measure, chunks, workers=workers):
-        if not isinstance(outcome, engine.Died):
-            sizes.extend(outcome)
+    tasks = deque((inputs[k], encode, image_timeout) for k in range(0, min(len(inputs), step * _SAMPLES), step))
+    outcomes = [outcome for _, outcome in engine.run(size_of, tasks, workers=workers)]
+    sizes = [size for size in outcomes if size is not None and not isinstance(size, engine.Died)]
     return sum(sizes) / len(sizes) if sizes else 1.0
 
 
-def measure(chunk: Sequence[tuple[Input, EncodeSettings]], report: engine.Report) -> list[int]:
-    """Bytes of the training JPEGs and attachments that some inputs become, those that fail left out."""
-    sizes = []
-    for source, encode in chunk:
-        try:
-            made = make_training_jpeg(read_input(source), settings=encode, name=source.name)
-            attachments = _read_attachments(source)
-        except ImageError:
-            continue
-        finally:
-            report(0)
-        sizes.append(len(made.jpeg) + sum(map(len, attachments.values())))
-    return sizes
+def size_of(task: tuple[Input, EncodeSettings, float], _: engine.Report) -> int | None:
+    """Bytes of the training JPEG and the attachments that an input becomes; None if it fails."""
+    source, encode, image_timeout = task
+    try:
+        data = read_input(source)
+        with engine.time_limit(image_timeout):
+            made = make_training_jpeg(data, settings=encode, name=source.name)
+        attachments = _read_attachments(source)
+    except ImageError:
+        return None
+    return len(made.jpeg) + sum(map(len, attachments.values()))
 
 
 def _collect(root: Location, tallies: Sequence[ledger.Tally], streams: int) -> list[FileSummary]:

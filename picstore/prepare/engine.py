@@ -39,6 +39,11 @@ class Died:
 
     exitcode: int
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether :func:`time_limit` ended it."""
+        return self.exitcode == -signal.SIGALRM
+
     def __str__(self) -> str:
         if self.exitcode < 0:
             with contextlib.suppress(ValueError):
@@ -68,6 +73,21 @@ def start(*modules: str) -> None:
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
     forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End this process by SIGALRM, which nobody handles, if the block takes longer; 0 is no limit.
+
+    It is the kernel that does so: C code that never comes back to Python, with the GIL or without, ends too. Nothing
+    has to watch, and a block costs two system calls (6 µs, where one that does nothing took 1.3). For tasks of
+    :func:`run`, where a process that dies costs one task.
+    """
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def run(
@@ -155,6 +175,7 @@ def _receive(worker: _Worker[T], report: Report) -> tuple[bool, Any]:
 def _work(connection: Connection, function: Callable[[T, Report], R]) -> None:
     """The life of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # else a time limit is in vain where the user's program ignores it
     tasks: queue.SimpleQueue[T] = queue.SimpleQueue()
     threading.Thread(target=_follow_parent, args=(connection, tasks), daemon=True).start()
     meter = _Meter(connection)

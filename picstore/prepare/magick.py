@@ -2,8 +2,7 @@
 
 ImageMagick can do much more than read images: run scripts (MSL, MVG), fetch URLs, read other files, start Ghostscript.
 So it never gets to guess what a file is. A coder is chosen here, from ``_MAGIC`` and ``_EXTENSIONS``, and forced by an
-explicit prefix; whatever is not listed is not read. (JBIG is not listed: one damaged file of 100 bytes kept a core busy
-for two minutes.) SVG goes through ``svg.sanitised`` first.
+explicit prefix; whatever is not listed is not read. SVG goes through ``svg.sanitised`` first.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from PIL import Image
 
 from picstore.errors import ImageError
 from picstore.prepare import svg
+from picstore.prepare.limits import check_jbig, check_size
 
 if TYPE_CHECKING:
     from wand.image import Image as WandImage
@@ -67,6 +67,7 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"BM", "bmp"),
     (0, b"DDS ", "dds"),
     (4, b"\0\0\0\x07", "xwd"),
+    (0, b"srcdocid:", "cals"),
     (522, b"\x00\x11\x02\xff\x0c\x00", "pict"),
     (522, b"\x11\x01", "pict"),
 )
@@ -84,8 +85,9 @@ _EXTENSIONS = {
     **dict.fromkeys(_RAW, "dng"),
     **dict.fromkeys(("tga", "icb", "vda", "vst"), "tga"),
     **dict.fromkeys(("pict", "pct"), "pict"),
-    **{each: each for each in ("aai", "cut", "mac", "mtv", "otb", "palm", "pcx", "rgf", "rla", "sct")},
+    **{each: each for each in ("aai", "avs", "cut", "mac", "mtv", "otb", "palm", "pcx", "rgf", "rla", "sct")},
     **{each: each for each in ("tim", "wbmp")},
+    **dict.fromkeys(("jbig", "jbg", "bie"), "jbig"),
 }
 
 # Where an orientation beside the pixels is to be applied. HEIC and AVIF are turned by their decoder already, and the
@@ -138,15 +140,14 @@ def read(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     if chosen == "svg":
         chosen = _svg_coder()
         data = svg.sanitised(data, max_pixels=max_pixels, plain=chosen == "msvg")
+    if chosen == "jbig":
+        check_jbig(data, max_pixels=max_pixels)
     image: WandImage
     try:
         with wand_image() as image:
             _load("Ping", image, data, chosen)
             width, height = image.size
-        if width * height > max_pixels:
-            raise ImageError(
-                f"{width} × {height} = {width * height:,} pixels; more than --max-pixels allows ({max_pixels:,})"
-            )
+        check_size(max(1, width), max(1, height), max_pixels=max_pixels)  # of some HEIC files Ping says 0 × 0
         with wand_image() as image:
             if chosen in _SVG_CODERS or chosen in _LAYERED:
                 image.background_color = "transparent"
@@ -173,15 +174,18 @@ def _wand() -> tuple[Any, tuple[type[Exception], ...]]:
 
 
 def _limit(max_pixels: int) -> None:
-    """Bound what ImageMagick takes; a stricter policy.xml stays in force.
+    """Bound what ImageMagick takes, whatever its policy.xml says; a stricter one stays in force.
 
-    Its limit on time is not used: it counts from the start of the process, and ends the process.
+    Its limit on time is not used: it counts from the start of the process, and ends the process. ``convert`` has one of
+    its own, ``engine.time_limit``.
     """
     from wand.resource import limits
 
     wanted = max_pixels * _BYTES_A_PIXEL
     for resource in ("memory", "map", "disk"):
         limits[resource] = wanted
+    for resource in ("area", "width", "height"):  # a header that Ping saw may differ from the one that counts
+        limits[resource] = max_pixels
     limits["thread"] = 1
 
 

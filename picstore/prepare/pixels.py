@@ -17,6 +17,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from picstore.errors import ImageError
 from picstore.prepare import magick
 from picstore.prepare.colour import to_rgb_or_grey
+from picstore.prepare.limits import check_size
 from picstore.prepare.placement import Placement
 from picstore.prepare.settings import MAX_SIDE, EncodeSettings
 
@@ -117,16 +118,6 @@ def finish(
         if image.size != target:
             image = image.resize(target, Image.Resampling.LANCZOS)
         return Decoded(image, origin, Placement(max(orientation, turned), upright, target))
-
-
-def check_size(width: int, height: int, *, max_pixels: int) -> None:
-    """Refuse an image by the size in its header, before memory is taken for it."""
-    if width < 1 or height < 1:
-        raise ImageError(f"an image of {width} × {height} pixels")
-    if width * height > max_pixels:
-        raise ImageError(
-            f"{width} × {height} = {width * height:,} pixels; more than --max-pixels allows ({max_pixels:,})"
-        )
 
 
 @contextlib.contextmanager

@@ -13,6 +13,9 @@ from picstore.errors import UsageError
 
 MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION, a little below the 65,535 of T.81
 
+# Seconds. Lossless JPEG 2000 of 268 megapixels, the most that --max-pixels lets through by default, took 134 s.
+IMAGE_TIMEOUT = 300.0
+
 ENCODERS = ("turbo", "mozjpeg")
 SUBSAMPLINGS = ("444", "422", "420")  # what libjpeg-turbo writes here; reading takes 440 as well
 

@@ -11,6 +11,7 @@ from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 from picstore.errors import ImageError
+from picstore.prepare.limits import check_size
 
 _MAX_BYTES = 32 << 20
 _MAX_DEPTH = 256
@@ -26,6 +27,14 @@ _PLAIN = _SHAPES | {"svg", "g", "defs", "text", "tspan", "title", "desc"}
 _ELABORATE = frozenset(
     ("style", "linearGradient", "radialGradient", "stop", "clipPath", "mask", "pattern", "symbol", "filter")
 )
+
+# ImageMagick's own renderer takes 4.3 kB for each pixel of a circle's radius, and 8 s for dashes of 0.0001.
+_MAX_RADIUS = 1e5  # pixels
+_MIN_DASH = 0.001
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_SCALE = re.compile(r"(?:scale|matrix)\s*\(([^)]*)\)")
+_DASHES = re.compile(r"stroke-dasharray\s*:([^;]*)")
+
 _REFERENCE = re.compile(r"url\((?!\s*#[\w.-]+\s*\))", re.IGNORECASE)
 
 
@@ -69,6 +78,7 @@ class _Writer:
         self._plain = plain
         self._max_pixels = max_pixels
         self._depth = 0
+        self._scales = [1.0]  # of the elements that are open, each with that of those around it
         self._skipping = 0  # depth of the element that is left out with all it holds; 0: none
 
     def entity(self, *_: object) -> None:
@@ -78,6 +88,7 @@ class _Writer:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise ImageError(f"SVG with elements more than {_MAX_DEPTH} deep")
+        self._scales.append(self._scales[-1] * _enlargement(attributes.get("transform", "")))
         tag = name.rpartition(" ")[2]
         if tag in ("image", "feImage", "use", "foreignObject"):
             raise ImageError(f"SVG with <{tag}> is not read: it can bring in other files")
@@ -89,16 +100,17 @@ class _Writer:
             self._skipping = self._depth
             return
         kept = {key: _checked(value) for key, value in attributes.items() if " " not in key and key[:2] != "on"}
-        for key, value in attributes.items():
-            if key.rpartition(" ")[2] == "href":
-                if not value.startswith("#"):
-                    raise ImageError("SVG that refers to something outside itself is not read")
-                kept["xlink:href"] = _checked(value)
+        for value in (value for key, value in attributes.items() if key.rpartition(" ")[2] == "href"):
+            if not value.startswith("#"):
+                raise ImageError("SVG that refers to something outside itself is not read")
+            kept["xlink:href"] = _checked(value)
         if self._depth == 1:
             kept |= self._size(kept)
+        self._check_effort(kept)
         self.out.append(f"<{tag}{''.join(f' {key}={quoteattr(value)}' for key, value in kept.items())}>")
 
     def end(self, name: str) -> None:
+        self._scales.pop()
         if not self._skipping:
             self.out.append(f"</{name.rpartition(' ')[2]}>")
         elif self._skipping == self._depth:
@@ -109,6 +121,18 @@ class _Writer:
         if not self._skipping:
             self.out.append(escape(_checked(text)))
 
+    def _check_effort(self, attributes: dict[str, str]) -> None:
+        """Refuse what takes ImageMagick's own renderer gigabytes or minutes."""
+        if not self._plain:
+            return
+        radii = _numbers(" ".join(attributes.get(key, "") for key in ("r", "rx", "ry")))
+        if max(radii, default=0) * self._scales[-1] > _MAX_RADIUS:
+            raise ImageError(f"SVG with a radius of more than {_MAX_RADIUS:,.0f} pixels")
+        style = _DASHES.search(attributes.get("style", ""))
+        for text in (attributes.get("stroke-dasharray", ""), style[1] if style else ""):
+            if 0 < sum(_numbers(text)) < _MIN_DASH:
+                raise ImageError(f"SVG with dashes of less than {_MIN_DASH} pixels")
+
     def _size(self, root: dict[str, str]) -> dict[str, str]:
         """Width and height in pixels, from their attributes or else the viewBox; refused if they are too many."""
         try:
@@ -118,13 +142,22 @@ class _Writer:
         default = box if len(box) == 2 and min(box) > 0 else _DEFAULT_SIZE
         size = [_pixels(root.get(key), other) for key, other in zip(("width", "height"), default, strict=True)]
         width, height = (max(1, round(min(each, 1e9))) for each in size)
-        if width * height > self._max_pixels:
-            raise ImageError(
-                f"{width} × {height} = {width * height:,} pixels; more than --max-pixels allows ({self._max_pixels:,})"
-            )
+        check_size(width, height, max_pixels=self._max_pixels)
         # ImageMagick draws black outlines where no stroke is stated; SVG's initial value is none.
         stroke = root.get("stroke", "none")
         return {"xmlns": "http://www.w3.org/2000/svg", "width": str(width), "height": str(height), "stroke": stroke}
+
+
+def _numbers(text: str) -> list[float]:
+    return [abs(float(each)) for each in _NUMBER.findall(text)]
+
+
+def _enlargement(transform: str) -> float:
+    """How much larger a ``transform`` makes what it is about, at most."""
+    found = 1.0
+    for each in _SCALE.findall(transform):
+        found *= max(_numbers(each)[:4], default=1.0)
+    return found
 
 
 def _pixels(text: str | None, default: float) -> float:

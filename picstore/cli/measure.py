@@ -1,0 +1,81 @@
+"""``picstore convert --measure``: a table of qualities, as text, JSON or a plot."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from picstore.prepare.inputs import Listing
+    from picstore.prepare.measure import Measured
+    from picstore.prepare.settings import EncodeSettings
+
+
+def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], *, as_json: bool) -> None:
+    """Measure a sample of a source with the options of the command, and print and draw the outcome."""
+    from picstore.cli.plot import draw_qualities
+    from picstore.cli.progress import Bar
+    from picstore.prepare import engine
+    from picstore.prepare.measure import measure_quality
+    from picstore.storage.location import write_whole
+
+    with Bar("measure") as bar:
+        bar.begin(min(settings["measure"], len(listing.inputs)), 0)
+        measured = measure_quality(
+            listing,
+            encode=encode,
+            images=settings["measure"],
+            seed=settings["seed"],
+            workers=settings["workers"] or engine.default_workers(),
+            image_timeout=settings["image_timeout"],
+            report=bar.advance,
+        )
+    if as_json:
+        click.echo(json.dumps(_to_json(measured, encode), allow_nan=False))
+    else:
+        _print(measured, encode)
+    if settings["plot"] is not None and measured.losses:
+        write_whole(settings["plot"], draw_qualities(measured.rows(), title=_title(measured, encode)).encode())
+
+
+def _title(measured: Measured, encode: EncodeSettings) -> str:
+    resized = "" if encode.resize is None else f", resized to {encode.resize}"
+    return f"{len(measured.losses):,} images, {encode.encoder}, subsampling {encode.subsampling}{resized}"
+
+
+def _to_json(measured: Measured, encode: EncodeSettings) -> dict[str, Any]:
+    return {
+        "images": len(measured.losses),
+        "lossless": measured.lossless,
+        "failed": measured.failed,
+        "source_bytes": measured.source_bytes,
+        "encoder": encode.encoder,
+        "subsampling": encode.subsampling,
+        "resize": None if encode.resize is None else str(encode.resize),
+        "quality": encode.quality,
+        "qualities": measured.rows(),
+    }
+
+
+def _print(measured: Measured, encode: EncodeSettings) -> None:
+    total = len(measured.losses) + measured.lossless + measured.failed
+    if measured.lossless:
+        click.echo(f"{measured.lossless} of {total} images stay without loss, whatever the quality; see --reencode")
+    if measured.failed:
+        click.echo(f"{measured.failed} of {total} images cannot be read")
+    if not measured.losses:
+        click.echo("nothing to measure")
+        return
+    click.echo(
+        f"{_title(measured, encode)}; the files have {measured.source_bytes // len(measured.losses):,} bytes each"
+    )
+    click.echo(f"{'quality':>9}{'bytes':>12}{'saved':>9}{'PSNR, dB':>10}{'SSIM':>9}{'5 % below':>11}")
+    for row in measured.rows():
+        mark = "*" if row["quality"] == encode.quality else " "
+        click.echo(
+            f"{row['quality']:>8}{mark}{row['bytes']:>12,}{row['saved']:>9.1%}{row['psnr']:>10.2f}"
+            f"{row['ssim']:>9.4f}{row['ssim_low']:>11.4f}"
+        )
+    click.echo("PSNR is of RGB, SSIM of luma, both means over images; * is --quality")
