@@ -22,6 +22,7 @@ from picstore.jpeg.tiles import mcu_size, restart_interval
 from picstore.prepare.pack import RowWriter, make_record
 from picstore.prepare.settings import EncodeSettings
 from picstore.prepare.training_jpeg import make_training_jpeg
+from picstore.storage.location import locate
 from picstore.storage.manifest import finish
 from picstore.train.cut import boxes_to_cut
 from picstore.train.geometry import Draws, Geometry
@@ -134,7 +135,7 @@ def write_dataset(path: Path, jpegs: Sequence[bytes], labels: Sequence[int], *, 
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     made = [make_training_jpeg(jpeg, settings=settings) for jpeg in jpegs]
-    writer = RowWriter(path, row=0, streams=16, container_size=8 << 20, seed=0)
+    writer = RowWriter(locate(path), row=0, streams=16, container_size=8 << 20, seed=0)
     for number in range(records):
         one = made[number % len(made)]
         writer.add(make_record(one.jpeg, id=number, label=labels[number % len(made)], info=one.info))
