@@ -84,6 +84,7 @@ def run(options: argparse.Namespace, work: Path) -> int:
             found["rows"] += got
         if problem:
             found["rows"].append({"table": "Parts that did not end well", "part": part, "problem": problem})
+        write(options, found)  # what there is, should the run be ended from outside
         if part == "prepare" and problem:
             break
     found["rows"] += conclusions(found["rows"])
@@ -177,7 +178,7 @@ def verdict(value: Any, reached: Any) -> str:
 
 
 def report(options: argparse.Namespace, found: dict[str, Any]) -> None:
-    """Print Markdown, write JSON."""
+    """Print Markdown, and write JSON."""
     from gpu.case import tables
 
     machine = dict(found["machine"])
@@ -187,6 +188,11 @@ def report(options: argparse.Namespace, found: dict[str, Any]) -> None:
         "\n".join([f"# On a GPU, {time.strftime('%Y-%m-%d')}", "", "; ".join(about), "", versions, "", ""])
     )
     sys.stdout.write(tables(found["rows"]) + "\n")
+    write(options, found)
+
+
+def write(options: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Write JSON, where it is asked for."""
     if options.json:
         options.json.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
 
