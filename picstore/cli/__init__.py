@@ -16,6 +16,7 @@ _VERBS = {
     "convert": "Turn images, from folders or the formats of other loaders, into a data set.",
     "export": "Write a data set as folders, WebDataset or MDS.",
     "info": "Say what a data set holds and how well it is shuffled.",
+    "merge": "Make one data set of the shards of a conversion.",
     "shuffle": "Write a shuffled copy of a data set.",
     "verify": "Read a whole data set and report every damaged place.",
 }

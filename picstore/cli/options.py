@@ -44,6 +44,17 @@ def share(text: str) -> Callable[[int], float]:
     return (lambda inputs: inputs * limit / 100) if match[2] else (lambda _: limit)
 
 
+def max_errors(function: F) -> F:
+    """``--max-errors``."""
+    return click.option(
+        "--max-errors",
+        type=share,
+        default="1%",
+        show_default=True,
+        help="Exit with code 3 if more inputs failed; the data set is finished all the same.",
+    )(function)
+
+
 def workers(function: F) -> F:
     """``--workers``: None stands for one a core."""
     return click.option("--workers", type=click.IntRange(min=1), help="Processes.  [default: one a core]")(function)

@@ -20,14 +20,13 @@ from picstore import __version__
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare import engine, job, ledger
 from picstore.prepare.inputs import Input, Listing, read_input
+from picstore.prepare.merge import Converted, already, complete, tally_of
 from picstore.prepare.mozjpeg import require_mozjpeg
 from picstore.prepare.pack import RowWriter, make_record
 from picstore.prepare.placement import move_targets
 from picstore.prepare.settings import EncodeSettings
 from picstore.prepare.training_jpeg import TrainingJpeg, make_training_jpeg
-from picstore.storage.file import FileSummary, read_summary
-from picstore.storage.location import LEDGER, MANIFEST, UNFINISHED, Folder, Location, Where, file_name, locate, many
-from picstore.storage.manifest import Manifest, finish, read_manifest
+from picstore.storage.location import MANIFEST, UNFINISHED, Folder, Location, Where, locate
 
 _SAMPLES = 32  # images converted in advance to learn how many make a row
 _POSITION = "row-{:06d}.at"
@@ -41,14 +40,6 @@ class Progress(Protocol):
 
     def advance(self, count: int) -> None:
         """``count`` more inputs are done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """A finished conversion."""
-
-    manifest: Manifest
-    tally: ledger.Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +76,7 @@ def convert(
     shape: job.Shape,
     workers: int,
     resume: bool = False,
+    shard: job.Shard | None = None,
     progress: Progress | None = None,
 ) -> Converted:
     """Convert every input of a source into a new data set; inputs that fail stand in the ledger.
@@ -94,6 +86,7 @@ def convert(
         destination: a directory or a URL's place that does not exist, is empty, or (``resume``) was begun by the same
             job.
         workers: processes; they do not change the result.
+        shard: make only the rows of this shard, and no data set of them; see :func:`picstore.prepare.merge.merge`.
 
     Raises:
         UsageError, NotADataset, Unfinished: the destination cannot be used; see :func:`job.begin`.
@@ -113,41 +106,36 @@ def convert(
         "encode": encode.to_json(),
         "shape": job.to_json(shape),
     }
+    outline = {**wanted, "classes": listing.classes, "attachments": list(listing.attachments)}
     if resume and (destination / MANIFEST).is_file():
-        return _already(destination, wanted)
-    begun = job.begin(destination, wanted, resume=resume)
+        return already(destination, wanted)
+    begun = job.begin(destination, wanted if shard is None else outline, resume=resume, shard=shard)
     if "rows" not in begun:
         mean = _mean_bytes(inputs, encode, workers)
         begun = {**begun, "rows": job.count_rows(len(inputs), mean, shape)}
-        job.remember(destination, begun)
+    job.remember(destination, begun, shard)
     rows = int(begun["rows"])
-    with job.lock(destination), _marks(destination) as marks:
-        destination.sweep()
-        ready = ledger.finished_rows(destination, rows)
+    mine = range(rows) if shard is None else shard.rows(rows)
+    with job.lock(destination, *([shard] if shard else [])), _marks(destination) as marks:
+        if shard is None:
+            destination.sweep()
+        ready = set(ledger.finished_rows(destination, rows)).intersection(mine)
         tasks = deque(
             RowTask(
                 destination, row, ids.start, inputs[ids.start : ids.stop], encode, shape, marks, listing.attachments
             )
-            for row in sorted(set(range(rows)) - set(ready))
+            for row in sorted(set(mine) - ready)
             for ids in [job.row_slice(len(inputs), rows, row)]
         )
         if progress is not None:
-            progress.begin(len(inputs), len(inputs) - sum(len(task.inputs) for task in tasks))
+            total = sum(len(job.row_slice(len(inputs), rows, row)) for row in mine)
+            progress.begin(total, total - sum(len(task.inputs) for task in tasks))
         _run_rows(tasks, workers, progress)
-        tallies = ledger.merge(destination, rows)
-        total = sum(tallies, ledger.Tally())
-        manifest = finish(
-            destination,
-            _collect(destination, tallies, shape.streams),
-            streams=shape.streams,
-            container_size=shape.container_size,
-            classes=tuple(listing.classes),
-            attachments=listing.attachments,
-            encode=wanted.pop("encode"),
-            provenance={**wanted, "outcome": total.outcome()},
-        )
+        if shard is not None:
+            return Converted(None, tally_of(destination, mine))
+        done = complete(destination, {**outline, "rows": rows})
     job.end(destination)
-    return Converted(manifest, total)
+    return done
 
 
 @contextlib.contextmanager
@@ -158,20 +146,6 @@ def _marks(destination: Location) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
         yield Path(folder)
-
-
-def _already(root: Location, wanted: dict[str, Any]) -> Converted:
-    """What to say when the data set that is to be resumed is finished."""
-    manifest = read_manifest(root)
-    made = {"encode": manifest.encode, **manifest.provenance}
-    made.pop("outcome", None)
-    if made != wanted:
-        raise UsageError(f"{root} is already a data set, made of other inputs or with other settings")
-    tally = ledger.Tally()
-    for line in ledger.read_lines(root / LEDGER):
-        tally.add(line)
-    job.end(root)
-    return Converted(manifest, tally)
 
 
 def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) -> None:
@@ -286,23 +260,3 @@ def measure(chunk: Sequence[tuple[Input, EncodeSettings]], report: engine.Report
             report(0)
         sizes.append(len(made.jpeg) + sum(map(len, attachments.values())))
     return sizes
-
-
-def _collect(root: Location, tallies: Sequence[ledger.Tally], streams: int) -> list[FileSummary]:
-    """Read back the footers of all files; what they hold must be what the ledger says was written."""
-    there = {name for name, _ in root.files()}
-    places = [(stream, row) for row in range(len(tallies)) for stream in range(streams)]
-
-    def read(place: tuple[int, int]) -> FileSummary:
-        return read_summary(root, stream=place[0], file=place[1])
-
-    by_row: dict[int, list[FileSummary]] = {}
-    for summary in many(read, (place for place in places if file_name(*place) in there)):
-        by_row.setdefault(summary.file, []).append(summary)
-    summaries = []
-    for row, tally in enumerate(tallies):
-        found = by_row.get(row, [])
-        if sum(summary.records for summary in found) != tally.images:
-            raise PicstoreError(f"files of row {row} are missing in {root}; remove {root} and convert again")
-        summaries.extend(found)
-    return summaries

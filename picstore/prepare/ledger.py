@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from picstore.storage.location import LEDGER, UNFINISHED, Location, many
@@ -96,21 +96,36 @@ def read_lines(path: Location) -> Iterator[Line]:
     return map(_decode, path.lines())
 
 
-def merge(root: Location, rows: int) -> list[Tally]:
-    """Write ``ledger.jsonl`` out of the fragments; returns a tally a row."""
+def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
+    """The fragments of finished rows as they stand."""
 
     def read(row: int) -> bytes:
         return (root / UNFINISHED / _fragment_name(row)).read_all(_MAX_FRAGMENT)
 
+    return many(read, rows)
+
+
+def copy_fragment(source: Location, target: Location, row: int) -> None:
+    """Declare a row finished whose files were copied from one unfinished data set to another."""
+    (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
+
+
+def tally_of(fragment: bytes) -> Tally:
+    """The counts and sums of a fragment's lines."""
+    tally = Tally()
+    for text in fragment.splitlines():
+        tally.add(_decode(text))
+    return tally
+
+
+def merge(root: Location, rows: int) -> list[Tally]:
+    """Write ``ledger.jsonl`` out of the fragments; returns a tally a row."""
     tallies = []
     out = (root / LEDGER).create()
     try:
-        for fragment in many(read, range(rows)):
-            tally = Tally()
-            for text in fragment.splitlines():
-                tally.add(_decode(text))
+        for fragment in read_fragments(root, range(rows)):
             out.write(fragment)
-            tallies.append(tally)
+            tallies.append(tally_of(fragment))
         out.close()
     finally:
         out.abandon()
