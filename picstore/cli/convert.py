@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 
 from picstore.cli import options
 from picstore.cli.outcome import report
+from picstore.errors import UsageError
 
 if TYPE_CHECKING:
     from picstore.prepare.settings import EncodeSettings
@@ -74,6 +76,12 @@ def colour(text: str) -> tuple[int, int, int]:
     help="Convert only the I-th (from 0) of N parts of the work, of which `picstore merge` makes a data set.",
 )
 @click.option("--resume", is_flag=True, help="Go on with a conversion that was interrupted.")
+@click.option(
+    "--retry-failed",
+    is_flag=True,
+    help="Read again what failed in the finished data set DST, and make anew what holds inputs that are sound by now.",
+)
+@click.option("--dedupe", is_flag=True, help="Of inputs with equal bytes convert only the first.")
 @options.max_errors
 @options.as_json
 def command(
@@ -96,7 +104,9 @@ def command(
 
     from picstore.cli.progress import Bar
     from picstore.prepare.convert import convert
+    from picstore.prepare.dedupe import mark_duplicates
     from picstore.prepare.job import Shape, Shard
+    from picstore.prepare.retry import retry_failed
     from picstore.prepare.source import open_source
 
     encode = _encode_settings(settings)
@@ -104,17 +114,21 @@ def command(
     listing = open_source(source, **{name: settings[name] for name in _SOURCE_OPTIONS})
     for remark in listing.remarks:
         click.echo(remark, err=True)
+    seconds = {"listing": time.monotonic() - started}
+    workers = settings["workers"] or engine.default_workers()
+    if settings["dedupe"]:
+        listing = mark_duplicates(listing, workers=workers)
+        seconds["dedupe"] = time.monotonic() - started - seconds["listing"]
     with Bar("convert") as bar:
-        converted = convert(
-            listing,
-            destination,
-            encode=encode,
-            shape=shape,
-            workers=settings["workers"] or engine.default_workers(),
-            resume=settings["resume"],
-            shard=Shard.parse(settings["shard"]) if settings["shard"] else None,
-            progress=bar,
-        )
+        job: dict[str, Any] = {"encode": encode, "shape": shape, "workers": workers, "progress": bar}
+        if settings["retry_failed"]:
+            if settings["shard"]:
+                raise UsageError("--retry-failed is for a finished data set, which has no shards any more")
+            converted = retry_failed(listing, destination, **job)
+        else:
+            shard = Shard.parse(settings["shard"]) if settings["shard"] else None
+            converted = convert(listing, destination, resume=settings["resume"], shard=shard, **job)
+    converted = replace(converted, seconds={**seconds, **converted.seconds})
     report(converted, destination, time.monotonic() - started, as_json=as_json, max_errors=max_errors)
 
 

@@ -19,7 +19,8 @@ _SHOWN_REASONS = 8
 
 def text_of_outcome(outcome: dict[str, int]) -> str:
     """Such as ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
-    counts = ", ".join(f"{outcome[status]:,} {status}" for status in ("lossless", "reencoded", "failed"))
+    statuses = (name for name in ("lossless", "reencoded", "failed", "duplicate") if name in outcome)
+    counts = ", ".join(f"{outcome[status]:,} {status}" for status in statuses)
     source, jpeg = outcome["source_bytes"], outcome["jpeg_bytes"]
     if not source:
         return counts
@@ -57,6 +58,7 @@ def _document(converted: Converted, destination: Location, seconds: float) -> di
         "images": tally.images,
         "bytes": manifest.bytes if manifest else None,
         "seconds": round(seconds, 3),
+        "stages": {stage: round(value, 3) for stage, value in converted.seconds.items()},
         "outcome": tally.outcome(),
         "status": dict(tally.status),
         "reasons": [
@@ -75,6 +77,8 @@ def _print(converted: Converted, destination: Location, seconds: float) -> None:
     rate = tally.inputs / max(seconds, 1e-9)
     click.echo(f"{destination}: {tally.images:,} images {made}, {seconds:.1f} s ({rate:,.0f} images/s)")
     click.echo("  " + text_of_outcome(tally.outcome()))
+    if converted.seconds:
+        click.echo("  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in converted.seconds.items()))
     reasons = _reasons(converted)
     for (status, reason), count in reasons[:_SHOWN_REASONS]:
         click.echo(f"  {count:>9,} {status}: {reason}")

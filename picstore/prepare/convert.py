@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ class RowTask:
         marks: a folder of this machine for the rows' positions.
         attachments: names of those that records may have.
         blamed: inputs at which its process died before, with the reason.
+        duplicates: those of its inputs that are left out, with the input that they repeat.
     """
 
     root: Location
@@ -61,6 +63,7 @@ class RowTask:
     marks: Path
     attachments: tuple[str, ...] = ()
     blamed: dict[int, str] = field(default_factory=dict)
+    duplicates: dict[int, int] = field(default_factory=dict)
 
     @property
     def position(self) -> Path:
@@ -93,19 +96,12 @@ def convert(
         MissingDependency: the encoder asked for is not installed.
     """
     engine.start("picstore.prepare.warm")
+    clock = _Clock()
     destination = locate(destination)
     if encode.encoder == "mozjpeg":
         require_mozjpeg()
     inputs = listing.inputs
-    wanted: dict[str, Any] = {
-        "verb": "convert",
-        "picstore": __version__,
-        "source": listing.kind,
-        "inputs": len(inputs),
-        "inputs_sha256": listing.digest(),
-        "encode": encode.to_json(),
-        "shape": job.to_json(shape),
-    }
+    wanted = describe(listing, encode, shape)
     outline = {**wanted, "classes": listing.classes, "attachments": list(listing.attachments)}
     if resume and (destination / MANIFEST).is_file():
         return already(destination, wanted)
@@ -115,6 +111,8 @@ def convert(
         begun = {**begun, "rows": job.count_rows(len(inputs), mean, shape)}
     job.remember(destination, begun, shard)
     rows = int(begun["rows"])
+    doubles = listing.duplicates or {}
+    clock.end("sampling")
     mine = range(rows) if shard is None else shard.rows(rows)
     with job.lock(destination, *([shard] if shard else [])), _marks(destination) as marks:
         if shard is None:
@@ -122,7 +120,15 @@ def convert(
         ready = set(ledger.finished_rows(destination, rows)).intersection(mine)
         tasks = deque(
             RowTask(
-                destination, row, ids.start, inputs[ids.start : ids.stop], encode, shape, marks, listing.attachments
+                destination,
+                row,
+                ids.start,
+                inputs[ids.start : ids.stop],
+                encode,
+                shape,
+                marks,
+                listing.attachments,
+                duplicates={k: doubles[k] for k in ids if k in doubles} if doubles else {},
             )
             for row in sorted(set(mine) - ready)
             for ids in [job.row_slice(len(inputs), rows, row)]
@@ -131,11 +137,39 @@ def convert(
             total = sum(len(job.row_slice(len(inputs), rows, row)) for row in mine)
             progress.begin(total, total - sum(len(task.inputs) for task in tasks))
         _run_rows(tasks, workers, progress)
+        clock.end("rows")
         if shard is not None:
-            return Converted(None, tally_of(destination, mine))
+            return Converted(None, tally_of(destination, mine), clock.seconds)
         done = complete(destination, {**outline, "rows": rows})
     job.end(destination)
-    return done
+    clock.end("finishing")
+    return replace(done, seconds=clock.seconds)
+
+
+def describe(listing: Listing, encode: EncodeSettings, shape: job.Shape) -> dict[str, Any]:
+    """A conversion as its manifest tells of it; one that is resumed must be the same."""
+    wanted = {
+        "verb": "convert",
+        "picstore": __version__,
+        "source": listing.kind,
+        "inputs": len(listing.inputs),
+        "inputs_sha256": listing.digest(),
+        "encode": encode.to_json(),
+        "shape": job.to_json(shape),
+    }
+    return wanted if listing.duplicates is None else {**wanted, "dedupe": True}
+
+
+class _Clock:
+    """Seconds of the stages, one after the other."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def end(self, stage: str) -> None:
+        now = time.monotonic()
+        self.seconds[stage], self._since = now - self._since, now
 
 
 @contextlib.contextmanager
@@ -200,6 +234,8 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
 
 
 def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter) -> ledger.Line:
+    if id_ in task.duplicates:
+        return ledger.Line(source.name, id_, ledger.DUPLICATE, "equal bytes", of=task.duplicates[id_])
     if id_ in task.blamed:
         return ledger.Line(source.name, id_, ledger.FAILED, task.blamed[id_])
     try:

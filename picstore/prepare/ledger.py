@@ -15,7 +15,7 @@ from picstore.storage.location import LEDGER, UNFINISHED, Location, many
 
 _MAX_FRAGMENT = 1 << 32  # bytes, a row of ten million inputs
 
-LOSSLESS, REENCODED, FAILED = "lossless", "reencoded", "failed"
+LOSSLESS, REENCODED, FAILED, DUPLICATE = "lossless", "reencoded", "failed", "duplicate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Line:
 
     Attributes:
         reason: why it was re-encoded or why it failed.
-        source_bytes, bytes: of the source image and of its JPEG; both 0 where it failed.
+        source_bytes, bytes: of the source image and of its JPEG; both 0 where it failed or is a duplicate.
+        of: of a duplicate, the id of the first input with the same bytes.
     """
 
     input: str
@@ -33,6 +34,7 @@ class Line:
     reason: str = ""
     source_bytes: int = 0
     bytes: int = 0
+    of: int | None = None
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class Tally:
 
     @property
     def images(self) -> int:
-        return self.inputs - self.status[FAILED]
+        return self.status[LOSSLESS] + self.status[REENCODED]
 
     @property
     def failed(self) -> int:
@@ -73,6 +75,8 @@ class Tally:
     def outcome(self) -> dict[str, int]:
         """The counts and sums as the manifest's provenance keeps them."""
         counts = {status: self.status[status] for status in (LOSSLESS, REENCODED, FAILED)}
+        if self.status[DUPLICATE]:
+            counts[DUPLICATE] = self.status[DUPLICATE]
         return {**counts, "source_bytes": self.source_bytes, "jpeg_bytes": self.bytes}
 
 
@@ -133,7 +137,10 @@ def merge(root: Location, rows: int) -> list[Tally]:
 
 
 def _encode(line: Line) -> bytes:
-    return (json.dumps({name: getattr(line, name) for name in Line.__slots__}) + "\n").encode()
+    values = {name: getattr(line, name) for name in Line.__slots__}
+    if line.of is None:
+        del values["of"]
+    return (json.dumps(values) + "\n").encode()
 
 
 def _decode(text: bytes) -> Line:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, Unfinished, UsageError
@@ -34,10 +34,16 @@ _PIECE = 8 << 20  # bytes of a file that is copied
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A conversion that has ended; ``manifest`` is None where it was one shard of several."""
+    """A conversion that has ended.
+
+    Attributes:
+        manifest: None where it was one shard of several.
+        seconds: that its stages took, those that there were.
+    """
 
     manifest: Manifest | None
     tally: ledger.Tally
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 def complete(root: Location, outline: dict[str, Any]) -> Converted:
@@ -70,16 +76,22 @@ def complete(root: Location, outline: dict[str, Any]) -> Converted:
 
 def already(root: Location, wanted: dict[str, Any]) -> Converted:
     """What to say when the data set that is to be resumed is finished."""
-    manifest = read_manifest(root)
-    made = {"encode": manifest.encode, **manifest.provenance}
-    made.pop("outcome", None)
-    if made != wanted:
-        raise UsageError(f"{root} is already a data set, made of other inputs or with other settings")
+    manifest = read_made(root, wanted)
     tally = ledger.Tally()
     for line in ledger.read_lines(root / LEDGER):
         tally.add(line)
     job.end(root)
     return Converted(manifest, tally)
+
+
+def read_made(root: Location, wanted: dict[str, Any]) -> Manifest:
+    """The manifest of a data set; UsageError unless it was made by this job."""
+    manifest = read_manifest(root)
+    made = {"encode": manifest.encode, **manifest.provenance}
+    made.pop("outcome", None)
+    if made != wanted:
+        raise UsageError(f"{root} is already a data set, made of other inputs or with other settings")
+    return manifest
 
 
 def tally_of(root: Location, rows: Iterable[int]) -> ledger.Tally:

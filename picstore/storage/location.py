@@ -121,7 +121,7 @@ class Location(ABC):
 
     @abstractmethod
     def remove(self) -> None:
-        """Remove the folder with all that is in it, if it is there."""
+        """Remove the file, or the folder with all that is in it, if it is there."""
 
     @abstractmethod
     def sweep(self) -> None:
@@ -210,7 +210,10 @@ class Folder(Location):
         return _FileSink(self.path)
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        if self.path.is_dir():
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            self.path.unlink(missing_ok=True)
 
     def sweep(self) -> None:
         for path in self.path.glob(f"*/*{PARTIAL}"):
