@@ -46,3 +46,25 @@ def wait_and_touch(task: Path, report: object) -> None:
     task.with_suffix(".started").touch()
     time.sleep(3)
     task.touch()
+
+
+def wait_on_a_node(task: Path, report: object) -> str:
+    """Note the node in a file of the task's name, and wait for a file with ``.go`` appended."""
+    import ray
+
+    node: str = ray.get_runtime_context().get_node_id()
+    with task.open("a") as file:
+        file.write(node + "\n")
+    deadline = time.monotonic() + 60
+    while not task.with_suffix(".go").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    report(1)
+    return node
+
+
+def lose_the_worker(task: int, report: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail_by_a_bug(task: int, report: object) -> None:
+    raise AttributeError("a bug")

@@ -115,12 +115,11 @@ def command(
     for remark in listing.remarks:
         click.echo(remark, err=True)
     seconds = {"listing": time.monotonic() - started}
-    workers = settings["workers"] or engine.default_workers()
     if settings["dedupe"]:
-        listing = mark_duplicates(listing, workers=workers)
+        listing = mark_duplicates(listing, workers=engine.default_workers())
         seconds["dedupe"] = time.monotonic() - started - seconds["listing"]
-    with Bar("convert") as bar:
-        job: dict[str, Any] = {"encode": encode, "shape": shape, "workers": workers, "progress": bar}
+    with options.crew(settings["engine"], settings["workers"]) as crew, Bar("convert") as bar:
+        job: dict[str, Any] = {"encode": encode, "shape": shape, "workers": crew, "progress": bar}
         if settings["retry_failed"]:
             if settings["shard"]:
                 raise UsageError("--retry-failed is for a finished data set, which has no shards any more")

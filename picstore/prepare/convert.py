@@ -77,7 +77,7 @@ def convert(
     *,
     encode: EncodeSettings,
     shape: job.Shape,
-    workers: int,
+    workers: int | engine.Engine,
     resume: bool = False,
     shard: job.Shard | None = None,
     progress: Progress | None = None,
@@ -88,7 +88,7 @@ def convert(
         listing: the source.
         destination: a directory or a URL's place that does not exist, is empty, or (``resume``) was begun by the same
             job.
-        workers: processes; they do not change the result.
+        workers: processes, or another engine; they do not change the result.
         shard: make only the rows of this shard, and no data set of them; see :func:`picstore.prepare.merge.merge`.
 
     Raises:
@@ -107,7 +107,7 @@ def convert(
         return already(destination, wanted)
     begun = job.begin(destination, wanted if shard is None else outline, resume=resume, shard=shard)
     if "rows" not in begun:
-        mean = _mean_bytes(inputs, encode, workers)
+        mean = _mean_bytes(inputs, encode, workers if isinstance(workers, int) else engine.default_workers())
         begun = {**begun, "rows": job.count_rows(len(inputs), mean, shape)}
     job.remember(destination, begun, shard)
     rows = int(begun["rows"])
@@ -136,7 +136,7 @@ def convert(
         if progress is not None:
             total = sum(len(job.row_slice(len(inputs), rows, row)) for row in mine)
             progress.begin(total, total - sum(len(task.inputs) for task in tasks))
-        _run_rows(tasks, workers, progress)
+        _run_rows(tasks, engine.as_engine(workers), progress.advance if progress is not None else lambda _: None)
         clock.end("rows")
         if shard is not None:
             return Converted(None, tally_of(destination, mine), clock.seconds)
@@ -182,11 +182,11 @@ def _marks(destination: Location) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) -> None:
+def _run_rows(tasks: deque[RowTask], crew: engine.Engine, report: engine.Report) -> None:
     """Run the rows. A row whose process dies runs again; the input at which it dies twice is blamed and left out."""
     suspects: set[int] = set()
-    report = progress.advance if progress is not None else lambda _: None
-    for task, outcome in engine.run(convert_row, tasks, workers=workers, report=report):
+    function = convert_row if isinstance(crew, engine.Local) else convert_row_apart
+    for task, outcome in crew.run(function, tasks, report=report):
         if isinstance(outcome, engine.Died):
             suspect = _position(task)
             if suspect in task.blamed:
@@ -195,6 +195,13 @@ def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) ->
                 task = replace(task, blamed={**task.blamed, suspect: f"ended the process that decoded it: {outcome}"})
             suspects.add(suspect)
             tasks.append(task)
+
+
+def convert_row_apart(task: RowTask, report: engine.Report) -> None:
+    """Convert a row in a process of its own on whatever machine this is, so that blame is laid where it was seen."""
+    engine.start("picstore.prepare.warm")
+    with tempfile.TemporaryDirectory(prefix="picstore-") as marks:
+        _run_rows(deque([replace(task, marks=Path(marks))]), engine.Local(1), report)
 
 
 def _position(task: RowTask) -> int:

@@ -27,7 +27,7 @@ def retry_failed(
     *,
     encode: EncodeSettings,
     shape: job.Shape,
-    workers: int,
+    workers: int | engine.Engine,
     progress: Progress | None = None,
 ) -> Converted:
     """Read again what failed, and make anew the rows in which something is sound by now.
@@ -48,7 +48,7 @@ def retry_failed(
         if manifest.shuffle:
             raise UsageError(f"{root} is shuffled; try again in the data set that convert wrote, and shuffle that")
         lines = list(ledger.read_lines(root / LEDGER))
-        changed = _changed(listing, lines, encode, workers)
+        changed = _changed(listing, lines, encode, engine.as_engine(workers))
         if not changed:
             return already(root, wanted)
         rows = _count_rows(root, manifest, lines)
@@ -61,12 +61,12 @@ def retry_failed(
     return convert(listing, root, encode=encode, shape=shape, workers=workers, resume=True, progress=progress)
 
 
-def _changed(listing: Listing, lines: Sequence[ledger.Line], encode: EncodeSettings, workers: int) -> list[int]:
+def _changed(listing: Listing, lines: Sequence[ledger.Line], encode: EncodeSettings, crew: engine.Engine) -> list[int]:
     """The ids of those that failed and would not now, and of those that are duplicates of another input now."""
     duplicates = listing.duplicates or {}
     changed = [line.id for line in lines if line.of != duplicates.get(line.id)]
     failed = deque((line.id, listing.inputs[line.id], encode) for line in lines if line.status == ledger.FAILED)
-    for (id_, _, _), outcome in engine.run(is_sound, failed, workers=workers):
+    for (id_, _, _), outcome in crew.run(is_sound, failed):
         if outcome is True:
             changed.append(id_)
     return changed
