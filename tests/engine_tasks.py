@@ -62,3 +62,25 @@ def outlive_the_limit(task: int, report: object) -> int:
         pass
     time.sleep(0.6)
     return double(task, report)
+
+
+def wait_on_a_node(task: Path, report: object) -> str:
+    """Note the node in a file of the task's name, and wait for a file with ``.go`` appended."""
+    import ray
+
+    node: str = ray.get_runtime_context().get_node_id()
+    with task.open("a") as file:
+        file.write(node + "\n")
+    deadline = time.monotonic() + 60
+    while not task.with_suffix(".go").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    report(1)
+    return node
+
+
+def lose_the_worker(task: int, report: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail_by_a_bug(task: int, report: object) -> None:
+    raise AttributeError("a bug")

@@ -388,6 +388,63 @@ def test_reencode_and_encoder_are_settings_that_a_resumed_conversion_must_share(
     assert "already a data set, made of other inputs or with other settings" in error
 
 
+@pytest.mark.parametrize(
+    ("number", "code", "words"), [(signal.SIGTERM, 143, "ended by SIGTERM"), (signal.SIGINT, 130, "interrupted")]
+)
+def test_a_conversion_that_is_told_to_end_says_how_to_go_on(
+    pictures_folder: Path, converted: Path, tmp_path: Path, number: int, code: int, words: str
+) -> None:
+    out = tmp_path / "train"
+    command = [*PICSTORE, "convert", str(pictures_folder), str(out), *SMALL, "--workers", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not list(out.glob("unfinished/row-*.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert errors.strip() == f"picstore: {words}; the same command with --resume goes on"
+    assert not (out / "picstore.json").exists()
+    picstore_command(*command[len(PICSTORE) :], "--resume")
+    assert tree(out) == tree(converted)
+
+
+# A file system of its own, too small at first, in a namespace where an ordinary user may mount it.
+FULL_DISK = """
+set -u
+mount -t tmpfs -o size="$1" picstore "$2" || exit 77
+shift; disk=$1; shift
+"$@"; echo "first $?"
+ls "$disk/train" | tr '\\n' ' '
+mount -o remount,size=64m "$disk"
+"$@" --resume; echo "second $?"
+cp -r "$disk/train" "$disk/../copy"
+"""
+
+
+def test_a_disk_that_is_full_ends_a_conversion_which_goes_on_when_there_is_room(
+    pictures_folder: Path, converted: Path, tmp_path: Path
+) -> None:
+    size = sum(path.stat().st_size for path in converted.rglob("*.pic")) * 2 // 3
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = [*PICSTORE, "convert", str(pictures_folder), str(disk / "train"), *SMALL, "--workers", "2"]
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", FULL_DISK, "sh", str(size), str(disk), *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    if done.returncode in (1, 77):
+        pytest.skip(f"no file system can be mounted here: {done.stderr}")
+    assert "No space left on device; make room, then the same command with --resume goes on" in done.stderr
+    assert "first 1\n" in done.stdout
+    assert "picstore.json" not in done.stdout
+    assert "second 0\n" in done.stdout
+    assert tree(tmp_path / "copy") == tree(converted)
+
+
 def processes_that_hold(path: Path) -> list[int]:
     """Processes that have a file open."""
     found = []

@@ -33,6 +33,7 @@ HEAVY = {
     "pyarrow": {"prepare"},
     "h5py": {"prepare"},
     "lmdb": {"prepare"},
+    "ray": {"prepare"},
     "rich": {"cli"},
     "click": {"cli"},
 }

@@ -214,7 +214,10 @@ def test_an_interrupted_conversion_is_unfinished_and_resume_gives_the_same_bytes
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors.strip()) == (130, "picstore: interrupted")
+    assert (process.returncode, errors.strip()) == (
+        130,
+        "picstore: interrupted; the same command with --resume goes on",
+    )
 
     ready = [name for name, _ in unfinished.files() if name.startswith("row-")]
     rows = len({name[-10:] for name in tree(converted) if name.endswith(".pic")})

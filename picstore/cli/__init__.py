@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import signal
 import sys
 
 import click
@@ -16,6 +18,7 @@ _VERBS = {
     "convert": "Turn images, from folders or the formats of other loaders, into a data set.",
     "export": "Write a data set as folders, WebDataset or MDS.",
     "info": "Say what a data set holds and how well it is shuffled.",
+    "merge": "Make one data set of the shards of a conversion.",
     "shuffle": "Write a shuffled copy of a data set.",
     "verify": "Read a whole data set and report every damaged place.",
 }
@@ -48,8 +51,22 @@ def program() -> None:
     """Image data sets for training: convert, shuffle, verify, and stream augmented batches."""
 
 
+class _Terminated(BaseException):
+    """SIGTERM, which schedulers send: what was begun is given up as by Ctrl-C, which click would make of it."""
+
+
+def _terminate(*_: object) -> None:
+    raise _Terminated
+
+
+def _hint() -> str:
+    """What to do after a verb did not come to its end."""
+    return "; the same command with --resume goes on" if sys.argv[1:2] == ["convert"] else ""
+
+
 def main() -> None:
     """Entry point of the ``picstore`` command: errors become one line on stderr and an exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         # Without standalone mode the code that a verb gives to Context.exit is returned.
         code = program.main(prog_name="picstore", standalone_mode=False)
@@ -57,13 +74,18 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except _Terminated:
+        click.echo(f"picstore: ended by SIGTERM{_hint()}", err=True)
+        sys.exit(128 + signal.SIGTERM)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("picstore: interrupted", err=True)
-        sys.exit(130)
+        click.echo(f"picstore: interrupted{_hint()}", err=True)
+        sys.exit(128 + signal.SIGINT)
     except PicstoreError as error:
         click.echo(f"picstore: {error}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        click.echo(f"picstore: {place}{error.strerror or error}", err=True)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = f"; make room{_hint().replace(';', ', then')}" if full else ""
+        click.echo(f"picstore: {place}{error.strerror or error}{remedy}", err=True)
         sys.exit(1)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from picstore.cli import options
-from picstore.cli.outcome import text_of_outcome
-from picstore.errors import TooManyFailures
+from picstore.cli.outcome import report
+from picstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from picstore.prepare.convert import Converted
     from picstore.prepare.settings import EncodeSettings
     from picstore.storage.location import Location
 
-_SHOWN_REASONS = 8
 _SOURCE_OPTIONS = ("kind", "root", "synsets", "annotations", "image_field", "label_field", "classes")
 
 
@@ -72,15 +70,20 @@ def colour(text: str) -> tuple[int, int, int]:
 @options.seed
 @options.workers
 @options.engine
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Convert only the I-th (from 0) of N parts of the work, of which `picstore merge` makes a data set.",
+)
 @click.option("--resume", is_flag=True, help="Go on with a conversion that was interrupted.")
 @click.option(
-    "--max-errors",
-    type=options.share,
-    default="1%",
-    show_default=True,
-    help="Exit with code 3 if more inputs failed; the data set is finished all the same.",
+    "--retry-failed",
+    is_flag=True,
+    help="Read again what failed in the finished data set DST, and make anew what holds inputs that are sound by now.",
 )
 @options.measure
+@click.option("--dedupe", is_flag=True, help="Of inputs with equal bytes convert only the first.")
+@options.max_errors
 @options.as_json
 def command(
     source: Location,
@@ -106,7 +109,9 @@ def command(
 
     from picstore.cli.progress import Bar
     from picstore.prepare.convert import convert
-    from picstore.prepare.job import Shape
+    from picstore.prepare.dedupe import mark_duplicates
+    from picstore.prepare.job import Shape, Shard
+    from picstore.prepare.retry import retry_failed
     from picstore.prepare.source import open_source
 
     encode = _encode_settings(settings)
@@ -119,24 +124,22 @@ def command(
 
         measure(listing, encode, settings, as_json=as_json)
         return
-    with Bar("convert") as bar:
-        converted = convert(
-            listing,
-            destination,
-            encode=encode,
-            shape=shape,
-            workers=settings["workers"] or engine.default_workers(),
-            resume=settings["resume"],
-            image_timeout=settings["image_timeout"],
-            progress=bar,
-        )
-    _print(converted, destination, time.monotonic() - started, as_json)
-    failed, limit = converted.tally.failed, max_errors(converted.tally.inputs)
-    if failed > limit:
-        raise TooManyFailures(
-            f"{failed} of {converted.tally.inputs} inputs failed, more than --max-errors allows; "
-            f"{destination} is finished, see {destination / 'ledger.jsonl'}"
-        )
+    seconds = {"listing": time.monotonic() - started}
+    if settings["dedupe"]:
+        listing = mark_duplicates(listing, workers=engine.default_workers())
+        seconds["dedupe"] = time.monotonic() - started - seconds["listing"]
+    with options.crew(settings["engine"], settings["workers"]) as crew, Bar("convert") as bar:
+        job: dict[str, Any] = {"encode": encode, "shape": shape, "workers": crew, "progress": bar}
+        job["image_timeout"] = settings["image_timeout"]
+        if settings["retry_failed"]:
+            if settings["shard"]:
+                raise UsageError("--retry-failed is for a finished data set, which has no shards any more")
+            converted = retry_failed(listing, destination, **job)
+        else:
+            shard = Shard.parse(settings["shard"]) if settings["shard"] else None
+            converted = convert(listing, destination, resume=settings["resume"], shard=shard, **job)
+    converted = replace(converted, seconds={**seconds, **converted.seconds})
+    report(converted, destination, time.monotonic() - started, as_json=as_json, max_errors=max_errors)
 
 
 def _encode_settings(settings: dict[str, Any]) -> EncodeSettings:
@@ -145,32 +148,3 @@ def _encode_settings(settings: dict[str, Any]) -> EncodeSettings:
     resize = None if settings["resize"] is None else Size.parse(settings["resize"])
     names = ("quality", "subsampling", "background", "max_pixels", "reencode", "encoder")
     return EncodeSettings(resize=resize, **{name: settings[name] for name in names})
-
-
-def _print(converted: Converted, destination: Location, seconds: float, as_json: bool) -> None:
-    manifest, tally = converted.manifest, converted.tally
-    reasons = [(key, count) for key, count in tally.reasons.most_common() if any(key[1:])]
-    if as_json:
-        result = {
-            "dataset": str(destination),
-            "uuid": manifest.uuid,
-            "inputs": tally.inputs,
-            "images": manifest.images,
-            "bytes": manifest.bytes,
-            "seconds": round(seconds, 3),
-            "outcome": tally.outcome(),
-            "status": dict(tally.status),
-            "reasons": [{"status": status, "reason": reason, "count": count} for (status, reason), count in reasons],
-        }
-        click.echo(json.dumps(result))
-        return
-    click.echo(
-        f"{destination}: {manifest.images:,} images of {len(manifest.classes)} classes, "
-        f"{manifest.bytes / 1e6:,.1f} MB, {seconds:.1f} s ({tally.inputs / max(seconds, 1e-9):,.0f} images/s)"
-    )
-    click.echo("  " + text_of_outcome(tally.outcome()))
-    for (status, reason), count in reasons[:_SHOWN_REASONS]:
-        click.echo(f"  {count:>9,} {status}: {reason}")
-    others = len(reasons) - _SHOWN_REASONS
-    if others > 0:
-        click.echo(f"  and {others} other reasons, see {destination / 'ledger.jsonl'}")

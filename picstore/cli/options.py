@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +13,7 @@ import click
 from picstore.errors import UsageError
 
 if TYPE_CHECKING:
+    from picstore.prepare.engine import Engine
     from picstore.storage.location import Location
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +44,17 @@ def share(text: str) -> Callable[[int], float]:
         raise click.BadParameter(f"{text!r} is neither a number of inputs nor a share such as 1%")
     limit = float(match[1])
     return (lambda inputs: inputs * limit / 100) if match[2] else (lambda _: limit)
+
+
+def max_errors(function: F) -> F:
+    """``--max-errors``."""
+    return click.option(
+        "--max-errors",
+        type=share,
+        default="1%",
+        show_default=True,
+        help="Exit with code 3 if more inputs failed; the data set is finished all the same.",
+    )(function)
 
 
 def workers(function: F) -> F:
@@ -100,9 +113,19 @@ def engine(function: F) -> F:
     """``--engine``."""
     return click.option(
         "--engine",
-        type=click.Choice(["local"]),
+        type=click.Choice(["local", "ray"]),
         default="local",
         show_default=True,
-        expose_value=False,
-        help="Where the work runs.",
+        help="Where the work runs: on this machine, or on a Ray cluster (RAY_ADDRESS), which needs picstore[ray].",
     )(function)
+
+
+def crew(engine: str, workers: int | None) -> AbstractContextManager[Engine]:
+    """The engine that ``--engine`` and ``--workers`` ask for, while it is needed."""
+    from picstore.prepare.engine import Local, default_workers
+
+    if engine == "ray":
+        from picstore.prepare.ray_engine import cluster
+
+        return cluster(workers)
+    return nullcontext(Local(workers or default_workers()))

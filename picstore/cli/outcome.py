@@ -1,12 +1,87 @@
-"""What became of the inputs of a conversion, in words."""
+"""What became of the inputs of a conversion, for people and as JSON."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from picstore.errors import TooManyFailures
+
+if TYPE_CHECKING:
+    from picstore.prepare.merge import Converted
+    from picstore.storage.location import Location
+
+_SHOWN_REASONS = 8
 
 
 def text_of_outcome(outcome: dict[str, int]) -> str:
     """Such as ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
-    counts = ", ".join(f"{outcome[status]:,} {status}" for status in ("lossless", "reencoded", "failed"))
+    statuses = (name for name in ("lossless", "reencoded", "failed", "duplicate") if name in outcome)
+    counts = ", ".join(f"{outcome[status]:,} {status}" for status in statuses)
     source, jpeg = outcome["source_bytes"], outcome["jpeg_bytes"]
     if not source:
         return counts
     return f"{counts}; {jpeg / 1e6:,.1f} MB of JPEGs from {source / 1e6:,.1f} MB, {jpeg / source - 1:+.1%}"
+
+
+def report(
+    converted: Converted,
+    destination: Location,
+    seconds: float,
+    *,
+    as_json: bool,
+    max_errors: Callable[[int], float],
+) -> None:
+    """Print what a conversion, or a shard of one, came to; TooManyFailures where more failed than is allowed."""
+    if as_json:
+        click.echo(json.dumps(_document(converted, destination, seconds)))
+    else:
+        _print(converted, destination, seconds)
+    tally = converted.tally
+    if tally.failed > max_errors(tally.inputs):
+        ledger = f", see {destination / 'ledger.jsonl'}" if converted.manifest else ""
+        raise TooManyFailures(
+            f"{tally.failed} of {tally.inputs} inputs failed, more than --max-errors allows; "
+            f"{destination} is finished{ledger}"
+        )
+
+
+def _document(converted: Converted, destination: Location, seconds: float) -> dict[str, Any]:
+    manifest, tally = converted.manifest, converted.tally
+    return {
+        "dataset": str(destination),
+        "uuid": manifest.uuid if manifest else None,
+        "inputs": tally.inputs,
+        "images": tally.images,
+        "bytes": manifest.bytes if manifest else None,
+        "seconds": round(seconds, 3),
+        "stages": {stage: round(value, 3) for stage, value in converted.seconds.items()},
+        "outcome": tally.outcome(),
+        "status": dict(tally.status),
+        "reasons": [
+            {"status": status, "reason": reason, "count": count} for (status, reason), count in _reasons(converted)
+        ],
+    }
+
+
+def _reasons(converted: Converted) -> list[tuple[tuple[str, str], int]]:
+    return [(key, count) for key, count in converted.tally.reasons.most_common() if any(key[1:])]
+
+
+def _print(converted: Converted, destination: Location, seconds: float) -> None:
+    manifest, tally = converted.manifest, converted.tally
+    made = f"of {len(manifest.classes)} classes, {manifest.bytes / 1e6:,.1f} MB" if manifest else "in this shard"
+    rate = tally.inputs / max(seconds, 1e-9)
+    click.echo(f"{destination}: {tally.images:,} images {made}, {seconds:.1f} s ({rate:,.0f} images/s)")
+    click.echo("  " + text_of_outcome(tally.outcome()))
+    if converted.seconds:
+        click.echo("  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in converted.seconds.items()))
+    reasons = _reasons(converted)
+    for (status, reason), count in reasons[:_SHOWN_REASONS]:
+        click.echo(f"  {count:>9,} {status}: {reason}")
+    others = len(reasons) - _SHOWN_REASONS
+    if others > 0:
+        click.echo(f"  and {others} other reasons" + (f", see {destination / 'ledger.jsonl'}" if manifest else ""))

@@ -29,17 +29,20 @@ if TYPE_CHECKING:
 @options.engine
 @options.as_json
 def command(
-    source: Location, destination: Location, method: str, seed: int, workers: int | None, as_json: bool
+    source: Location,
+    destination: Location,
+    method: str,
+    seed: int,
+    workers: int | None,
+    engine: str,
+    as_json: bool,
 ) -> None:
     """Write a shuffled copy of the data set SRC to DST. Each worker holds one file in memory."""
     from picstore.cli.progress import Bar
-    from picstore.prepare.engine import default_workers
     from picstore.prepare.shuffle import shuffle
 
-    with Bar("shuffle") as bar:
-        manifest = shuffle(
-            source, destination, seed=seed, method=method, workers=workers or default_workers(), progress=bar
-        )
+    with options.crew(engine, workers) as crew, Bar("shuffle") as bar:
+        manifest = shuffle(source, destination, seed=seed, method=method, workers=crew, progress=bar)
     if as_json:
         result = {"dataset": str(destination), "uuid": manifest.uuid, "images": manifest.images}
         click.echo(json.dumps({**result, "shuffle": manifest.shuffle[-1]}))

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,14 +21,13 @@ from picstore import __version__
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare import engine, job, ledger
 from picstore.prepare.inputs import Input, Listing, ReadAhead, read_input
+from picstore.prepare.merge import Converted, already, complete, tally_of
 from picstore.prepare.mozjpeg import require_mozjpeg
 from picstore.prepare.pack import RowWriter, make_record
 from picstore.prepare.placement import move_targets
 from picstore.prepare.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.training_jpeg import TrainingJpeg, make_training_jpeg
-from picstore.storage.file import FileSummary, read_summary
-from picstore.storage.location import LEDGER, MANIFEST, UNFINISHED, Folder, Location, Where, file_name, locate, many
-from picstore.storage.manifest import Manifest, finish, read_manifest
+from picstore.storage.location import MANIFEST, UNFINISHED, Folder, Location, Where, locate
 
 _SAMPLES = 32  # images converted in advance to learn how many make a row
 _POSITION = "row-{:06d}.at"
@@ -44,14 +44,6 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
-    """A finished conversion."""
-
-    manifest: Manifest
-    tally: ledger.Tally
-
-
-@dataclass(frozen=True, slots=True)
 class RowTask:
     """All that one row needs.
 
@@ -60,6 +52,7 @@ class RowTask:
         attachments: names of those that records may have.
         blamed: inputs at which its process died before, with the reason.
         image_timeout: seconds that decoding and encoding an image may take; 0 is no limit.
+        duplicates: those of its inputs that are left out, with the input that they repeat.
     """
 
     root: Location
@@ -72,6 +65,7 @@ class RowTask:
     attachments: tuple[str, ...] = ()
     blamed: dict[int, str] = field(default_factory=dict)
     image_timeout: float = 0
+    duplicates: dict[int, int] = field(default_factory=dict)
 
     @property
     def position(self) -> Path:
@@ -79,14 +73,15 @@ class RowTask:
         return self.marks / _POSITION.format(self.row)
 
 
-def convert(
+def convert(  # noqa: PLR0913 - all but four have a default
     listing: Listing,
     destination: Where,
     *,
     encode: EncodeSettings,
     shape: job.Shape,
-    workers: int,
+    workers: int | engine.Engine,
     resume: bool = False,
+    shard: job.Shard | None = None,
     progress: Progress | None = None,
     image_timeout: float = IMAGE_TIMEOUT,
 ) -> Converted:
@@ -96,7 +91,8 @@ def convert(
         listing: the source.
         destination: a directory or a URL's place that does not exist, is empty, or (``resume``) was begun by the same
             job.
-        workers: processes; they do not change the result.
+        workers: processes, or another engine; they do not change the result.
+        shard: make only the rows of this shard, and no data set of them; see :func:`picstore.prepare.merge.merge`.
         image_timeout: seconds; an image whose decoding and encoding takes longer fails. 0 is no limit.
 
     Raises:
@@ -104,30 +100,29 @@ def convert(
         MissingDependency: the encoder asked for is not installed.
     """
     engine.start("picstore.prepare.warm")
+    clock = _Clock()
     destination = locate(destination)
     if encode.encoder == "mozjpeg":
         require_mozjpeg()
     inputs = listing.inputs
-    wanted: dict[str, Any] = {
-        "verb": "convert",
-        "picstore": __version__,
-        "source": listing.kind,
-        "inputs": len(inputs),
-        "inputs_sha256": listing.digest(),
-        "encode": encode.to_json(),
-        "shape": job.to_json(shape),
-    }
+    wanted = describe(listing, encode, shape)
+    outline = {**wanted, "classes": listing.classes, "attachments": list(listing.attachments)}
     if resume and (destination / MANIFEST).is_file():
-        return _already(destination, wanted)
-    begun = job.begin(destination, wanted, resume=resume)
+        return already(destination, wanted)
+    begun = job.begin(destination, wanted if shard is None else outline, resume=resume, shard=shard)
     if "rows" not in begun:
-        mean = _mean_bytes(inputs, encode, workers, image_timeout)
+        samplers = workers if isinstance(workers, int) else engine.default_workers()
+        mean = _mean_bytes(inputs, encode, samplers, image_timeout)
         begun = {**begun, "rows": job.count_rows(len(inputs), mean, shape)}
-        job.remember(destination, begun)
+    job.remember(destination, begun, shard)
     rows = int(begun["rows"])
-    with job.lock(destination), _marks(destination) as marks:
-        destination.sweep()
-        ready = ledger.finished_rows(destination, rows)
+    doubles = listing.duplicates or {}
+    clock.end("sampling")
+    mine = range(rows) if shard is None else shard.rows(rows)
+    with job.lock(destination, *([shard] if shard else [])), _marks(destination) as marks:
+        if shard is None:
+            destination.sweep()
+        ready = set(ledger.finished_rows(destination, rows)).intersection(mine)
         tasks = deque(
             RowTask(
                 destination,
@@ -139,27 +134,48 @@ def convert(
                 marks,
                 listing.attachments,
                 image_timeout=image_timeout,
+                duplicates={k: doubles[k] for k in ids if k in doubles} if doubles else {},
             )
-            for row in sorted(set(range(rows)) - set(ready))
+            for row in sorted(set(mine) - ready)
             for ids in [job.row_slice(len(inputs), rows, row)]
         )
         if progress is not None:
-            progress.begin(len(inputs), len(inputs) - sum(len(task.inputs) for task in tasks))
-        _run_rows(tasks, workers, progress)
-        tallies = ledger.merge(destination, rows)
-        total = sum(tallies, ledger.Tally())
-        manifest = finish(
-            destination,
-            _collect(destination, tallies, shape.streams),
-            streams=shape.streams,
-            container_size=shape.container_size,
-            classes=tuple(listing.classes),
-            attachments=listing.attachments,
-            encode=wanted.pop("encode"),
-            provenance={**wanted, "outcome": total.outcome()},
-        )
+            total = sum(len(job.row_slice(len(inputs), rows, row)) for row in mine)
+            progress.begin(total, total - sum(len(task.inputs) for task in tasks))
+        _run_rows(tasks, engine.as_engine(workers), progress.advance if progress is not None else lambda _: None)
+        clock.end("rows")
+        if shard is not None:
+            return Converted(None, tally_of(destination, mine), clock.seconds)
+        done = complete(destination, {**outline, "rows": rows})
     job.end(destination)
-    return Converted(manifest, total)
+    clock.end("finishing")
+    return replace(done, seconds=clock.seconds)
+
+
+def describe(listing: Listing, encode: EncodeSettings, shape: job.Shape) -> dict[str, Any]:
+    """A conversion as its manifest tells of it; one that is resumed must be the same."""
+    wanted = {
+        "verb": "convert",
+        "picstore": __version__,
+        "source": listing.kind,
+        "inputs": len(listing.inputs),
+        "inputs_sha256": listing.digest(),
+        "encode": encode.to_json(),
+        "shape": job.to_json(shape),
+    }
+    return wanted if listing.duplicates is None else {**wanted, "dedupe": True}
+
+
+class _Clock:
+    """Seconds of the stages, one after the other."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def end(self, stage: str) -> None:
+        now = time.monotonic()
+        self.seconds[stage], self._since = now - self._since, now
 
 
 @contextlib.contextmanager
@@ -172,28 +188,14 @@ def _marks(destination: Location) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _already(root: Location, wanted: dict[str, Any]) -> Converted:
-    """What to say when the data set that is to be resumed is finished."""
-    manifest = read_manifest(root)
-    made = {"encode": manifest.encode, **manifest.provenance}
-    made.pop("outcome", None)
-    if made != wanted:
-        raise UsageError(f"{root} is already a data set, made of other inputs or with other settings")
-    tally = ledger.Tally()
-    for line in ledger.read_lines(root / LEDGER):
-        tally.add(line)
-    job.end(root)
-    return Converted(manifest, tally)
-
-
-def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) -> None:
+def _run_rows(tasks: deque[RowTask], crew: engine.Engine, report: engine.Report) -> None:
     """Run the rows. A row whose process dies runs again; the input at which it dies twice is blamed and left out.
 
     One that takes too long is left out at once: waiting again would hardly help.
     """
     suspects: set[int] = set()
-    report = progress.advance if progress is not None else lambda _: None
-    for task, outcome in engine.run(convert_row, tasks, workers=workers, report=report):
+    function = convert_row if isinstance(crew, engine.Local) else convert_row_apart
+    for task, outcome in crew.run(function, tasks, report=report):
         if isinstance(outcome, engine.Died):
             suspect = _position(task)
             if suspect in task.blamed:
@@ -205,6 +207,13 @@ def _run_rows(tasks: deque[RowTask], workers: int, progress: Progress | None) ->
                 task = replace(task, blamed={**task.blamed, suspect: f"ended the process that decoded it: {outcome}"})
             suspects.add(suspect)
             tasks.append(task)
+
+
+def convert_row_apart(task: RowTask, report: engine.Report) -> None:
+    """Convert a row in a process of its own on whatever machine this is, so that blame is laid where it was seen."""
+    engine.start("picstore.prepare.warm")
+    with tempfile.TemporaryDirectory(prefix="picstore-") as marks:
+        _run_rows(deque([replace(task, marks=Path(marks))]), engine.Local(1), report)
 
 
 def _position(task: RowTask) -> int:
@@ -245,6 +254,8 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
 
 
 def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter, ahead: ReadAhead) -> ledger.Line:
+    if id_ in task.duplicates:
+        return ledger.Line(source.name, id_, ledger.DUPLICATE, "equal bytes", of=task.duplicates[id_])
     if id_ in task.blamed:
         return ledger.Line(source.name, id_, ledger.FAILED, task.blamed[id_])
     try:
@@ -300,23 +311,3 @@ def size_of(task: tuple[Input, EncodeSettings, float], _: engine.Report) -> int 
     except ImageError:
         return None
     return len(made.jpeg) + sum(map(len, attachments.values()))
-
-
-def _collect(root: Location, tallies: Sequence[ledger.Tally], streams: int) -> list[FileSummary]:
-    """Read back the footers of all files; what they hold must be what the ledger says was written."""
-    there = {name for name, _ in root.files()}
-    places = [(stream, row) for row in range(len(tallies)) for stream in range(streams)]
-
-    def read(place: tuple[int, int]) -> FileSummary:
-        return read_summary(root, stream=place[0], file=place[1])
-
-    by_row: dict[int, list[FileSummary]] = {}
-    for summary in many(read, (place for place in places if file_name(*place) in there)):
-        by_row.setdefault(summary.file, []).append(summary)
-    summaries = []
-    for row, tally in enumerate(tallies):
-        found = by_row.get(row, [])
-        if sum(summary.records for summary in found) != tally.images:
-            raise PicstoreError(f"files of row {row} are missing in {root}; remove {root} and convert again")
-        summaries.extend(found)
-    return summaries

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from picstore.errors import PicstoreError
 
@@ -49,6 +49,32 @@ class Died:
             with contextlib.suppress(ValueError):
                 return f"its process was ended by {signal.Signals(-self.exitcode).name}"
         return f"its process ended with exit code {self.exitcode}"
+
+
+class Engine(Protocol):
+    """Where tasks run: processes of this machine (:class:`Local`), or a cluster (``ray_engine.Ray``)."""
+
+    def run(
+        self, function: Callable[[T, Report], R], tasks: deque[T], *, report: Report = ...
+    ) -> Iterator[tuple[T, R | Died]]:
+        """As :func:`run`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """So many processes of this machine."""
+
+    workers: int
+
+    def run(
+        self, function: Callable[[T, Report], R], tasks: deque[T], *, report: Report = lambda _: None
+    ) -> Iterator[tuple[T, R | Died]]:
+        return run(function, tasks, workers=self.workers, report=report)
+
+
+def as_engine(workers: int | Engine) -> Engine:
+    """The engine that is meant: a number stands for processes of this machine."""
+    return Local(workers) if isinstance(workers, int) else workers
 
 
 @dataclass(slots=True, eq=False)
@@ -219,14 +245,14 @@ def _follow_parent(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
 
 
 def run_all(
-    function: Callable[[T, Report], R], tasks: Iterable[T], *, workers: int, report: Report = lambda _: None
+    function: Callable[[T, Report], R], tasks: Iterable[T], *, workers: int | Engine, report: Report = lambda _: None
 ) -> list[tuple[T, R]]:
     """As :func:`run`, for tasks of which each must succeed: PicstoreError when one dies twice."""
     pending = deque(tasks)
     results: list[tuple[T, R]] = []
     for attempt in (1, 2):
         again: list[T] = []
-        for task, outcome in run(function, pending, workers=workers, report=report):
+        for task, outcome in as_engine(workers).run(function, pending, report=report):
             if isinstance(outcome, Died):
                 if attempt == 2:
                     raise PicstoreError(f"a task died twice: {outcome}; with less memory in use it may succeed")

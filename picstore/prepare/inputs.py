@@ -65,6 +65,7 @@ class Listing:
         classes: names by label.
         attachments: names of those that its inputs may have.
         remarks: what the user should hear of it: files passed over, objects left out.
+        duplicates: inputs that are left out, each with the first that has the same bytes; None where nobody looked.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Listing:
     classes: list[str]
     attachments: tuple[str, ...] = ()
     remarks: list[str] = field(default_factory=list)
+    duplicates: dict[int, int] | None = None
 
     def digest(self) -> str:
         """SHA-256 of all that inputs are told by: tells a resumed conversion that its source is still the same."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,8 +13,11 @@ from picstore.errors import Damage, NotADataset, Unfinished, UsageError
 from picstore.storage.layout import ALIGNMENT, MAX_CONTAINER, MAX_MANIFEST
 from picstore.storage.location import MANIFEST, UNFINISHED, Location
 
+_JOB = "job.json"
+_SHARD = re.compile(rf"{UNFINISHED}/shard-(\d{{1,6}})-of-(\d{{1,6}})\.json")
 KIB, MIB = 1 << 10, 1 << 20
 WISHED_ROWS = 256  # enough for every core of a large machine, and for a short tail, where the data allows it
+MAX_SHARDS = 100_000
 SMALLEST_FILE = 1 * MIB  # bytes; below, starting processes and syncing files would take a third of the time of convert
 
 
@@ -43,6 +48,33 @@ class Shape:
             raise UsageError(f"seed {self.seed}; 0 to 2**64 - 1 are possible")
 
 
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of ``count`` runs that share a conversion; it makes every ``count``-th row, beginning with row ``index``."""
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count <= MAX_SHARDS:
+            raise UsageError(f"there is no shard {self}; of N shards the first is 0/N and the last N-1/N")
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read ``0/4``; UsageError where it is something else."""
+        match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+        if match is None:
+            raise UsageError(f"shard {text!r} is not understood; write 0/4 for the first of four")
+        return cls(int(match[1]), int(match[2]))
+
+    def rows(self, rows: int) -> range:
+        """Those of ``rows`` that are this shard's."""
+        return range(self.index, rows, self.count)
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
 def count_rows(inputs: int, mean_bytes: float, shape: Shape) -> int:
     """How many rows a list of inputs is cut into.
 
@@ -59,9 +91,10 @@ def row_slice(inputs: int, rows: int, row: int) -> range:
     return range(row * inputs // rows, (row + 1) * inputs // rows)
 
 
-def begin(root: Location, job: dict[str, Any], *, resume: bool) -> dict[str, Any]:
-    """Claim a place for a job and remember it there; returns the job as it was first begun.
+def begin(root: Location, job: dict[str, Any], *, resume: bool, shard: Shard | None = None) -> dict[str, Any]:
+    """Claim a place for a job and see whether it was begun there; returns the job as it was first begun.
 
+    Shards have a file each for it, so that any number of them may begin at once where no lock can be had.
     ``job["rows"]`` may be missing when resuming: it is taken from the first run.
 
     Raises:
@@ -69,25 +102,52 @@ def begin(root: Location, job: dict[str, Any], *, resume: bool) -> dict[str, Any
         Unfinished: it was begun before, and ``resume`` is not given.
         Damage: what it was begun with cannot be read.
     """
-    path = _job_path(root)
     if (root / MANIFEST).is_file():
         raise UsageError(f"{root} is already a data set; choose another destination or remove it")
+    path = _job_path(root, shard)
+    names = {name for name, _ in root.files()}
+    others = _shards_among(names)
+    if shard is None and others:
+        raise UsageError(f"{root} is made by {others[0].count} shards; put them together with `picstore merge {root}`")
+    if shard is not None and f"{UNFINISHED}/{_JOB}" in names:
+        raise UsageError(f"{root} was begun without --shard; continue it without, or choose another destination")
     if path.is_file():
         if not resume:
             raise Unfinished(f"{root} is an unfinished {job['verb']}; continue it with --resume, or remove it")
         return _same_job(root, _read_job(path), job)
-    if root.is_file() or any(not name.startswith(f"{UNFINISHED}/") for name, _ in root.files()):
+    if others and shard is not None:
+        if others[0].count != shard.count:
+            raise UsageError(f"{root} is made by {others[0].count} shards, not by {shard.count}")
+        return _same_job(root, _read_job(_job_path(root, others[0])), job)
+    if root.is_file() or any(not name.startswith(f"{UNFINISHED}/") for name in names):
         raise NotADataset(f"{root} exists and is not a picstore data set; choose an empty destination")
     return job
 
 
-def remember(root: Location, job: dict[str, Any]) -> None:
-    """Write the job down; from now on the directory is an unfinished data set."""
-    _job_path(root).write(json.dumps(job, indent=1).encode())
+def remember(root: Location, job: dict[str, Any], shard: Shard | None = None) -> None:
+    """Write the job down, unless it is; from now on the directory is an unfinished data set.
+
+    What is there stays, since another run may hold it by :func:`lock`.
+    """
+    path = _job_path(root, shard)
+    if not path.is_file():
+        path.write(json.dumps(job, indent=1).encode())
 
 
-def _job_path(root: Location) -> Location:
-    return root / UNFINISHED / "job.json"
+def shards(root: Location) -> dict[Shard, dict[str, Any]]:
+    """The shards that were begun at a place, each with its job."""
+    names = {f"{UNFINISHED}/{name}" for name, _ in (root / UNFINISHED).files()}
+    return {shard: _read_job(_job_path(root, shard)) for shard in _shards_among(names)}
+
+
+def _shards_among(names: Iterable[str]) -> list[Shard]:
+    """The shards whose files are among the names of an unfinished data set's files."""
+    found = (_SHARD.fullmatch(name) for name in sorted(names))
+    return [Shard(int(match[1]), int(match[2])) for match in found if match is not None]
+
+
+def _job_path(root: Location, shard: Shard | None = None) -> Location:
+    return root / UNFINISHED / (_JOB if shard is None else f"shard-{shard.index}-of-{shard.count}.json")
 
 
 def _read_job(path: Location) -> dict[str, Any]:
@@ -110,9 +170,15 @@ def _same_job(root: Location, old: dict[str, Any], new: dict[str, Any]) -> dict[
     return old
 
 
-def lock(root: Location) -> AbstractContextManager[None]:
-    """Hold the place while writing to it, so that two runs do not write the same files. Ends with the process."""
-    return _job_path(root).lock(f"{root} is being written by another process")
+def lock(root: Location, *shards: Shard) -> ExitStack:
+    """Hold the place, or what is the shards' of it, while writing to it. Ends with the process.
+
+    So two runs do not write the same files.
+    """
+    with ExitStack() as held:
+        for shard in shards or (None,):
+            held.enter_context(_job_path(root, shard).lock(f"{root} is being written by another process"))
+        return held.pop_all()
 
 
 def end(root: Location) -> None:

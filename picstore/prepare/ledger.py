@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from picstore.storage.location import LEDGER, UNFINISHED, Location, many
 
 _MAX_FRAGMENT = 1 << 32  # bytes, a row of ten million inputs
 
-LOSSLESS, REENCODED, FAILED = "lossless", "reencoded", "failed"
+LOSSLESS, REENCODED, FAILED, DUPLICATE = "lossless", "reencoded", "failed", "duplicate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Line:
 
     Attributes:
         reason: why it was re-encoded or why it failed.
-        source_bytes, bytes: of the source image and of its JPEG; both 0 where it failed.
+        source_bytes, bytes: of the source image and of its JPEG; both 0 where it failed or is a duplicate.
+        of: of a duplicate, the id of the first input with the same bytes.
     """
 
     input: str
@@ -33,6 +34,7 @@ class Line:
     reason: str = ""
     source_bytes: int = 0
     bytes: int = 0
+    of: int | None = None
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class Tally:
 
     @property
     def images(self) -> int:
-        return self.inputs - self.status[FAILED]
+        return self.status[LOSSLESS] + self.status[REENCODED]
 
     @property
     def failed(self) -> int:
@@ -73,6 +75,8 @@ class Tally:
     def outcome(self) -> dict[str, int]:
         """The counts and sums as the manifest's provenance keeps them."""
         counts = {status: self.status[status] for status in (LOSSLESS, REENCODED, FAILED)}
+        if self.status[DUPLICATE]:
+            counts[DUPLICATE] = self.status[DUPLICATE]
         return {**counts, "source_bytes": self.source_bytes, "jpeg_bytes": self.bytes}
 
 
@@ -96,21 +100,36 @@ def read_lines(path: Location) -> Iterator[Line]:
     return map(_decode, path.lines())
 
 
-def merge(root: Location, rows: int) -> list[Tally]:
-    """Write ``ledger.jsonl`` out of the fragments; returns a tally a row."""
+def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
+    """The fragments of finished rows as they stand."""
 
     def read(row: int) -> bytes:
         return (root / UNFINISHED / _fragment_name(row)).read_all(_MAX_FRAGMENT)
 
+    return many(read, rows)
+
+
+def copy_fragment(source: Location, target: Location, row: int) -> None:
+    """Declare a row finished whose files were copied from one unfinished data set to another."""
+    (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
+
+
+def tally_of(fragment: bytes) -> Tally:
+    """The counts and sums of a fragment's lines."""
+    tally = Tally()
+    for text in fragment.splitlines():
+        tally.add(_decode(text))
+    return tally
+
+
+def merge(root: Location, rows: int) -> list[Tally]:
+    """Write ``ledger.jsonl`` out of the fragments; returns a tally a row."""
     tallies = []
     out = (root / LEDGER).create()
     try:
-        for fragment in many(read, range(rows)):
-            tally = Tally()
-            for text in fragment.splitlines():
-                tally.add(_decode(text))
+        for fragment in read_fragments(root, range(rows)):
             out.write(fragment)
-            tallies.append(tally)
+            tallies.append(tally_of(fragment))
         out.close()
     finally:
         out.abandon()
@@ -118,7 +137,10 @@ def merge(root: Location, rows: int) -> list[Tally]:
 
 
 def _encode(line: Line) -> bytes:
-    return (json.dumps({name: getattr(line, name) for name in Line.__slots__}) + "\n").encode()
+    values = {name: getattr(line, name) for name in Line.__slots__}
+    if line.of is None:
+        del values["of"]
+    return (json.dumps(values) + "\n").encode()
 
 
 def _decode(text: bytes) -> Line:

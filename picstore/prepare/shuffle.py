@@ -65,7 +65,7 @@ def shuffle(
     *,
     seed: int,
     method: str,
-    workers: int,
+    workers: int | engine.Engine,
     progress: Progress | None = None,
 ) -> Manifest:
     """Write a shuffled copy of a data set.
@@ -74,7 +74,7 @@ def shuffle(
         source: a finished data set; it is not changed.
         destination: a directory, or a place in an object store, that does not exist or is empty.
         method: one of METHODS.
-        workers: processes, each of which holds one file in memory; they do not change the result.
+        workers: processes, each of which holds one file in memory, or another engine; they do not change the result.
 
     Raises:
         Damage: a record of the source is damaged; `picstore verify` lists all.
@@ -153,7 +153,7 @@ def _transposed(dataset: Dataset, root: Location, shape: job.Shape) -> deque[Fil
 
 
 def _dealt(
-    dataset: Dataset, root: Location, shape: job.Shape, workers: int, progress: Progress | None
+    dataset: Dataset, root: Location, shape: job.Shape, workers: int | engine.Engine, progress: Progress | None
 ) -> deque[FileTask]:
     """Run the first pass of ``uniform`` into ``unfinished/`` and return the tasks of the second."""
     scratch = root / UNFINISHED

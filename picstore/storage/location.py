@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import re
+import secrets
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -120,7 +121,7 @@ class Location(ABC):
 
     @abstractmethod
     def remove(self) -> None:
-        """Remove the folder with all that is in it, if it is there."""
+        """Remove the file, or the folder with all that is in it, if it is there."""
 
     @abstractmethod
     def sweep(self) -> None:
@@ -193,7 +194,8 @@ class Folder(Location):
     def files(self) -> Iterator[tuple[str, int]]:
         for folder, _, names in os.walk(self.path):
             for path in (Path(folder, name) for name in names):
-                yield path.relative_to(self.path).as_posix(), path.lstat().st_size
+                if (size := _size_if_there(path)) is not None:  # others may be writing here
+                    yield path.relative_to(self.path).as_posix(), size
 
     def write(self, data: bytes) -> None:
         sink = self.create()
@@ -208,7 +210,10 @@ class Folder(Location):
         return _FileSink(self.path)
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        if self.path.is_dir():
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            self.path.unlink(missing_ok=True)
 
     def sweep(self) -> None:
         for path in self.path.glob(f"*/*{PARTIAL}"):
@@ -224,12 +229,22 @@ class Folder(Location):
             yield
 
 
+def _size_if_there(path: Path) -> int | None:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return None
+
+
 class _FileSink:
-    """Writes under a temporary name, then syncs and renames."""
+    """Writes under a temporary name of its own, then syncs and renames.
+
+    Two that write the same file, of which one was taken for dead, so do not write into each other.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._partial = path.with_name(path.name + PARTIAL)
+        self._partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
         self._out: BinaryIO = self._partial.open("wb")
 
     def write(self, data: bytes | bytearray) -> None:

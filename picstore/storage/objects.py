@@ -134,7 +134,7 @@ class Bucket(Location):
         return _ObjectSink(self)
 
     def remove(self) -> None:
-        keys = [(self / name).key for name, _ in self.files()]
+        keys = [self.key] if self.is_file() else [(self / name).key for name, _ in self.files()]
         if keys:
             with self._translated(str(self)):
                 library().delete(self._client(), keys)
