@@ -43,7 +43,8 @@ class Loader(IterableDataset[Batch]):
     the same order, each worker making every n-th, and one epoch after the other.
 
     Args:
-        path: a finished data set, its directory or URL.
+        path: a finished data set, its directory or URL; or an open one, which may have columns and deletions that are
+            not saved, and its cache.
         batch_size: of this rank.
         transform: geometric transforms, then those of colour, each composed into one pass; then any callables, which
             take the images of the batch on its device, with torch's generators seeded for that batch.
@@ -82,7 +83,7 @@ class Loader(IterableDataset[Batch]):
 
     def __init__(  # noqa: PLR0913 - the contract's names, all but seven with a default
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Dataset,
         *,
         batch_size: int,
         transform: Sequence[Step] = (),
@@ -104,7 +105,11 @@ class Loader(IterableDataset[Batch]):
         cache: str | os.PathLike[str] | None = None,
         cache_limit: int | str = DEFAULT_LIMIT,
     ) -> None:
-        self.dataset = Dataset(path, cache=cache, cache_limit=cache_limit)
+        if not isinstance(path, Dataset):
+            path = Dataset(path, cache=cache, cache_limit=cache_limit)
+        elif cache is not None:
+            raise UsageError("an open data set has a cache of its own; give it to picstore.Dataset")
+        self.dataset = path
         rank, world_size = rank_of_process(rank, world_size)
         if lanes is None:
             lanes = default_lanes(world_size)
