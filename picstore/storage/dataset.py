@@ -265,6 +265,8 @@ class Dataset(Sequence[Record]):
         if len(np.unique(chosen)) != len(chosen) or (len(chosen) and chosen.min() < 0):
             raise UsageError(f"{self.path}: an id stands twice, or an index entry is damaged; give ids, each once")
         names = self.manifest.classes if classes is None else tuple(classes)
+        if taken := set(columns) & set(self.manifest.attachments):
+            raise UsageError(f"{self.path} has an attachment called {min(taken)!r}; give the column another name")
         entries, files = {}, {}
         for name, values in columns.items():
             owners: Ints = chosen

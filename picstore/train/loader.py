@@ -61,7 +61,8 @@ class Loader(IterableDataset[Batch]):
         budget: bytes of containers to hold in memory, exceeded only where one batch needs more. By default what the
             lanes of this rank read at a time and a quarter more: 320 MiB for 32 lanes and containers of 8 MiB.
         targets: what else to yield of each record, in ``batch.targets``: ``"boxes"``, ``"keypoints"``, ``"polygons"``,
-            ``"extra"``, and names of attachments that hold masks. Geometric transforms move them with the image.
+            ``"extra"``, and names of attachments that hold masks. Geometric transforms move them with the image. Names
+            of columns give their values in ``batch.columns``.
         dtype: of the images: uint8 by default, float32 with ``Normalize``; float16, bfloat16 and float32 have the
             range 0 to 1 without it.
         memory_format: of the images, ``torch.channels_last`` for instance.
@@ -122,7 +123,8 @@ class Loader(IterableDataset[Batch]):
             shuffle=shuffle,
             drop_last=drop_last,
         )
-        recipe, callables = sort_steps(transform, targets=check_targets(targets, self.dataset))
+        wanted = check_targets(targets, self.dataset)
+        recipe, callables = sort_steps(transform, targets=wanted, columns=self.dataset.columns)
         self._seed = seed
         if budget is None:
             budget = default_budget([self.dataset], self._share.lanes // (world_size if shuffle else 1))
