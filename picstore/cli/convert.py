@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _SHOWN_REASONS = 8
 _SOURCE_OPTIONS = ("kind", "root", "synsets", "annotations", "image_field", "label_field", "classes")
 
+_SHAPE = ("streams", "file_size", "container_size", "seed")
+_ENCODE = ("quality", "subsampling", "background", "max_pixels", "reencode", "encoder")
+
 
 def colour(text: str) -> tuple[int, int, int]:
     """Red, green and blue of ``ffffff``."""
@@ -72,6 +75,9 @@ def colour(text: str) -> tuple[int, int, int]:
 @options.seed
 @options.workers
 @options.engine
+@click.option(
+    "--append", is_flag=True, help="Add to the finished data set DST; settings that are not given are those of DST."
+)
 @click.option("--resume", is_flag=True, help="Go on with a conversion that was interrupted.")
 @click.option(
     "--max-errors",
@@ -100,17 +106,21 @@ def command(
     engine.start("picstore.prepare.warm")  # at once: it imports while this process does
 
     from picstore.cli.progress import Bar
+    from picstore.prepare.append import append
     from picstore.prepare.convert import convert
     from picstore.prepare.job import Shape
     from picstore.prepare.source import open_source
 
+    if settings["append"]:
+        settings |= _settings_of(destination)
     encode = _encode_settings(settings)
-    shape = Shape(**{name: settings[name] for name in ("streams", "file_size", "container_size", "seed")})
+    shape = Shape(**{name: settings[name] for name in _SHAPE})
     listing = open_source(source, **{name: settings[name] for name in _SOURCE_OPTIONS})
     for remark in listing.remarks:
         click.echo(remark, err=True)
     with Bar("convert") as bar:
-        converted = convert(
+        work = append if settings["append"] else convert
+        converted = work(
             listing,
             destination,
             encode=encode,
@@ -128,12 +138,27 @@ def command(
         )
 
 
+def _settings_of(destination: Location) -> dict[str, Any]:
+    """How a data set was made, but for what the command line gives."""
+    from picstore.prepare.settings import EncodeSettings
+    from picstore.storage.manifest import read_manifest
+
+    manifest = read_manifest(destination)
+    shape = {"container_size": manifest.container_size, **manifest.provenance.get("shape", {})}
+    stored = {name: value for name, value in shape.items() if name in _SHAPE}
+    if manifest.encode is not None:
+        encode = EncodeSettings.from_json(manifest.encode)
+        stored |= {name: getattr(encode, name) for name in _ENCODE}
+        stored["resize"] = manifest.encode["resize"]
+    given = click.get_current_context().get_parameter_source
+    return {name: value for name, value in stored.items() if given(name) is click.core.ParameterSource.DEFAULT}
+
+
 def _encode_settings(settings: dict[str, Any]) -> EncodeSettings:
     from picstore.prepare.settings import EncodeSettings, Size
 
     resize = None if settings["resize"] is None else Size.parse(settings["resize"])
-    names = ("quality", "subsampling", "background", "max_pixels", "reencode", "encoder")
-    return EncodeSettings(resize=resize, **{name: settings[name] for name in names})
+    return EncodeSettings(resize=resize, **{name: settings[name] for name in _ENCODE})
 
 
 def _print(converted: Converted, destination: Location, seconds: float, as_json: bool) -> None:

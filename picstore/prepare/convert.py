@@ -59,6 +59,7 @@ class RowTask:
         marks: a folder of this machine for the rows' positions.
         attachments: names of those that records may have.
         blamed: inputs at which its process died before, with the reason.
+        first_file: number of the file that row 0 writes.
     """
 
     root: Location
@@ -70,6 +71,7 @@ class RowTask:
     marks: Path
     attachments: tuple[str, ...] = ()
     blamed: dict[int, str] = field(default_factory=dict)
+    first_file: int = 0
 
     @property
     def position(self) -> Path:
@@ -208,7 +210,7 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
     try:
         with RowWriter(
             task.root,
-            row=task.row,
+            row=task.first_file + task.row,
             streams=task.shape.streams,
             container_size=task.shape.container_size,
             seed=task.shape.seed,

@@ -96,8 +96,8 @@ def read_lines(path: Location) -> Iterator[Line]:
     return map(_decode, path.lines())
 
 
-def merge(root: Location, rows: int) -> list[Tally]:
-    """Write ``ledger.jsonl`` out of the fragments; returns a tally a row."""
+def merge(root: Location, rows: int, *, kept: bytes = b"") -> list[Tally]:
+    """Write ``ledger.jsonl`` out of the fragments, behind the lines of ``kept``; returns a tally a row."""
 
     def read(row: int) -> bytes:
         return (root / UNFINISHED / _fragment_name(row)).read_all(_MAX_FRAGMENT)
@@ -105,6 +105,7 @@ def merge(root: Location, rows: int) -> list[Tally]:
     tallies = []
     out = (root / LEDGER).create()
     try:
+        out.write(kept)
         for fragment in many(read, range(rows)):
             tally = Tally()
             for text in fragment.splitlines():

@@ -125,7 +125,7 @@ class Dataset(Sequence[Record]):
     @property
     def ids(self) -> Ints:
         """int64 (len(ds),): the records' ids in stored order, -1 where an index entry is damaged."""
-        chosen: Ints = self._all_ids()[self.live.stored(np.arange(len(self)))]
+        chosen: Ints = self.stored_ids()[self.live.stored(np.arange(len(self)))]
         return chosen
 
     def __len__(self) -> int:
@@ -316,7 +316,7 @@ class Dataset(Sequence[Record]):
 
     def _positions(self, ids: Ints) -> Ints:
         """Numbers in stored order of the records with these ids, deleted ones too."""
-        stored = self._all_ids()
+        stored = self.stored_ids()
         order = np.argsort(stored, kind="stable")
         at = np.searchsorted(stored, ids, sorter=order)
         at[at == len(stored)] = 0
@@ -328,7 +328,7 @@ class Dataset(Sequence[Record]):
         positions: Ints = order[at]
         return positions
 
-    def _all_ids(self) -> Ints:
+    def stored_ids(self) -> Ints:
         """int64 (records,), of all that are stored; -1 where an index entry is damaged."""
         if self._stored_ids is None:
             self._stored_ids = np.concatenate([np.zeros(0, np.int64), *many(self._ids_in, range(len(self.rows)))])

@@ -146,6 +146,27 @@ def with_uuid(manifest: Manifest, rows: Rows) -> Manifest:
     return _parse({**body, "uuid": _uuid8(digest)}, edited=edits is not None)
 
 
+def append_rows(
+    manifest: Manifest, old: Rows, summaries: Sequence[FileSummary], **fields: Any
+) -> tuple[Manifest, bytes]:
+    """The manifest of a data set to which files were added behind, and the index that it names, as bytes.
+
+    Args:
+        old: the rows of before.
+        summaries: the files that are added, whose numbers are beyond those of before.
+        fields: of the manifest that are others now.
+    """
+    rows = np.concatenate([old, index_rows(summaries)])
+    raw = index_file(rows)
+    name = f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.idx"
+    added = sorted(summaries, key=lambda s: (s.file, s.stream))
+    files = (*manifest.files, *(FileEntry(s.stream, s.file, s.size, s.records, s.crc) for s in added))
+    counted = {"uuid", "images", "bytes", "containers", "index_crc32c", "files"}
+    kept = {name: getattr(manifest, name) for name in Manifest.__slots__ if name not in counted}
+    edits = replace(manifest.edits or Edits(), index=name)
+    return count(rows, files, **{**kept, "edits": edits, **fields}), raw
+
+
 def index_file(rows: Rows) -> bytes:
     """The bytes of an index."""
     raw = rows.tobytes()
