@@ -17,6 +17,7 @@ _VERBS = {
     "delete": "Leave records out of a data set from now on, by their ids.",
     "export": "Write a data set as folders, WebDataset or MDS.",
     "info": "Say what a data set holds and how well it is shuffled.",
+    "repair": "Make readable again what is left of a damaged data set.",
     "shuffle": "Write a shuffled copy of a data set.",
     "verify": "Read a whole data set and report every damaged place.",
 }

@@ -105,7 +105,7 @@ def _whole(record: Record) -> Record:
 
 def _records(dataset: Dataset) -> Iterator[Record]:
     """All records that can be read, in stored order."""
-    for number in range(len(dataset.rows)):
+    for number in np.flatnonzero(dataset.live.counts).tolist():
         try:
             container = dataset.container(number)
         except (Damage, NotADataset):  # the latter where a file is missing

@@ -199,6 +199,8 @@ def _load(task: FileTask, report: engine.Report) -> list[Record]:
     """All records of the task's containers; their images are views of what was read."""
     records: list[Record] = []
     for number, extent in enumerate(task.extents):
+        if task.deleted and len(task.deleted[number]) == extent["records"]:
+            continue
         name = file_name(task.source_stream, int(extent["file"]))
         offset, size = int(extent["offset"]), int(extent["size"])
         place = Place(name, offset, task.source_stream, int(extent["file"]), int(extent["ordinal"]))

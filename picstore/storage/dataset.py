@@ -18,7 +18,7 @@ from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.columns import LABEL, Column, make_column, merge_columns, read_column
 from picstore.storage.container import Container, Place, read_header, unpack
 from picstore.storage.edits import Edits
-from picstore.storage.layout import SEALED
+from picstore.storage.layout import ENTRY, SEALED
 from picstore.storage.location import INDEX, Allocate, Location, Where, file_name, fresh, locate, many, read_at
 from picstore.storage.manifest import Manifest, ordinals_of, publish, read_index, read_manifest, with_uuid
 from picstore.storage.parts import Array, Part, pack_part, parse_part, read_part, write_part
@@ -152,7 +152,7 @@ class Dataset(Sequence[Record]):
         return _owned(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
-        for number in range(len(self.rows)):
+        for number in np.flatnonzero(self.live.counts).tolist():  # what is deleted as a whole may be missing
             container = self.container(number)
             for k in np.flatnonzero(self.live.mask(number)).tolist():
                 yield _owned(self.with_values(container.record(k)))
@@ -197,6 +197,8 @@ class Dataset(Sequence[Record]):
 
         Damaged and deleted ones are left out, and labels are those of the column that replaces them.
         """
+        if not self.live.mask(number).any():
+            return np.zeros(0, dtype=ENTRY)
         container = self._index_of(number)
         entries: npt.NDArray[np.void] = container.index[container.good & self.live.mask(number)]
         entries["label"] = self.labels(entries["id"], entries["label"])
@@ -233,9 +235,10 @@ class Dataset(Sequence[Record]):
             UsageError: no record has one of the ids.
         """
         positions = self._positions(np.fromiter(ids, dtype=np.int64))
-        return self._with_deleted(np.union1d(self.live.deleted, positions))
+        return self.without_positions(np.union1d(self.live.deleted, positions))
 
-    def _with_deleted(self, deleted: Ints) -> Dataset:
+    def without_positions(self, deleted: Ints) -> Dataset:
+        """The data set in which just these records are deleted: their numbers in stored order, ascending."""
         part, raw = pack_part(deleted.astype("<i8"))
         tombstones = part if len(deleted) else None
         edits = replace(self._edits, deleted=len(deleted), tombstones=tombstones)
