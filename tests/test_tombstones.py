@@ -18,6 +18,7 @@ import picstore
 from picstore.errors import Corrupt, UnsupportedVersion, UsageError
 from picstore.prepare.export import export
 from picstore.prepare.shuffle import shuffle
+from picstore.prepare.verify import verify
 from picstore.storage.tombstones import Live
 from picstore.train.plan import Epoch, Share
 
@@ -104,13 +105,13 @@ def test_deleting_writes_no_image_again_and_every_reader_leaves_the_records_out(
         dataset[44]
     facts = picstore_json("info", path)
     assert (facts["images"], facts["deleted"], facts["order"]["records"], facts["format_version"]) == (44, 6, 44, 2)
-    assert "6 more images" in picstore_command("info", path).stdout
-    assert picstore_json("verify", "--decode", path)["images"] == 44
+    manifest, findings = verify(path, decode=True, workers=1)
+    assert (manifest.images_left, findings) == (44, [])
     assert export(path, tmp_path / "out", format="folder").images == 44
     for method in ("transpose", "uniform"):
         shuffle(path, tmp_path / method, seed=1, method=method, workers=1)
         assert ids_in(tmp_path / method) == left
-        assert picstore_json("info", tmp_path / method)["deleted"] == 0
+        assert picstore.Dataset(tmp_path / method).manifest.edits is None
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -222,9 +223,9 @@ def test_damage_of_deleted_records_costs_nothing(make_dataset: Make, tmp_path: P
     data = bytearray((path / place.name).read_bytes())
     data[place.offset + int(entries["offset"][0]) + 40] ^= 1
     (path / place.name).write_bytes(data)
-    assert picstore_json("verify", path, code=3)["records_lost"] == 1
+    assert sum(finding.records_lost for finding in verify(path, workers=1)[1]) == 1
     dataset.without([int(entries["id"][0])]).save()
-    assert picstore_json("verify", path)["ok"]
+    assert verify(path, workers=1)[1] == []
     shuffle(path, tmp_path / "out", seed=0, method="transpose", workers=1)
     assert len(picstore.Dataset(tmp_path / "out")) == 29
 
@@ -238,7 +239,7 @@ def test_damaged_tombstones_are_named(make_dataset: Make) -> None:
     (path / part.file).write_bytes(data)
     with pytest.raises(Corrupt, match="fails its CRC"):
         picstore.Dataset(path)
-    assert picstore_json("verify", path, code=3)["damage"][0]["file"] == part.file
+    assert [finding.file for finding in verify(path, workers=1)[1]] == [part.file]
     (path / part.file).unlink()
     with pytest.raises(Corrupt, match="is missing"):
         picstore.Dataset(path)

@@ -23,10 +23,12 @@ class Live:
     Attributes:
         starts: int64 (containers + 1,), number in stored order of each container's first record.
         deleted: int64 (n,), ascending: numbers of those that are deleted.
+        before: int64 (n,), how many are left before each of these.
     """
 
     starts: Ints
     deleted: Ints
+    before: Ints
 
     @classmethod
     def of(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, place: str) -> Live:
@@ -36,7 +38,7 @@ class Live:
         inside = not len(numbers) or (numbers[0] >= 0 and numbers[-1] < starts[-1])
         if numbers.ndim != 1 or not inside or (np.diff(numbers) <= 0).any():
             raise Corrupt("the tombstones are not those of this data set", place)
-        return cls(starts, numbers)
+        return cls(starts, numbers, numbers - np.arange(len(numbers)))
 
     def __len__(self) -> int:
         return int(self.starts[-1]) - len(self.deleted)
@@ -50,8 +52,7 @@ class Live:
         """Of records by their numbers among those that are left, their numbers in stored order."""
         if not len(self.deleted):
             return numbers
-        before = self.deleted - np.arange(len(self.deleted))  # how many are left before each deleted one
-        return numbers + np.searchsorted(before, numbers, side="right")
+        return numbers + np.searchsorted(self.before, numbers, side="right")
 
     def within(self, containers: Ints, numbers: Ints) -> Ints:
         """The same in a container each: the k-th record left of a container is which of its records."""
