@@ -16,9 +16,11 @@ from picstore.errors import PicstoreError
 _VERBS = {
     "bench": "Measure how fast a data set can be trained on, stage by stage.",
     "convert": "Turn images, from folders or the formats of other loaders, into a data set.",
+    "delete": "Leave records out of a data set from now on, by their ids.",
     "export": "Write a data set as folders, WebDataset or MDS.",
     "info": "Say what a data set holds and how well it is shuffled.",
     "merge": "Make one data set of the shards of a conversion.",
+    "repair": "Make readable again what is left of a damaged data set.",
     "shuffle": "Write a shuffled copy of a data set.",
     "verify": "Read a whole data set and report every damaged place.",
 }

@@ -14,10 +14,15 @@ from picstore.cli.outcome import report
 from picstore.errors import UsageError
 
 if TYPE_CHECKING:
+    from picstore.prepare.inputs import Listing
+    from picstore.prepare.merge import Converted
     from picstore.prepare.settings import EncodeSettings
     from picstore.storage.location import Location
 
 _SOURCE_OPTIONS = ("kind", "root", "synsets", "annotations", "image_field", "label_field", "classes")
+
+_SHAPE = ("streams", "file_size", "container_size", "seed")
+_ENCODE = ("quality", "subsampling", "background", "max_pixels", "reencode", "encoder")
 
 
 def colour(text: str) -> tuple[int, int, int]:
@@ -75,6 +80,9 @@ def colour(text: str) -> tuple[int, int, int]:
     metavar="I/N",
     help="Convert only the I-th (from 0) of N parts of the work, of which `picstore merge` makes a data set.",
 )
+@click.option(
+    "--append", is_flag=True, help="Add to the finished data set DST; settings that are not given are those of DST."
+)
 @click.option("--resume", is_flag=True, help="Go on with a conversion that was interrupted.")
 @click.option(
     "--retry-failed",
@@ -108,14 +116,16 @@ def command(
     engine.start("picstore.prepare.warm")  # at once: it imports while this process does
 
     from picstore.cli.progress import Bar
-    from picstore.prepare.convert import convert
     from picstore.prepare.dedupe import mark_duplicates
-    from picstore.prepare.job import Shape, Shard
-    from picstore.prepare.retry import retry_failed
+    from picstore.prepare.job import Shape
     from picstore.prepare.source import open_source
 
+    if settings["append"]:
+        if destination is None:
+            raise click.UsageError("--append needs DST")
+        settings |= _settings_of(destination)
     encode = _encode_settings(settings)
-    shape = Shape(**{name: settings[name] for name in ("streams", "file_size", "container_size", "seed")})
+    shape = Shape(**{name: settings[name] for name in _SHAPE})
     listing = open_source(source, **{name: settings[name] for name in _SOURCE_OPTIONS})
     for remark in listing.remarks:
         click.echo(remark, err=True)
@@ -131,20 +141,48 @@ def command(
     with options.crew(settings["engine"], settings["workers"]) as crew, Bar("convert") as bar:
         job: dict[str, Any] = {"encode": encode, "shape": shape, "workers": crew, "progress": bar}
         job["image_timeout"] = settings["image_timeout"]
-        if settings["retry_failed"]:
-            if settings["shard"]:
-                raise UsageError("--retry-failed is for a finished data set, which has no shards any more")
-            converted = retry_failed(listing, destination, **job)
-        else:
-            shard = Shard.parse(settings["shard"]) if settings["shard"] else None
-            converted = convert(listing, destination, resume=settings["resume"], shard=shard, **job)
+        converted = _run(listing, destination, settings, job)
     converted = replace(converted, seconds={**seconds, **converted.seconds})
     report(converted, destination, time.monotonic() - started, as_json=as_json, max_errors=max_errors)
+
+
+def _run(listing: Listing, destination: Location, settings: dict[str, Any], job: dict[str, Any]) -> Converted:
+    """Convert, append or try again."""
+    from picstore.prepare.append import append
+    from picstore.prepare.convert import convert
+    from picstore.prepare.job import Shard
+    from picstore.prepare.retry import retry_failed
+
+    if settings["append"] + settings["retry_failed"] + bool(settings["shard"]) > 1:
+        raise UsageError(
+            "--append, --retry-failed and --shard exclude each other: the first two are for whole data sets"
+        )
+    if settings["append"]:
+        return append(listing, destination, resume=settings["resume"], **job)
+    if settings["retry_failed"]:
+        return retry_failed(listing, destination, **job)
+    shard = Shard.parse(settings["shard"]) if settings["shard"] else None
+    return convert(listing, destination, resume=settings["resume"], shard=shard, **job)
+
+
+def _settings_of(destination: Location) -> dict[str, Any]:
+    """How a data set was made, but for what the command line gives."""
+    from picstore.prepare.settings import EncodeSettings
+    from picstore.storage.manifest import read_manifest
+
+    manifest = read_manifest(destination)
+    shape = {"container_size": manifest.container_size, **manifest.provenance.get("shape", {})}
+    stored = {name: value for name, value in shape.items() if name in _SHAPE}
+    if manifest.encode is not None:
+        encode = EncodeSettings.from_json(manifest.encode)
+        stored |= {name: getattr(encode, name) for name in _ENCODE}
+        stored["resize"] = manifest.encode["resize"]
+    given = click.get_current_context().get_parameter_source
+    return {name: value for name, value in stored.items() if given(name) is click.core.ParameterSource.DEFAULT}
 
 
 def _encode_settings(settings: dict[str, Any]) -> EncodeSettings:
     from picstore.prepare.settings import EncodeSettings, Size
 
     resize = None if settings["resize"] is None else Size.parse(settings["resize"])
-    names = ("quality", "subsampling", "background", "max_pixels", "reencode", "encoder")
-    return EncodeSettings(resize=resize, **{name: settings[name] for name in names})
+    return EncodeSettings(resize=resize, **{name: settings[name] for name in _ENCODE})

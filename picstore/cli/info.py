@@ -28,15 +28,17 @@ def command(dataset: Location, as_json: bool) -> None:
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
-    from picstore.storage.layout import FORMAT_VERSION
+    from picstore.storage.layout import EDITED_VERSION, FORMAT_VERSION
     from picstore.storage.statistics import order_statistics
 
     manifest = dataset.manifest
     order = order_statistics(dataset)
     return {
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if manifest.edits is None else EDITED_VERSION,
         "uuid": manifest.uuid,
-        "images": manifest.images,
+        "images": len(dataset),
+        "deleted": len(dataset.live.deleted),
+        "columns": list(dataset.columns),
         "bytes": manifest.bytes,
         "streams": manifest.streams,
         "files": len(manifest.files),
@@ -60,6 +62,10 @@ def _text(dataset: Location, facts: dict[str, Any]) -> str:
         f"  classes     {len(facts['classes']):,}" + _few(facts["classes"]),
         f"  layout      {facts['streams']} streams, {facts['files']:,} files, {facts['containers']:,} containers",
     ]
+    if facts["deleted"]:
+        lines.append(f"  deleted     {facts['deleted']:,} more images; shuffle leaves them out for good")
+    if facts["columns"]:
+        lines.append("  columns     " + ", ".join(facts["columns"]))
     if encode := facts["encode"]:
         size = encode["resize"] or "as the source"
         lines.append(f"  encoding    quality {encode['quality']}, {encode['subsampling']}, size {size}")

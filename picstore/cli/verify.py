@@ -35,7 +35,7 @@ def command(context: click.Context, dataset: Location, decode: bool, workers: in
         manifest, findings = verify(dataset, decode=decode, workers=workers or default_workers(), progress=bar)
     lost = sum(finding.records_lost for finding in findings)
     if as_json:
-        result = {"dataset": str(dataset), "images": manifest.images, "ok": not findings, "records_lost": lost}
+        result = {"dataset": str(dataset), "images": manifest.images_left, "ok": not findings, "records_lost": lost}
         click.echo(json.dumps({**result, "damage": [asdict(finding) for finding in findings]}))
     else:
         for finding in findings:
@@ -43,6 +43,6 @@ def command(context: click.Context, dataset: Location, decode: bool, workers: in
                 f"{finding.file} at byte {finding.offset}: {finding.problem} ({finding.records_lost} records lost)"
             )
         state = f"{len(findings)} damaged places, {lost:,} records lost" if findings else "no damage"
-        click.echo(f"{dataset}: {manifest.images:,} images in {len(manifest.files):,} files, {state}")
+        click.echo(f"{dataset}: {manifest.images_left:,} images in {len(manifest.files):,} files, {state}")
     if findings:
         context.exit(_DAMAGE_FOUND)

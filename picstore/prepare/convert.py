@@ -53,6 +53,7 @@ class RowTask:
         blamed: inputs at which its process died before, with the reason.
         image_timeout: seconds that decoding and encoding an image may take; 0 is no limit.
         duplicates: those of its inputs that are left out, with the input that they repeat.
+        first_file: number of the file that row 0 writes.
     """
 
     root: Location
@@ -66,6 +67,7 @@ class RowTask:
     blamed: dict[int, str] = field(default_factory=dict)
     image_timeout: float = 0
     duplicates: dict[int, int] = field(default_factory=dict)
+    first_file: int = 0
 
     @property
     def position(self) -> Path:
@@ -112,14 +114,14 @@ def convert(  # noqa: PLR0913 - all but four have a default
     begun = job.begin(destination, wanted if shard is None else outline, resume=resume, shard=shard)
     if "rows" not in begun:
         samplers = workers if isinstance(workers, int) else engine.default_workers()
-        mean = _mean_bytes(inputs, encode, samplers, image_timeout)
+        mean = mean_bytes(inputs, encode, samplers, image_timeout)
         begun = {**begun, "rows": job.count_rows(len(inputs), mean, shape)}
     job.remember(destination, begun, shard)
     rows = int(begun["rows"])
     doubles = listing.duplicates or {}
     clock.end("sampling")
     mine = range(rows) if shard is None else shard.rows(rows)
-    with job.lock(destination, *([shard] if shard else [])), _marks(destination) as marks:
+    with job.lock(destination, *([shard] if shard else [])), marks_of(destination) as marks:
         if shard is None:
             destination.sweep()
         ready = set(ledger.finished_rows(destination, rows)).intersection(mine)
@@ -142,7 +144,7 @@ def convert(  # noqa: PLR0913 - all but four have a default
         if progress is not None:
             total = sum(len(job.row_slice(len(inputs), rows, row)) for row in mine)
             progress.begin(total, total - sum(len(task.inputs) for task in tasks))
-        _run_rows(tasks, engine.as_engine(workers), progress.advance if progress is not None else lambda _: None)
+        run_rows(tasks, engine.as_engine(workers), progress.advance if progress is not None else lambda _: None)
         clock.end("rows")
         if shard is not None:
             return Converted(None, tally_of(destination, mine), clock.seconds)
@@ -179,7 +181,7 @@ class _Clock:
 
 
 @contextlib.contextmanager
-def _marks(destination: Location) -> Iterator[Path]:
+def marks_of(destination: Location) -> Iterator[Path]:
     """A folder for the rows' positions: files that are written in place, which no object store can do."""
     if isinstance(destination, Folder):
         yield destination.path / UNFINISHED
@@ -188,7 +190,7 @@ def _marks(destination: Location) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _run_rows(tasks: deque[RowTask], crew: engine.Engine, report: engine.Report) -> None:
+def run_rows(tasks: deque[RowTask], crew: engine.Engine, report: engine.Report) -> None:
     """Run the rows. A row whose process dies runs again; the input at which it dies twice is blamed and left out.
 
     One that takes too long is left out at once: waiting again would hardly help.
@@ -213,7 +215,7 @@ def convert_row_apart(task: RowTask, report: engine.Report) -> None:
     """Convert a row in a process of its own on whatever machine this is, so that blame is laid where it was seen."""
     engine.start("picstore.prepare.warm")
     with tempfile.TemporaryDirectory(prefix="picstore-") as marks:
-        _run_rows(deque([replace(task, marks=Path(marks))]), engine.Local(1), report)
+        run_rows(deque([replace(task, marks=Path(marks))]), engine.Local(1), report)
 
 
 def _position(task: RowTask) -> int:
@@ -235,7 +237,7 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
     try:
         with RowWriter(
             task.root,
-            row=task.row,
+            row=task.first_file + task.row,
             streams=task.shape.streams,
             container_size=task.shape.container_size,
             seed=task.shape.seed,
@@ -291,7 +293,7 @@ def _read_attachment(name: str, attached: Input) -> bytes:
         raise ImageError(f"{name} {attached.name} {error}") from error
 
 
-def _mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int, image_timeout: float) -> float:
+def mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int, image_timeout: float) -> float:
     """Mean bytes of the images that the inputs will become, of a few converted in advance."""
     step = max(1, len(inputs) // _SAMPLES)
     tasks = deque((inputs[k], encode, image_timeout) for k in range(0, min(len(inputs), step * _SAMPLES), step))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.prepare.exports.folder import FolderSink
@@ -13,7 +15,7 @@ from picstore.prepare.exports.mds import MdsSink
 from picstore.prepare.exports.sink import MAX_SHARD, Sink
 from picstore.prepare.exports.webdataset import WebDatasetSink
 from picstore.storage.dataset import Dataset
-from picstore.storage.record import Record
+from picstore.storage.record import Record, extra_to_json
 
 FORMATS = ("folder", "webdataset", "mds")
 SHARD_SIZE = 256 << 20  # bytes
@@ -90,16 +92,27 @@ def _sink(format: str, out: Path, dataset: Dataset, shard_size: int) -> Sink:
     raise UsageError(f"format {format!r}; there are {', '.join(FORMATS)}")
 
 
+def _whole(record: Record) -> Record:
+    """A record whose columns stand in its extra, where that is an object and has nothing of their names."""
+    extra = record.extra if record.columns else None
+    if not record.columns or not isinstance(extra, (dict, type(None))):
+        return record
+    values = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in record.columns.items()
+    }
+    return replace(record, extra_json=extra_to_json({**values, **(extra or {})}))
+
+
 def _records(dataset: Dataset) -> Iterator[Record]:
     """All records that can be read, in stored order."""
-    for number in range(len(dataset.rows)):
+    for number in np.flatnonzero(dataset.live.counts).tolist():
         try:
             container = dataset.container(number)
         except (Damage, NotADataset):  # the latter where a file is missing
             continue
-        for k in range(len(container)):
+        for k in np.flatnonzero(dataset.live.mask(number)).tolist():
             try:
                 record = container.record(k)
             except Damage:
                 continue
-            yield record
+            yield _whole(dataset.with_values(record))

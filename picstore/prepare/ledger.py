@@ -122,11 +122,12 @@ def tally_of(fragment: bytes) -> Tally:
     return tally
 
 
-def merge(root: Location, rows: int) -> list[Tally]:
-    """Write ``ledger.jsonl`` out of the fragments; returns a tally a row."""
+def merge(root: Location, rows: int, *, kept: bytes = b"") -> list[Tally]:
+    """Write ``ledger.jsonl`` out of the fragments, behind the lines of ``kept``; returns a tally a row."""
     tallies = []
     out = (root / LEDGER).create()
     try:
+        out.write(kept)
         for fragment in read_fragments(root, range(rows)):
             out.write(fragment)
             tallies.append(tally_of(fragment))

@@ -20,9 +20,11 @@ from picstore.prepare import engine, job
 from picstore.prepare.convert import Progress
 from picstore.storage.container import Place, unpack
 from picstore.storage.dataset import Dataset
+from picstore.storage.edits import Edits
 from picstore.storage.file import FileSummary, FileWriter
 from picstore.storage.location import UNFINISHED, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import Manifest, finish
+from picstore.storage.parts import write_part
 from picstore.storage.record import Record
 
 METHODS = ("transpose", "uniform")
@@ -38,6 +40,7 @@ class FileTask:
     """Write one file of the result: the records of some containers, permuted.
 
     ``extents`` is EXTENT (containers,); their ``file`` is a number in stream ``source_stream`` of ``source``.
+    ``deleted`` has for each extent the records that are left out; it is empty where all are taken.
     """
 
     source: Location
@@ -49,6 +52,7 @@ class FileTask:
     container_size: int
     fields: tuple[str, ...]
     key: int
+    deleted: tuple[npt.NDArray[np.int64], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ def shuffle(
             encode=dataset.manifest.encode,
             provenance=dataset.manifest.provenance,
             shuffle=(*dataset.manifest.shuffle, event),
+            edits=_copy_columns(dataset, destination),
         )
     job.end(destination)
     return manifest
@@ -123,12 +128,22 @@ def _check_count(dataset: Dataset, summaries: Iterable[FileSummary]) -> None:
         raise PicstoreError(f"{written} of {len(dataset)} records were written; the source changed in the meantime")
 
 
+def _copy_columns(dataset: Dataset, root: Location) -> Edits | None:
+    """Columns go by id, so they are those of the copy as they are."""
+    edits = Edits(columns=dataset.manifest.edits.columns if dataset.manifest.edits else ())
+    for part in edits.parts:
+        write_part(root, part, (dataset.path / part.file).read_all(part.bytes))
+    return edits if edits.columns else None
+
+
 def _file_tasks(dataset: Dataset, root: Location, shape: job.Shape) -> Iterator[FileTask]:
     """A task for each file of a data set that writes the same file, permuted."""
     rows = dataset.rows
     order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
     numbers = rows["stream"][order].astype(np.int64) << 32 | rows["file"][order]
     for group in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(order) else []:
+        if not dataset.live.counts[group].any():
+            continue
         stream, file = int(rows["stream"][group[0]]), int(rows["file"][group[0]])
         extents = np.zeros(len(group), dtype=EXTENT)
         extents["ordinal"] = np.arange(len(group))
@@ -144,6 +159,7 @@ def _file_tasks(dataset: Dataset, root: Location, shape: job.Shape) -> Iterator[
             container_size=shape.container_size,
             fields=dataset.manifest.attachments,
             key=draw.key(draw.SHUFFLE, shape.seed, stream, file),
+            deleted=tuple(dataset.live.deleted_in(number) for number in group),
         )
 
 
@@ -175,14 +191,16 @@ def _dealt(
     for number, task in enumerate(sources):
         mine = extents[np.searchsorted(targets, number) : np.searchsorted(targets, number, side="right")]
         if len(mine):
-            tasks.append(replace(task, source=scratch, source_stream=0, extents=mine))
+            tasks.append(replace(task, source=scratch, source_stream=0, extents=mine, deleted=()))
     return tasks
 
 
 def _load(task: FileTask, report: engine.Report) -> list[Record]:
     """All records of the task's containers; their images are views of what was read."""
     records: list[Record] = []
-    for extent in task.extents:
+    for number, extent in enumerate(task.extents):
+        if task.deleted and len(task.deleted[number]) == extent["records"]:
+            continue
         name = file_name(task.source_stream, int(extent["file"]))
         offset, size = int(extent["offset"]), int(extent["size"])
         place = Place(name, offset, task.source_stream, int(extent["file"]), int(extent["ordinal"]))
@@ -194,10 +212,13 @@ def _load(task: FileTask, report: engine.Report) -> list[Record]:
             records=int(extent["records"]),
             header_crc=int(extent["header_crc"]),
         )
-        if not container.good.all():
+        left = np.ones(len(container), dtype=np.bool_)
+        if task.deleted:
+            left[task.deleted[number]] = False
+        if not container.good[left].all():
             raise container.damage[0]
-        records.extend(container.record(k) for k in range(len(container)))
-        report(len(container))
+        records.extend(container.record(k) for k in np.flatnonzero(left).tolist())
+        report(int(left.sum()))
     return records
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections import deque
 from collections.abc import Iterator
@@ -17,10 +18,13 @@ from picstore.prepare import engine
 from picstore.prepare.convert import Progress
 from picstore.prepare.pack import describe
 from picstore.storage.container import Container, Place, unpack
+from picstore.storage.edits import Edits
 from picstore.storage.file import FileSummary, read_summary
 from picstore.storage.location import Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, index_rows, ordinals_of, read_index, read_manifest
+from picstore.storage.parts import Part, read_part
 from picstore.storage.scan import walk
+from picstore.storage.tombstones import Ints, Live
 
 Rows = npt.NDArray[np.void]
 
@@ -37,11 +41,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """Check one file. ``rows`` are its containers by the data set's index, None where that is damaged."""
+    """Check one file.
+
+    Attributes:
+        rows: its containers by the data set's index, None where that is damaged.
+        deleted: for each of these the records that are deleted, whose damage costs nothing.
+    """
 
     root: Location
     entry: FileEntry
     rows: Rows | None
+    deleted: tuple[Ints, ...]
     fields: tuple[str, ...]
     decode: bool
 
@@ -65,7 +75,9 @@ def verify(
         rows = read_index(root, manifest)
     except Damage as error:
         findings.append(Finding(Path(error.place).name, error.offset, error.what, 0))
-    tasks = deque(_tasks(root, manifest, rows, decode))
+    live, damaged_parts = _check_parts(root, manifest, rows)
+    findings += damaged_parts
+    tasks = deque(_tasks(root, manifest, rows, live, decode))
     if progress is not None:
         progress.begin(manifest.images, 0)
     report = progress.advance if progress is not None else lambda _: None
@@ -78,16 +90,41 @@ def verify(
     return manifest, findings
 
 
-def _tasks(root: Location, manifest: Manifest, rows: Rows | None, decode: bool) -> Iterator[FileCheck]:
-    by_file: dict[tuple[int, int], Rows] = {}
+def _check_parts(root: Location, manifest: Manifest, rows: Rows | None) -> tuple[Live | None, list[Finding]]:
+    """Which records are left, None where that is not known, and what is wrong with the parts of edits."""
+    findings: list[Finding] = []
+    live: Live | None = None
+    edits = manifest.edits or Edits()
+    for part in edits.parts:
+        with _noting(part, findings):
+            array = read_part(root, part)
+            if part == edits.tombstones and rows is not None:
+                live = Live.of(rows["records"], array, place=part.file)
+    return live, findings
+
+
+@contextlib.contextmanager
+def _noting(part: Part, findings: list[Finding]) -> Iterator[None]:
+    try:
+        yield
+    except Damage as error:
+        findings.append(Finding(part.file, error.offset, error.what, 0))
+
+
+def _tasks(
+    root: Location, manifest: Manifest, rows: Rows | None, live: Live | None, decode: bool
+) -> Iterator[FileCheck]:
+    by_file: dict[tuple[int, int], tuple[Rows | None, tuple[Ints, ...]]] = {}
     if rows is not None:
         order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
-        ordered = rows[order]
-        edges = np.flatnonzero(np.diff(ordered["stream"].astype(np.int64) << 32 | ordered["file"])) + 1
-        for part in np.split(ordered, edges):
-            by_file[int(part["stream"][0]), int(part["file"][0])] = part
+        numbers = rows["stream"][order].astype(np.int64) << 32 | rows["file"][order]
+        for group in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(order) else []:
+            deleted = tuple(np.zeros(0, np.int64) if live is None else live.deleted_in(number) for number in group)
+            stream, file = int(rows["stream"][group[0]]), int(rows["file"][group[0]])
+            by_file[stream, file] = rows[group], deleted
     for entry in manifest.files:
-        yield FileCheck(root, entry, by_file.get((entry.stream, entry.file)), manifest.attachments, decode)
+        part, deleted = by_file.get((entry.stream, entry.file), (None, ()))
+        yield FileCheck(root, entry, part, deleted, manifest.attachments, decode)
 
 
 def check_file(task: FileCheck, report: engine.Report) -> list[Finding]:
@@ -103,23 +140,24 @@ def check_file(task: FileCheck, report: engine.Report) -> list[Finding]:
         if rows is None:
             rows = _rows_of(entry, summary.footer)
     except NotADataset:
-        return [Finding(name, 0, "the file is missing", entry.records)]
+        return [Finding(name, 0, "the file is missing", entry.records - sum(map(len, task.deleted)))]
     except Damage as error:
         findings.append(Finding(name, error.offset, error.what, 0))
     if rows is None:
         return findings + _check_walk(task, report)
-    for row, ordinal in zip(rows, ordinals_of(rows), strict=True):
+    for number, (row, ordinal) in enumerate(zip(rows, ordinals_of(rows), strict=True)):
         place = Place(name, int(row["offset"]), entry.stream, entry.file, int(ordinal))
         records = int(row["records"])
+        deleted = task.deleted[number] if task.deleted else np.zeros(0, np.int64)
         try:
             buffer = read_at(task.root / name, place.offset, int(row["size"]), place=name)
             container = unpack(
                 buffer, place=place, fields=task.fields, records=records, header_crc=int(row["header_crc"])
             )
         except Damage as error:
-            findings.append(Finding(name, error.offset, error.what, records))
+            findings.append(Finding(name, error.offset, error.what, records - len(deleted)))
         else:
-            findings += _check_container(container, task.decode)
+            findings += _check_container(container, task.decode, deleted)
         report(records)
     return findings
 
@@ -133,7 +171,7 @@ def _check_walk(task: FileCheck, report: engine.Report) -> list[Finding]:
     findings: list[Finding] = []
     found = 0
     for container in walk(task.root, stream=task.entry.stream, file=task.entry.file, fields=task.fields):
-        findings += _check_container(container, task.decode)
+        findings += _check_container(container, task.decode, np.zeros(0, np.int64))
         found += len(container)
     report(task.entry.records)
     if found < task.entry.records:
@@ -142,14 +180,19 @@ def _check_walk(task: FileCheck, report: engine.Report) -> list[Finding]:
     return findings
 
 
-def _check_container(container: Container, decode: bool) -> list[Finding]:
-    lost = int((~container.good).sum())
+def _check_container(container: Container, decode: bool, deleted: Ints) -> list[Finding]:
+    """All damage of a container, but for what costs deleted records alone."""
+    left = np.ones(len(container), dtype=np.bool_)
+    left[deleted] = False
+    lost = int((left & ~container.good).sum())
+    if not lost and not container.good.all():
+        container.damage.clear()
     findings = []
     for number, error in enumerate(container.damage):
         last = number == len(container.damage) - 1
         findings.append(Finding(error.place, error.offset, error.what, lost if last else 0))
     if decode:
-        for k in np.flatnonzero(container.good):
+        for k in np.flatnonzero(container.good & left):
             problem = _decode_problem(container, int(k))
             if problem:
                 offset = container.place.offset + int(container.index[k]["offset"])

@@ -6,19 +6,24 @@ import contextlib
 import operator
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from picstore.errors import Damage
+from picstore.errors import Corrupt, Damage, NotADataset, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
+from picstore.storage.columns import LABEL, Column, make_column, merge_columns, read_column
 from picstore.storage.container import Container, Place, read_header, unpack
-from picstore.storage.layout import SEALED
-from picstore.storage.location import Allocate, Location, Where, file_name, fresh, locate, read_at
-from picstore.storage.manifest import Manifest, ordinals_of, read_index, read_manifest
+from picstore.storage.edits import Edits
+from picstore.storage.layout import ENTRY, SEALED
+from picstore.storage.location import INDEX, Allocate, Location, Where, file_name, fresh, locate, many, read_at
+from picstore.storage.manifest import Manifest, ordinals_of, publish, read_index, read_manifest, with_uuid
+from picstore.storage.parts import Array, Part, pack_part, parse_part, read_part, write_part
 from picstore.storage.record import Record
+from picstore.storage.tombstones import Ints, Live
 
 _CACHED_INDEXES = 64  # of containers; each a few 10 kB
 
@@ -29,18 +34,24 @@ class Dataset(Sequence[Record]):
     ``len(ds)`` is the number of records and ``ds[i]`` the i-th in stored order, read alone and checked. Iterating reads
     container by container. Nothing stays open between calls, so a data set can be shared by threads and forked.
 
+    ``without`` and ``with_columns`` give data sets that differ in what is deleted and attached; nothing is written
+    until ``save``. A loader takes them as they are.
+
     Args:
         path: the data set's directory, or its URL in an object store, such as ``s3://bucket/train``.
         cache: a folder that keeps the containers that were read, for a data set far away; several processes and data
             sets may share it. ``ds[i]`` reads no whole container and does not use it.
         cache_limit: what that folder may hold, in bytes or as text such as ``"50GiB"``.
+        version: uuid of an earlier version, from before it was edited.
 
     Attributes:
         path: where it lies; ``str(ds.path)`` is its path or URL.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
+        live: which of the records in the containers were not deleted.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
+        UsageError: there is no such version.
         PicstoreError: an object store refuses access or cannot be reached, here or while reading.
         MissingDependency: what object stores need is not installed.
     """
@@ -51,20 +62,50 @@ class Dataset(Sequence[Record]):
         *,
         cache: str | os.PathLike[str] | None = None,
         cache_limit: int | str = DEFAULT_LIMIT,
+        version: str | None = None,
     ) -> None:
-        self.path: Location = locate(path)
-        self.manifest: Manifest = read_manifest(self.path)
-        self.rows = read_index(self.path, self.manifest)
+        root = locate(path)
+        manifest = read_manifest(root, version)
+        self._open(root, manifest, manifest.uuid, {}, cache=cache, cache_limit=cache_limit)
+
+    def _open(
+        self,
+        root: Location,
+        manifest: Manifest,
+        origin: str,
+        unsaved: dict[str, bytes],
+        *,
+        cache: str | os.PathLike[str] | None,
+        cache_limit: int | str,
+    ) -> None:
+        self.path: Location = root
+        self._origin = origin  # uuid of the version that was edited
+        self.rows = read_index(root, manifest)
         self._ordinals = ordinals_of(self.rows)
-        self._starts: npt.NDArray[np.int64] = np.zeros(len(self.rows) + 1, dtype=np.int64)
-        np.cumsum(self.rows["records"], out=self._starts[1:])
         self._indexes: OrderedDict[int, Container] = OrderedDict()
-        self._cache = None if cache is None else Cache(cache, cache_limit, self.manifest.uuid)
+        self._stored_ids: Ints | None = None
+        self._columns: dict[Part, Column] = {}  # by their values
+        self._cache = None if cache is None else Cache(cache, cache_limit, _uuid_of_containers(manifest, self.rows))
+        self._take(manifest, unsaved)
+
+    def _take(self, manifest: Manifest, unsaved: dict[str, bytes]) -> None:
+        """Be the data set of a manifest of the same containers, some of whose parts are not written yet."""
+        self.manifest, self._unsaved = manifest, unsaved
+        gone = self._edits.tombstones
+        deleted: Array = np.zeros(0, dtype=np.int64) if gone is None else self._read_part(gone)
+        self.live = Live.of(self.rows["records"], deleted, place=str(self.path))
+        if len(self.live.deleted) != self._edits.deleted:
+            raise Corrupt("the tombstones are not those of the manifest", str(self.path))
 
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
-        """Another process opens it again, wherever it works."""
-        cache = (None, DEFAULT_LIMIT) if self._cache is None else (self._cache.folder, self._cache.limit)
-        return _open, (self.path.absolute(), *cache)
+        """Another process opens the same version again, wherever it works."""
+        return _reopen, (self.path.absolute(), self.manifest, self._origin, self._unsaved, self._cache_options)
+
+    @property
+    def _cache_options(self) -> dict[str, Any]:
+        if self._cache is None:
+            return {"cache": None, "cache_limit": DEFAULT_LIMIT}
+        return {"cache": self._cache.folder, "cache_limit": self._cache.limit}
 
     @property
     def classes(self) -> list[str]:
@@ -76,8 +117,19 @@ class Dataset(Sequence[Record]):
         """Derived from the content: data sets with the same bytes have the same uuid."""
         return self.manifest.uuid
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(entry.name for entry in self._edits.columns)
+
+    @property
+    def ids(self) -> Ints:
+        """int64 (len(ds),): the records' ids in stored order, -1 where an index entry is damaged."""
+        chosen: Ints = self.stored_ids()[self.live.stored(np.arange(len(self)))]
+        return chosen
+
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return len(self.live)
 
     def __repr__(self) -> str:
         return f"Dataset({str(self.path)!r}: {len(self)} images, {len(self.classes)} classes)"
@@ -94,15 +146,16 @@ class Dataset(Sequence[Record]):
         k = i + len(self) if i < 0 else i
         if not 0 <= k < len(self):
             raise IndexError(f"position {i} of a data set of {len(self)} records")
-        number = int(np.searchsorted(self._starts, k, side="right")) - 1
-        record = self._index_of(number).record(k - int(self._starts[number]))
-        return _owned(record)
+        position = int(self.live.stored(np.array([k]))[0])
+        number = int(np.searchsorted(self.live.starts, position, side="right")) - 1
+        record = self._index_of(number).record(position - int(self.live.starts[number]))
+        return _owned(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
-        for number in range(len(self.rows)):
+        for number in np.flatnonzero(self.live.counts).tolist():  # what is deleted as a whole may be missing
             container = self.container(number)
-            for k in range(len(container)):
-                yield _owned(container.record(k))
+            for k in np.flatnonzero(self.live.mask(number)).tolist():
+                yield _owned(self.with_values(container.record(k)))
 
     def place(self, number: int) -> Place:
         """Where the ``number``-th container in stored order lies."""
@@ -113,7 +166,8 @@ class Dataset(Sequence[Record]):
     def container(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read and check the ``number``-th container in stored order, into memory that ``allocate`` gives.
 
-        Damage that leaves records readable is listed in the result; raises Damage when nothing can be read.
+        Damage that leaves records readable is listed in the result; raises Damage when nothing can be read. The result
+        is what is stored: it holds deleted records too, and the labels of before.
         """
         place, size = self.place(number), int(self.rows[number]["size"])
         kept = None if self._cache is None else self._kept(self._cache, number, allocate)
@@ -139,9 +193,168 @@ class Dataset(Sequence[Record]):
         return None
 
     def entries(self, number: int) -> npt.NDArray[np.void]:
-        """Entries of the ``number``-th container, ``layout.ENTRY``, read without its payload; damaged ones left out."""
+        """Entries of the ``number``-th container, ``layout.ENTRY``, read without its payload.
+
+        Damaged and deleted ones are left out, and labels are those of the column that replaces them.
+        """
+        if not self.live.mask(number).any():
+            return np.zeros(0, dtype=ENTRY)
         container = self._index_of(number)
-        return container.index[container.good]
+        entries: npt.NDArray[np.void] = container.index[container.good & self.live.mask(number)]
+        entries["label"] = self.labels(entries["id"], entries["label"])
+        return entries
+
+    def labels(self, ids: npt.NDArray[np.integer[Any]], labels: Ints) -> Ints:
+        """The labels of records that are stored with ``labels``: those of the column ``label`` where it has one."""
+        if LABEL not in self.columns:
+            return labels
+        column = self.column(LABEL)
+        places, found = column.find(ids.astype(np.int64))
+        changed: Ints = labels.copy()
+        changed[found] = column.values[places[found]]
+        return changed
+
+    def column(self, name: str) -> Column:
+        """A column, read when it is first asked for; that of a folder is mapped, not loaded.
+
+        Raises:
+            UsageError: there is none of that name.
+            Damage: a file of it is missing or damaged.
+        """
+        entry = next((entry for entry in self._edits.columns if entry.name == name), None)
+        if entry is None:
+            raise UsageError(f"{self.path} has no column {name!r}; it has {', '.join(self.columns) or 'none'}")
+        if entry.values not in self._columns:
+            self._columns[entry.values] = read_column(entry, self._read_part)
+        return self._columns[entry.values]
+
+    def without(self, ids: Iterable[int]) -> Dataset:
+        """The data set without some records, by their ids; deleting one again changes nothing.
+
+        Raises:
+            UsageError: no record has one of the ids.
+        """
+        positions = self._positions(np.fromiter(ids, dtype=np.int64))
+        return self.without_positions(np.union1d(self.live.deleted, positions))
+
+    def without_positions(self, deleted: Ints) -> Dataset:
+        """The data set in which just these records are deleted: their numbers in stored order, ascending."""
+        part, raw = pack_part(deleted.astype("<i8"))
+        tombstones = part if len(deleted) else None
+        edits = replace(self._edits, deleted=len(deleted), tombstones=tombstones)
+        return self._edited({part.file: raw}, edits=edits)
+
+    def with_columns(
+        self,
+        columns: Mapping[str, Sequence[Any] | Array],
+        *,
+        ids: Sequence[int] | Ints | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> Dataset:
+        """The data set with values attached to its records: captions, embeddings, other labels.
+
+        Args:
+            columns: by name, n texts, numbers, or arrays of one shape. ``label`` replaces the records' labels.
+            ids: whose values they are, int (n,). A column that is there already keeps the values of other records. By
+                default value i is that of ``ds[i]``, and a column of the same name is replaced.
+            classes: names of the new labels.
+
+        Raises:
+            UsageError: names, values or ids cannot be right.
+        """
+        chosen = self.ids if ids is None else np.asarray(ids, dtype=np.int64)
+        if ids is not None:
+            self._positions(chosen)
+        if len(np.unique(chosen)) != len(chosen) or (len(chosen) and chosen.min() < 0):
+            raise UsageError(f"{self.path}: an id stands twice, or an index entry is damaged; give ids, each once")
+        names = self.manifest.classes if classes is None else tuple(classes)
+        if taken := set(columns) & set(self.manifest.attachments):
+            raise UsageError(f"{self.path} has an attachment called {min(taken)!r}; give the column another name")
+        entries, files = {}, {}
+        for name, values in columns.items():
+            owners: Ints = chosen
+            if ids is not None and name in self.columns:
+                owners, values = self.column(name).joined(chosen, values)
+            entries[name], parts = make_column(name, owners, values)
+            files.update(parts)
+            if name == LABEL and names and not all(-1 <= int(value) < len(names) for value in values):
+                raise UsageError(f"the column 'label' holds labels beyond the {len(names)} classes; give classes=")
+        merged = merge_columns(self._edits.columns, entries)
+        return self._edited(files, edits=replace(self._edits, columns=merged), classes=names)
+
+    def save(self) -> Dataset:
+        """Write what was deleted and attached beside the data set, as its new version; no image is written again.
+
+        Who has an older version open goes on with that. Until the manifest is replaced at the end nothing is changed.
+
+        Returns:
+            The data set as it is now.
+
+        Raises:
+            UsageError: another process has edited the data set since it was opened.
+        """
+        if self.uuid != self._origin:
+            with (self.path / INDEX).lock(f"{self.path} is being edited by another process"):
+                for part in self._edits.parts:
+                    if part.file in self._unsaved:
+                        write_part(self.path, part, self._unsaved[part.file])
+                publish(self.path, self._origin, self.manifest)
+        return Dataset(self.path, **self._cache_options)
+
+    def _edited(self, files: Mapping[str, bytes], **fields: Any) -> Dataset:
+        """A copy whose manifest has other fields; what was read is shared."""
+        edited = Dataset.__new__(Dataset)
+        edited.__dict__.update(self.__dict__)
+        manifest = with_uuid(replace(self.manifest, **fields), self.rows)
+        edited._take(manifest, {**self._unsaved, **files})
+        return edited
+
+    @property
+    def _edits(self) -> Edits:
+        return self.manifest.edits or Edits()
+
+    def _read_part(self, part: Part) -> Array:
+        raw = self._unsaved.get(part.file)
+        return read_part(self.path, part) if raw is None else parse_part(raw, place=part.file)
+
+    def _positions(self, ids: Ints) -> Ints:
+        """Numbers in stored order of the records with these ids, deleted ones too."""
+        stored = self.stored_ids()
+        order = np.argsort(stored, kind="stable")
+        at = np.searchsorted(stored, ids, sorter=order)
+        at[at == len(stored)] = 0
+        there = stored[order[at]] == ids if len(stored) else np.zeros(len(ids), dtype=np.bool_)
+        if not there.all() or (ids < 0).any():
+            missing = ids[~there | (ids < 0)]
+            others = f" nor {len(missing) - 1:,} other ids that were given" if len(missing) > 1 else ""
+            raise UsageError(f"{self.path} has no record with the id {missing[0]}{others}")
+        positions: Ints = order[at]
+        return positions
+
+    def stored_ids(self) -> Ints:
+        """int64 (records,), of all that are stored; -1 where an index entry is damaged."""
+        if self._stored_ids is None:
+            self._stored_ids = np.concatenate([np.zeros(0, np.int64), *many(self._ids_in, range(len(self.rows)))])
+        return self._stored_ids
+
+    def _ids_in(self, number: int) -> Ints:
+        try:
+            container = self._index_of(number)
+        except (Damage, NotADataset):  # the latter where a file is missing
+            return np.full(int(self.rows["records"][number]), -1)
+        return np.where(container.good, container.index["id"].astype(np.int64), -1)
+
+    def with_values(self, record: Record) -> Record:
+        """A record of a container with what columns say of it; its label too."""
+        if not self.columns:
+            return record
+        values = {name: self.column(name).get(record.id) for name in self.columns}
+        label = values.pop(LABEL, None)
+        return replace(
+            record,
+            label=record.label if label is None else label,
+            columns={name: value for name, value in values.items() if value is not None},
+        )
 
     def _index_of(self, number: int) -> Container:
         """A container of which only the part before the payload was read; a few are kept."""
@@ -183,11 +396,26 @@ class Dataset(Sequence[Record]):
         )
 
 
-def _open(path: Where, cache: str | os.PathLike[str] | None, cache_limit: int | str) -> Dataset:
-    return Dataset(path, cache=cache, cache_limit=cache_limit)
-
-
 def _owned(record: Record) -> Record:
     """The same record with bytes of its own, so that it does not keep a container in memory."""
     attachments: dict[str, bytes | memoryview] = {name: bytes(blob) for name, blob in record.attachments.items()}
-    return Record(record.id, record.label, bytes(record.jpeg), record.info, record.extra_json, attachments)
+    return replace(record, jpeg=bytes(record.jpeg), attachments=attachments)
+
+
+def _reopen(
+    path: Location,
+    manifest: Manifest,
+    origin: str,
+    unsaved: dict[str, bytes],
+    options: dict[str, Any],
+) -> Dataset:
+    dataset = Dataset.__new__(Dataset)
+    dataset._open(path, manifest, origin, unsaved, **options)
+    return dataset
+
+
+def _uuid_of_containers(manifest: Manifest, rows: npt.NDArray[np.void]) -> str:
+    """The uuid without tombstones and columns: their changes leave what a cache has kept as it is."""
+    if manifest.edits is None:
+        return manifest.uuid
+    return with_uuid(replace(manifest, edits=Edits(index=manifest.edits.index)), rows).uuid

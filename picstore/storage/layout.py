@@ -16,6 +16,7 @@ from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.checksum import crc32c
 
 FORMAT_VERSION = 1
+EDITED_VERSION = 2  # of a manifest that names edits; all other structures have the first version
 SEALED = 64  # bytes of each fixed structure: file header, container header, trailer, index header
 ALIGNMENT = 4096  # a page and a block of every common file system, so that direct I/O stays possible
 
@@ -250,9 +251,10 @@ def check_rows(rows: npt.NDArray[np.void], *, place: str) -> None:
         raise Corrupt(f"row {int(np.flatnonzero(bad)[0])} describes an impossible container", place=place)
 
 
-def check_version(version: int, place: str) -> None:
+def check_version(version: int, place: str, *, known: tuple[int, ...] = (FORMAT_VERSION,)) -> None:
     """Refuse a format version that this picstore does not know."""
-    if version != FORMAT_VERSION:
+    if version not in known:
         raise UnsupportedVersion(
-            f"{place}: format version {version}; this picstore reads version {FORMAT_VERSION}: upgrade picstore"
+            f"{place}: format version {version}; this picstore reads version {' and '.join(map(str, known))}: "
+            "upgrade picstore"
         )

@@ -26,6 +26,7 @@ from picstore.errors import Damage, NotADataset, PicstoreError, TooLarge, Trunca
 MANIFEST = "picstore.json"
 INDEX = "picstore.idx"
 LEDGER = "ledger.jsonl"
+EDITS = "edits"  # a folder of what was changed afterwards
 UNFINISHED = "unfinished"  # a folder that exists while a data set is being made
 PARTIAL = ".partial"  # suffix of a file that is being written
 

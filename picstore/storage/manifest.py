@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarge, Truncated, Unfinished
+from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarge, Truncated, Unfinished, UsageError
 from picstore.storage.checksum import crc32c
+from picstore.storage.edits import Edits
 from picstore.storage.file import FileSummary
 from picstore.storage.layout import (
+    EDITED_VERSION,
     FORMAT_VERSION,
     INDEX_ROW,
     MAX_MANIFEST,
@@ -28,9 +31,11 @@ from picstore.storage.layout import (
     check_rows,
     check_version,
 )
-from picstore.storage.location import INDEX, MANIFEST, UNFINISHED, Location, Where, locate, read_at
+from picstore.storage.location import EDITS, INDEX, MANIFEST, UNFINISHED, Location, Where, locate, read_at
 
 Rows = npt.NDArray[np.void]
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a data set is. See docs/format.md for each field."""
+    """What a data set is. See docs/format.md for each field; ``edits`` is None for one that is as it was made."""
 
     uuid: str
     images: int
@@ -61,6 +66,12 @@ class Manifest:
     shuffle: tuple[dict[str, Any], ...] = ()
     index_crc32c: int = 0
     files: tuple[FileEntry, ...] = ()
+    edits: Edits | None = None
+
+    @property
+    def images_left(self) -> int:
+        """How many of the images are not deleted."""
+        return self.images - (0 if self.edits is None else self.edits.deleted)
 
 
 def index_rows(summaries: Sequence[FileSummary]) -> Rows:
@@ -105,23 +116,77 @@ def finish(root: Where, summaries: Sequence[FileSummary], **fields: Any) -> Mani
     rows = index_rows(summaries)
     files = sorted((s.file, s.stream, s) for s in summaries)
     entries = tuple(FileEntry(s.stream, s.file, s.size, s.records, s.crc) for _, _, s in files)
-    crc = crc32c(rows.tobytes())
+    manifest = count(rows, entries, **fields)
+    (locate(root) / INDEX).write(index_file(rows))
+    (locate(root) / MANIFEST).write(_document(manifest))
+    return manifest
+
+
+def count(rows: Rows, files: tuple[FileEntry, ...], **fields: Any) -> Manifest:
+    """The manifest of a data set of these containers and files."""
     counted = Manifest(
         uuid="",
-        images=sum(entry.records for entry in entries),
-        bytes=sum(entry.bytes for entry in entries),
+        images=sum(entry.records for entry in files),
+        bytes=sum(entry.bytes for entry in files),
         containers=len(rows),
-        index_crc32c=crc,
-        files=entries,
+        index_crc32c=crc32c(rows.tobytes()),
+        files=files,
         **fields,
     )
-    body = asdict(counted)
+    return with_uuid(counted, rows)
+
+
+def with_uuid(manifest: Manifest, rows: Rows) -> Manifest:
+    """The same manifest with the uuid of its content; edits that change nothing are none."""
+    edits = None if manifest.edits == Edits() else manifest.edits
+    bare = replace(manifest, uuid="", edits=edits)
+    # As it is read again: what JSON makes of tuples and keys must not change the uuid.
+    body = json.loads(json.dumps(_body(bare)))
     digest = hashlib.sha256(rows.tobytes() + _canonical(body)).digest()
-    body["uuid"] = _uuid8(digest)
-    header = IndexHeader(FORMAT_VERSION, INDEX_ROW.itemsize, len(rows), int(rows["records"].sum()), crc)
-    (locate(root) / INDEX).write(header.pack() + rows.tobytes())
-    (locate(root) / MANIFEST).write(_document(body))
-    return _parse(body)
+    return _parse({**body, "uuid": _uuid8(digest)}, edited=edits is not None)
+
+
+def append_rows(
+    manifest: Manifest, old: Rows, summaries: Sequence[FileSummary], **fields: Any
+) -> tuple[Manifest, bytes]:
+    """The manifest of a data set to which files were added behind, and the index that it names, as bytes.
+
+    Args:
+        old: the rows of before.
+        summaries: the files that are added, whose numbers are beyond those of before.
+        fields: of the manifest that are others now.
+    """
+    rows = np.concatenate([old, index_rows(summaries)])
+    raw = index_file(rows)
+    name = f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.idx"
+    added = sorted(summaries, key=lambda s: (s.file, s.stream))
+    files = (*manifest.files, *(FileEntry(s.stream, s.file, s.size, s.records, s.crc) for s in added))
+    counted = {"uuid", "images", "bytes", "containers", "index_crc32c", "files"}
+    kept = {name: getattr(manifest, name) for name in Manifest.__slots__ if name not in counted}
+    edits = replace(manifest.edits or Edits(), index=name)
+    return count(rows, files, **{**kept, "edits": edits, **fields}), raw
+
+
+def index_file(rows: Rows) -> bytes:
+    """The bytes of an index."""
+    raw = rows.tobytes()
+    header = IndexHeader(FORMAT_VERSION, INDEX_ROW.itemsize, len(rows), int(rows["records"].sum()), crc32c(raw))
+    return header.pack() + raw
+
+
+def publish(root: Location, origin: str, manifest: Manifest) -> None:
+    """Replace the manifest of a data set; the old one stays under its uuid, for who wants that version.
+
+    Raises:
+        UsageError: the uuid of the data set is not ``origin`` any more.
+    """
+    old = read_manifest(root)
+    if old.uuid == manifest.uuid:
+        return
+    if old.uuid != origin:
+        raise UsageError(f"{root} was edited since it was opened; open it again and repeat the change")
+    (root / EDITS / f"{old.uuid}.json").write(_document(old))
+    (root / MANIFEST).write(_document(manifest))
 
 
 def _uuid8(digest: bytes) -> str:
@@ -136,9 +201,18 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _document(body: dict[str, Any]) -> bytes:
+def _body(manifest: Manifest) -> dict[str, Any]:
+    """The fields as JSON values; those of a later version only where they are needed."""
+    body = asdict(manifest)
+    if manifest.edits is None:
+        del body["edits"]
+    return body
+
+
+def _document(manifest: Manifest) -> bytes:
     """The manifest's text: one line a field and one a file, so that it reads well and compares line by line."""
-    document = {"format": "picstore", "format_version": FORMAT_VERSION, **body}
+    version = FORMAT_VERSION if manifest.edits is None else EDITED_VERSION
+    document = {"format": "picstore", "format_version": version, **_body(manifest)}
     document["crc32c"] = crc32c(_canonical(document))
     lines = []
     for name, value in document.items():
@@ -149,16 +223,29 @@ def _document(body: dict[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def read_manifest(root: Where) -> Manifest:
+def read_manifest(root: Where, version: str | None = None) -> Manifest:
     """Read and check the manifest.
+
+    Args:
+        version: uuid of the version wanted, by default the latest.
 
     Raises:
         Unfinished: a conversion or shuffle has not ended here.
         NotADataset: there is no manifest, or it is another program's file.
+        UsageError: there is no such version.
         UnsupportedVersion, Damage: as their names say.
     """
     root = locate(root)
-    path = root / MANIFEST
+    manifest = _read(root, root / MANIFEST)
+    if version in (None, manifest.uuid):
+        return manifest
+    path = root / EDITS / f"{version}.json"
+    if not _UUID.fullmatch(str(version)) or not path.is_file():
+        raise UsageError(f"{root} has no version {version}; the latest is {manifest.uuid}")
+    return _read(root, path)
+
+
+def _read(root: Location, path: Location) -> Manifest:
     try:
         document = json.loads(path.read_all(MAX_MANIFEST))
     except NotADataset as error:
@@ -172,22 +259,26 @@ def read_manifest(root: Where) -> Manifest:
     version = document.get("format_version")
     if not isinstance(version, int):
         raise Corrupt("the manifest has no format_version", place=str(path))
-    check_version(version, str(path))
+    check_version(version, str(path), known=(FORMAT_VERSION, EDITED_VERSION))
     stored = document.pop("crc32c", None)
     if stored != crc32c(_canonical(document)):
         raise Corrupt("the manifest fails its CRC: it was edited or damaged", place=str(path))
     del document["format"], document["format_version"]
     try:
-        return _parse(document)
-    except (KeyError, TypeError) as error:
+        return _parse(document, edited=version == EDITED_VERSION)
+    except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"the manifest does not have the fields of version {version}: {error}", str(path)) from error
 
 
-def _parse(document: dict[str, Any]) -> Manifest:
+def _parse(document: dict[str, Any], *, edited: bool) -> Manifest:
     fields = dict(document)
+    if ("edits" in fields) != edited:
+        raise KeyError("edits")
     fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
     for name in ("classes", "attachments", "shuffle"):
         fields[name] = tuple(fields[name])
+    if edited:
+        fields["edits"] = Edits.parse(fields["edits"])
     return Manifest(**fields)
 
 
@@ -209,7 +300,7 @@ def _absence(root: Location) -> NotADataset:
 
 def read_index(root: Where, manifest: Manifest) -> Rows:
     """Read and check the index: ``layout.INDEX_ROW`` (containers,) in stored order."""
-    path = locate(root) / INDEX
+    path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)
     place = str(path)
     try:
         first = read_at(path, 0, min(SEALED, path.size()), place=place)

@@ -55,6 +55,7 @@ class Record:
         extra_json: the extra as UTF-8 JSON, empty for none.
         attachments: further binary fields by the names that the manifest declares; an empty one is not told from
             one that is absent.
+        columns: values of the data set's columns by name, those that the record has; see ``Dataset.with_columns``.
     """
 
     id: int
@@ -63,6 +64,7 @@ class Record:
     info: ImageInfo
     extra_json: bytes = b""
     attachments: dict[str, bytes | memoryview] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not (0 <= self.id < 1 << 64 and -1 << 63 <= self.label < 1 << 63):

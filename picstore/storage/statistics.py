@@ -39,7 +39,7 @@ def order_statistics(dataset: Dataset) -> OrderStatistics | None:
     labels = np.concatenate([index["label"] for index in indexes])
     ranks = np.argsort(np.argsort(ids, kind="stable"), kind="stable")
     correlation = float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
-    neighbours = sum(len(index) - 1 for index in indexes)
+    neighbours = sum(max(0, len(index) - 1) for index in indexes)
     same = sum(int((index["label"][1:] == index["label"][:-1]).sum()) for index in indexes)
     _, per_class = np.unique(labels, return_counts=True)
     n = len(labels)

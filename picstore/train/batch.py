@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from picstore.errors import UsageError
+from picstore.storage.columns import Values
 
 if TYPE_CHECKING:
     from picstore.train.feed import Ready
@@ -26,12 +27,15 @@ class Batch:
         labels: int64 (N,).
         ids: int64 (N,), of the records.
         targets: where ``targets`` asks for them, a dict for each image, see docs/training.md.
+        columns: the values of columns that ``targets`` names: tensors (N, …), or lists of texts, None where a record
+            has none.
     """
 
     images: torch.Tensor | list[torch.Tensor]
     labels: torch.Tensor
     ids: torch.Tensor
     targets: list[dict[str, Any]] | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ready: Ready, dtype: torch.dtype) -> Batch:
@@ -42,7 +46,8 @@ class Batch:
         if targets is not None:
             sizes = [tuple(image.shape[-2:]) for image in images]
             targets = [make_tensors(target, size) for target, size in zip(targets, sizes, strict=True)]
-        return cls(tensors, torch.from_numpy(ready.labels), torch.from_numpy(ready.ids), targets)
+        labels, ids = torch.from_numpy(ready.labels), torch.from_numpy(ready.ids)
+        return cls(tensors, labels, ids, targets, tensors_of(ready.columns))
 
     def __iter__(self) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         return iter((self.images, self.labels))
@@ -58,13 +63,29 @@ class Batch:
         else:
             moved = images.to(device, non_blocking=non_blocking)
         labels, ids = (x.to(device, non_blocking=non_blocking) for x in (self.labels, self.ids))
-        return Batch(moved, labels, ids, self.targets)
+        columns = {name: _moved(values, device, non_blocking) for name, values in self.columns.items()}
+        return Batch(moved, labels, ids, self.targets, columns)
 
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory; a DataLoader with ``pin_memory=True`` asks for it."""
         images = self.images
         pinned: Any = [image.pin_memory() for image in images] if isinstance(images, list) else images.pin_memory()
-        return Batch(pinned, self.labels.pin_memory(), self.ids.pin_memory(), self.targets)
+        columns = {
+            name: values.pin_memory() if isinstance(values, torch.Tensor) else values
+            for name, values in self.columns.items()
+        }
+        return Batch(pinned, self.labels.pin_memory(), self.ids.pin_memory(), self.targets, columns)
+
+
+def tensors_of(columns: dict[str, Values]) -> dict[str, Any]:
+    """Columns of numbers as tensors; lists stay."""
+    return {
+        name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values for name, values in columns.items()
+    }
+
+
+def _moved(values: Any, device: str | torch.device, non_blocking: bool) -> Any:
+    return values.to(device, non_blocking=non_blocking) if isinstance(values, torch.Tensor) else values
 
 
 def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:

@@ -133,6 +133,7 @@ class _Server:
             targets=ready.targets,
             lost=ready.lost,
             undecoded=ready.undecoded,
+            columns=ready.columns,
             stats=self._counters.stats,
         )
         self._lent[self._sent] = ready

@@ -157,20 +157,21 @@ def _collect(draft: Draft, part: Part, loaded: dict[tuple[int, int], Loaded], *,
             place = str(source.dataset.path / container.place.name)
             good = container.good[mine]
             losses = [_loss(container, record, place) for record in mine[~good].tolist()]
-            if not container.good.any():
+            left = np.flatnonzero(container.good & source.dataset.live.mask(number))
+            if not len(left):
                 draft.problems.update(zip(here.tolist(), losses, strict=True))
                 continue
             draft.lost.extend(losses)
-            mine = _replacements(container, mine)
+            mine = left[np.searchsorted(left, mine) % len(left)]  # for each that is lost the next one that is not
         taken.append((container, here, mine))
     if taken:
-        _enter(draft, taken, base=source.base)
+        _enter(draft, taken, source=source)
     if source.recipe.targets:
         for container, here, mine in taken:
             _collect_targets(draft, container, here, mine, place=str(source.dataset.path / container.place.name))
 
 
-def _enter(draft: Draft, taken: Sequence[tuple[Container, Ints, Ints]], *, base: int) -> None:
+def _enter(draft: Draft, taken: Sequence[tuple[Container, Ints, Ints]], *, source: Source) -> None:
     """Fill the slots that were found, from containers, slots and records."""
     slots = np.concatenate([here for _, here, _ in taken])
     counts = [len(here) for _, here, _ in taken]
@@ -188,7 +189,8 @@ def _enter(draft: Draft, taken: Sequence[tuple[Container, Ints, Ints]], *, base:
     draft.sizes[slots, 0] = entries["length"]
     draft.sizes[slots, 1] = np.where(begins[:, 1] > 0, entries["segment_count"], 0)
     draft.layouts[slots] = layouts_of(entries)
-    draft.labels[slots] = entries["label"] + np.where(entries["label"] >= 0, base, 0)
+    labels = source.dataset.labels(entries["id"], entries["label"])
+    draft.labels[slots] = labels + np.where(labels >= 0, source.base, 0)
     draft.ids[slots] = entries["id"]
 
 
@@ -200,12 +202,6 @@ def _collect_targets(draft: Draft, container: Container, slots: Ints, records: I
             draft.problems[slot] = type(error)(error.what, place, error.offset)
             continue
         draft.extras[slot], draft.attachments[slot] = record.extra_json, record.attachments
-
-
-def _replacements(container: Container, records: Ints) -> Ints:
-    """The records, with the next good one of the container for each that is lost."""
-    good = np.flatnonzero(container.good)
-    return good[np.searchsorted(good, records) % len(good)]
 
 
 def _loss(container: Container, record: int, place: str) -> Damage:

@@ -7,13 +7,14 @@ process needs no torch, and this one no kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from picstore.errors import Damage, UsageError
+from picstore.storage.columns import Values
 from picstore.train.form import Form
 from picstore.train.look import Look
 from picstore.train.plan import Ints
@@ -86,6 +87,7 @@ class Ready:
     targets: list[dict[str, Any]] | None
     lost: list[Damage]
     undecoded: Undecoded | None = None
+    columns: dict[str, Values] = field(default_factory=dict)
 
     @property
     def streams(self) -> Undecoded:

@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.errors import Damage, PicstoreError
+from picstore.storage.columns import Values
 from picstore.train.feed import Feed, MakeRequests, Ready, Undecoded
 from picstore.train.memory import KEPT_BATCHES, Bytes
 from picstore.train.stats import Counters, Stats
@@ -66,6 +67,7 @@ class Message:
     targets: list[dict[str, Any]] | None
     lost: list[Damage]
     undecoded: Undecoded | None
+    columns: dict[str, Values]
     stats: Stats
 
 
@@ -166,7 +168,15 @@ class Child:
         images = [_array(lent, p) for p in pictures] if isinstance(pictures, list) else _array(lent, pictures)
         self._counters.add(**asdict(message.stats - self._stats))
         self._stats = message.stats
-        return Ready(images, message.labels, message.ids, message.targets, message.lost, message.undecoded)
+        return Ready(
+            images=images,
+            labels=message.labels,
+            ids=message.ids,
+            targets=message.targets,
+            lost=message.lost,
+            undecoded=message.undecoded,
+            columns=message.columns,
+        )
 
     def _collect_freed(self) -> list[int]:
         return [self._freed.pop() for _ in range(len(self._freed))]

@@ -43,7 +43,8 @@ class Loader(IterableDataset[Batch]):
     the same order, each worker making every n-th, and one epoch after the other.
 
     Args:
-        path: a finished data set, its directory or URL.
+        path: a finished data set, its directory or URL; or an open one, which may have columns and deletions that are
+            not saved, and its cache.
         batch_size: of this rank.
         transform: geometric transforms, then those of colour, each composed into one pass; then any callables, which
             take the images of the batch on its device, with torch's generators seeded for that batch.
@@ -60,7 +61,8 @@ class Loader(IterableDataset[Batch]):
         budget: bytes of containers to hold in memory, exceeded only where one batch needs more. By default what the
             lanes of this rank read at a time and a quarter more: 320 MiB for 32 lanes and containers of 8 MiB.
         targets: what else to yield of each record, in ``batch.targets``: ``"boxes"``, ``"keypoints"``, ``"polygons"``,
-            ``"extra"``, and names of attachments that hold masks. Geometric transforms move them with the image.
+            ``"extra"``, and names of attachments that hold masks. Geometric transforms move them with the image. Names
+            of columns give their values in ``batch.columns``.
         dtype: of the images: uint8 by default, float32 with ``Normalize``; float16, bfloat16 and float32 have the
             range 0 to 1 without it.
         memory_format: of the images, ``torch.channels_last`` for instance.
@@ -82,7 +84,7 @@ class Loader(IterableDataset[Batch]):
 
     def __init__(  # noqa: PLR0913 - the contract's names, all but seven with a default
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Dataset,
         *,
         batch_size: int,
         transform: Sequence[Step] = (),
@@ -104,7 +106,11 @@ class Loader(IterableDataset[Batch]):
         cache: str | os.PathLike[str] | None = None,
         cache_limit: int | str = DEFAULT_LIMIT,
     ) -> None:
-        self.dataset = Dataset(path, cache=cache, cache_limit=cache_limit)
+        if not isinstance(path, Dataset):
+            path = Dataset(path, cache=cache, cache_limit=cache_limit)
+        elif cache is not None:
+            raise UsageError("an open data set has a cache of its own; give it to picstore.Dataset")
+        self.dataset = path
         rank, world_size = rank_of_process(rank, world_size)
         if lanes is None:
             lanes = default_lanes(world_size)
@@ -117,7 +123,8 @@ class Loader(IterableDataset[Batch]):
             shuffle=shuffle,
             drop_last=drop_last,
         )
-        recipe, callables = sort_steps(transform, targets=check_targets(targets, self.dataset))
+        wanted = check_targets(targets, self.dataset)
+        recipe, callables = sort_steps(transform, targets=wanted, columns=self.dataset.columns)
         self._seed = seed
         if budget is None:
             budget = default_budget([self.dataset], self._share.lanes // (world_size if shuffle else 1))

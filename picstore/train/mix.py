@@ -11,7 +11,7 @@ import numpy as np
 from picstore import draw
 from picstore.errors import UsageError
 from picstore.train.plan import MIN_LANES, Epoch, Ints
-from picstore.train.requests import Part, Request, Source
+from picstore.train.requests import Part, Request, Source, find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +59,12 @@ class _Endless:
         epochs, places = np.divmod(samples, len(self._source.dataset))
         for epoch in np.unique(epochs).tolist():
             chosen = epochs == epoch
-            yield Part(number, epoch, self._order(epoch).locate(places[chosen]), slots[chosen])
+            found = find(self._order(epoch).locate(places[chosen]), self._source.dataset)
+            yield Part(number, epoch, found, slots[chosen])
 
     def _order(self, epoch: int) -> Epoch:
         if epoch not in self._orders:
-            counts = self._source.dataset.rows["records"]
+            counts = self._source.dataset.live.counts
             self._orders = {epoch: Epoch(counts, seed=self._source.seed, epoch=epoch, lanes=self._lanes)}
         return self._orders[epoch]
 

@@ -259,7 +259,8 @@ def _open(
         if len(dataset) == 0:
             raise UsageError(f"{entry.path} has no records")
         targets = check_targets(options.get("targets", ()), dataset)
-        recipe, own = sort_steps(common if entry.transform is None else entry.transform, targets=targets)
+        steps = common if entry.transform is None else entry.transform
+        recipe, own = sort_steps(steps, targets=targets, columns=dataset.columns)
         if entry.transform is not None and own:
             raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
         # A seed of its own for each source: one data set may be listed twice.

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from picstore.errors import Damage, NotADataset
+from picstore.train.attached import take_columns
 from picstore.train.damage import replace_lost
 from picstore.train.draft import Draft, make_draft
 from picstore.train.feed import Feed, Limits, MakeRequests, Ready
@@ -243,21 +244,22 @@ def make_batches(feed: Feed, requests: MakeRequests, *, memory: Memory, counters
     )
     try:
         for filled in pipeline:
-            yield _settle(filled, strict=feed.strict)
+            yield _settle(filled, feed)
     finally:
         pipeline.close()
 
 
-def _settle(filled: Filled, *, strict: bool) -> Ready:
+def _settle(filled: Filled, feed: Feed) -> Ready:
     """Wait for a batch and deal with its lost records."""
     problems = filled.wait()
     draft, pixels = filled.draft, filled.pixels
     lost = [*draft.lost, *problems.values()]
-    if lost and strict:
+    if lost and feed.strict:
         raise lost[0]
     replace_lost(problems, draft.source, draft.labels, draft.ids, pixels.copy)
     undecoded = pixels.undecoded if isinstance(pixels, Streams) else None
-    return Ready(pixels.images, draft.labels, draft.ids, pixels.targets, lost, undecoded)
+    columns = take_columns(feed.sources, draft.source, draft.ids)
+    return Ready(pixels.images, draft.labels, draft.ids, pixels.targets, lost, undecoded, columns)
 
 
 _AT_WORK: weakref.WeakSet[Pipeline] = weakref.WeakSet()

@@ -51,11 +51,13 @@ class Recipe:
         geometry: transforms that become one resampling.
         colour: those that become one pass over the pixels.
         targets: names of what goes with the images, see ``train/targets.py``.
+        columns: names of the data set's columns whose values go with the records.
     """
 
     geometry: tuple[Transform, ...] = ()
     colour: tuple[ColourTransform, ...] = ()
     targets: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -72,20 +74,28 @@ def check_targets(names: Sequence[str], dataset: Dataset) -> tuple[str, ...]:
     """The names of targets, each once.
 
     Raises:
-        UsageError: one is neither a field of the extra nor an attachment of the data set.
+        UsageError: one is neither a field of the extra nor an attachment nor a column of the data set.
     """
     attachments = dataset.manifest.attachments
     if isinstance(names, str):
         raise UsageError(f"targets is {names!r}; give a list: [{names!r}]")
     for name in names:
-        if name not in TARGETS and (name not in attachments or name in _ALSO):
+        if name not in (*TARGETS, *dataset.columns) and (name not in attachments or name in _ALSO):
             held = f"its attachments {', '.join(attachments)}" if attachments else "no attachments"
+            if dataset.columns:
+                held += f" and the columns {', '.join(dataset.columns)}"
             raise UsageError(f"target {name!r} is unknown; {dataset.path} has {', '.join(TARGETS)} and {held}")
     return tuple(dict.fromkeys(names))
 
 
-def sort_steps(steps: Sequence[Step], *, targets: tuple[str, ...] = ()) -> tuple[Recipe, tuple[Step, ...]]:
+def sort_steps(
+    steps: Sequence[Step], *, targets: tuple[str, ...] = (), columns: Sequence[str] = ()
+) -> tuple[Recipe, tuple[Step, ...]]:
     """The recipe of a list of transforms, and the callables behind it, which take whole batches.
+
+    Args:
+        targets: what is wanted, by name.
+        columns: which of these names are columns.
 
     Raises:
         UsageError: the list has another order than geometry, colour, callables, or holds something else.
@@ -104,7 +114,8 @@ def sort_steps(steps: Sequence[Step], *, targets: tuple[str, ...] = ()) -> tuple
     geometry, colour, callables = map(tuple, stages)
     common_fill(geometry)
     check_colour(colour)
-    return Recipe(geometry, colour, targets), callables
+    moved = tuple(name for name in targets if name not in columns)
+    return Recipe(geometry, colour, moved, tuple(name for name in targets if name in columns)), callables
 
 
 def make_step(table: Mapping[str, Any]) -> Step:

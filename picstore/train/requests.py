@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -48,16 +48,21 @@ def make_requests(
         step: of a DataLoader's worker, which makes every ``step``-th batch of one epoch; 0 for all batches of this
             epoch and those that follow.
     """
-    counts = sources[0].dataset.rows["records"]
+    dataset = sources[0].dataset
     while True:
-        order = Epoch(counts, seed=seed, epoch=epoch, lanes=share.lanes, shuffle=share.shuffle)
+        order = Epoch(dataset.live.counts, seed=seed, epoch=epoch, lanes=share.lanes, shuffle=share.shuffle)
         for batch in range(first, share.batches, max(1, step)):
             start, stop = share.bounds(batch)
-            samples = order.locate(share.samples(start, stop))
+            samples = find(order.locate(share.samples(start, stop)), dataset)
             yield [Part(0, epoch, samples, np.arange(stop - start))]
         if step:
             return
         epoch, first = epoch + 1, 0
+
+
+def find(samples: Samples, dataset: Dataset) -> Samples:
+    """Samples of an order over the records that are left, as records of their containers."""
+    return replace(samples, record=dataset.live.within(samples.container, samples.record))
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from picstore.errors import Corrupt, Damage
-from picstore.train.batch import Batch, make_tensors
+from picstore.train.batch import Batch, make_tensors, tensors_of
 from picstore.train.cuda.decode import Decode, decode_all
 from picstore.train.damage import replace_lost
 from picstore.train.feed import Ready
@@ -143,7 +143,10 @@ class _Worker(threading.local):
         if targets is not None:
             sizes = [tuple(image.shape[-2:]) for image in images]
             targets = [make_tensors(target, size) for target, size in zip(targets, sizes, strict=True)]
-        return Batch(images, labels, ids, targets), [*ready.lost, *lost]
+        columns = tensors_of(ready.columns)
+        for name, values in columns.items():
+            columns[name] = values.to(device, non_blocking=True) if isinstance(values, torch.Tensor) else values
+        return Batch(images, labels, ids, targets, columns), [*ready.lost, *lost]
 
 
 def _replace(ready: Ready, wrong: dict[int, str]) -> list[Damage]:
@@ -159,6 +162,8 @@ def _replace(ready: Ready, wrong: dict[int, str]) -> list[Damage]:
         undecoded.shown[slot] = undecoded.shown[other]
         if ready.targets is not None:
             ready.targets[slot] = copy.deepcopy(ready.targets[other])
+        for values in ready.columns.values():
+            values[slot] = values[other]
 
     replace_lost(problems, undecoded.source, ready.labels, ready.ids, show)
     return list(problems.values())

@@ -1,0 +1,55 @@
+"""``picstore delete``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from picstore.cli import options
+from picstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from picstore.storage.location import Location
+
+_MAX_FILE = 1 << 30  # bytes, a hundred million ids
+
+
+@click.command("delete")
+@click.argument("dataset", metavar="DATASET", type=options.place)
+@click.option("--id", "ids", type=click.IntRange(0, (1 << 63) - 1), multiple=True, help="Of a record; may be repeated.")
+@click.option("--ids", "file", metavar="FILE", type=options.PATH, help="A file of ids, one a line.")
+@options.as_json
+def command(dataset: Location, ids: tuple[int, ...], file: Path | None, as_json: bool) -> None:
+    """Leave records out of DATASET from now on.
+
+    No image is written again: a small file beside the data set says what is deleted, and no reader gives it any more.
+    `picstore shuffle` leaves it out of its copy for good. Readers at work go on with what they have opened.
+    """
+    from picstore.storage.dataset import Dataset
+
+    chosen = {*ids, *(_read(file) if file is not None else ())}
+    if not chosen:
+        raise UsageError("nothing to delete; give --id N or --ids FILE")
+    before = Dataset(dataset)
+    after = before.without(chosen).save()
+    if as_json:
+        result = {"dataset": str(dataset), "uuid": after.uuid, "images": len(after)}
+        click.echo(json.dumps({**result, "deleted": len(before) - len(after)}))
+    else:
+        click.echo(f"{dataset}: {len(before) - len(after):,} images deleted, {len(after):,} left")
+
+
+def _read(file: Path) -> list[int]:
+    if (size := file.stat().st_size) > _MAX_FILE:
+        raise UsageError(f"{file} has {size:,} bytes; at most {_MAX_FILE:,} are possible")
+    ids = []
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        if not line.strip():
+            continue
+        if not (line.strip().isascii() and line.strip().isdecimal() and len(line.strip()) < 19):
+            raise UsageError(f"line {number} of {file} is {line[:40]!r}, not an id")
+        ids.append(int(line))
+    return ids

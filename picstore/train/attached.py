@@ -1,0 +1,44 @@
+"""What columns say of the records of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from picstore.errors import UsageError
+from picstore.storage.columns import Values
+from picstore.train.plan import Ints
+from picstore.train.requests import Source
+
+
+def take_columns(sources: Sequence[Source], source: Ints, ids: Ints) -> dict[str, Values]:
+    """The values of the columns that are wanted, by name: numbers (n, …), or a list of n texts.
+
+    Args:
+        source: int64 (n,), number of the data set of each slot.
+        ids: int64 (n,), of the records.
+
+    Raises:
+        UsageError: the sources of a mux have values of several kinds or shapes.
+    """
+    columns: dict[str, Values] = {}
+    for name in sources[0].recipe.columns:
+        if len(sources) == 1:
+            columns[name] = sources[0].dataset.column(name).take(ids)
+            continue
+        slots = [np.flatnonzero(source == number) for number in range(len(sources))]
+        parts = [each.dataset.column(name).take(ids[here]) for each, here in zip(sources, slots, strict=True)]
+        columns[name] = _join(name, parts, np.argsort(np.concatenate(slots)))
+    return columns
+
+
+def _join(name: str, parts: list[Any], order: Ints) -> Values:
+    if all(isinstance(part, list) for part in parts):
+        texts = [text for part in parts for text in part]
+        return [texts[k] for k in order]
+    if len({part.shape[1:] if isinstance(part, np.ndarray) else None for part in parts}) > 1:
+        raise UsageError(f"the column {name!r} has values of another kind or shape in each data set")
+    joined: Values = np.concatenate(parts)[order]
+    return joined
