@@ -180,7 +180,7 @@ def test_an_image_that_fails_in_its_batch_is_tried_alone_and_then_on_the_cpu(
     use_plainly(decoder)
     one, other = pair(make_dataset(5), batch_size=5)
     assert next(iter(one)).ids.tolist() == next(iter(other)).ids.tolist()
-    assert decoder.calls[:6] == [5] + 5 * [1]
+    assert decoder.calls[0] == 5 and decoder.calls.count(1) >= 5  # the next epoch begins beside
     assert one.damaged == 0
 
 

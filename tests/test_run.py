@@ -222,7 +222,7 @@ def test_many_forks_while_all_threads_are_at_work_do_not_hang(make_dataset: Make
     for child in children:
         wait_for(child)
     """
-    assert run(FORKED + textwrap.dedent(script), make_dataset(400)) == (0, "", "")
+    assert run(FORKED + textwrap.dedent(script), make_dataset(200)) == (0, "", "")
 
 
 def test_a_fork_of_an_isolated_loader_has_a_child_of_its_own(make_dataset: Make) -> None:

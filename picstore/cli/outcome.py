@@ -55,7 +55,7 @@ def _document(converted: Converted, destination: Location, seconds: float) -> di
         "dataset": str(destination),
         "uuid": manifest.uuid if manifest else None,
         "inputs": tally.inputs,
-        "images": tally.images,
+        "images": manifest.images if manifest else tally.images,
         "bytes": manifest.bytes if manifest else None,
         "seconds": round(seconds, 3),
         "stages": {stage: round(value, 3) for stage, value in converted.seconds.items()},
@@ -75,7 +75,8 @@ def _print(converted: Converted, destination: Location, seconds: float) -> None:
     manifest, tally = converted.manifest, converted.tally
     made = f"of {len(manifest.classes)} classes, {manifest.bytes / 1e6:,.1f} MB" if manifest else "in this shard"
     rate = tally.inputs / max(seconds, 1e-9)
-    click.echo(f"{destination}: {tally.images:,} images {made}, {seconds:.1f} s ({rate:,.0f} images/s)")
+    images = manifest.images if manifest else tally.images
+    click.echo(f"{destination}: {images:,} images {made}, {seconds:.1f} s ({rate:,.0f} images/s)")
     click.echo("  " + text_of_outcome(tally.outcome()))
     if converted.seconds:
         click.echo("  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in converted.seconds.items()))
