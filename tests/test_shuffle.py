@@ -70,7 +70,7 @@ def test_transpose_makes_file_j_of_stream_s_file_s_of_stream_j(
 def test_uniform_leaves_no_trace_of_the_old_order(make_dataset: Callable[..., Path], tmp_path: Path) -> None:
     """Over many seeds every record comes to every tenth of the result equally often (chi-square, fixed seeds)."""
     source = make_dataset(40, streams=2, container_size=8 << 10, file_size=10 << 10, width=16, height=16)
-    seeds, parts = 24, 4
+    seeds, parts = 12, 4
     counts = np.zeros((40, parts))
     neighbours: Counter[bool] = Counter()
     for seed in range(seeds):
@@ -84,7 +84,7 @@ def test_uniform_leaves_no_trace_of_the_old_order(make_dataset: Callable[..., Pa
     chi_square = ((counts - expected) ** 2 / expected).sum()
     degrees = 40 * (parts - 1)
     assert abs(chi_square - degrees) < 4 * np.sqrt(2 * degrees)
-    assert neighbours[True] / neighbours.total() == pytest.approx(39 / (40 * 39), abs=0.016)
+    assert neighbours[True] / neighbours.total() == pytest.approx(39 / (40 * 39), abs=0.022)
 
 
 def test_attachments_and_repeated_shuffles_are_kept(tmp_path: Path, make_dataset: Callable[..., Path]) -> None:
