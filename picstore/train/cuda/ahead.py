@@ -176,10 +176,9 @@ def finish(pictures: Sequence[torch.Tensor], origins: Ints, look: Look, form: Fo
     made: Any = []
     rest = np.flatnonzero(~_as_it_is(look, form))
     if len(rest):
-        chosen, look = (
-            [pictures[slot] for slot in rest.tolist()],
-            look if len(rest) == len(pictures) else look.of_slots(rest),
-        )
+        chosen = [pictures[slot] for slot in rest.tolist()]
+        if len(rest) < len(pictures):
+            look = look.of_slots(rest)
         options: dict[str, Any] = {"dtype": form.dtype, "channels_last": form.channels_last}
         ones = np.ones(len(rest), dtype=np.int64)
         made = augment(chosen, origins[rest], ones, look.geometry, look.program, **options)
