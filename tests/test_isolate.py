@@ -245,6 +245,23 @@ def test_the_child_imports_no_torch_and_its_parent_no_compiler(make_dataset: Mak
     assert outputs == ["[False, True]\n", "6 [True, False]\n"]
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_the_compiler_in_the_child_does_without_the_libraries_that_no_kernel_uses(make_dataset: Make) -> None:
+    pytest.importorskip("scipy")
+    script = (
+        "import os, picstore\n"
+        "from pathlib import Path\n"
+        f"loader = picstore.Loader({str(make_dataset(50))!r}, batch_size=8, transform=[picstore.Resize((32, 32))])\n"
+        "batches = iter(loader)\n"
+        "next(batches)\n"
+        "child = Path('/proc/self/task', str(os.getpid()), 'children').read_text().split()[0]\n"
+        "maps = Path('/proc', child, 'maps').read_text()\n"
+        "print([name in maps for name in ('llvmlite', '/scipy/', '_cffi_backend')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[True, False, False]\n"
+
+
 def test_what_lies_in_the_working_directory_is_not_imported(make_dataset: Make, tmp_path: Path) -> None:
     """As in any program that is started by its path."""
     (tmp_path / "here").mkdir()

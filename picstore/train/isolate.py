@@ -39,8 +39,15 @@ from picstore.train.stats import Counters, Stats
 
 AHEAD = 2  # batches on their way, beside those that the pipeline has ready
 _MAPPED = 2 * KEPT_BATCHES  # blocks that the parent keeps mapped: mapping one anew costs 1 ms for 19 MB
-# Modules are found where this process finds them, and not in the working directory, which -c would add.
-_PROGRAM = "import sys; sys.path[:] = filter(None, sys.path); from picstore.train.child import main; main()"
+# Modules are found where this process finds them, and not in the working directory, which -c would add. numba would
+# import SciPy and cffi, where they are installed, for what no kernel asks for: a third of the time to the first batch.
+_PROGRAM = """
+import sys
+sys.path[:] = filter(None, sys.path)
+sys.modules.update(scipy=None, cffi=None)
+from picstore.train.child import main
+main()
+"""
 _PATIENCE = 5  # seconds that the child has to end in
 
 
