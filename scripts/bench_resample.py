@@ -27,10 +27,10 @@ from torch.nn.functional import interpolate
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
+from picstore.resample import resample
 from picstore.train.crops import RandomResizedCrop
 from picstore.train.geometry import Draws, Geometry, compose
 from picstore.train.render import render
-from picstore.train.resample import resample
 from picstore.train.rotations import RandomRotation
 
 Job = Callable[[int], object]

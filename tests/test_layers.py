@@ -16,10 +16,12 @@ ALLOWED = {
     "draw": {"errors"},
     "compiled": set(),
     "lanes": set(),
+    "place": {"compiled", "lanes"},
+    "resample": {"errors", "compiled", "place"},
     "jpeg": {"errors", "draw", "compiled", "lanes"},
     "storage": {"errors", "draw"},
-    "prepare": {"errors", "draw", "jpeg", "storage"},
-    "train": {"errors", "draw", "compiled", "lanes", "jpeg", "storage"},
+    "prepare": {"errors", "draw", "resample", "jpeg", "storage"},
+    "train": {"errors", "draw", "compiled", "lanes", "place", "resample", "jpeg", "storage"},
     "cli": {"errors", "draw", "jpeg", "storage", "prepare", "train"},
 }
 HEAVY = {

@@ -263,6 +263,27 @@ def test_decoding_a_jpeg_smaller_gives_the_pixels_of_decoding_it_whole(scale):
     assert close(image, whole.resize((61, 47), Image.Resampling.LANCZOS), 6)
 
 
+@given(
+    st.integers(1, 90),
+    st.integers(1, 90),
+    st.sampled_from([0, 1, 2]),
+    st.sampled_from([{}, {"restart_marker_blocks": 3}, {"optimize": True}, {"progressive": True}, {"keep_rgb": True}]),
+    st.sampled_from([b"", b"after the end"]),
+)
+def test_a_jpeg_of_any_kind_has_the_pixels_that_pillow_gives(width, height, subsampling, options, behind):
+    if "keep_rgb" in options:
+        subsampling = 0
+    data = saved(smooth(width, height), "JPEG", subsampling=subsampling, quality=80, **options) + behind
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    assert np.array_equal(np.asarray(open_image(data, settings=PLAIN)), expected)
+
+
+def test_photographs_have_the_pixels_that_pillow_gives(photographs):
+    for path in photographs[::20]:
+        expected = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+        assert np.array_equal(np.asarray(open_image(path.read_bytes(), settings=PLAIN).convert("RGB")), expected)
+
+
 def test_a_side_beyond_what_jpeg_holds_is_refused_and_a_resize_helps():
     data = saved(Image.new("1", (65_501, 2)), "PNG")
     with pytest.raises(ImageError, match=r"65501 × 2 pixels; a JPEG has 1 to 65,500 a side"):

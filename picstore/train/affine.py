@@ -24,7 +24,7 @@ from picstore.lanes import (
     store_i32,
     store_native_u64,
 )
-from picstore.train.place import put_bytes
+from picstore.place import put_bytes
 
 # Types of the arithmetic: numba takes plain constants for 64-bit integers, and makes floats of mixed signs.
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from picstore import draw
 from picstore.errors import UsageError
+from picstore.place import place_of
 from picstore.train import codes
 from picstore.train.blur import blur
 from picstore.train.codes import Finish
@@ -19,7 +20,6 @@ from picstore.train.colour import Program
 from picstore.train.levels import convert, patterns_of
 from picstore.train.noise import add_noise
 from picstore.train.normals import standard_normals
-from picstore.train.place import place_of
 from picstore.train.pointwise import run_pointwise
 
 # Arrays of bit patterns for each finish: their dtype, and which dtypes of the same size ``out`` may have.

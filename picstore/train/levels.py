@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.compiled import kernel, part
+from picstore.place import put_bytes, put_patterns
 from picstore.train.codes import BRAIN, BYTES, HALF, SINGLE
-from picstore.train.place import put_bytes, put_patterns
 
 _f32, _i32, _u32 = np.float32, np.int32, np.uint32
 _PER_LEVEL = np.float32(1 / 255)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, ImageError
+from picstore.place import Place, place_of, places_of
 from picstore.train.codes import Finish
 from picstore.train.cut import cut_streams
 from picstore.train.decode import SCALES, decode_rgb
@@ -22,7 +23,6 @@ from picstore.train.form import Form
 from picstore.train.geometry import Geometry
 from picstore.train.look import Look
 from picstore.train.memory import Blocks
-from picstore.train.place import Place, place_of, places_of
 from picstore.train.plan import Ints
 from picstore.train.render import render
 from picstore.train.scratch import PLAIN

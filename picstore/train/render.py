@@ -1,6 +1,6 @@
 """Executing a geometry: pixels of one decoded image, or of a mask that belongs to it, into their place in the batch.
 
-An image that stays upright is one antialiased resampling (``train/resample.py``). Any other is a bilinear interpolation
+An image that stays upright is one antialiased resampling (``resample.py``). Any other is a bilinear interpolation
 (``train/affine.py``); where it would make the image smaller and antialiasing is wished for, what can be seen of the
 image is first resampled to the scale of the output, by the same filter as upright images are.
 """
@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.errors import UsageError
+from picstore.place import place_of
+from picstore.resample import resample
 from picstore.train.affine import cover, nearest, warp
 from picstore.train.edges import F64, I64, length
 from picstore.train.geometry import Geometry
-from picstore.train.place import place_of
-from picstore.train.resample import resample
 
 _FARTHEST = 1 << 30  # pixels; what is farther away is not told from infinity
 _NEAR = 1e-6  # what differs by less is the same but for rounding

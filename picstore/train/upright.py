@@ -14,13 +14,13 @@ from picstore.compiled import kernel
 from picstore.jpeg.cut import cut_one
 from picstore.jpeg.decode import NO_ROOM, ROOM, decode_stream
 from picstore.jpeg.frame import HEIGHT, WIDTH
+from picstore.place import Place
+from picstore.resample import resample_box
 from picstore.train.cut import boxes_to_cut
 from picstore.train.draft import Draft
 from picstore.train.edges import Bools
 from picstore.train.geometry import Geometry
-from picstore.train.place import Place
 from picstore.train.plan import Ints
-from picstore.train.resample import resample_box
 from picstore.train.scratch import CUTS, PIXELS
 
 
@@ -106,6 +106,8 @@ def _make(slots, marks, streams, geometry, rooms, seats):  # type: ignore[no-unt
             box[k] = boxes[i, k] - (place[k] if k < 2 else 0)
             clip[k] = clips[i, k] - place[k % 2]
         image = pixels[: 3 * place[2] * place[3]].reshape(place[3], place[2], 3)
-        if resample_box(image, box, clip, (flips[i, 0], flips[i, 1]), antialias[i], fill[i], seats[i - slots[2]]):
+        if resample_box(
+            image, box, clip, (flips[i, 0], flips[i, 1]), np.int64(antialias[i]), fill[i], seats[i - slots[2]]
+        ):
             made[i] = True
     return slots[1]

@@ -1,4 +1,4 @@
-"""The geometry of an output tile, on the GPU: what ``train/resample.py`` and ``train/affine.py`` do on the CPU.
+"""The geometry of an output tile, on the GPU: what ``resample.py`` and ``train/affine.py`` do on the CPU.
 
 An upright image is one antialiased resampling. The filter is separable, but an output pixel sums all of its
 neighbourhood at once: at a scale of s that is (2 s)² loads of bytes where two passes make 2 s + 2 s · s and write and

@@ -1,14 +1,16 @@
 """One decoded image, resampled once into its place in the batch: crop, resize, flips and padding in one numba kernel.
 
 The filter is that of torchvision with ``antialias=True``: a triangle of half-width 1, widened by the scale where the
-box is larger than the output, over the pixels of ``clip`` only, the weights normalised to one. ``antialias=False``
-leaves the triangle at half-width 1, which is plain bilinear interpolation (``align_corners=False``).
+box is larger than the output, over the pixels of ``clip`` only, the weights normalised to one. ``BILINEAR`` leaves the
+triangle at half-width 1, which is plain bilinear interpolation (``align_corners=False``). ``LANCZOS`` is what convert
+resizes by: half-width 3, widened likewise, as Pillow has it; it is sharper, and takes three times as many pixels.
 
 Weights are 14-bit integers and so is all arithmetic on pixels: no result depends on a machine's vector unit. The
-vertical pass goes first, along the contiguous bytes of rows, and keeps 7 bits after the point, so that there is one
-rounding to 8 bits, not two. The horizontal pass has an output pixel's ``_BLOCK`` rows side by side in memory: every
-step of it is a run of equal operations on neighbours, which LLVM turns into vector instructions; docs/design.md has
-the figures of what else was tried. The kernel holds no GIL and is compiled at the first call.
+vertical pass goes first, along the contiguous bytes of rows, and keeps 6 bits after the point, so that there is one
+rounding to 8 bits, not two, and room for what Lanczos' negative weights bring beyond white and below black, which
+is clipped at the end. The horizontal pass has an output pixel's ``_BLOCK`` rows side by side in memory: every step of
+it is a run of equal operations on neighbours, which LLVM turns into vector instructions; docs/design.md has the figures
+of what else was tried. The kernel holds no GIL and is compiled at the first call.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy.typing as npt
 
 from picstore.compiled import array_at, kernel, part
 from picstore.errors import UsageError
-from picstore.train.place import place_of, put_bytes
+from picstore.place import place_of, put_bytes
 
 _GROUP = 8  # rows that are interleaved at once: LLVM interleaves stores by at most 8, and 8 bytes fill a 64-bit word
 _BLOCK = 32  # rows that the horizontal pass takes at once, in 4 groups: 96 lanes with the colours
@@ -29,10 +31,12 @@ _LANES = 3 * _BLOCK
 # Types of the arithmetic: numba takes plain integer constants for 64-bit ones, which would halve the vector width.
 _i16, _i32, _u8, _u64 = np.int16, np.int32, np.uint8, np.uint64
 _ONE = 1 << 14  # the sum of an output pixel's weights
-_HALF_ROW = np.int32(1 << 6)  # half of the last place that the vertical pass drops: 14 bits of weight become 7
-_HALF_PIXEL = np.int32(1 << 20)  # half a grey level after both passes: 7 + 14 bits
+_HALF_ROW = np.int32(1 << 7)  # half of the last place that the vertical pass drops: 14 bits of weight become 6
+_HALF_PIXEL = np.int32(1 << 19)  # half a grey level after both passes: 6 + 14 bits
 _FARTHEST = 1 << 24  # pixels; bounds every loop, and keeps coordinates far from what an integer holds
 _BLACK = (0, 0, 0)
+BILINEAR, ANTIALIASED, LANCZOS = 0, 1, 2  # filters; the first two are what ``antialias`` says elsewhere
+_LOBES = 3  # of Lanczos' filter to each side
 
 
 def resample(
@@ -40,7 +44,7 @@ def resample(
     box: npt.ArrayLike,
     clip: npt.ArrayLike,
     flip: bool,
-    antialias: bool,
+    kind: int,
     out: npt.NDArray[np.uint8],
     *,
     upside_down: bool = False,
@@ -55,7 +59,7 @@ def resample(
         clip: left, top, right, bottom in whole source pixels. The filter sees nothing outside of it, and an output
             pixel whose centre lies outside is ``fill``; pixels inside the clip but outside the image count as ``fill``.
         flip: mirror the output left to right.
-        antialias: widen the filter on minification.
+        kind: the filter: ``BILINEAR``, ``ANTIALIASED`` or ``LANCZOS``.
         out: uint8 (3, H, W), overwritten; any strides.
         upside_down: mirror the output top to bottom.
         fill: red, green, blue, 0 to 255.
@@ -79,7 +83,7 @@ def resample(
             "give four, four and three numbers"
         )
     flips = bool(flip), bool(upside_down)
-    if not resample_box(source, region, visible, flips, bool(antialias), colour, place_of(out)):
+    if not resample_box(source, region, visible, flips, int(kind), colour, place_of(out)):
         raise UsageError(
             f"box {region} or clip {visible} is empty, or not within {_FARTHEST} pixels of the image, "
             f"or fill {colour} not within 0 to 255"
@@ -87,17 +91,34 @@ def resample(
 
 
 @part
-def _weights(start, size, low, high, extent, antialias, length):  # type: ignore[no-untyped-def]
+def _tap(distance, lanczos):  # type: ignore[no-untyped-def]
+    """A filter's value at a distance from its centre, as part of its half-width, up to a factor."""
+    if distance >= 1.0:
+        return 0.0
+    if not lanczos:
+        return 1.0 - distance
+    angle = math.pi * distance
+    sine = math.sin(angle)
+    # sin 3a = 3 sin a - 4 sin^3 a: sines are most of what the weights cost.
+    return sine * sine * (3.0 - 4.0 * sine * sine) / (_LOBES * angle * angle) if angle > 1e-9 else 1.0
+
+
+@part
+def _weights(start, size, low, high, extent, kind, length):  # type: ignore[no-untyped-def]
     """One axis: for each output pixel its first source pixel, number of source pixels, their weights, and what these
     lack of _ONE: the weight of what lies outside of the image, or all where the centre lies outside of the clip.
     """
     scale = size / length
-    support = max(scale, 1.0) if antialias else 1.0
+    lanczos = kind == LANCZOS
+    support = 1.0 if kind == BILINEAR else max(scale, 1.0)
+    if lanczos:
+        support *= _LOBES
     taps = min(2 * math.ceil(support) + 1, max(min(high, extent) - max(low, 0), 1))
     first = np.zeros(length, np.int64)
     count = np.zeros(length, np.int64)
     missing = np.full(length, _ONE, np.int32)
     weights = np.zeros((length, (taps + 2) // 3 * 3), np.int16)  # the vertical pass takes three at once
+    values = np.empty(min(2 * math.ceil(support) + 1, max(high - low, 1)))
     for i in range(length):
         centre = start + (i + 0.5) * scale
         if not low <= centre < high:
@@ -106,7 +127,8 @@ def _weights(start, size, low, high, extent, antialias, length):  # type: ignore
         end = min(math.floor(centre + support + 0.5), high)
         total = 0.0
         for j in range(begin, end):
-            total += max(0.0, 1.0 - abs(j + 0.5 - centre) / support)
+            values[j - begin] = _tap(abs(j + 0.5 - centre) / support, lanczos)
+            total += values[j - begin]
         if begin < extent and end > 0:
             first[i] = max(begin, 0)
             count[i] = min(end, extent) - first[i]
@@ -114,8 +136,8 @@ def _weights(start, size, low, high, extent, antialias, length):  # type: ignore
         running = 0.0
         before = 0
         for j in range(begin, end):
-            running += max(0.0, 1.0 - abs(j + 0.5 - centre) / support)
-            now = int(running / total * _ONE + 0.5)
+            running += values[j - begin]
+            now = math.floor(running / total * _ONE + 0.5)
             if 0 <= j < extent:
                 weights[i, j - first[i]] = now - before
                 missing[i] -= now - before
@@ -144,7 +166,7 @@ def _used(first, count):  # type: ignore[no-untyped-def]
 
 @part
 def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no-untyped-def]
-    """One output row from ``count`` source rows, of the bytes from ``begin`` on; 7 bits after the point.
+    """One output row from ``count`` source rows, of the bytes from ``begin`` on; 6 bits after the point.
 
     Three source rows in a step, the weights of those beyond ``count`` being zero.
     """
@@ -158,7 +180,7 @@ def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no
         r = rows[min(row + k + 2, last), begin:end]
         if count <= 3:  # the usual case, and the only one that needs no row of sums
             for i in range(n):
-                line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + _HALF_ROW) >> _i32(7))
+                line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + _HALF_ROW) >> _i32(8))
         elif k == 0:
             for i in range(n):
                 total[i] = a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + _HALF_ROW
@@ -167,14 +189,14 @@ def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no
                 total[i] += a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i])
         else:
             for i in range(n):
-                line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + total[i]) >> _i32(7))
+                line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + total[i]) >> _i32(8))
 
 
 @part
 def _shade(line, fill, missing):  # type: ignore[no-untyped-def]
     """Add the weight that is missing in a row of the vertical pass, in the colour of ``fill``."""
     for c in range(3):
-        shade = _i16((fill[c] * missing + _HALF_ROW) >> _i32(7))
+        shade = _i16((fill[c] * missing + _HALF_ROW) >> _i32(8))
         for i in range(c, line.size, 3):
             line[i] += shade
 
@@ -212,14 +234,14 @@ def _horizontal(columns, axis, taps, flip, fill, total, lanes):  # type: ignore[
             total[j] = _HALF_PIXEL
         if missing[x]:
             for j in range(_LANES):
-                total[j] += (fill[j // _GROUP % 3] << _i32(7)) * missing[x]
+                total[j] += (fill[j // _GROUP % 3] << _i32(6)) * missing[x]
         for k in range(taps):
             w = _i32(weights[x, k])
             for j in range(_LANES):
                 total[j] += w * _i32(columns[begin + k, j])
         to = first.size - 1 - x if flip else x
         for j in range(_LANES):
-            lanes[to, j] = _u8(total[j] >> _i32(21))
+            lanes[to, j] = _u8(min(max(total[j] >> _i32(20), _i32(0)), _i32(255)))
 
 
 @part
@@ -282,8 +304,9 @@ def _is_copy(source, box, clip, place):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def resample_box(source, box, clip, flips, antialias, fill, place):  # type: ignore[no-untyped-def]
-    """What ``resample`` does, of arrays that need no checks; for kernels too. Flips are left to right, top to bottom.
+def resample_box(source, box, clip, flips, kind, fill, place):  # type: ignore[no-untyped-def]
+    """What ``resample`` does, of arrays that need no checks; for kernels too. Flips are left to right, top to bottom;
+    ``kind`` is the filter.
 
     Returns:
         Whether the box, the clip and the fill are sane; if so, the output is filled.
@@ -296,12 +319,8 @@ def resample_box(source, box, clip, flips, antialias, fill, place):  # type: ign
     if _is_copy(source, box, clip, place):
         _copy(source, int(box[0]), int(box[1]), flip, upside_down, byte, place)
         return True
-    x_first, x_count, x_weights, x_missing = _weights(
-        box[0], box[2], clip[0], clip[2], source.shape[1], antialias, width
-    )
-    y_first, y_count, y_weights, y_missing = _weights(
-        box[1], box[3], clip[1], clip[3], source.shape[0], antialias, height
-    )
+    x_first, x_count, x_weights, x_missing = _weights(box[0], box[2], clip[0], clip[2], source.shape[1], kind, width)
+    y_first, y_count, y_weights, y_missing = _weights(box[1], box[3], clip[1], clip[3], source.shape[0], kind, height)
     low, high, taps = _used(x_first, x_count)
     if high == 0:
         for c in range(3):
