@@ -1,39 +1,61 @@
-"""Compare picstore's convert with FFCV's DatasetWriter on the same JPEG files, in one run on one machine.
+"""Compare picstore's convert with its own kernels and with the peers' writers on the same JPEG files, in one run.
 
-    python scripts/bench_convert.py FOLDER [--rounds 3] [--copies 10] [--workers 2] [--json FILE]
+    python scripts/bench_convert.py FOLDER [--only lossless,anew,shorter,longer] [--rounds 3] [--copies 10]
+                                    [--workers 2] [--work DIR] [--json FILE]
 
-FOLDER has one sub-folder of JPEG files a class. They are copied ten times, and in each round each contender converts
-the copies, with the same number of processes. A figure is the median over the rounds of images/s, from the list of
-files to the finished data set; starting Python does not count, starting worker processes does, and of picstore also
-importing, as its workers start meanwhile. picstore syncs what it writes to the disk, FFCV does not.
-``scripts/bench-peers`` installs FFCV.
+FOLDER has one sub-folder of JPEG files a class, which are copied ten times. In each round each contender of a table
+does all copies, with as many processes. A figure is the median over the rounds of images/s, from the list of files
+to the finished data set; starting Python and importing do not count, starting worker processes does.
+
+    lossless    adding restart markers: the kernels alone, on bytes in memory in as many processes at once; picstore
+                from the folder and from WebDataset tars of the same files; FFCV, whose writer encodes anew
+    anew        the same pixels encoded again at quality 90: picstore --reencode, FFCV
+    shorter     the shorter side made 256 pixels: picstore --resize shorter:256, and the writers of FFCV, MosaicML
+                Streaming and LitData, which are handed what Pillow resizes by the same filter
+    longer      the longer side made 341, which FFCV can do itself, by a cheaper filter
+
+Files lie in memory (/dev/shm) where there is such a place, as disks differ and picstore, alone, syncs what it writes.
+``scripts/bench-peers`` installs the peers.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
+import multiprocessing
+import os
 import shutil
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench_loaders import PEERS, copy_images, say
-from contenders import Job
-from contenders.process import Contender, Missing
+from contenders import Job, samples
+from contenders.process import Contender, Failed, Missing
 from contenders.table import machine
 
+from picstore import NotTranscodable, add_restart_markers
+
 Convert = Callable[[Job], float]  # writes ``job.data`` and returns seconds
+MEMORY = Path("/dev/shm")  # noqa: S108 - the files lie in a folder of their own
+IN_A_TAR = 1000  # images
 
 
-def picstore(*options: str) -> Convert:
+def picstore(*options: str, tars: bool = False) -> Convert:
     """``picstore convert`` with these options."""
 
     def convert(job: Job) -> float:
-        command = [sys.executable, "-m", "picstore.cli", "convert", job.images, job.data / "out", "--json"]
+        source = tars_of(job) if tars else job.images
+        command = [sys.executable, "-m", "picstore.cli", "convert", source, job.data / "out", "--json"]
         command += ["--workers", str(job.workers), *options]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         return float(json.loads(done.stdout)["seconds"])
@@ -41,18 +63,101 @@ def picstore(*options: str) -> Convert:
     return convert
 
 
-def ffcv(job: Job) -> float:
-    """FFCV's own writer: every image decoded and encoded again, at its default quality of 90."""
-    with Contender(PEERS, "ffcv-q90", "prepare", job, log=job.data / "log", limit=900) as process:
-        process.answer()
-        return float(process.answer()["prepared"])
+def peer(name: str) -> Convert:
+    """The writer of a module of ``contenders``."""
+
+    def convert(job: Job) -> float:
+        with Contender(PEERS, name, "prepare", job, log=job.data / "log", limit=900) as process:
+            process.answer()
+            return float(process.answer()["prepared"])
+
+    return convert
 
 
-CONTENDERS: dict[str, Convert] = {
-    "picstore": picstore(),
-    "picstore --reencode": picstore("--reencode"),
-    "FFCV": ffcv,
+def kernels(job: Job) -> float:
+    """Restart markers added to the bytes of all files, which each process has in memory before the clock starts."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Barrier(job.workers)
+    paths = [path for path, _ in samples(job)]
+    seconds = context.SimpleQueue()
+    shares = [context.Process(target=_mark, args=(paths[k :: job.workers], ready, seconds)) for k in range(job.workers)]
+    for share in shares:
+        share.start()
+    times = [seconds.get() for _ in shares]
+    for share in shares:
+        share.join()
+    return max(times)
+
+
+def _mark(paths: list[Path], ready: Any, seconds: Any) -> None:
+    jpegs = [path.read_bytes() for path in paths]
+    for measured in (False, True):
+        ready.wait()
+        start = time.perf_counter()
+        for jpeg in jpegs if measured else jpegs[:50]:
+            with contextlib.suppress(NotTranscodable):  # one of 400 photographs, rotated by EXIF
+                add_restart_markers(jpeg)
+    seconds.put(time.perf_counter() - start)
+
+
+def tars_of(job: Job) -> Path:
+    """The images in tars as WebDataset has them, made once."""
+    folder = job.images.with_name("tars")
+    if folder.exists():
+        return folder
+    folder.mkdir()
+    found = samples(job)
+    for first in range(0, len(found), IN_A_TAR):
+        with tarfile.open(folder / f"images-{first // IN_A_TAR:06d}.tar", "w") as tar:
+            for number, (path, label) in enumerate(found[first : first + IN_A_TAR], start=first):
+                for extension, content in (("jpg", path.read_bytes()), ("cls", str(label).encode())):
+                    member = tarfile.TarInfo(f"{number:08d}.{extension}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+    return folder
+
+
+TABLES: dict[str, dict[str, Convert]] = {  # of each the first is what others are compared with
+    "lossless": {
+        "picstore, from a folder": picstore(),
+        "picstore, from tars": picstore(tars=True),
+        "add_restart_markers alone": kernels,
+        "FFCV": peer("ffcv-q90"),
+    },
+    "anew": {"picstore --reencode": picstore("--reencode"), "FFCV": peer("ffcv-q90")},
+    "shorter": {
+        "picstore --resize shorter:256": picstore("--resize", "shorter:256"),
+        "FFCV": peer("ffcv-shorter"),
+        "MosaicML Streaming": peer("streaming-shorter"),
+        "LitData": peer("litdata-shorter"),
+    },
+    "longer": {
+        "picstore --resize longer:341": picstore("--resize", "longer:341"),
+        "FFCV": peer("ffcv-longer"),
+    },
 }
+
+
+@dataclass
+class Race:
+    """A table's figures: images/s of each round, and bytes that were stored."""
+
+    rates: dict[str, list[float]]
+    stored: dict[str, int]
+
+    def lines(self) -> list[str]:
+        """As Markdown."""
+        medians = {name: statistics.median(found) for name, found in self.rates.items() if found}
+        first = next(iter(medians.values()), 0.0)
+        lines = [
+            "| contender | images/s, median | min to max | picstore is | stored, MiB |",
+            "|---|---|---|---|---|",
+        ]
+        for name, median in medians.items():
+            span = f"{min(self.rates[name]):,.0f} to {max(self.rates[name]):,.0f}"
+            size = f"{self.stored[name] / 2**20:,.0f}" if self.stored[name] else ""
+            lines.append(f"| {name} | {median:,.0f} | {span} | {first / median:.2f}× | {size} |")
+        return lines
 
 
 def measure(convert: Convert, job: Job) -> tuple[float, int]:
@@ -65,37 +170,36 @@ def measure(convert: Convert, job: Job) -> tuple[float, int]:
         shutil.rmtree(job.data)
 
 
+def race(contenders: dict[str, Convert], job: Job, rounds: int) -> Race:
+    """Let the contenders take turns."""
+    found = Race({name: [] for name in contenders}, dict.fromkeys(contenders, 0))
+    for _ in range(rounds):
+        for name, convert in contenders.items():
+            try:
+                rate, found.stored[name] = measure(convert, job)
+            except (Missing, Failed) as why:
+                say(f"{name}: {why}")
+                continue
+            found.rates[name].append(rate)
+            say(f"{name}: {rate:,.0f} images/s")
+    return found
+
+
 def run(options: argparse.Namespace, work: Path) -> None:
-    """Race, and print a table."""
+    """Race, and print the tables."""
     about = machine()
     per_class, size = copy_images(options.folder, work / "images", options.copies)
     job = Job(work / "images", work / "data", per_class, workers=options.workers)
-    rates: dict[str, list[float]] = {name: [] for name in CONTENDERS}
-    stored = dict.fromkeys(CONTENDERS, 0)
-    for _ in range(options.rounds):
-        for name, convert in CONTENDERS.items():
-            try:
-                rate, stored[name] = measure(convert, job)
-            except Missing as why:
-                say(f"{name}: not installed ({why})")
-                continue
-            rates[name].append(rate)
-            say(f"{name}: {rate:,.0f} images/s")
-    medians = {name: statistics.median(found) for name, found in rates.items() if found}
-    lines = [
+    print(
         f"{about['processor']}, {about['cpus']} CPUs, {about['system']}, load {about['load']:.1f} at the start; "
-        f"{job.count} images, {size / 2**20:.0f} MiB, {job.workers} processes, {options.rounds} rounds",
-        "",
-        "| contender | images/s, median | min to max | picstore is | stored, MiB |",
-        "|---|---|---|---|---|",
-    ]
-    for name, median in medians.items():
-        ratio, span = medians["picstore"] / median, f"{min(rates[name]):,.0f} to {max(rates[name]):,.0f}"
-        lines.append(f"| {name} | {median:,.0f} | {span} | {ratio:.2f}× | {stored[name] / 2**20:,.0f} |")
-    sys.stdout.write("\n".join(lines) + "\n")
+        f"{job.count} images, {size / 2**20:.0f} MiB in {work}, {job.workers} processes, {options.rounds} rounds"
+    )
+    document = {"machine": about, "job": {"images": job.count, "bytes": size, "workers": job.workers}}
+    for name in options.only.split(","):
+        found = race(TABLES[name], job, options.rounds)
+        print("\n".join(["", f"**{name}**", "", *found.lines()]), flush=True)
+        document[name] = {"rates": found.rates, "stored_bytes": found.stored}
     if options.json:
-        job_values = {"images": job.count, "bytes": size, "workers": job.workers}
-        document = {"machine": about, "job": job_values, "rates": rates, "stored_bytes": stored}
         options.json.write_text(json.dumps(document, indent=2) + "\n")
 
 
@@ -103,12 +207,17 @@ def main() -> None:
     """Parse the command line and run in a temporary folder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--only", default=",".join(TABLES), help=f"tables, of {', '.join(TABLES)} (default all)")
     parser.add_argument("--rounds", type=int, default=3, help="conversions of each contender (default 3)")
     parser.add_argument("--copies", type=int, default=10, help="copies of each image (default 10)")
     parser.add_argument("--workers", type=int, default=Job.workers, help="processes of each (default 2)")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="where all files lie (default /dev/shm)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-convert-") as work:
+    if unknown := set(options.only.split(",")) - set(TABLES):
+        parser.error(f"no table is called {', '.join(sorted(unknown))}")
+    place = options.work or (MEMORY if os.access(MEMORY, os.W_OK) else None)
+    with tempfile.TemporaryDirectory(prefix="bench-convert-", dir=place) as work:
         run(options, Path(work))
 
 

@@ -137,6 +137,7 @@ class Container:
             info=self.info(k),
             extra_json=extra,
             attachments=attachments,
+            crc=int(entry["crc"]),
         )
 
 

@@ -84,29 +84,31 @@ def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[b
     """Index, attachment table and the blobs of the payload that begins ``at`` bytes into the container."""
     index = np.zeros(len(records), dtype=ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=ATTACHMENT)
-    blobs: list[Any] = []
-    segment_at = extra_at = 0
-    for entry, attached, record in zip(index, table, records, strict=True):
-        info = record.info
-        entry["id"], entry["label"] = record.id, record.label
-        entry["offset"], entry["length"], entry["crc"] = at, len(record.jpeg), crc32c(record.jpeg)
-        entry["width"], entry["height"] = info.width, info.height
-        entry["sampling"] = SAMPLINGS.index(info.sampling)
-        entry["restart_interval"], entry["header_length"] = info.restart_interval, info.header_length
-        entry["segment_first"], entry["segment_count"] = segment_at, len(info.segments)
-        entry["extra_offset"], entry["extra_length"] = extra_at, len(record.extra_json)
-        segment_at += len(info.segments)
-        extra_at += len(record.extra_json)
-        at += len(record.jpeg)
-        blobs.append(record.jpeg)
-        for cell, name in zip(attached, fields, strict=True):
-            blob = record.attachments.get(name, b"")
-            cell["offset"], cell["length"], cell["crc"] = at, len(blob), crc32c(blob)
-            at += len(blob)
-            blobs.append(blob)
+    rows = [[record.jpeg, *(record.attachments.get(name, b"") for name in fields)] for record in records]
+    lengths = np.array([[len(blob) for blob in row] for row in rows], np.int64)
+    offsets = at + _starts(lengths.ravel()).reshape(lengths.shape)
+    index["offset"], index["length"] = offsets[:, 0], lengths[:, 0]
+    table["offset"], table["length"] = offsets[:, 1:], lengths[:, 1:]
+    index["crc"] = [crc32c(r.jpeg) if r.crc is None else r.crc for r in records]
+    table["crc"] = np.array([[crc32c(blob) for blob in row[1:]] for row in rows], np.uint32).reshape(table.shape)
+    index["id"], index["label"] = [r.id for r in records], [r.label for r in records]
+    index["segment_count"] = [len(r.info.segments) for r in records]
+    index["extra_length"] = [len(r.extra_json) for r in records]
+    for name, count in (("segment_first", "segment_count"), ("extra_offset", "extra_length")):
+        index[name] = _starts(index[count])
+    index["sampling"] = [SAMPLINGS.index(r.info.sampling) for r in records]
+    for name in ("width", "height", "restart_interval", "header_length"):
+        index[name] = [getattr(r.info, name) for r in records]
     _seal(index)
     _seal(table)
-    return index.tobytes(), table.tobytes(), blobs
+    return index.tobytes(), table.tobytes(), [blob for row in rows for blob in row]
+
+
+def _starts(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Where each of some stretches begins that lie one behind the other."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    starts: npt.NDArray[np.int64] = ends - lengths
+    return starts
 
 
 def _seal(table: npt.NDArray[np.void]) -> None:

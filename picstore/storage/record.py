@@ -56,6 +56,7 @@ class Record:
         attachments: further binary fields by the names that the manifest declares; an empty one is not told from
             one that is absent.
         columns: values of the data set's columns by name, those that the record has; see ``Dataset.with_columns``.
+        crc: CRC-32C of ``jpeg`` where that was checked when it was read, so that a copy need not compute it; else None.
     """
 
     id: int
@@ -65,6 +66,7 @@ class Record:
     extra_json: bytes = b""
     attachments: dict[str, bytes | memoryview] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
+    crc: int | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (0 <= self.id < 1 << 64 and -1 << 63 <= self.label < 1 << 63):

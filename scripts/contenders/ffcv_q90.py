@@ -16,11 +16,12 @@ NOTE = "as ffcv, but written by FFCV's own 'jpg' mode: lossy, encoded again at q
 batches = ffcv.batches
 
 
-def _pixels(path: Path) -> np.ndarray:
+def pixels(path: Path) -> np.ndarray:
+    """An image as Pillow decodes it."""
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))
 
 
 def prepare(job: Job) -> None:
     """Encode every image with FFCV's defaults."""
-    ffcv.write(job, RGBImageField(write_mode="jpg"), _pixels)
+    ffcv.write(job, RGBImageField(write_mode="jpg"), pixels)
