@@ -113,18 +113,18 @@ def command(
     from picstore.prepare import engine
 
     started = time.monotonic()
-    engine.start("picstore.prepare.warm")  # at once: it imports while this process does
+    if settings["append"]:
+        if destination is None:
+            raise click.UsageError("--append needs DST")
+        settings |= _settings_of(destination)
+    encode = _encode_settings(settings)
+    engine.start(*encode.warm)  # at once: it imports while this process does
 
     from picstore.cli.progress import Bar
     from picstore.prepare.dedupe import mark_duplicates
     from picstore.prepare.job import Shape
     from picstore.prepare.source import open_source
 
-    if settings["append"]:
-        if destination is None:
-            raise click.UsageError("--append needs DST")
-        settings |= _settings_of(destination)
-    encode = _encode_settings(settings)
     shape = Shape(**{name: settings[name] for name in _SHAPE})
     listing = open_source(source, **{name: settings[name] for name in _SOURCE_OPTIONS})
     for remark in listing.remarks:

@@ -61,7 +61,7 @@ def append(
         NotADataset, Damage: the data set cannot be opened.
         MissingDependency: the encoder asked for is not installed.
     """
-    engine.start("picstore.prepare.warm")
+    engine.start(*encode.warm)
     root = locate(destination)
     if encode.encoder == "mozjpeg":
         require_mozjpeg()

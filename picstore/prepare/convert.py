@@ -101,7 +101,7 @@ def convert(  # noqa: PLR0913 - all but four have a default
         UsageError, NotADataset, Unfinished: the destination cannot be used; see :func:`job.begin`.
         MissingDependency: the encoder asked for is not installed.
     """
-    engine.start("picstore.prepare.warm")
+    engine.start(*encode.warm)
     clock = _Clock()
     destination = locate(destination)
     if encode.encoder == "mozjpeg":
@@ -213,7 +213,7 @@ def run_rows(tasks: deque[RowTask], crew: engine.Engine, report: engine.Report) 
 
 def convert_row_apart(task: RowTask, report: engine.Report) -> None:
     """Convert a row in a process of its own on whatever machine this is, so that blame is laid where it was seen."""
-    engine.start("picstore.prepare.warm")
+    engine.start(*task.encode.warm)
     with tempfile.TemporaryDirectory(prefix="picstore-") as marks:
         run_rows(deque([replace(task, marks=Path(marks))]), engine.Local(1), report)
 

@@ -112,7 +112,7 @@ def measure_quality(
         image_timeout: seconds that an image may take at one quality.
         report: called with the number of images done.
     """
-    engine.start("picstore.prepare.warm")
+    engine.start("picstore.prepare.warm", "picstore.prepare.warm_pixels")
     qualities = tuple(sorted({*QUALITIES, encode.quality}))
     numbers = sample(len(listing.inputs), images, seed=seed)
     tasks = deque(_Task(number, listing.inputs[number], encode, qualities, image_timeout) for number in numbers)

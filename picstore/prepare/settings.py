@@ -122,6 +122,12 @@ class EncodeSettings:
         if self.max_pixels < 1:
             raise UsageError(f"max_pixels {self.max_pixels} is not at least 1")
 
+    @property
+    def warm(self) -> tuple[str, ...]:
+        """Modules for ``engine.start`` that load, or on a machine's first use compile, what these settings need."""
+        pixels = self.resize is not None or self.reencode
+        return ("picstore.prepare.warm", *(["picstore.prepare.warm_pixels"] if pixels else []))
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object that ``from_json`` reads back, for the manifest."""
         return {

@@ -11,13 +11,12 @@ import io
 from PIL import Image
 
 from picstore.prepare import convert
-from picstore.prepare.settings import EncodeSettings, Size
+from picstore.prepare.settings import EncodeSettings
 from picstore.prepare.training_jpeg import make_training_jpeg
 
 __all__ = ["convert"]
 
 _JPEG = io.BytesIO()
 Image.new("RGB", (64, 16)).save(_JPEG, "JPEG")
-for _size in (None, Size.parse("32x8")):  # without loss, and anew
-    make_training_jpeg(_JPEG.getvalue(), settings=EncodeSettings(resize=_size))
+make_training_jpeg(_JPEG.getvalue(), settings=EncodeSettings())
 gc.freeze()  # else the first collection in a process writes to every object, which copies the memory that they share
