@@ -25,7 +25,8 @@ from picstore.errors import (
     UsageError,
 )
 from picstore.storage import library, objects
-from picstore.storage.location import Folder, Location, locate, many
+from picstore.storage.folder import Folder
+from picstore.storage.location import Location, locate, many
 from picstore.storage.objects import Bucket
 from picstore.storage.sizes import parse_size
 

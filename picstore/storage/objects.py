@@ -16,7 +16,7 @@ from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
 from picstore.storage.library import library
-from picstore.storage.location import Allocate, Location, Sink, fresh
+from picstore.storage.location import Allocate, Entry, Location, Sink, fresh
 
 PART = 8 << 20  # bytes of an upload's parts; S3 takes 10,000 of them, so objects may have 78 GiB
 _PARTS_AT_A_TIME = 2  # of one object; a worker of convert writes 16, so that it is 32 parts or 256 MiB
@@ -69,6 +69,14 @@ class Bucket(Location):
     def __truediv__(self, name: str) -> Bucket:
         return Bucket(self.scheme, self.bucket, f"{self.key}/{name}" if self.key else name)
 
+    @property
+    def name(self) -> str:
+        return (self.key or self.bucket).rpartition("/")[2]
+
+    @property
+    def parent(self) -> Bucket:
+        return Bucket(self.scheme, self.bucket, self.key.rpartition("/")[0])
+
     def absolute(self) -> Bucket:
         return self
 
@@ -119,12 +127,26 @@ class Bucket(Location):
     def is_folder(self) -> bool:
         return next(self.files(), None) is not None
 
+    def entries(self) -> list[Entry]:
+        with self._translated(str(self)):
+            found = library().list_with_delimiter(self._client(), prefix=self.key or None)
+        folders = {self._below(path) for path in found["common_prefixes"]}
+        files = {self._below(one["path"]) for one in found["objects"]} - folders - {""}
+        if not folders and not files:
+            if self.is_file():
+                raise UsageError(f"{self} is not a folder")
+            raise NotADataset(f"{self} does not exist")
+        return sorted([Entry(name, True) for name in folders] + [Entry(name, False) for name in files])
+
     def files(self) -> Iterator[tuple[str, int]]:
-        start = len(self.key) + 1 if self.key else 0
         with self._translated(str(self)):
             for page in library().list(self._client(), prefix=self.key or None):
                 for found in page:
-                    yield found["path"][start:], int(found["size"])
+                    if name := self._below(found["path"]):  # none: an empty object that marks a folder
+                        yield name, int(found["size"])
+
+    def _below(self, path: str) -> str:
+        return path[len(self.key) + 1 :] if self.key else path
 
     def write(self, data: bytes) -> None:
         with self._translated(str(self)):
