@@ -181,10 +181,18 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, into: Any) -> int:
         view = memoryview(into)
-        size = max(0, min(len(view), self._size - self._at))
-        view[:size] = self._place.read(self._at, size, place=str(self._place))
+        found = self._next(len(view))
+        view[: len(found)] = found
+        return len(found)
+
+    def readall(self) -> bytes:
+        return bytes(self._next(self._size))
+
+    def _next(self, most: int) -> memoryview:
+        size = max(0, min(most, self._size - self._at))
+        found = self._place.read(self._at, size, place=str(self._place))
         self._at += size
-        return size
+        return found
 
 
 def locate(where: Where) -> Location:
