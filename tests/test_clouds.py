@@ -22,7 +22,7 @@ import picstore
 from picstore.errors import NotADataset, Truncated, Unfinished, UsageError
 from picstore.prepare.source import open_source, read_input
 from picstore.storage.dataset import Dataset
-from picstore.storage.location import UNFINISHED, Entry, locate
+from picstore.storage.location import UNFINISHED, Entry, locate, many
 from picstore.storage.upload import PART
 
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
@@ -83,6 +83,14 @@ def test_objects_are_written_listed_read_and_removed(container: str) -> None:
     assert [name for name, _ in sorted(root.files())] == ["c%20/ä", "top"]
     root.remove()
     assert not root.is_folder()
+
+
+def test_more_objects_are_removed_than_one_request_may_name(container: str) -> None:
+    root = locate(container) / "many"
+    list(many(lambda number: (root / f"{number}").write(b"x"), range(300)))  # Azure takes 256
+    assert len(list(root.files())) == 300
+    root.remove()
+    assert list(root.files()) == []
 
 
 def test_an_upload_that_is_given_up_leaves_nothing(container: str) -> None:

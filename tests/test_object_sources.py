@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import itertools
 import json
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,10 @@ import picstore
 from picstore.errors import ImageError, NotADataset, PicstoreError, UsageError
 from picstore.prepare.dedupe import mark_duplicates
 from picstore.prepare.inputs import Input, Listing, ReadAhead, read_input
-from picstore.prepare.source import KINDS, Glance, open_source
+from picstore.prepare.source import KINDS, Glance, Source, open_source
 from picstore.prepare.sources.compressed import decompressed
 from picstore.storage import objects
-from picstore.storage.location import locate
+from picstore.storage.location import Location, locate
 
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
 
@@ -280,6 +282,58 @@ def test_a_source_that_is_not_there_says_so(bucket: str, tmp_path: Path) -> None
         open_source(f"{bucket}/t{{2..3}}.tar")
     with pytest.raises(NotADataset, match="is missing"):
         open_source(f"{bucket}/some", annotations=f"{bucket}/none.json")
+
+
+@pytest.mark.parametrize("name", ["mds", "litdata", "tfrecord", "huggingface"])
+def test_a_file_that_is_missing_or_cut_off_costs_what_it_costs_in_a_folder(
+    name: str, bucket: str, tmp_path: Path
+) -> None:
+    kind, build = BUILDERS[name]
+    build(tmp_path / "source")
+    put_all(tmp_path / "source", f"{bucket}/source")
+    data = sorted(p for p in (tmp_path / "source").rglob("*") if p.is_file() and p.suffix != ".json")[-1]
+    there = locate(f"{bucket}/source") / data.relative_to(tmp_path / "source").as_posix()
+    for content in (data.read_bytes()[: data.stat().st_size // 2], None):
+        data.unlink()
+        there.remove()
+        if content is not None:
+            data.write_bytes(content)
+            there.write(content)
+        listed, found = (open_source(place, kind=kind) for place in (tmp_path / "source", f"{bucket}/source"))
+        assert found.digest() == listed.digest()
+        problems = [[one.problem for one in listing.inputs] for listing in (found, listed)]
+        assert problems[0] == problems[1]
+
+
+def test_sources_of_other_packages_read_stores_where_they_say_so(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = {
+        name: EntryPoint(name, f"{__name__}:{name.upper()}", "picstore.sources") for name in ("stacked", "mapped")
+    }
+    monkeypatch.setattr("picstore.prepare.source._plugins", lambda: entries)
+    for root in (locate(bucket), locate(tmp_path)):
+        (root / "set/stack.bin").write(b"".join(JPEGS))
+    for where in (f"{bucket}/set", tmp_path / "set"):
+        listing = open_source(where)
+        assert listing.kind == "stacked"
+        assert [read_input(one) for one in listing.inputs] == JPEGS
+    with pytest.raises(UsageError, match="copy it first"):
+        open_source(f"{bucket}/set", kind="mapped")
+
+
+def list_stacked(place: Location) -> Listing:
+    """A source of another package, with all images in one file."""
+    assert [entry.name for entry in place.entries()] == ["stack.bin"]
+    at = [0, *itertools.accumulate(map(len, JPEGS))]
+    path = str(place / "stack.bin")
+    return Listing("stacked", [Input(f"{k}", k, path, at[k], len(JPEGS[k])) for k in range(len(JPEGS))], [])
+
+
+STACKED = Source(list_stacked, guess=lambda glance: "stack.bin" in glance.files, stores=True)
+MAPPED = Source(
+    lambda path: Listing("mapped", [Input(str(path), 0, str(path))], []), guess=lambda g: (g.path / "map").exists()
+)
 
 
 def test_a_glance_at_nothing_in_a_store_is_no_folder(bucket: str) -> None:

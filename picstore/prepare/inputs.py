@@ -5,6 +5,7 @@ The one place where files and objects of a source are opened.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections import deque
@@ -227,7 +228,10 @@ class SourceFile:
         self._object = None if isinstance(location, Folder) else location
         if self._object is not None:
             self._least = window or _REMOTE_WINDOW
-            self.size = self._object.size()
+            try:
+                self.size = self._object.size()
+            except NotADataset as error:  # in the words of a folder, since the ledger repeats them
+                raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.place) from error
             return
         self._least = window or _WINDOW
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from picstore.errors import Damage, MissingDependency, NotADataset, UsageError
+from picstore.errors import Damage, MissingDependency, UsageError
 from picstore.prepare.inputs import Listing, SourceFile, entries_of
 from picstore.storage.folder import Folder
 from picstore.storage.location import Location, Where, locate
@@ -54,7 +54,7 @@ class Glance:
         try:
             with SourceFile(self.place / name if name else self.place, window=HEAD) as file:
                 return file.read(0, min(HEAD, file.size))
-        except (Damage, NotADataset):
+        except Damage:
             return b""
 
 
