@@ -23,7 +23,7 @@ _WINDOW = 1 << 12  # bytes read at once while walking through the small fields o
 _REMOTE_WINDOW = 8 << 20  # the same for an object: as long as a request takes, the network could bring a megabyte
 _AHEAD = 32 << 20  # bytes of objects that are fetched before they are asked for
 _AT_A_TIME = 16  # requests
-_USUAL = 1 << 18  # bytes of an object whose size is not known before it is read
+_UNKNOWN = _AHEAD // _AT_A_TIME  # bytes that an object counts whose size no listing told: as many as there are requests
 _OF_THE_INPUT = (Damage, ImageError, NotADataset, UsageError)  # other errors say that a store cannot be reached
 
 
@@ -189,7 +189,7 @@ def is_fetched(source: Input) -> bool:
 
 
 def _expected(source: Input) -> int:
-    return source.size if source.size >= 0 else _USUAL
+    return source.size if source.size >= 0 else _UNKNOWN
 
 
 def _read_by(reader: Callable[[Input], bytes], source: Input) -> bytes:
