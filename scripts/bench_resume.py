@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from picstore.prepare import job, ledger
-from picstore.storage.location import Folder
+from picstore.storage.folder import Folder
 from picstore.storage.manifest import read_manifest
 
 _FILES = 100

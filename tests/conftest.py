@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import settings
 from pictures import missing, require
 from samples import picture
-from stores import request, s3_server
+from stores import GoogleProxy, azure_server, install_azurite, request, s3_server
 
 import picstore
 from picstore.prepare.job import Shape
@@ -96,6 +98,30 @@ def s3() -> Iterator[str]:
         environment.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         environment.setenv("AWS_REGION", "us-east-1")
         yield url
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[str]:
+    """URL of Azurite, which npm installs where it is not in the user's cache."""
+    require(importlib.util.find_spec("obstore"), "obstore")
+    npm = shutil.which("npm")
+    require(npm, "npm, which installs Azurite")
+    try:
+        azurite = install_azurite(str(npm))
+    except (OSError, subprocess.SubprocessError) as error:
+        missing(f"Azurite, which npm cannot install ({error}),")
+    with azure_server(azurite) as url, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
+        environment.setenv("AZURITE_BLOB_STORAGE_URL", url)
+        yield url
+
+
+@pytest.fixture(scope="session")
+def google(s3: str) -> Iterator[str]:
+    """URL of what Google's client takes for its store."""
+    with GoogleProxy(s3) as between, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("STORAGE_EMULATOR_HOST", between.url)
+        yield between.url
 
 
 _numbers = itertools.count()

@@ -383,7 +383,7 @@ def test_annotations_go_with_the_source_coco_and_with_no_other(make_source: Any,
     ):
         assert reason in one_line(picstore_command("convert", folder, tmp_path / "out", *arguments, code=2))
     error = one_line(picstore_command("convert", folder, tmp_path / "out", "--annotations", tmp_path / "no", code=1))
-    assert "cannot be read" in error
+    assert "is missing" in error
     error = one_line(picstore_command("convert", file, tmp_path / "out", "--annotations", file, code=2))
     assert "not a folder" in error
     assert not (tmp_path / "out").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import io
 import os
 import subprocess
 import sys
@@ -25,7 +26,8 @@ from picstore.errors import (
     UsageError,
 )
 from picstore.storage import library, objects
-from picstore.storage.location import Folder, Location, locate, many
+from picstore.storage.folder import Folder
+from picstore.storage.location import Entry, Location, locate, many
 from picstore.storage.objects import Bucket
 from picstore.storage.sizes import parse_size
 
@@ -158,6 +160,43 @@ def test_a_listing_has_every_file_below_and_no_neighbour(root: Location) -> None
     (root / "ds").remove()
     (root / "none").remove()
     assert sorted(name for name, _ in root.files()) == ["ds2/x", "dsx"]
+
+
+def test_a_folders_entries_are_what_lies_directly_in_it_by_name(root: Location) -> None:
+    for name in ("b/deep/x", "b.txt", "a/y", "c"):
+        (root / name).write(b"data")
+    expected = [Entry("a", True), Entry("b", True), Entry("b.txt", False), Entry("c", False)]
+    assert root.entries() == expected
+    assert (root / "b").entries() == [Entry("deep", True)]
+    assert root.exists()
+    assert (root / "c").exists()
+    assert not (root / "d").exists()
+    with pytest.raises(UsageError, match="is not a folder"):
+        (root / "c").entries()
+    with pytest.raises(NotADataset, match="does not exist"):
+        (root / "d").entries()
+
+
+def test_a_place_has_a_name_and_lies_in_another(root: Location) -> None:
+    assert (root / "a/b.txt").name == "b.txt"
+    assert (root / "a/b.txt").parent == root / "a"
+    assert root.name == "root"
+
+
+def test_a_file_is_read_as_a_library_reads_it(root: Location) -> None:
+    data = bytes(range(256)) * 100
+    (root / "file").write(data)
+    with (root / "file").open() as file:
+        assert file.read(10) == data[:10]
+        assert file.seek(-5, io.SEEK_END) == len(data) - 5
+        assert file.read(100) == data[-5:]
+        assert file.read(1) == b""
+        file.seek(300)
+        assert (file.tell(), file.read()) == (300, data[300:])
+        file.seek(len(data) + 7)
+        assert file.read() == b""
+    with pytest.raises(NotADataset, match="is missing"):
+        (root / "none").open()
 
 
 def test_a_file_appears_only_when_it_is_complete(root: Location) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import io
-import json
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -26,9 +23,7 @@ from stores import UNAVAILABLE, Proxy
 from torch.utils.data import DataLoader
 
 import picstore
-from picstore.errors import Damage, ImageError, NotADataset, PicstoreError, Unfinished, UsageError
-from picstore.prepare.inputs import ReadAhead
-from picstore.prepare.source import open_source
+from picstore.errors import Damage, NotADataset, PicstoreError, Unfinished, UsageError
 from picstore.storage import cache as cache_module
 from picstore.storage import objects
 from picstore.storage.dataset import Dataset
@@ -94,67 +89,6 @@ def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 # Converting, shuffling, verifying
-
-
-def put_all(folder: Path, where: str) -> str:
-    """The files of a folder, as objects."""
-    root = locate(where)
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        (root / path.relative_to(folder).as_posix()).write(path.read_bytes())
-    return where
-
-
-def test_a_folder_of_classes_in_a_store_is_converted_to_the_same_bytes(
-    pictures: Path, converted: Path, bucket: str, tmp_path: Path
-) -> None:
-    source = put_all(pictures, f"{bucket}/pictures")
-    picstore_command("convert", source, tmp_path / "train", *SHAPE, "--workers", 2)
-    assert tree(tmp_path / "train") == tree(converted)
-
-
-@pytest.mark.parametrize("kind", ["webdataset", "imagenet"])
-def test_tars_in_a_store_are_converted_to_the_same_bytes(bucket: str, tmp_path: Path, kind: str) -> None:
-    folder = tmp_path / "tars"
-    folder.mkdir()
-    for number in range(2):
-        with tarfile.open(folder / f"tar{number}.tar", "w") as tar:
-            for k in range(20):
-                image = io.BytesIO()
-                Image.fromarray(picture(20 * number + k, width=40, height=30)).save(image, "PNG")
-                members = {f"{k:03d}.png": image.getvalue()}
-                if kind == "webdataset":
-                    members[f"{k:03d}.cls"] = str(k % 3).encode()
-                for name, data in members.items():
-                    info = tarfile.TarInfo(name)
-                    info.size = len(data)
-                    tar.addfile(info, io.BytesIO(data))
-    source = put_all(folder, f"{bucket}/tars")
-    for where, destination in ((str(folder), "local"), (source, "remote")):
-        picstore_command("convert", where, tmp_path / destination, *SHAPE)
-    assert tree(tmp_path / "remote") == tree(tmp_path / "local")
-    assert len(picstore.Dataset(tmp_path / "remote").classes) == (2 if kind == "imagenet" else 0)
-    assert picstore_json("info", tmp_path / "remote")["images"] == 40
-
-
-def test_objects_that_are_gone_or_no_images_stand_in_the_ledger(pictures: Path, bucket: str, tmp_path: Path) -> None:
-    source = put_all(pictures, f"{bucket}/pictures")
-    (locate(source) / "class0/zzz.png").write(b"no picture")
-    listing = open_source(locate(source))
-    locate(f"{source}/class1").remove()
-    gone = next(one for one in listing.inputs if one.name == "class1/001.png")
-    with ReadAhead(listing.inputs) as ahead, pytest.raises(ImageError, match="is missing"):
-        ahead.read(gone)
-    done = picstore_json("convert", source, tmp_path / "train", *SHAPE, "--max-errors", 5)
-    assert done["images"] == 60
-    lines = map(json.loads, (tmp_path / "train" / "ledger.jsonl").read_text().splitlines())
-    assert [line["input"] for line in lines if line["status"] == "failed"] == ["class0/zzz.png"]
-
-
-def test_what_is_not_read_from_a_store_says_so(bucket: str, tmp_path: Path) -> None:
-    (locate(bucket) / "a/x.png").write(b"x")
-    for options, words in ((("--source", "mds"), "not read from an object store"), (("--root", tmp_path), "options")):
-        assert words in one_line(picstore_command("convert", bucket, tmp_path / "train", *options, code=2))
-    assert "is missing" in one_line(picstore_command("convert", f"{bucket}/none", tmp_path / "train", code=1))
 
 
 def test_convert_writes_the_same_bytes_as_into_a_folder(pictures: Path, converted: Path, bucket: str) -> None:

@@ -47,12 +47,12 @@ def colour(text: str) -> tuple[int, int, int]:
     "a synset), coco, webdataset, mds, litdata, ffcv, parquet, lmdb, hdf5, recordio, tfrecord, picpoc, or a source of "
     "another package.",
 )
-@click.option("--root", type=options.PATH, help="Where the paths of a list or table begin.  [default: where it lies]")
-@click.option("--synsets", type=options.PATH, help="File that names the synsets in the order of labels, for imagenet.")
-@click.option("--annotations", type=options.PATH, help="COCO's JSON of objects or keypoints, for coco.")
+@click.option("--root", type=options.place, help="Where the paths of a list or table begin.  [default: where it lies]")
+@click.option("--synsets", type=options.place, help="File that names the synsets in the order of labels, for imagenet.")
+@click.option("--annotations", type=options.place, help="COCO's JSON of objects or keypoints, for coco.")
 @click.option("--image-field", metavar="NAME", help="Column or field of the image.  [default: by usual names]")
 @click.option("--label-field", metavar="NAME", help="Column or field of the label.  [default: by usual names]")
-@click.option("--classes", type=options.PATH, help="File of class names, one a line, in the order of labels.")
+@click.option("--classes", type=options.place, help="File of class names, one a line, in the order of labels.")
 @click.option("--resize", metavar="SIZE", help="shorter:256, longer:512 or 256x256.  [default: sizes stay]")
 @click.option("--quality", type=click.IntRange(1, 100), default=90, show_default=True, help="Of the JPEGs.")
 @click.option(

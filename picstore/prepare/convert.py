@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +27,8 @@ from picstore.prepare.pack import RowWriter, make_record
 from picstore.prepare.placement import move_targets
 from picstore.prepare.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.training_jpeg import TrainingJpeg, make_training_jpeg
-from picstore.storage.location import MANIFEST, UNFINISHED, Folder, Location, Where, locate
+from picstore.storage.folder import Folder
+from picstore.storage.location import MANIFEST, UNFINISHED, Location, Where, locate
 
 _SAMPLES = 32  # images converted in advance to learn how many make a row
 _POSITION = "row-{:06d}.at"
@@ -243,7 +244,9 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
             seed=task.shape.seed,
             fields=task.attachments,
         ) as writer:
-            with ReadAhead(task.inputs) as ahead:
+            passed_over = task.duplicates.keys() | task.blamed.keys()
+            read = (one for id_, one in enumerate(task.inputs, start=task.first_id) if id_ not in passed_over)
+            with ReadAhead(read) as ahead:
                 for id_, source in enumerate(task.inputs, start=task.first_id):
                     os.pwrite(descriptor, id_.to_bytes(8, "little"), 0)
                     lines.append(_convert_one(source, id_, task, writer, ahead))
@@ -264,7 +267,7 @@ def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter, ahea
         data = ahead.read(source)
         with engine.time_limit(task.image_timeout):
             made = make_training_jpeg(data, settings=task.encode, name=source.name)
-        attachments = _read_attachments(source)
+        attachments = _read_attachments(source, ahead.read)
         extra = _extra(source, made)
         writer.add(
             make_record(made.jpeg, id=id_, label=source.label, extra=extra, attachments=attachments, info=made.info)
@@ -282,13 +285,13 @@ def _extra(source: Input, made: TrainingJpeg) -> Any:
     return move_targets(extra, made.placement, annotated=source.annotated)
 
 
-def _read_attachments(source: Input) -> dict[str, bytes]:
-    return {name: _read_attachment(name, attached) for name, attached in source.attachments}
+def _read_attachments(source: Input, read: Callable[[Input], bytes]) -> dict[str, bytes]:
+    return {name: _read_attachment(name, attached, read) for name, attached in source.attachments}
 
 
-def _read_attachment(name: str, attached: Input) -> bytes:
+def _read_attachment(name: str, attached: Input, read: Callable[[Input], bytes]) -> bytes:
     try:
-        return read_input(attached)
+        return read(attached)
     except ImageError as error:
         raise ImageError(f"{name} {attached.name} {error}") from error
 
@@ -309,7 +312,7 @@ def size_of(task: tuple[Input, EncodeSettings, float], _: engine.Report) -> int 
         data = read_input(source)
         with engine.time_limit(image_timeout):
             made = make_training_jpeg(data, settings=encode, name=source.name)
-        attachments = _read_attachments(source)
+        attachments = _read_attachments(source, read_input)
     except ImageError:
         return None
     return len(made.jpeg) + sum(map(len, attachments.values()))

@@ -8,9 +8,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from picstore.errors import ImageError
+from picstore.errors import ImageError, NotADataset
 from picstore.prepare import engine
-from picstore.prepare.inputs import Input, Listing, read_input
+from picstore.prepare.inputs import Input, Listing, is_fetched, is_remote, read_input
+from picstore.storage.location import locate, many
 
 _END = 4096  # bytes
 _CHUNK = 1000  # inputs of a task
@@ -58,11 +59,9 @@ def digests_of(chunk: Chunk, report: engine.Report) -> dict[int, Key]:
 
 
 def _keys(chunk: Chunk, key_of: Callable[[Input], Key], report: engine.Report) -> dict[int, Key]:
-    keys = {}
-    for id_, one in chunk:
-        key = _key_or_none(one, key_of)
-        if key is not None:
-            keys[id_] = key
+    each = many if all(is_fetched(one) for _, one in chunk) else map
+    found = each(lambda entry: _key_or_none(entry[1], key_of), chunk)
+    keys = {id_: key for (id_, _), key in zip(chunk, found, strict=True) if key is not None}
     report(len(chunk))
     return keys
 
@@ -70,13 +69,15 @@ def _keys(chunk: Chunk, key_of: Callable[[Input], Key], report: engine.Report) -
 def _key_or_none(one: Input, key_of: Callable[[Input], Key]) -> Key | None:
     try:
         return key_of(one)
-    except (ImageError, OSError, ValueError):
+    except (ImageError, NotADataset, OSError, ValueError):
         return None
 
 
 def _end(one: Input) -> Key:
-    there = max(0, Path(one.path).stat().st_size - one.offset)
-    size = there if one.size < 0 else one.size
+    size = one.size
+    if size < 0:
+        there = locate(one.path).size() if is_remote(one.path) else Path(one.path).stat().st_size
+        size = max(0, there - one.offset)
     last = min(size, _END)
     return size, read_input(replace(one, offset=one.offset + size - last, size=last))
 

@@ -5,22 +5,26 @@ The one place where files and objects of a source are opened.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 
-from picstore.errors import Damage, ImageError, NotADataset, PicstoreError, Truncated, UsageError
-from picstore.storage.location import locate
+from picstore.errors import Damage, ImageError, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
+from picstore.storage.folder import Folder
+from picstore.storage.location import Entry, Location, Where, locate
 
 MAX_INPUT = 1 << 30  # bytes of one source image
 _WINDOW = 1 << 12  # bytes read at once while walking through the small fields of a file
 _REMOTE_WINDOW = 8 << 20  # the same for an object: as long as a request takes, the network could bring a megabyte
 _AHEAD = 32 << 20  # bytes of objects that are fetched before they are asked for
 _AT_A_TIME = 16  # requests
+_UNKNOWN = _AHEAD // _AT_A_TIME  # bytes that an object counts whose size no listing told: as many as there are requests
+_OF_THE_INPUT = (Damage, ImageError, NotADataset, UsageError)  # other errors say that a store cannot be reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,36 +129,50 @@ def is_remote(path: str) -> bool:
 def _fetch(source: Input) -> bytes:
     """A stretch of an object. A store that cannot be reached is no ImageError: the input is not to blame."""
     try:
-        return bytes(locate(source.path).read(source.offset, min(source.size, MAX_INPUT + 1), place=source.name))
-    except (NotADataset, Truncated) as error:
+        place = locate(source.path)
+        if source.size < 0 and not source.offset:
+            return place.read_all(MAX_INPUT)
+        size = source.size if source.size >= 0 else max(0, place.size() - source.offset)
+        return bytes(place.read(source.offset, min(size, MAX_INPUT + 1), place=source.name))
+    except TooLarge as error:
+        raise ImageError(f"larger than {MAX_INPUT >> 20} MiB") from error
+    except _OF_THE_INPUT as error:
         raise ImageError(f"cannot be read: {error}") from error
 
 
 class ReadAhead:
     """Reads inputs in their order; those in an object store several at a time, before they are asked for.
 
-    A request takes some 20 ms wherever it goes to, which is what a worker needs for several images.
+    A request takes some 20 ms wherever it goes to, which is what a worker needs for several images. What has a reader
+    of its own waits until it is asked for, since the reader may keep the place that it has come to.
 
     Args:
-        inputs: that will be read, in order; some may be passed over.
+        inputs: that will be read, in order, each before its attachments; some may be passed over.
     """
 
-    def __init__(self, inputs: Sequence[Input]) -> None:
-        self._coming = iter([source for source in inputs if not source.problem and is_remote(source.path)])
+    def __init__(self, inputs: Iterable[Input]) -> None:
+        each = (one for source in inputs for one in (source, *(attached for _, attached in source.attachments)))
+        self._coming = (one for one in each if is_fetched(one))
         self._threads = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="picstore-ahead")
-        self._ahead: dict[Input, Future[bytes]] = {}
+        self._ahead: deque[tuple[Input, Future[bytes]]] = deque()
         self._bytes = 0
 
     def read(self, source: Input) -> bytes:
         """As :func:`read_input`."""
+        while is_fetched(source) and self._fetch_more():
+            first, future = self._ahead.popleft()
+            self._bytes -= _expected(first)
+            if first is source:
+                return future.result()
+            future.cancel()  # it was passed over
+        return read_input(source)
+
+    def _fetch_more(self) -> bool:
+        """Whether any is on its way or there."""
         while self._bytes < _AHEAD and (following := next(self._coming, None)) is not None:
-            self._ahead[following] = self._threads.submit(read_input, following)
-            self._bytes += following.size
-        future = self._ahead.pop(source, None)
-        if future is None:
-            return read_input(source)
-        self._bytes -= source.size
-        return future.result()
+            self._ahead.append((following, self._threads.submit(read_input, following)))
+            self._bytes += _expected(following)
+        return bool(self._ahead)
 
     def __enter__(self) -> ReadAhead:
         return self
@@ -165,11 +183,22 @@ class ReadAhead:
         self._threads.shutdown(cancel_futures=True)
 
 
+def is_fetched(source: Input) -> bool:
+    """Whether reading it is one request to a store, of which many may be under way."""
+    return not source.problem and source.reader is None and is_remote(source.path)
+
+
+def _expected(source: Input) -> int:
+    return source.size if source.size >= 0 else _UNKNOWN
+
+
 def _read_by(reader: Callable[[Input], bytes], source: Input) -> bytes:
     try:
         return reader(source)
     except PicstoreError as error:
-        raise error if isinstance(error, ImageError) else ImageError(str(error)) from error
+        if isinstance(error, ImageError) or (is_remote(source.path) and not isinstance(error, _OF_THE_INPUT)):
+            raise
+        raise ImageError(str(error)) from error
     except Exception as error:  # whatever a library has for a damaged file, it must not stop the other inputs
         raise ImageError(f"cannot be read: {type(error).__name__}: {error}") from error
 
@@ -178,9 +207,12 @@ class SourceFile:
     """A file of a source, read in stretches that must lie in it, so that no length is trusted.
 
     Args:
-        path: the file.
+        where: the file.
+        window: bytes that are read at once where fewer are asked for; 0 for what suits a walk through the file.
 
     Attributes:
+        path: of the file, or the URL of the object.
+        name: its last part.
         size: bytes.
         place: what messages call it.
 
@@ -188,14 +220,20 @@ class SourceFile:
         Damage: the system does not let us open or read it.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = str(path)
+    def __init__(self, where: Where, *, window: int = 0) -> None:
+        location = locate(where)
+        self.path, self.name = str(location), location.name
         self.place = printable(self.path)
         self._window, self._window_at = b"", 0
-        self._object = locate(self.path) if is_remote(self.path) else None
+        self._object = None if isinstance(location, Folder) else location
         if self._object is not None:
-            self.size = self._object.size()
+            self._least = window or _REMOTE_WINDOW
+            try:
+                self.size = self._object.size()
+            except NotADataset as error:  # in the words of a folder, since the ledger repeats them
+                raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.place) from error
             return
+        self._least = window or _WINDOW
         try:
             self._file = os.open(self.path, os.O_RDONLY)
             self.size = os.fstat(self._file).st_size
@@ -208,8 +246,7 @@ class SourceFile:
             raise Truncated(f"{size:,} bytes are said to be here, the file has {self.size:,}", self.place, offset)
         at = offset - self._window_at
         if at < 0 or at + size > len(self._window):
-            least = _WINDOW if self._object is None else _REMOTE_WINDOW
-            self._window, self._window_at, at = self._pread(offset, max(size, least)), offset, 0
+            self._window, self._window_at, at = self._pread(offset, max(size, self._least)), offset, 0
         if at + size > len(self._window):
             raise Truncated("the file was cut off while it was read", self.place, offset)
         return self._window[at : at + size]
@@ -237,12 +274,6 @@ def printable(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def entries_of(path: Path | str) -> list[os.DirEntry[str]]:
+def entries_of(place: Location) -> list[Entry]:
     """What a folder holds, by name, without hidden names."""
-    try:
-        with os.scandir(path) as entries:
-            return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
-    except NotADirectoryError as error:
-        raise UsageError(f"{path} is not a folder") from error
-    except FileNotFoundError as error:
-        raise NotADataset(f"{path} does not exist") from error
+    return [entry for entry in place.entries() if not entry.name.startswith(".")]

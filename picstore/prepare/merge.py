@@ -15,18 +15,8 @@ from typing import Any
 from picstore.errors import NotADataset, PicstoreError, Unfinished, UsageError
 from picstore.prepare import job, ledger
 from picstore.storage.file import FileSummary, read_summary
-from picstore.storage.location import (
-    LEDGER,
-    MANIFEST,
-    PARTIAL,
-    Folder,
-    Location,
-    Where,
-    file_name,
-    locate,
-    many,
-    sync_folder,
-)
+from picstore.storage.folder import Folder, sync_folder
+from picstore.storage.location import LEDGER, MANIFEST, PARTIAL, Location, Where, file_name, locate, many
 from picstore.storage.manifest import Manifest, finish, read_manifest
 
 _PIECE = 8 << 20  # bytes of a file that is copied

@@ -10,14 +10,12 @@ from __future__ import annotations
 import importlib
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.inputs import Input, Listing, printable, read_input
-from picstore.prepare.sources.kind import Glance, Source
-from picstore.prepare.sources.remote import KINDS as REMOTE
-from picstore.prepare.sources.remote import list_remote
-from picstore.storage.location import Folder, Location
+from picstore.prepare.sources.kind import Glance, Source, path_of
+from picstore.storage.folder import Folder
+from picstore.storage.location import Location, Where, locate
 
 __all__ = ["KINDS", "Glance", "Input", "Listing", "Source", "open_source", "read_input"]
 
@@ -43,13 +41,11 @@ KINDS = (
 )
 
 
-def open_source(
-    path: Path | Location, *, kind: str = "auto", classes: Path | None = None, **options: object
-) -> Listing:
+def open_source(where: Where, *, kind: str = "auto", classes: Where | None = None, **options: object) -> Listing:
     """List a source.
 
     Args:
-        path: the source, here or in an object store.
+        where: the source, here or in an object store, as may be the files that options name.
         kind: one of KINDS or the name of an entry point; or ``"auto"``: the first kind that recognises it. Annotations
             make it coco.
         classes: a file of class names, one a line, in the order of labels: names integers, and gives names that order.
@@ -58,39 +54,37 @@ def open_source(
 
     Raises:
         NotADataset: there is no such place, or it holds no images.
-        UsageError: an option belongs to another source, or the source is not what it should be.
+        UsageError: an option belongs to another source, the source is not what it should be, or a source of its kind is
+            read from files of this machine only.
         MissingDependency: the library that reads it is not installed.
         Damage: it can be told what it is, but not read at all.
     """
-    if isinstance(path, Location) and not isinstance(path, Folder):
-        if any(value is not None for value in options.values()):
-            raise UsageError(f"{path} is read as {' or '.join(REMOTE)}, which have no such options")
-        listing = list_remote(path, kind=kind)
-        return listing if classes is None else _in_order_of(listing, classes)
-    path = Path(path)
-    if not path.exists() and "{" not in path.name:
-        raise NotADataset(f"{path} does not exist")
+    place = locate(where)
+    if not place.exists() and "{" not in place.name:
+        raise NotADataset(f"{place} does not exist")
     given = {name: value for name, value in options.items() if value is not None}
     if kind == "auto":
-        kind = "coco" if "annotations" in given else _guess(path)
+        kind = "coco" if "annotations" in given else _guess(place)
     source = _find(kind)
     for name in given:
         if name not in source.options:
             belongs = " or ".join(other for other in sorted(KINDS) if name in _find(other).options)
-            raise UsageError(f"--{name.replace('_', '-')} belongs to the source {belongs}; {path} is read as {kind}")
-    listing = source.list(path, **given)
+            raise UsageError(f"--{name.replace('_', '-')} belongs to the source {belongs}; {place} is read as {kind}")
+    listing = source.list(place if source.stores else path_of(place), **given)
     if not listing.inputs:
-        raise NotADataset(f"{path} holds no images (read as source {listing.kind})")
-    return listing if classes is None else _in_order_of(listing, classes)
+        raise NotADataset(f"{place} holds no images (read as source {listing.kind})")
+    return listing if classes is None else _in_order_of(listing, locate(classes))
 
 
-def _guess(path: Path) -> str:
-    glance = Glance.at(path)
+def _guess(place: Location) -> str:
+    glance = Glance.at(place)
     for kind in (*KINDS[:-2], *sorted(_plugins()), *KINDS[-2:]):
-        guess = _find(kind).guess
-        if guess is not None and guess(glance):
+        source = _find(kind)
+        if kind not in KINDS and not source.stores and not isinstance(place, Folder):
+            continue  # another package's, which may look at the path
+        if source.guess is not None and source.guess(glance):
             return kind
-    raise NotADataset(f"{path} is nothing that can be converted")
+    raise NotADataset(f"{place} is nothing that can be converted")
 
 
 def _find(kind: str) -> Source:
@@ -112,12 +106,10 @@ def _plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
-def _in_order_of(listing: Listing, classes: Path) -> Listing:
+def _in_order_of(listing: Listing, classes: Location) -> Listing:
     """The listing with class names from a file, and with labels in its order where it has names of its own."""
-    try:
-        names = [line.strip() for line in classes.read_bytes().decode("utf-8", "surrogateescape").splitlines()]
-    except OSError as error:
-        raise NotADataset(f"{classes} cannot be read: {error.strerror or error}") from error
+    text = b"".join(classes.lines()).decode("utf-8", "surrogateescape")
+    names = [line.strip() for line in text.splitlines()]
     names = [printable(name) for name in names if name]
     if unknown := sorted(set(listing.classes) - set(names)):
         raise UsageError(f"{len(unknown)} classes are not in {classes}, the first is {unknown[0]!r}")

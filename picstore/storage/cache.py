@@ -16,7 +16,8 @@ from pathlib import Path
 
 from picstore.errors import NotADataset, PicstoreError, Truncated, UsageError
 from picstore.storage.container import Place
-from picstore.storage.location import PARTIAL, Allocate, Folder
+from picstore.storage.folder import Folder
+from picstore.storage.location import PARTIAL, Allocate
 from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"

@@ -1,27 +1,23 @@
 """Where a data set lies, and how bytes come and go: bounded reads, and writes that are whole or absent.
 
-A :class:`Location` is a folder or file of this machine (:class:`Folder`) or of an object store
+A :class:`Location` is a folder or file of this machine (:class:`picstore.storage.folder.Folder`) or of an object store
 (:class:`picstore.storage.objects.Bucket`). All code that touches a data set's parts goes through it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
+import io
 import os
 import re
-import secrets
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeAlias, TypeVar
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from picstore.errors import Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
+from picstore.errors import UsageError
 
 MANIFEST = "picstore.json"
 INDEX = "picstore.idx"
@@ -48,6 +44,13 @@ def fresh(size: int) -> memoryview:
 def file_name(stream: int, file: int) -> str:
     """Path of a file relative to its data set."""
     return f"{stream:04d}/{file:06d}.pic"
+
+
+class Entry(NamedTuple):
+    """What lies in a folder: a name, and whether it is a folder too."""
+
+    name: str
+    is_folder: bool
 
 
 class Sink(Protocol):
@@ -80,6 +83,16 @@ class Location(ABC):
     def __truediv__(self, name: str) -> Location:
         """The file or folder ``name``, which may have several parts, below this one."""
 
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The last part."""
+
+    @property
+    @abstractmethod
+    def parent(self) -> Location:
+        """The folder that this lies in."""
+
     @abstractmethod
     def absolute(self) -> Location:
         """The same place for a process that works elsewhere."""
@@ -108,6 +121,23 @@ class Location(ABC):
     def is_folder(self) -> bool:
         """Whether there is a folder here; in an object store, any object below."""
 
+    def exists(self) -> bool:
+        """Whether there is anything here."""
+        return self.is_file() or self.is_folder()
+
+    def open(self) -> BinaryIO:
+        """The file for a library that reads and seeks."""
+        return io.BufferedReader(_Reader(self))
+
+    @abstractmethod
+    def entries(self) -> list[Entry]:
+        """What lies directly in the folder, by name.
+
+        Raises:
+            UsageError: this is a file.
+            NotADataset: there is nothing.
+        """
+
     @abstractmethod
     def files(self) -> Iterator[tuple[str, int]]:
         """Every file below, in any order: its name relative to this place, with slashes, and its bytes."""
@@ -133,135 +163,36 @@ class Location(ABC):
         """Hold this file, until the process ends at the latest; UsageError(otherwise) if another process holds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folder(Location):
-    """A folder or file of this machine."""
+class _Reader(io.RawIOBase):
+    """A file as the standard library has them, each read one request."""
 
-    path: Path
+    def __init__(self, place: Location) -> None:
+        self._place, self._size, self._at = place, place.size(), 0
 
-    def __str__(self) -> str:
-        return str(self.path)
+    def readable(self) -> bool:
+        return True
 
-    def __fspath__(self) -> str:
-        return str(self.path)
+    def seekable(self) -> bool:
+        return True
 
-    def __truediv__(self, name: str) -> Folder:
-        return Folder(self.path / name)
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + (0, self._at, self._size)[whence])
+        return self._at
 
-    def absolute(self) -> Folder:
-        return Folder(self.path.absolute())
+    def readinto(self, into: Any) -> int:
+        view = memoryview(into)
+        found = self._next(len(view))
+        view[: len(found)] = found
+        return len(found)
 
-    def read(self, offset: int, size: int, *, place: str, allocate: Allocate = fresh) -> memoryview:
-        try:
-            with self.path.open("rb", buffering=0) as file:
-                there = max(0, os.fstat(file.fileno()).st_size - offset)
-                if there < size:
-                    raise Truncated(f"the file ends after {there} of {size} bytes", place=place, offset=offset)
-                view = allocate(size)
-                file.seek(offset)
-                got = 0
-                while got < size and (count := file.readinto(view[got:])):
-                    got += count
-        except OSError as error:
-            raise _translated(error, place=place, offset=offset) from error
-        if got < size:  # cut off while it was read
-            raise Truncated(f"the file ends after {got} of {size} bytes", place=place, offset=offset)
-        return view.toreadonly()
+    def readall(self) -> bytes:
+        return bytes(self._next(self._size))
 
-    def read_all(self, limit: int) -> bytes:
-        if (size := self.size()) > limit:
-            raise TooLarge(f"the file has {size} bytes, at most {limit} are possible", place=str(self))
-        return bytes(self.read(0, size, place=str(self)))
-
-    def lines(self) -> Iterator[bytes]:
-        try:
-            with self.path.open("rb") as file:
-                yield from file
-        except OSError as error:
-            raise _translated(error, place=str(self), offset=0) from error
-
-    def size(self) -> int:
-        try:
-            return self.path.stat().st_size
-        except OSError as error:
-            raise _translated(error, place=str(self), offset=0) from error
-
-    def is_file(self) -> bool:
-        return self.path.is_file()
-
-    def is_folder(self) -> bool:
-        return self.path.is_dir()
-
-    def files(self) -> Iterator[tuple[str, int]]:
-        for folder, _, names in os.walk(self.path):
-            for path in (Path(folder, name) for name in names):
-                if (size := _size_if_there(path)) is not None:  # others may be writing here
-                    yield path.relative_to(self.path).as_posix(), size
-
-    def write(self, data: bytes) -> None:
-        sink = self.create()
-        try:
-            sink.write(data)
-            sink.close()
-        finally:
-            sink.abandon()
-
-    def create(self) -> Sink:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        return _FileSink(self.path)
-
-    def remove(self) -> None:
-        if self.path.is_dir():
-            shutil.rmtree(self.path, ignore_errors=True)
-        else:
-            self.path.unlink(missing_ok=True)
-
-    def sweep(self) -> None:
-        for path in self.path.glob(f"*/*{PARTIAL}"):
-            path.unlink()
-
-    @contextlib.contextmanager
-    def lock(self, otherwise: str) -> Iterator[None]:
-        with self.path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UsageError(otherwise) from error
-            yield
-
-
-def _size_if_there(path: Path) -> int | None:
-    try:
-        return path.lstat().st_size
-    except FileNotFoundError:
-        return None
-
-
-class _FileSink:
-    """Writes under a temporary name of its own, then syncs and renames.
-
-    Two that write the same file, of which one was taken for dead, so do not write into each other.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
-        self._out: BinaryIO = self._partial.open("wb")
-
-    def write(self, data: bytes | bytearray) -> None:
-        self._out.write(data)
-
-    def close(self) -> None:
-        self._out.flush()
-        os.fsync(self._out.fileno())
-        self._out.close()
-        self._partial.replace(self._path)
-        sync_folder(self._path.parent)
-
-    def abandon(self) -> None:
-        if not self._out.closed:
-            self._out.close()
-            self._partial.unlink(missing_ok=True)
+    def _next(self, most: int) -> memoryview:
+        size = max(0, min(most, self._size - self._at))
+        found = self._place.read(self._at, size, place=str(self._place))
+        self._at += size
+        return found
 
 
 def locate(where: Where) -> Location:
@@ -273,6 +204,8 @@ def locate(where: Where) -> Location:
     """
     if isinstance(where, Location):
         return where
+    from picstore.storage.folder import Folder  # which, as Bucket below, needs what is here
+
     path = os.fspath(where)
     match = _URL.fullmatch(path)
     if match is None or (match[1] not in _SCHEMES and "://" not in path):
@@ -312,20 +245,3 @@ def many(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
 def write_whole(where: Where, data: bytes) -> None:
     """Write a file so that after a crash it is there with all of ``data``, or as it was before."""
     locate(where).write(data)
-
-
-def sync_folder(path: Path) -> None:
-    """Make renames in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _translated(error: OSError, *, place: str, offset: int) -> PicstoreError:
-    if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
-        return NotADataset(f"{place} is missing")
-    if error.errno == errno.EIO:
-        return Damage(f"the disk cannot read it ({error.strerror})", place=place, offset=offset)
-    return PicstoreError(f"{place} cannot be read: {error.strerror}")

@@ -7,18 +7,17 @@ locations are only URLs, and so survive pickling and forking.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import queue
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
 from picstore.storage.library import library
-from picstore.storage.location import Allocate, Location, Sink, fresh
+from picstore.storage.location import Allocate, Entry, Location, Sink, fresh
+from picstore.storage.upload import PART, Upload
 
-PART = 8 << 20  # bytes of an upload's parts; S3 takes 10,000 of them, so objects may have 78 GiB
 _PARTS_AT_A_TIME = 2  # of one object; a worker of convert writes 16, so that it is 32 parts or 256 MiB
 _STREAMED = 4 << 20  # bytes
 
@@ -32,6 +31,11 @@ _ENDPOINTS = {
     "gs": "the bucket's name",
     "az": "AZURE_STORAGE_ACCOUNT_NAME",
 }
+# Variables that name another endpoint. The library knows the first and the last; the one in the middle is what Google's
+# own libraries call an emulator's, which is asked without signing in.
+_ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
+_NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _clients: dict[tuple[int, str], Any] = {}  # by process and bucket; those of a parent process are not touched
 
 
@@ -68,6 +72,14 @@ class Bucket(Location):
 
     def __truediv__(self, name: str) -> Bucket:
         return Bucket(self.scheme, self.bucket, f"{self.key}/{name}" if self.key else name)
+
+    @property
+    def name(self) -> str:
+        return (self.key or self.bucket).rpartition("/")[2]
+
+    @property
+    def parent(self) -> Bucket:
+        return Bucket(self.scheme, self.bucket, self.key.rpartition("/")[0])
 
     def absolute(self) -> Bucket:
         return self
@@ -119,19 +131,33 @@ class Bucket(Location):
     def is_folder(self) -> bool:
         return next(self.files(), None) is not None
 
+    def entries(self) -> list[Entry]:
+        with self._translated(str(self)):
+            found = library().list_with_delimiter(self._client(), prefix=self.key or None)
+        folders = {self._below(path) for path in found["common_prefixes"]}
+        files = {self._below(one["path"]) for one in found["objects"]} - folders - {""}
+        if not folders and not files:
+            if self.is_file():
+                raise UsageError(f"{self} is not a folder")
+            raise NotADataset(f"{self} does not exist")
+        return sorted([Entry(name, True) for name in folders] + [Entry(name, False) for name in files])
+
     def files(self) -> Iterator[tuple[str, int]]:
-        start = len(self.key) + 1 if self.key else 0
         with self._translated(str(self)):
             for page in library().list(self._client(), prefix=self.key or None):
                 for found in page:
-                    yield found["path"][start:], int(found["size"])
+                    if name := self._below(found["path"]):  # none: an empty object that marks a folder
+                        yield name, int(found["size"])
+
+    def _below(self, path: str) -> str:
+        return path[len(self.key) + 1 :] if self.key else path
 
     def write(self, data: bytes) -> None:
         with self._translated(str(self)):
             library().put(self._client(), self.key, data, chunk_size=PART, max_concurrency=_PARTS_AT_A_TIME)
 
     def create(self) -> Sink:
-        return _ObjectSink(self)
+        return Upload(self)
 
     def remove(self) -> None:
         keys = [self.key] if self.is_file() else [(self / name).key for name, _ in self.files()]
@@ -155,10 +181,14 @@ class Bucket(Location):
         bucket = f"{self.scheme}://{self.bucket}"
         client = _clients.get((os.getpid(), bucket))
         if client is None:
-            plain = self.scheme == "s3" and os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-            options = {"timeout": "120s", **({"allow_http": True} if plain else {})}
+            endpoint = os.environ.get(_ENDPOINT[self.scheme], "")
+            config = {}
+            if endpoint and self.scheme == "gs":
+                endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
+                config = {"service_account_key": json.dumps({**_NO_ACCOUNT, "gcs_base_url": endpoint})}
+            options = {"timeout": "120s", "allow_http": endpoint.startswith("http://")}
             with self._translated(bucket):
-                client = library().store.from_url(bucket, client_options=options, retry_config=retries())
+                client = library().store.from_url(bucket, config=config, client_options=options, retry_config=retries())
             _clients[os.getpid(), bucket] = client
         return client
 
@@ -181,7 +211,7 @@ class Bucket(Location):
         text = str(error).partition("\n\nDebug source")[0]
         if "416 Range Not Satisfiable" in text:
             return _OutOfRange(f"{place} is shorter than what is read")
-        if "NoSuchBucket" in text:
+        if any(code in text for code in _NO_BUCKET):
             return self._missing(place, text)
         if "169.254.169.254" in text:  # where a cloud's machines ask for credentials when none are given
             return PicstoreError(f"{place}: there are no credentials; {self._credentials}")
@@ -189,7 +219,7 @@ class Bucket(Location):
         return PicstoreError(f"{place} cannot be reached; check the network and {_ENDPOINTS[self.scheme]}: {what}")
 
     def _missing(self, place: str, text: str) -> NotADataset:
-        none = f": there is no bucket {self.bucket}" if "NoSuchBucket" in text or "ContainerNotFound" in text else ""
+        none = f": there is no bucket {self.bucket}" if any(code in text for code in _NO_BUCKET) else ""
         return NotADataset(f"{place} is missing{none}")
 
     @property
@@ -206,74 +236,3 @@ def retries() -> dict[str, Any]:
     from datetime import timedelta
 
     return {"max_retries": 10, "retry_timeout": timedelta(minutes=3)}
-
-
-class _Abandoned(Exception):
-    """Ends an upload that is not to be finished."""
-
-
-class _ObjectSink:
-    """Uploads parts while they come, by a thread that begins with the second part; what is smaller is one request."""
-
-    def __init__(self, target: Bucket) -> None:
-        self._target = target
-        self._pending = bytearray()
-        self._parts: queue.Queue[bytes | _Abandoned | None] = queue.Queue(maxsize=1)
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        self._ended = False
-
-    def write(self, data: bytes | bytearray) -> None:
-        self._pending += data
-        if len(self._pending) >= PART:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._upload, name="picstore-upload", daemon=True)
-                self._thread.start()
-            self._hand_over(bytes(self._pending))
-            self._pending.clear()
-
-    def close(self) -> None:
-        self._ended = True
-        if self._thread is None:
-            self._target.write(bytes(self._pending))
-            return
-        if self._pending:
-            self._hand_over(bytes(self._pending))
-        self._hand_over(None)
-        self._thread.join()
-        self._raise()
-
-    def abandon(self) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        if self._thread is not None:
-            self._hand_over(_Abandoned(), report=False)
-            self._thread.join()
-
-    def _hand_over(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
-        """Give the thread its next part, and wait while it has one; it takes none once it has failed."""
-        while True:
-            if self._error is not None:
-                if report:
-                    self._raise()
-                return
-            with contextlib.suppress(queue.Full):
-                self._parts.put(part, timeout=0.2)
-                return
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _upload(self) -> None:
-        try:
-            self._target.upload(self._take())
-        except BaseException as error:  # a thread has nobody else to tell
-            self._error = error
-
-    def _take(self) -> Iterator[bytes]:
-        while (part := self._parts.get()) is not None:
-            if isinstance(part, _Abandoned):
-                raise part
-            yield part

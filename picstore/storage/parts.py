@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from picstore.errors import Corrupt, NotADataset, PicstoreError, Truncated
 from picstore.storage.checksum import crc32c
-from picstore.storage.location import EDITS, Folder, Location, read_at
+from picstore.storage.folder import Folder
+from picstore.storage.location import EDITS, Location, read_at
 
 Array = npt.NDArray[Any]
 

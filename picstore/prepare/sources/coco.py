@@ -11,13 +11,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, NoReturn
 
-from picstore.errors import NotADataset, UsageError
+from picstore.errors import UsageError
 from picstore.prepare.inputs import Input, Listing, entries_of
 from picstore.prepare.json_items import JsonItems
 from picstore.prepare.sources.kind import Source
+from picstore.storage.location import Location, Where, locate
 from picstore.storage.record import MAX_EXTRA
 from picstore.storage.targets import MAX_COORDINATE
 
@@ -27,23 +28,23 @@ _NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and
 _DECIMALS = 3  # of boxes, whose right = left + width would show the error of floats otherwise
 
 
-def coco_source(path: Path, *, annotations: Path | None = None) -> Listing:
+def coco_source(folder: Location, *, annotations: Where | None = None) -> Listing:
     """Every image of an annotation file in its order, with label −1 and its objects in the extra; see docs/formats.md.
 
     A box is clipped to its image; an object whose box has no area then is left out, and a remark counts them.
 
     Args:
-        path: the folder that the images' ``file_name`` begin in.
+        folder: where the images' ``file_name`` begin.
         annotations: the JSON file. Listing takes its size twice in memory, and once while the inputs live.
 
     Raises:
         NotADataset: there is no such file.
-        UsageError: ``path`` is no folder, or the file is not COCO's: the message says what is wrong where.
+        UsageError: ``folder`` is no folder, or the file is not COCO's: the message says what is wrong where.
     """
     if annotations is None:
         raise UsageError("the source coco needs --annotations, the JSON file that names images and objects")
-    entries_of(path)
-    file = _File(annotations)
+    entries_of(folder)
+    file = _File(locate(annotations))
     images: dict[int, _Image] = {}
     categories: dict[int, str] = {}
     offsets: dict[int, list[int]] = {}  # of the annotations in the file, by image
@@ -68,7 +69,7 @@ def coco_source(path: Path, *, annotations: Path | None = None) -> Listing:
         total += len(found)
         left_out += len(found) - len(targets["boxes"])
         extra = {"image_id": id_, "size": [image.width, image.height], **targets}
-        inputs.append(_as_input(file, image, path, extra))
+        inputs.append(_as_input(file, image, folder, extra))
     for id_, (at, *_) in offsets.items():
         file.refuse(f"annotation {file.parse(at)['id']}.image_id", f"{id_} is the id of no image")
     remarks = [f"{left_out:,} of {total:,} boxes have no area inside their image: left out"] if left_out else []
@@ -87,20 +88,17 @@ class _Image:
 class _File:
     """An annotation file: reading it, and naming what is wrong in it."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, place: Location) -> None:
+        self._place = place
         try:
-            size = path.stat().st_size
-            if size > MAX_ANNOTATIONS:
-                raise UsageError(f"{path} has {size:,} bytes; annotations of {MAX_ANNOTATIONS:,} can be read")
-            self._items = JsonItems(path.read_bytes().decode("utf-8-sig"))
-        except OSError as error:
-            raise NotADataset(f"{path} cannot be read: {error.strerror or error}") from error
+            if (size := place.size()) > MAX_ANNOTATIONS:
+                raise UsageError(f"{place} has {size:,} bytes; annotations of {MAX_ANNOTATIONS:,} can be read")
+            self._items = JsonItems(str(place.read(0, size, place=str(place)), "utf-8-sig"))  # one copy, and the text
         except ValueError as error:
-            raise UsageError(f"{path} is not JSON: {error}") from error
+            raise UsageError(f"{place} is not JSON: {error}") from error
 
     def refuse(self, place: str, what: str) -> NoReturn:
-        raise UsageError(f"{self._path}: {place}: {what}")
+        raise UsageError(f"{self._place}: {place}: {what}")
 
     def parse(self, at: int) -> Any:
         """The value that begins at an offset."""
@@ -119,9 +117,9 @@ class _File:
                     self.refuse(place, "not an object")
                 yield name, place, at, value
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{self._path} is not JSON: {error}") from error
+            raise UsageError(f"{self._place} is not JSON: {error}") from error
         if missing := [name for name in _LISTS if name not in counts]:
-            raise UsageError(f"{self._path} is not an annotation file of COCO: it has no list of {missing[0]}")
+            raise UsageError(f"{self._place} is not an annotation file of COCO: it has no list of {missing[0]}")
 
     def whole(self, value: dict[str, Any], key: str, place: str) -> int:
         """An integer of an object."""
@@ -148,7 +146,7 @@ class _File:
 
 def _image(file: _File, value: dict[str, Any], place: str) -> _Image:
     name = file.text(value, "file_name", place)
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
         file.refuse(f"{place}.file_name", f"{name} leads out of the folder of images")
     width, height = (file.whole(value, key, place) for key in ("width", "height"))
     if not (0 < width <= MAX_COORDINATE and 0 < height <= MAX_COORDINATE):
@@ -241,11 +239,11 @@ def _outlines(file: _File, value: Any, place: str) -> tuple[list[list[float]], d
     return [flat for flat in polygons if len(flat) >= 6], None
 
 
-def _as_input(file: _File, image: _Image, folder: Path, extra: dict[str, Any]) -> Input:
+def _as_input(file: _File, image: _Image, folder: Location, extra: dict[str, Any]) -> Input:
     text = json.dumps(extra, ensure_ascii=False, separators=(",", ":")).encode()
     if len(text) > MAX_EXTRA:
         file.refuse(image.name, f"its annotations take {len(text):,} bytes; {MAX_EXTRA:,} can be stored")
     return Input(image.name, -1, str(folder / image.name), extra=text, annotated=(image.width, image.height))
 
 
-SOURCE = Source(coco_source, options=("annotations",))
+SOURCE = Source(coco_source, options=("annotations",), stores=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from picstore.prepare.sources.samples import (
     take_label,
     until_damaged,
 )
+from picstore.storage.location import Location
 from picstore.storage.record import MAX_EXTRA
 
 _VERSION = 2
@@ -50,7 +50,7 @@ _JPEG, _RAW = 0, 1
 _NAMES = {_FLOAT: "float", _INTEGER: "integer", _IMAGE: "image", _BYTES: "bytes", _ARRAY: "array", _JSON: "JSON"}
 
 
-def list_ffcv(path: Path, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+def list_ffcv(place: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """Every sample in order. JPEGs are read where they stand, raw pixels as PPM.
 
     Integers, floats and JSON become the extra, or the label; arrays and bytes are left out.
@@ -59,26 +59,26 @@ def list_ffcv(path: Path, *, image_field: str | None = None, label_field: str | 
         NotADataset, UsageError: there is no such file, or fields that FFCV did not define.
         Damage: its header or tables are damaged.
     """
-    if not path.is_file():
-        raise NotADataset(f"{path} is no file")
-    with SourceFile(path) as file:
+    if not place.is_file():
+        raise NotADataset(f"{place} is no file")
+    with SourceFile(place) as file:
         version, count, _, samples, table_at = _HEADER.unpack(file.read(0, _HEADER.size))
         if version != _VERSION or not 0 < count <= _MAX_FIELDS:
-            raise UsageError(f"{path} is no .beton of version {_VERSION}")
+            raise UsageError(f"{place} is no .beton of version {_VERSION}")
         found = np.frombuffer(file.read(_HEADER.size, count * _FIELD.itemsize), _FIELD)
         fields = {entry["name"].decode("ascii", "backslashreplace"): int(entry["type"]) for entry in found}
         if len(fields) != count or not _METADATA.keys() >= set(fields.values()):
-            raise UsageError(f"{path} has fields of types that are not FFCV's own: {fields}")
+            raise UsageError(f"{place} has fields of types that are not FFCV's own: {fields}")
         images = [name for name, type_ in fields.items() if type_ == _IMAGE]
-        image = str(choose(image_field, images, IMAGE_FIELDS, what="image", path=path))
-        label = choose(label_field, fields, LABEL_FIELDS, what="label", path=path, must=False)
+        image = str(choose(image_field, images, IMAGE_FIELDS, what="image", path=place))
+        label = choose(label_field, fields, LABEL_FIELDS, what="label", path=place, must=False)
         integers = [name for name, type_ in fields.items() if type_ == _INTEGER]
         if label is None and len(integers) == 1:
             label = integers[0]
         left_out = LeftOut()
         start = _HEADER.size + count * _FIELD.itemsize
         walk = _samples(file, fields, (start, samples, table_at), (image, label), left_out)
-        return listing_of("ffcv", until_damaged(walk, path), remarks=left_out.remarks())
+        return listing_of("ffcv", until_damaged(walk, place), remarks=left_out.remarks())
 
 
 def _samples(
@@ -121,7 +121,7 @@ def _sample(
     left_out: LeftOut,
 ) -> Sample:
     image, label = values[names[0]], names[1]
-    sample = Sample(printable(f"{Path(file.path).name}/{number}"), file.path, int(image["place"]), size)
+    sample = Sample(printable(f"{file.name}/{number}"), file.path, int(image["place"]), size)
     if not 0 <= size <= file.size or image["mode"] not in (_JPEG, _RAW):
         sample.problem = "damaged: its place is not in the table of pieces"
     if image["mode"] == _RAW:
@@ -148,8 +148,8 @@ def _json(file: SourceFile, place: int, size: int) -> Any:
 
 def looks_like(glance: Glance) -> bool:
     """A file .beton whose header has the version."""
-    head = glance.head()[: _HEADER.size] if glance.path.suffix == ".beton" else b""
+    head = glance.head()[: _HEADER.size] if glance.place.name.endswith(".beton") else b""
     return len(head) == _HEADER.size and _HEADER.unpack(head)[0] == _VERSION
 
 
-SOURCE = Source(list_ffcv, options=("image_field", "label_field"), guess=looks_like)
+SOURCE = Source(list_ffcv, options=("image_field", "label_field"), guess=looks_like, stores=True)

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from picstore.errors import Damage, UsageError
 from picstore.prepare.inputs import Input, Listing, entries_of, printable
 from picstore.prepare.sources.kind import Glance, Source
 from picstore.prepare.sources.tars import members_of
+from picstore.storage.location import Location, Where, locate
 
 
-def imagenet_source(path: Path, *, synsets: Path | None = None) -> Listing:
+def imagenet_source(place: Location, *, synsets: Where | None = None) -> Listing:
     """A folder of one tar a synset; labels by sorted name, or by the order of the file ``synsets``."""
-    tars = [entry.path for entry in entries_of(path) if entry.name.endswith(".tar") and entry.is_file()]
-    return list_tars(tars, synsets=synsets)
-
-
-def list_tars(tars: Sequence[str], *, synsets: Path | None = None) -> Listing:
-    """The members of tars, each a class; they may lie in an object store."""
-    names = [tar.rpartition("/")[2].removesuffix(".tar") for tar in tars]
+    found = [name for name, is_folder in entries_of(place) if name.endswith(".tar") and not is_folder]
+    names = [name.removesuffix(".tar") for name in found]
     classes = sorted(names)
     if synsets is not None:
-        classes = [line.split()[0] for line in synsets.read_text().splitlines() if line.split()]
+        lines = [line.decode("utf-8", "surrogateescape").split() for line in locate(synsets).lines()]
+        classes = [words[0] for words in lines if words]
         unknown = sorted(set(names) - set(classes))
         if unknown:
             raise UsageError(f"{len(unknown)} tars are not in {synsets}, the first is {unknown[0]}.tar")
     label_of = {name: label for label, name in enumerate(classes)}
     inputs: list[Input] = []
-    for tar, name in zip(tars, names, strict=True):
-        inputs.extend(_members(tar, name, label_of[name]))
+    for name in names:
+        inputs.extend(_members(str(place / f"{name}.tar"), name, label_of[name]))
     return Listing("imagenet", inputs, [printable(name) for name in classes])
 
 
@@ -47,4 +43,4 @@ def looks_like(glance: Glance) -> bool:
     return glance.is_folder and not glance.folders and bool(glance.files_ending(".tar"))
 
 
-SOURCE = Source(imagenet_source, options=("synsets",), guess=looks_like)
+SOURCE = Source(imagenet_source, options=("synsets",), guess=looks_like, stores=True)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.prepare.inputs import SourceFile
 from picstore.prepare.sources.samples import json_object
+from picstore.storage.location import Location
 
 MAX_INDEX = 1 << 30  # bytes
 
 
-def read_index(folder: Path, entries: str) -> dict[str, Any]:
+def read_index(folder: Location, entries: str) -> dict[str, Any]:
     """The object in ``folder/index.json``, of which ``entries`` is a list of objects.
 
     Raises:
@@ -35,14 +36,14 @@ def read_index(folder: Path, entries: str) -> dict[str, Any]:
     return index
 
 
-def plain_name(name: Any, place: Path) -> str:
+def plain_name(name: Any, place: object) -> str:
     """A name of a file that stays in its folder."""
-    if not isinstance(name, str) or not name or Path(name).is_absolute() or ".." in Path(name).parts:
+    if not isinstance(name, str) or not name or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
         raise UsageError(f"{place}: {name!r} is not the name of a file in its folder")
     return name
 
 
-def whole(value: Any, place: Path) -> int:
+def whole(value: Any, place: object) -> int:
     """A count or a size."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise UsageError(f"{place}: {value!r} where a number should be")

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from picstore.errors import UsageError
 from picstore.prepare.inputs import Input, Listing, printable
 from picstore.prepare.sources.kind import Glance, Source
+from picstore.storage.location import Location, Where, locate
 
 
-def list_source(path: Path, *, root: Path | None = None) -> Listing:
+def list_source(place: Location, *, root: Where | None = None) -> Listing:
     """``path label`` a line; the path may hold spaces, the label is an integer.
 
     Args:
-        path: the list.
+        place: the list.
         root: where its paths begin; by default where the list lies.
     """
-    root = path.parent if root is None else root
+    top = place.parent if root is None else locate(root)
     inputs = []
-    text = path.read_bytes().decode("utf-8", "surrogateescape")
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, raw in enumerate(place.lines(), start=1):
+        line = raw.decode("utf-8", "surrogateescape").removesuffix("\n")
         if not line.strip():
             continue
         try:
             name, label = line.strip().rsplit(None, 1)
-            inputs.append(Input(printable(name), int(label), str(root / name)))
+            inputs.append(Input(printable(name), int(label), str(top / name)))
         except ValueError as error:
-            raise UsageError(f"{printable(str(path))} line {number}: not `path label`: {printable(line)!r}") from error
+            raise UsageError(f"{printable(str(place))} line {number}: not `path label`: {printable(line)!r}") from error
     return Listing("list", inputs, [])
 
 
@@ -35,4 +34,4 @@ def looks_like(glance: Glance) -> bool:
     return not glance.is_folder
 
 
-SOURCE = Source(list_source, options=("root",), guess=looks_like)
+SOURCE = Source(list_source, options=("root",), guess=looks_like, stores=True)

@@ -11,7 +11,6 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from picstore.prepare.sources.samples import (
     take_label,
     until_damaged,
 )
+from picstore.storage.location import Location
 
 _IMAGES = ("jpeg", "image", "file", "bytes", "pil")  # what may hold the image; LitData writes image:png
 _NUMBERS = {"int": "<q", "float": "<d", "bool": "<?"}
@@ -69,7 +69,7 @@ class _Stored:
     block: Block | None = None
 
 
-def list_litdata(path: Path, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+def list_litdata(place: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """Every sample of every chunk in the order of the index.
 
     Fields are named as the keys of the dictionary that was written, or 0, 1, … for a tuple. Numbers and texts become
@@ -78,7 +78,7 @@ def list_litdata(path: Path, *, image_field: str | None = None, label_field: str
     Raises:
         NotADataset, UsageError: there is no index, or chunks of a kind that only LitData reads.
     """
-    index = read_index(path, "chunks")
+    index = read_index(place, "chunks")
     config = index["config"] if isinstance(index.get("config"), dict) else {}
     formats = config.get("data_format")
     if (
@@ -86,15 +86,15 @@ def list_litdata(path: Path, *, image_field: str | None = None, label_field: str
         or not isinstance(formats, list)
         or config.get("item_loader", "PyTreeLoader") != "PyTreeLoader"
     ):
-        raise UsageError(f"{path}: chunks that are encrypted, or not written by litdata.optimize, are not read")
+        raise UsageError(f"{place}: chunks that are encrypted, or not written by litdata.optimize, are not read")
     fields = tuple(zip(_names(config.get("data_spec"), len(formats)), map(str, formats), strict=True))
     images = [name for name, kind in fields if kind.partition(":")[0] in _IMAGES]
     if not images and any(kind == "pickle" for _, kind in fields):
         raise UsageError(
-            f"{path}: its samples are pickles, which could run anything; write images as bytes or PIL images"
+            f"{place}: its samples are pickles, which could run anything; write images as bytes or PIL images"
         )
-    image = str(choose(image_field, images, IMAGE_FIELDS, what="image", path=path))
-    label = choose(label_field, [name for name, _ in fields], LABEL_FIELDS, what="label", path=path, must=False)
+    image = str(choose(image_field, images, IMAGE_FIELDS, what="image", path=place))
+    label = choose(label_field, [name for name, _ in fields], LABEL_FIELDS, what="label", path=place, must=False)
     if label is None and [kind for _, kind in fields].count("int") == 1 and fields[0][0] == "0":
         label = next(name for name, kind in fields if kind == "int")  # (image, label)
     chunks = _Chunks(fields, image, label, LeftOut())
@@ -102,7 +102,7 @@ def list_litdata(path: Path, *, image_field: str | None = None, label_field: str
     samples = (
         sample
         for entry in index["chunks"]
-        for file in [path / plain_name(entry.get("filename"), path / "index.json")]
+        for file in [place / plain_name(entry.get("filename"), place / "index.json")]
         for sample in until_damaged(_samples(file, entry, str(config.get("compression") or ""), level, chunks), file)
     )
     return listing_of("litdata", samples, remarks=chunks.left_out.remarks())
@@ -120,14 +120,14 @@ def _names(spec: Any, count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def _samples(path: Path, entry: dict[str, Any], compression: str, level: str, chunks: _Chunks) -> Iterator[Sample]:
-    count = whole(entry.get("chunk_size"), path)
-    with SourceFile(path) as file:
+def _samples(place: Location, entry: dict[str, Any], compression: str, level: str, chunks: _Chunks) -> Iterator[Sample]:
+    count = whole(entry.get("chunk_size"), place)
+    with SourceFile(place) as file:
         if compression and not compression.startswith("zstd"):
             raise Corrupt(f"compressed by {compression}; zstd can be read", file.place)
         stored = _stored(file, entry, level if compression else "", count)
         for number, one in enumerate(stored):
-            yield _sample(path, number, one, chunks)
+            yield _sample(file.name, number, one, chunks)
 
 
 def _stored(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> Iterator[_Stored]:
@@ -149,7 +149,7 @@ def _stored(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> 
 
 
 def _whole_chunk(file: SourceFile, entry: dict[str, Any]) -> tuple[Plain, Block]:
-    block = Block("zstd", 0, file.size, whole(entry.get("chunk_bytes"), Path(file.path)))
+    block = Block("zstd", 0, file.size, whole(entry.get("chunk_bytes"), file.place))
     return decompressed(file.path, block), block
 
 
@@ -179,10 +179,10 @@ def _framed(file: SourceFile, count: int) -> Iterator[_Stored]:
             yield _Stored(decompressed(file.path, block), start, end, block)
 
 
-def _sample(path: Path, number: int, stored: _Stored, chunks: _Chunks) -> Sample:
+def _sample(name_of_chunk: str, number: int, stored: _Stored, chunks: _Chunks) -> Sample:
     file, position = stored.file, stored.start + 4 * len(chunks.fields)
     sizes = struct.unpack(f"<{len(chunks.fields)}I", file.read(stored.start, 4 * len(chunks.fields)))
-    sample = Sample(printable(f"{path.name}/{number}"), file.path)
+    sample = Sample(printable(f"{name_of_chunk}/{number}"), file.path)
     for (name, kind), size in zip(chunks.fields, sizes, strict=True):
         if position + size > stored.end:
             raise Corrupt(f"field {name!r} goes beyond its sample", file.place, position)
@@ -216,9 +216,9 @@ def _decode(kind: str, data: bytes, place: str, at: int) -> Any:
 def looks_like(glance: Glance) -> bool:
     """A folder whose index.json has chunks."""
     try:
-        return "index.json" in glance.files and "config" in read_index(glance.path, "chunks")
+        return "index.json" in glance.files and "config" in read_index(glance.place, "chunks")
     except (UsageError, Damage):
         return False
 
 
-SOURCE = Source(list_litdata, options=("image_field", "label_field"), guess=looks_like)
+SOURCE = Source(list_litdata, options=("image_field", "label_field"), guess=looks_like, stores=True)

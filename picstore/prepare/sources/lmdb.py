@@ -11,7 +11,7 @@ import numpy as np
 
 from picstore.errors import Damage, ImageError, NotADataset
 from picstore.prepare.inputs import Input, Listing, printable
-from picstore.prepare.sources.kind import Glance, Source, head_of, missing
+from picstore.prepare.sources.kind import Glance, Source, missing
 from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, reader_of, signed
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import Sample, listing_of, until_damaged
@@ -110,7 +110,7 @@ def _image(value: Any, datum: dict[int, Field]) -> bytes:
 def looks_like(glance: Glance) -> bool:
     """A folder with data.mdb, or such a file."""
     if glance.is_folder:
-        return "data.mdb" in glance.files and _has_magic(head_of(glance.path / "data.mdb"))
+        return "data.mdb" in glance.files and _has_magic(glance.head("data.mdb"))
     return _has_magic(glance.head())
 
 

@@ -10,7 +10,6 @@ import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from picstore.prepare.sources.samples import (
     take_label,
     until_damaged,
 )
+from picstore.storage.location import Location
 
 _IMAGES = ("jpeg", "png", "pil", "bytes")
 _NUMBERS = {
@@ -47,13 +47,13 @@ _TEXTS = ("str", "str_int", "str_float", "str_decimal", "json")
 class _Shard:
     """A shard as the index describes it; ``columns`` are name, encoding and fixed size (0 for none)."""
 
-    path: Path
+    place: Location
     samples: int
     columns: tuple[tuple[str, str, int], ...]
     block: Block | None  # where all of it is compressed
 
 
-def list_mds(path: Path, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+def list_mds(place: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """Every sample of every shard in the order of the index.
 
     Integers, floats, texts and JSON become the extra (an object called ``extra`` is taken apart), or the label; further
@@ -63,19 +63,19 @@ def list_mds(path: Path, *, image_field: str | None = None, label_field: str | N
     Raises:
         NotADataset, UsageError: there is no index, or not of MDS.
     """
-    shards = [_shard(path, entry) for entry in read_index(path, "shards")["shards"]]
+    shards = [_shard(place, entry) for entry in read_index(place, "shards")["shards"]]
     left_out = LeftOut()
     samples: list[Iterator[Sample]] = []
     for shard in shards:
         encodings = {name: encoding for name, encoding, _ in shard.columns}
         images = [name for name, encoding in encodings.items() if encoding in _IMAGES]
-        image = choose(image_field, images, IMAGE_FIELDS, what="image", path=path)
-        label = choose(label_field, encodings, LABEL_FIELDS, what="label", path=path, must=False)
-        samples.append(until_damaged(_samples(shard, str(image), label, left_out), shard.path))
+        image = choose(image_field, images, IMAGE_FIELDS, what="image", path=place)
+        label = choose(label_field, encodings, LABEL_FIELDS, what="label", path=place, must=False)
+        samples.append(until_damaged(_samples(shard, str(image), label, left_out), shard.place))
     return listing_of("mds", (one for some in samples for one in some), remarks=left_out.remarks())
 
 
-def _shard(folder: Path, entry: dict[str, Any]) -> _Shard:
+def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
     place = folder / "index.json"
     kind, version = entry.get("format"), entry.get("version")
     if (kind, version) != ("mds", 2):
@@ -87,7 +87,7 @@ def _shard(folder: Path, entry: dict[str, Any]) -> _Shard:
     samples, raw = whole(entry.get("samples"), place), entry.get("raw_data") or {}
     plain = folder / plain_name(raw.get("basename"), place)
     packed = entry.get("zip_data")
-    if not isinstance(packed, dict) or plain.exists():
+    if not isinstance(packed, dict) or plain.is_file():
         return _Shard(plain, samples, columns, None)
     codec = str(entry.get("compression")).partition(":")[0]
     if codec not in CODECS:
@@ -98,9 +98,9 @@ def _shard(folder: Path, entry: dict[str, Any]) -> _Shard:
 
 def _samples(shard: _Shard, image: str, label: str | None, left_out: LeftOut) -> Iterator[Sample]:
     if shard.block is not None:
-        yield from _walk(decompressed(str(shard.path), shard.block), shard, image, label, left_out)
+        yield from _walk(decompressed(str(shard.place), shard.block), shard, image, label, left_out)
         return
-    with SourceFile(shard.path) as file:
+    with SourceFile(shard.place) as file:
         yield from _walk(file, shard, image, label, left_out)
 
 
@@ -129,7 +129,7 @@ def _sample(
     found = struct.unpack(f"<{len(variable)}I", file.read(position, 4 * len(variable)))
     sizes = dict(zip(variable, found, strict=True))
     position += 4 * len(variable)
-    sample = Sample(printable(f"{shard.path.name}/{number}"), file.path)
+    sample = Sample(printable(f"{shard.place.name}/{number}"), file.path)
     for name, encoding, fixed in shard.columns:
         size = fixed or sizes[name]
         if position + size > end:
@@ -183,9 +183,9 @@ def _decode(encoding: str, data: bytes, place: str, at: int) -> Any:
 def looks_like(glance: Glance) -> bool:
     """A folder whose index.json has shards."""
     try:
-        return "index.json" in glance.files and bool(read_index(glance.path, "shards"))
+        return "index.json" in glance.files and bool(read_index(glance.place, "shards"))
     except (UsageError, Damage):
         return False
 
 
-SOURCE = Source(list_mds, options=("image_field", "label_field"), guess=looks_like)
+SOURCE = Source(list_mds, options=("image_field", "label_field"), guess=looks_like, stores=True)

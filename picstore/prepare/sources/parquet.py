@@ -6,7 +6,6 @@ import functools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from picstore.errors import Damage, ImageError, UsageError
@@ -23,6 +22,8 @@ from picstore.prepare.sources.samples import (
     take_label,
     until_damaged,
 )
+from picstore.storage.folder import Folder
+from picstore.storage.location import Location, locate
 
 _MAGIC = b"PAR1"
 _ROWS = 4096  # of metadata in memory
@@ -46,7 +47,7 @@ class _Schema:
     classes: tuple[str, ...]
 
 
-def list_parquet(path: Path, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+def list_parquet(place: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """Every row of a file, or of all ``*.parquet`` in a folder and its sub-folders, by sorted path.
 
     The image is a struct of ``bytes`` and ``path``, or a binary column; where bytes are null the path is read, from
@@ -57,12 +58,12 @@ def list_parquet(path: Path, *, image_field: str | None = None, label_field: str
         UsageError: it cannot be told which column is the image.
     """
     _library()
-    files = _files(path)
+    files = _files(place)
     left_out = LeftOut()
-    schema = _schema(files[0], image_field, label_field, left_out)
-    samples = (sample for file in files for sample in until_damaged(_samples(file, path, schema), file))
-    splits = sorted({file.name.partition("-")[0] for file in files if "-of-" in file.name})
-    remarks = [f"{path} holds the splits {', '.join(splits)}: all of them are taken"] if len(splits) > 1 else []
+    schema = _schema(files[0][1], image_field, label_field, left_out)
+    samples = (sample for name, file in files for sample in until_damaged(_samples(file, name, schema), file))
+    splits = sorted({file.name.partition("-")[0] for _, file in files if "-of-" in file.name})
+    remarks = [f"{place} holds the splits {', '.join(splits)}: all of them are taken"] if len(splits) > 1 else []
     remarks += [f"{what}: left out" for what in sorted(left_out)]
     return listing_of("parquet", samples, classes=schema.classes, remarks=remarks)
 
@@ -75,21 +76,30 @@ def _library() -> Any:
     return pyarrow.parquet
 
 
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    below = [path, *(path / entry.name for entry in entries_of(path) if entry.is_dir())]
-    found = [folder / e.name for folder in below for e in entries_of(folder) if e.name.endswith(".parquet")]
+def _openable(place: Location) -> Any:
+    """What pyarrow opens: files by itself, objects by requests for what it reads."""
+    return place.path if isinstance(place, Folder) else place.open()
+
+
+def _files(place: Location) -> list[tuple[str, Location]]:
+    """The files by name, relative to the place."""
+    if not place.is_folder():
+        return [(place.name, place)]
+    entries = entries_of(place)
+    names = [name for name, _ in entries]
+    for folder in (name for name, is_folder in entries if is_folder):
+        names += [f"{folder}/{name}" for name, _ in entries_of(place / folder)]
+    found = sorted((name for name in names if name.endswith(".parquet")), key=lambda name: name.split("/"))
     if not found:
-        raise UsageError(f"{path} holds no files *.parquet")
-    return sorted(found)
+        raise UsageError(f"{place} holds no files *.parquet")
+    return [(name, place / name) for name in found]
 
 
-def _schema(file: Path, image_field: str | None, label_field: str | None, left_out: LeftOut) -> _Schema:
+def _schema(file: Location, image_field: str | None, label_field: str | None, left_out: LeftOut) -> _Schema:
     import pyarrow as pa
 
     try:
-        with _library().ParquetFile(file) as opened:
+        with _library().ParquetFile(_openable(file)) as opened:
             schema = opened.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise Damage(f"not a Parquet file: {error}", printable(str(file))) from error
@@ -129,13 +139,12 @@ def _classes(feature: Any) -> tuple[str, ...]:
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
-def _samples(file: Path, root: Path, schema: _Schema) -> Iterator[Sample]:
+def _samples(file: Location, name: str, schema: _Schema) -> Iterator[Sample]:
     import pyarrow as pa
 
-    name = file.name if file == root else file.relative_to(root).as_posix()
     path, number = str(file), 0  # one object for all inputs
     try:
-        with _library().ParquetFile(file) as opened:
+        with _library().ParquetFile(_openable(file)) as opened:
             for group in range(opened.num_row_groups):
                 for row, values in enumerate(_rows(opened, group, schema.others)):
                     key = _ROW.pack(group, row) + schema.image.encode()
@@ -174,7 +183,7 @@ class _Opened:
     """A Parquet file while its images are read, nearly always one after the other."""
 
     def __init__(self, path: str, column: str) -> None:
-        self._file = _library().ParquetFile(path)
+        self._file = _library().ParquetFile(_openable(locate(path)))
         self._column = column
         self._group = -1
         self._batches: Iterator[Any] = iter(())
@@ -203,7 +212,7 @@ def read_parquet(source: Input) -> bytes:
     value = _open(source.path, source.key[_ROW.size :].decode()).image(group, row)
     if isinstance(value, dict):
         if value.get("bytes") is None and value.get("path"):
-            return read_input(Input(source.name, -1, str(Path(source.path).parent / value["path"])))
+            return read_input(Input(source.name, -1, str(locate(source.path).parent / value["path"])))
         value = value.get("bytes")
     if not isinstance(value, bytes):
         raise ImageError("the row holds no image")
@@ -215,8 +224,8 @@ def looks_like(glance: Glance) -> bool:
     if not glance.is_folder:
         return glance.head().startswith(_MAGIC)
     return bool(glance.files_ending(".parquet")) or (
-        "data" in glance.folders and bool(Glance.at(glance.path / "data").files_ending(".parquet"))
+        "data" in glance.folders and bool(Glance.at(glance.place / "data").files_ending(".parquet"))
     )
 
 
-SOURCE = Source(list_parquet, options=("image_field", "label_field"), guess=looks_like)
+SOURCE = Source(list_parquet, options=("image_field", "label_field"), guess=looks_like, stores=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
-from picstore.errors import Corrupt
+from picstore.errors import Corrupt, PicstoreError
 from picstore.prepare.inputs import Listing, SourceFile, entries_of
 from picstore.prepare.sources.kind import Glance, Source
 from picstore.prepare.sources.samples import Sample, json_object, listing_of, until_damaged
+from picstore.storage.location import Location
 
 _FILE, _CONTAINER, _RECORD = 0x50494346, 0x50494343, 0x50494352
 _DIRECTORY = struct.Struct("<IIII")
@@ -26,29 +26,27 @@ _MAX_CONTAINERS = 255
 _MAX_IMAGE, _MAX_EXTRA = 32 << 20, 1 << 20
 
 
-def list_picpoc(path: Path) -> Listing:
+def list_picpoc(place: Location) -> Listing:
     """Every record, stream by stream and file by file; the extra's fields and ``serial`` become the extra.
 
     A file whose writer died has no directory; its containers are found one behind the other.
     """
-    files = [
-        Path(file.path)
-        for stream in sorted((e for e in entries_of(path) if e.is_dir() and e.name.isdecimal()), key=_number)
-        for file in sorted((e for e in entries_of(stream.path) if e.name.isdecimal()), key=_number)
-    ]
-    named = ((file, f"{file.parent.name}/{file.name}") for file in files)
-    return listing_of("picpoc", (s for file, name in named for s in until_damaged(_samples(file, name), file, name)))
+    names = [f"{stream}/{file}" for stream in _numbers(place, folders=True) for file in _numbers(place / stream)]
+    walks = (until_damaged(_samples(place / name, name), place / name, name) for name in names)
+    return listing_of("picpoc", (sample for walk in walks for sample in walk))
 
 
-def _number(entry: object) -> int:
-    return int(entry.name)  # type: ignore[attr-defined]
+def _numbers(place: Location, *, folders: bool = False) -> list[str]:
+    """Names in a folder that are numbers, in their order; all of them, or only those of folders."""
+    found = [name for name, is_folder in entries_of(place) if name.isdecimal() and (is_folder or not folders)]
+    return sorted(found, key=int)
 
 
-def _samples(path: Path, name: str) -> Iterator[Sample]:
-    with SourceFile(path) as file:
+def _samples(place: Location, name: str) -> Iterator[Sample]:
+    with SourceFile(place) as file:
         number = 0
         for start, end in _containers(file):
-            for sample in until_damaged(_records(file, start, end, name, number), path, name):
+            for sample in until_damaged(_records(file, start, end, name, number), place, name):
                 number += 1
                 yield sample
 
@@ -102,10 +100,10 @@ def looks_like(glance: Glance) -> bool:
     """A folder of numbered folders, of whose files the first one has PicPoc's magic."""
     streams = sorted((name for name in glance.folders if name.isdecimal()), key=int)
     try:
-        files = sorted((e.name for e in entries_of(glance.path / streams[0]) if e.name.isdecimal()), key=int)
-    except (IndexError, OSError):
+        files = _numbers(glance.place / streams[0])
+    except (IndexError, PicstoreError):
         return False
     return bool(files) and glance.head(f"{streams[0]}/{files[0]}")[:8] == struct.pack("<II", _FILE, 1)
 
 
-SOURCE = Source(list_picpoc, guess=looks_like)
+SOURCE = Source(list_picpoc, guess=looks_like, stores=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 from picstore.errors import Corrupt
 from picstore.prepare.inputs import MAX_INPUT, Input, Listing, SourceFile, printable
 from picstore.prepare.sources.kind import Glance, Source
 from picstore.prepare.sources.samples import Sample, files_of, listing_of, take_label, until_damaged
+from picstore.storage.location import Location
 
 _MAGIC = 0xCED7230A
 _HEAD = struct.Struct("<II")
@@ -24,24 +24,24 @@ _MAX_LABELS = 1 << 16
 _SUFFIXES = (".rec", ".recordio")
 
 
-def list_recordio(path: Path) -> Listing:
+def list_recordio(place: Location) -> Listing:
     """Every record of a file, of a folder's ``*.rec``, or of files named by braces; the .idx file is not needed.
 
     The label is the header's, or the first of several, where it is a whole number; otherwise it stays in the extra as
     ``label`` (``labels`` for several).
     """
-    files = files_of(path, *_SUFFIXES)
+    files = files_of(place, *_SUFFIXES)
     return listing_of("recordio", (sample for file in files for sample in until_damaged(_samples(file), file)))
 
 
-def _samples(path: Path) -> Iterator[Sample]:
-    with SourceFile(path) as file:
+def _samples(place: Location) -> Iterator[Sample]:
+    with SourceFile(place) as file:
         at = number = 0
         while at < file.size:
             part, length = _head(file, at)
             if part not in (_WHOLE, _FIRST):
                 raise Corrupt("a part of a record without its beginning", file.place, at)
-            yield _sample(file, at, part, length, f"{path.name}/{number}")
+            yield _sample(file, at, part, length, f"{file.name}/{number}")
             while True:
                 at += _HEAD.size + (length + 3) // 4 * 4
                 if part in (_WHOLE, _LAST):
@@ -101,4 +101,4 @@ def looks_like(glance: Glance) -> bool:
     return glance.head().startswith(magic)
 
 
-SOURCE = Source(list_recordio, guess=looks_like)
+SOURCE = Source(list_recordio, guess=looks_like, stores=True)

@@ -8,11 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.prepare.inputs import Input, Listing, entries_of, printable
+from picstore.storage.location import Location, Where, locate, many
 from picstore.storage.record import extra_to_json
 
 Label: TypeAlias = "int | str | None"
@@ -128,7 +128,7 @@ def take_label(extra: dict[str, Any], name: str | None) -> Label:
 
 
 def choose(
-    given: str | None, fields: Collection[str], known: Sequence[str], *, what: str, path: Path, must: bool = True
+    given: str | None, fields: Collection[str], known: Sequence[str], *, what: str, path: object, must: bool = True
 ) -> str | None:
     """The field of a format that holds the image or the label.
 
@@ -136,6 +136,7 @@ def choose(
         given: the user's choice, None for ours: the first of ``known`` that there is, or else the only field.
         fields: those that may be it.
         what: "image" or "label", as in ``--image-field``.
+        path: what messages call the source.
         must: whether there must be one.
 
     Raises:
@@ -158,13 +159,14 @@ def _list(names: Collection[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def until_damaged(samples: Iterable[Sample], path: Path | str, name: str = "") -> Iterator[Sample]:
+def until_damaged(samples: Iterable[Sample], place: Where, name: str = "") -> Iterator[Sample]:
     """The samples of one file; where it is damaged they end in one that says so, and nothing is lost silently."""
     try:
         yield from samples
     except Damage as error:
         at = f" at byte {error.offset:,}" if error.offset else ""
-        yield Sample(name or printable(Path(path).name), str(path), problem=f"damaged{at}: {error.what}")
+        file = locate(place)
+        yield Sample(name or printable(file.name), str(file), problem=f"damaged{at}: {error.what}")
 
 
 class LeftOut(Counter[str]):
@@ -192,21 +194,21 @@ def _refuse(name: str) -> None:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
-def files_of(path: Path, *suffixes: str) -> list[Path]:
-    """The files that a path stands for: itself; those of a folder that end so; or what braces in it expand to.
+def files_of(place: Location, *suffixes: str) -> list[Location]:
+    """The files that a place stands for: itself; those of a folder that end so; or what braces in it expand to.
 
     Raises:
         NotADataset: there is nothing of the kind.
     """
-    if path.is_dir():
-        found = [path / entry.name for entry in entries_of(path) if entry.name.lower().endswith(suffixes)]
+    if place.is_folder():
+        found = [place / entry.name for entry in entries_of(place) if entry.name.lower().endswith(suffixes)]
         if not found:
-            raise NotADataset(f"{path} holds no files *{' or *'.join(suffixes)}")
+            raise NotADataset(f"{place} holds no files *{' or *'.join(suffixes)}")
         return found
-    files = [path] if path.exists() else [Path(name) for name in expand(str(path))]
-    for file in files:
-        if not file.is_file():
-            raise NotADataset(f"{file} does not exist" if not file.exists() else f"{file} is not a file")
+    files = [place] if place.exists() else [locate(name) for name in expand(str(place))]
+    for file, there in zip(files, many(lambda file: file.is_file(), files), strict=True):
+        if not there:
+            raise NotADataset(f"{file} is not a file" if file.exists() else f"{file} does not exist")
     return files
 
 

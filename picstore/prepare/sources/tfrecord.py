@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from picstore.errors import Corrupt
@@ -27,6 +26,7 @@ from picstore.prepare.sources.samples import (
     until_damaged,
 )
 from picstore.storage.checksum import crc32c, masked
+from picstore.storage.location import Location
 
 _HEAD = struct.Struct("<QI")
 _TAIL = 4  # bytes of the data's CRC
@@ -38,7 +38,7 @@ _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecs")
 _PACKED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda")  # gzip, zlib
 
 
-def list_tfrecord(path: Path, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+def list_tfrecord(place: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """Every example of a file, of a folder's ``*.tfrecord`` (or ``name-00000-of-00128``), or of files named by braces.
 
     Integers, floats and texts become the extra, single ones as values, several as lists; other bytes are left out.
@@ -47,17 +47,17 @@ def list_tfrecord(path: Path, *, image_field: str | None = None, label_field: st
     Raises:
         UsageError: it cannot be told which feature is the image.
     """
-    files = _files(path)
+    files = _files(place)
     left_out = LeftOut()
     fields = (image_field, label_field)
     samples = (sample for file in files for sample in until_damaged(_samples(file, fields, left_out), file))
     return listing_of("tfrecord", samples, remarks=left_out.remarks())
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_dir() and (shards := _shards(Glance.at(path))):
-        return [path / name for name in shards]
-    return files_of(path, *_SUFFIXES)
+def _files(place: Location) -> list[Location]:
+    if place.is_folder() and (shards := _shards(Glance.at(place))):
+        return [place / name for name in shards]
+    return files_of(place, *_SUFFIXES)
 
 
 def _shards(glance: Glance) -> list[str]:
@@ -65,14 +65,14 @@ def _shards(glance: Glance) -> list[str]:
     return [name for name in glance.files if "-of-" in name and ".parquet" not in name]
 
 
-def _samples(path: Path, fields: tuple[str | None, str | None], left_out: LeftOut) -> Iterator[Sample]:
-    with SourceFile(path) as file:
+def _samples(place: Location, fields: tuple[str | None, str | None], left_out: LeftOut) -> Iterator[Sample]:
+    with SourceFile(place) as file:
         if file.read(0, min(2, file.size)) in _PACKED:
             raise Corrupt("it is compressed as a whole; unpack it", file.place)
         at = number = 0
         while at < file.size:
             length = _length(file, at)
-            name = printable(f"{path.name}/{number}")
+            name = printable(f"{file.name}/{number}")
             yield _sample(file, at + _HEAD.size, length, name, fields, left_out)
             at += _HEAD.size + length + _TAIL
             number += 1
@@ -111,7 +111,7 @@ def _sample(
             left_out[f"feature {printable(key)}, bytes"] += 1
         else:
             sample.extra[key] = values[0] if len(values) == 1 else values
-    label = choose(fields[1], sample.extra, _LABELS, what="label", path=Path(file.path), must=False)
+    label = choose(fields[1], sample.extra, _LABELS, what="label", path=file.place, must=False)
     sample.label = take_label(sample.extra, label)
     return sample
 
@@ -121,7 +121,7 @@ def _image_of(given: str | None, binary: dict[str, Field], file: SourceFile) -> 
     if given is None and not {name.lower() for name in binary} & set(_IMAGES):
         large = [name for name, field in binary.items() if field.size > _MAX_VALUE // 64]
         given = large[0] if len(large) == 1 else None
-    return str(choose(given, binary, _IMAGES, what="image", path=Path(file.path)))
+    return str(choose(given, binary, _IMAGES, what="image", path=file.place))
 
 
 def _features(file: SourceFile, start: int, length: int) -> Iterator[tuple[str, tuple[int, list[Field]]]]:
@@ -177,4 +177,4 @@ def _is_record(head: bytes) -> bool:
     return len(head) >= _HEAD.size and _HEAD.unpack_from(head)[1] == masked(crc32c(head[:8]))
 
 
-SOURCE = Source(list_tfrecord, options=("image_field", "label_field"), guess=looks_like)
+SOURCE = Source(list_tfrecord, options=("image_field", "label_field"), guess=looks_like, stores=True)

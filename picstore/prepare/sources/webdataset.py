@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from picstore.errors import Damage
@@ -25,6 +24,7 @@ from picstore.prepare.sources.samples import (
     until_damaged,
 )
 from picstore.prepare.sources.tars import Member, members_of
+from picstore.storage.location import Location
 from picstore.storage.record import MAX_EXTRA
 
 IMAGES = frozenset(
@@ -35,7 +35,7 @@ _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", 
 _LOOK = 64  # members by which a tar is told from a plain tar of images
 
 
-def list_webdataset(path: Path) -> Listing:
+def list_webdataset(place: Location) -> Listing:
     """Samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
     The first image of a sample is its image, further ones (and what is called .bin) become attachments: ``seg.png`` is
@@ -43,13 +43,8 @@ def list_webdataset(path: Path) -> Listing:
     name; without it ``label`` of the JSON is. JSON objects and texts become the extra; all other fields, pickles
     among them, are left out.
     """
-    return list_samples(files_of(path, ".tar"))
-
-
-def list_samples(tars: Sequence[Path | str]) -> Listing:
-    """The samples of tars, which may lie in an object store."""
     left_out = LeftOut()
-    samples = (sample for tar in tars for sample in until_damaged(_samples(tar, left_out), tar))
+    samples = (sample for tar in files_of(place, ".tar") for sample in until_damaged(_samples(tar, left_out), tar))
     return listing_of("webdataset", samples, remarks=left_out.remarks())
 
 
@@ -60,7 +55,7 @@ def split_name(name: str) -> tuple[str, str]:
     return folder + slash + base, field.lower()
 
 
-def _samples(tar: Path | str, left_out: LeftOut) -> Iterator[Sample]:
+def _samples(tar: Location, left_out: LeftOut) -> Iterator[Sample]:
     with SourceFile(tar) as file:
         # Names of macOS (._x) and of webdataset itself (__index__) are no samples.
         members = (m for m in members_of(str(tar)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
@@ -70,7 +65,7 @@ def _samples(tar: Path | str, left_out: LeftOut) -> Iterator[Sample]:
 
 
 def _sample(file: SourceFile, key: str, members: list[Member], left_out: LeftOut) -> Sample:
-    tar = file.path.rpartition("/")[2]
+    tar = file.name
     fields = {split_name(member.name)[1]: member for member in members}
     images = [field for field in fields if field.rpartition(".")[2] in IMAGES or field.endswith(".bin")]
     images.sort(key=lambda field: ("." in field, field.endswith(".bin")))  # jpg before seg.png
@@ -119,15 +114,15 @@ def _take_label(extra: dict[str, Any]) -> Label:
 
 def looks_like(glance: Glance) -> bool:
     """A tar, or a folder of tars, in which neighbours share a key; or a name with braces."""
-    if "{" in glance.path.name and not glance.path.exists():
-        return glance.path.name.endswith(".tar")
+    if "{" in glance.place.name and not glance.place.exists():
+        return glance.place.name.endswith(".tar")
     if not glance.is_folder:
         return glance.head()[257:262] == b"ustar"
     tars = glance.files_ending(".tar")
-    return bool(tars) and has_pairs(glance.path / tars[0])
+    return bool(tars) and _has_pairs(glance.place / tars[0])
 
 
-def has_pairs(tar: Path | str) -> bool:
+def _has_pairs(tar: Location) -> bool:
     """Whether neighbours in a tar share a key."""
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _LOOK)]
@@ -136,4 +131,4 @@ def has_pairs(tar: Path | str) -> bool:
     return any(one == other for one, other in itertools.pairwise(keys))
 
 
-SOURCE = Source(list_webdataset, guess=looks_like)
+SOURCE = Source(list_webdataset, guess=looks_like, stores=True)
