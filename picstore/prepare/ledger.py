@@ -37,6 +37,11 @@ class Line:
     of: int | None = None
 
 
+def duplicate(name: str, id_: int, of: int) -> Line:
+    """The line of an input that repeats another."""
+    return Line(name, id_, DUPLICATE, "equal bytes", of=of)
+
+
 @dataclass(slots=True)
 class Tally:
     """Counts and sums over ledger lines."""
@@ -86,7 +91,12 @@ def _fragment_name(row: int) -> str:
 
 def write_fragment(root: Location, row: int, lines: Sequence[Line]) -> None:
     """Declare a row finished."""
-    (root / UNFINISHED / _fragment_name(row)).write(b"".join(_encode(line) for line in lines))
+    write_lines(root / UNFINISHED / _fragment_name(row), lines)
+
+
+def write_lines(path: Location, lines: Iterable[Line]) -> None:
+    """Write a ledger or a part of one."""
+    path.write(b"".join(map(_encode, lines)))
 
 
 def finished_rows(root: Location, rows: int) -> list[int]:

@@ -37,6 +37,7 @@ R = TypeVar("R")
 
 _SCHEMES = ("s3", "gs", "az")
 _URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # pathlib makes one slash of two
+_PIECE = 8 << 20  # bytes of a file that is copied
 _AT_A_TIME = 16  # requests: enough to hide 20 ms each, few enough for any store
 
 
@@ -119,6 +120,17 @@ class Location(ABC):
     @abstractmethod
     def create(self) -> Sink:
         """Begin to write the file, which appears when the sink is closed."""
+
+    def copy_to(self, target: Location) -> None:
+        """Make another file of the same bytes, which appears when it is whole."""
+        size = self.size()
+        out = target.create()
+        try:
+            for offset in range(0, size, _PIECE):
+                out.write(bytes(self.read(offset, min(_PIECE, size - offset), place=str(self))))
+            out.close()
+        finally:
+            out.abandon()
 
     @abstractmethod
     def remove(self) -> None:
@@ -210,6 +222,19 @@ class Folder(Location):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return _FileSink(self.path)
 
+    def copy_to(self, target: Location) -> None:
+        """As ever, but a second name for the file where it can have one: no file of a data set is changed in place."""
+        if isinstance(target, Folder):
+            with contextlib.suppress(OSError):  # another file system, or one without links
+                target.path.parent.mkdir(parents=True, exist_ok=True)
+                partial = _partial(target.path)
+                os.link(self.path, partial)
+                partial.replace(target.path)
+                partial.unlink(missing_ok=True)  # where both names were of one file already, it stays
+                sync_folder(target.path.parent)
+                return
+        Location.copy_to(self, target)
+
     def remove(self) -> None:
         if self.path.is_dir():
             shutil.rmtree(self.path, ignore_errors=True)
@@ -237,6 +262,11 @@ def _size_if_there(path: Path) -> int | None:
         return None
 
 
+def _partial(path: Path) -> Path:
+    """A temporary name that nobody else has."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+
+
 class _FileSink:
     """Writes under a temporary name of its own, then syncs and renames.
 
@@ -245,7 +275,7 @@ class _FileSink:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+        self._partial = _partial(path)
         self._out: BinaryIO = self._partial.open("wb")
 
     def write(self, data: bytes | bytearray) -> None:
