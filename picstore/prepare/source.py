@@ -112,13 +112,18 @@ def _plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
+def read_names(path: Path) -> list[str]:
+    """The names in a file, one a line; NotADataset where it cannot be read."""
+    try:
+        names = [line.strip() for line in path.read_bytes().decode("utf-8", "surrogateescape").splitlines()]
+    except OSError as error:
+        raise NotADataset(f"{path} cannot be read: {error.strerror or error}") from error
+    return [printable(name) for name in names if name]
+
+
 def _in_order_of(listing: Listing, classes: Path) -> Listing:
     """The listing with class names from a file, and with labels in its order where it has names of its own."""
-    try:
-        names = [line.strip() for line in classes.read_bytes().decode("utf-8", "surrogateescape").splitlines()]
-    except OSError as error:
-        raise NotADataset(f"{classes} cannot be read: {error.strerror or error}") from error
-    names = [printable(name) for name in names if name]
+    names = read_names(classes)
     if unknown := sorted(set(listing.classes) - set(names)):
         raise UsageError(f"{len(unknown)} classes are not in {classes}, the first is {unknown[0]!r}")
     place = [names.index(name) for name in listing.classes]
