@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from commands import tree
+from samples import picture
 
 import picstore
 from picstore.errors import Corrupt, UsageError
@@ -230,3 +232,54 @@ def test_a_mux_hands_out_columns_of_all_its_data_sets(make_dataset: Make, tmp_pa
         assert batch.columns["caption"] == [f"{a} {b}" for a, b in zip(names, batch.ids.tolist(), strict=True)]
         assert torch.equal(batch.columns["n"], batch.ids)
     mux.close()
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_in_a_mux_images_of_data_sets_without_a_column_have_no_value(
+    make_dataset: Make, tmp_path: Path, isolate: bool
+) -> None:
+    plain = picstore.Dataset(make_dataset(8, name="plain"))
+    whole = picstore.Dataset(make_dataset(8, name="whole"))
+    whole.with_columns(
+        {
+            "caption": [f"image {id_}" for id_ in whole.ids],
+            "n": whole.ids,
+            "v": np.outer(whole.ids, [1.0, 2.0]).astype(np.float32),
+        }
+    ).save()
+    plain.with_columns({"age": plain.ids}).save()
+    (tmp_path / "mux.tsv").write_text(f"{plain.path} 0 2\n{whole.path} 100 1\n")
+    names = ["caption", "n", "v", "age"]
+    with contextlib.closing(
+        picstore.DataMux(tmp_path / "mux.tsv", threads=1, isolate=isolate, epoch_batches=4, targets=names)
+    ) as mux:
+        for batch in mux:
+            there = [label >= 100 for label in batch.labels.tolist()]
+            ids = batch.ids.tolist()
+            assert sum(there) == 1
+            assert batch.columns["caption"] == [
+                f"image {i}" if has else None for i, has in zip(ids, there, strict=True)
+            ]
+            assert batch.columns["n"].tolist() == [i if has else -1 for i, has in zip(ids, there, strict=True)]
+            assert batch.columns["age"].tolist() == [-1 if has else i for i, has in zip(ids, there, strict=True)]
+            assert batch.columns["v"].dtype == torch.float32
+            assert batch.columns["v"].isnan().all(dim=1).tolist() == [not has for has in there]
+        for _ in range(6):
+            sample = mux.read()
+            assert list(sample.columns) == names
+            assert sample.columns["caption"] == (f"image {sample.id}" if sample.label >= 100 else None)
+            assert int(sample.columns["n"]) == (sample.id if sample.label >= 100 else -1)
+
+
+def test_a_mux_refuses_a_column_that_is_an_attachment_elsewhere_and_a_name_that_is_neither(
+    make_dataset: Make, tmp_path: Path
+) -> None:
+    dataset = picstore.Dataset(make_dataset(4))
+    dataset.with_columns({"mask": dataset.ids}).save()
+    with picstore.Writer(tmp_path / "other", attachments=["mask"]) as writer:
+        writer.add(picture(0), attachments={"mask": b"m"})
+    (tmp_path / "mux.tsv").write_text(f"{dataset.path} 0 2\n{tmp_path / 'other'} 100 1\n")
+    with pytest.raises(UsageError, match=r"is an attachment of .* and a column of another"):
+        picstore.DataMux(tmp_path / "mux.tsv", targets=["mask"])
+    with pytest.raises(UsageError, match="target 'caption' is unknown"):
+        picstore.DataMux(tmp_path / "mux.tsv", targets=["caption"])

@@ -8,6 +8,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -25,8 +26,10 @@ from PIL import Image
 from samples import jpeg, picture
 
 import picstore
+from picstore.cli.outcome import lines_of_formats
 from picstore.jpeg import markers
 from picstore.prepare.job import MIB, Shape, count_rows, row_slice
+from picstore.prepare.ledger import Line, Tally
 
 SMALL = ("--streams", "3", "--file-size", "8KiB", "--container-size", "8KiB")
 
@@ -375,6 +378,52 @@ def test_the_outcome_in_manifest_and_info_is_the_sum_of_the_ledger_and_shuffle_p
     picstore_command("shuffle", out, tmp_path / "shuffled")
     assert picstore_json("info", tmp_path / "shuffled")["outcome"] == expected
     assert "5 lossless, 1 reencoded, 1 failed" in picstore_command("info", out).stdout
+
+
+def test_convert_says_what_formats_the_inputs_had(tmp_path: Path) -> None:
+    folder, out = tmp_path / "source", tmp_path / "train"
+    folder.mkdir()
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    files = {
+        "JPEG": [jpeg(0), jpeg(1), jpeg(2), saved(quadrants(), "JPEG", exif=turned)],
+        "progressive JPEG": [saved(quadrants(), "JPEG", progressive=True)],
+        "CMYK JPEG": [saved(quadrants().convert("CMYK"), "JPEG")],
+        "damaged JPEG": [jpeg(3)[: len(jpeg(3)) * 3 // 4] + b"\xff\xd9"],
+        "PNG": [saved(quadrants(), "PNG"), saved(quadrants().convert("L"), "PNG")],
+        "WEBP": [saved(quadrants(), "WEBP")],
+    }
+    for name, contents in files.items():
+        for number, content in enumerate(contents):
+            (folder / f"{name}{number}").write_bytes(content)
+    (folder / "none").write_bytes(b"bad")
+    result = picstore_json("convert", folder, out, "--max-errors", 1)
+    lines = {line["input"]: line for line in ledger(out)}
+    assert result["formats"] == [
+        {
+            "format": name,
+            "inputs": len(files[name]),
+            "lossless": 3 if name == "JPEG" else 0,
+            "source_bytes": sum(map(len, files[name])),
+            "jpeg_bytes": sum(lines[f"{name}{number}"]["bytes"] for number in range(len(files[name]))),
+        }
+        for name in ("JPEG", "PNG", "CMYK JPEG", "WEBP", "damaged JPEG", "progressive JPEG")
+    ]
+    said = picstore_command("convert", folder, out, "--max-errors", 1, "--resume").stdout
+    assert re.search(r"\n +4 JPEG +3 lossless, 0.0 MB to 0.0 MB, [+-][\d.]+%\n +2 PNG +0 lossless", said)
+    assert "reencoded: PNG" not in said
+    assert "1 reencoded: rotated by EXIF" in said
+
+
+def test_of_many_formats_the_rarest_are_counted_together() -> None:
+    tally = Tally()
+    for number in range(14):
+        for _ in range(20 - number):
+            tally.add(Line("a", 0, "reencoded", f"F{number:02d}", 1_000_000, 500_000))
+    lines = lines_of_formats(tally.formats())
+    assert len(lines) == 11
+    assert " ".join(lines[0].split()) == "20 F00 0 lossless, 20.0 MB to 10.0 MB, -50.0%"
+    assert " ".join(lines[-1].split()) == "34 4 others 0 lossless, 34.0 MB to 17.0 MB, -50.0%"
 
 
 def test_reencode_and_encoder_are_settings_that_a_resumed_conversion_must_share(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_manifest_cut_off_anywhere_is_truncated(make_dataset: MakeDataset) -> 
     data = (root / MANIFEST).read_bytes()
     for length in (*range(0, len(data) - 2, 7), len(data) - 2):
         (root / MANIFEST).write_bytes(data[:length])
-        with pytest.raises(Truncated, match="not whole JSON; restore it from a copy"):
+        with pytest.raises(Truncated, match="not whole JSON; `picstore repair` writes it anew"):
             read_manifest(root)
 
 

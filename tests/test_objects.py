@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,21 @@ def test_convert_writes_the_same_bytes_as_into_a_folder(pictures: Path, converte
     assert stored(f"{bucket}/train") == tree(converted)
     assert len(stored(f"{bucket}/train")) > 7  # several rows
     assert picstore_json("info", f"{bucket}/train") == picstore_json("info", converted)
+
+
+def test_a_retry_reads_only_what_failed_and_writes_the_same_bytes(
+    pictures: Path, converted: Path, bucket: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "pictures"
+    shutil.copytree(pictures, source)
+    good = (source / "class0/040.png").read_bytes()
+    (source / "class0/040.png").write_bytes(b"damaged")
+    picstore_command("convert", source, f"{bucket}/train", *SHAPE, "--workers", 2)
+    for path in source.rglob("*.png"):
+        path.write_bytes(b"")
+    (source / "class0/040.png").write_bytes(good)
+    picstore_command("convert", source, f"{bucket}/train", *SHAPE, "--workers", 2, "--retry-failed")
+    assert stored(f"{bucket}/train") == tree(converted)
 
 
 @pytest.mark.parametrize("method", ["transpose", "uniform"])

@@ -87,7 +87,7 @@ def colour(text: str) -> tuple[int, int, int]:
 @click.option(
     "--retry-failed",
     is_flag=True,
-    help="Read again what failed in the finished data set DST, and make anew what holds inputs that are sound by now.",
+    help="Read again what failed in the finished data set DST, and add what is sound by now; no other input is read.",
 )
 @options.measure
 @click.option("--dedupe", is_flag=True, help="Of inputs with equal bytes convert only the first.")

@@ -11,10 +11,12 @@ import click
 from picstore.errors import TooManyFailures
 
 if TYPE_CHECKING:
+    from picstore.prepare.ledger import Share
     from picstore.prepare.merge import Converted
     from picstore.storage.location import Location
 
 _SHOWN_REASONS = 8
+_SHOWN_FORMATS = 10
 
 
 def text_of_outcome(outcome: dict[str, int]) -> str:
@@ -24,7 +26,7 @@ def text_of_outcome(outcome: dict[str, int]) -> str:
     source, jpeg = outcome["source_bytes"], outcome["jpeg_bytes"]
     if not source:
         return counts
-    return f"{counts}; {jpeg / 1e6:,.1f} MB of JPEGs from {source / 1e6:,.1f} MB, {jpeg / source - 1:+.1%}"
+    return f"{counts}; {jpeg / 1e6:,.1f} MB of JPEGs from {source / 1e6:,.1f} MB" + _change(source, jpeg)
 
 
 def report(
@@ -61,6 +63,16 @@ def _document(converted: Converted, destination: Location, seconds: float) -> di
         "stages": {stage: round(value, 3) for stage, value in converted.seconds.items()},
         "outcome": tally.outcome(),
         "status": dict(tally.status),
+        "formats": [
+            {
+                "format": name,
+                "inputs": share.inputs,
+                "lossless": share.lossless,
+                "source_bytes": share.source_bytes,
+                "jpeg_bytes": share.bytes,
+            }
+            for name, share in tally.formats().items()
+        ],
         "reasons": [
             {"status": status, "reason": reason, "count": count} for (status, reason), count in _reasons(converted)
         ],
@@ -69,6 +81,27 @@ def _document(converted: Converted, destination: Location, seconds: float) -> di
 
 def _reasons(converted: Converted) -> list[tuple[tuple[str, str], int]]:
     return [(key, count) for key, count in converted.tally.reasons.most_common() if any(key[1:])]
+
+
+def lines_of_formats(formats: dict[str, Share]) -> list[str]:
+    """A line for each of the most frequent formats, and one for the others."""
+    rows = list(formats.items())
+    rest = rows[_SHOWN_FORMATS:]
+    if len(rest) > 1:
+        others = rest[0][1]
+        for _, share in rest[1:]:
+            others += share
+        rows[_SHOWN_FORMATS:] = [(f"{len(rest)} others", others)]
+    width = max((len(name) for name, _ in rows), default=0)
+    return [
+        f"  {share.inputs:>9,} {name:<{width}} {share.lossless:>9,} lossless, "
+        f"{share.source_bytes / 1e6:,.1f} MB to {share.bytes / 1e6:,.1f} MB" + _change(share.source_bytes, share.bytes)
+        for name, share in rows
+    ]
+
+
+def _change(before: int, after: int) -> str:
+    return f", {after / before - 1:+.1%}" if before else ""
 
 
 def _print(converted: Converted, destination: Location, seconds: float) -> None:
@@ -80,7 +113,10 @@ def _print(converted: Converted, destination: Location, seconds: float) -> None:
     click.echo("  " + text_of_outcome(tally.outcome()))
     if converted.seconds:
         click.echo("  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in converted.seconds.items()))
-    reasons = _reasons(converted)
+    formats = tally.formats()
+    for line in lines_of_formats(formats):
+        click.echo(line)
+    reasons = [item for item in _reasons(converted) if item[0][1] not in formats]
     for (status, reason), count in reasons[:_SHOWN_REASONS]:
         click.echo(f"  {count:>9,} {status}: {reason}")
     others = len(reasons) - _SHOWN_REASONS

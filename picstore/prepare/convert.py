@@ -21,6 +21,7 @@ from picstore import __version__
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare import engine, job, ledger
 from picstore.prepare.inputs import Input, Listing, ReadAhead, read_input
+from picstore.prepare.kept import Kept, folder_of, kept_rows
 from picstore.prepare.merge import Converted, already, complete, tally_of
 from picstore.prepare.mozjpeg import require_mozjpeg
 from picstore.prepare.pack import RowWriter, make_record
@@ -55,6 +56,7 @@ class RowTask:
         image_timeout: seconds that decoding and encoding an image may take; 0 is no limit.
         duplicates: those of its inputs that are left out, with the input that they repeat.
         first_file: number of the file that row 0 writes.
+        kept: where the files of before lie that the row is to be made of as far as they go; see ``kept``.
     """
 
     root: Location
@@ -69,6 +71,7 @@ class RowTask:
     image_timeout: float = 0
     duplicates: dict[int, int] = field(default_factory=dict)
     first_file: int = 0
+    kept: Location | None = None
 
     @property
     def position(self) -> Path:
@@ -126,6 +129,7 @@ def convert(  # noqa: PLR0913 - all but four have a default
         if shard is None:
             destination.sweep()
         ready = set(ledger.finished_rows(destination, rows)).intersection(mine)
+        kept = kept_rows(destination) if resume else set()
         tasks = deque(
             RowTask(
                 destination,
@@ -138,6 +142,7 @@ def convert(  # noqa: PLR0913 - all but four have a default
                 listing.attachments,
                 image_timeout=image_timeout,
                 duplicates={k: doubles[k] for k in ids if k in doubles} if doubles else {},
+                kept=folder_of(destination, row) if row in kept else None,
             )
             for row in sorted(set(mine) - ready)
             for ids in [job.row_slice(len(inputs), rows, row)]
@@ -231,9 +236,12 @@ def _position(task: RowTask) -> int:
 def convert_row(task: RowTask, report: engine.Report) -> None:
     """Write file ``task.row`` of every stream and then the row's ledger fragment.
 
-    Holds one container a stream and one image in memory.
+    Holds one container a stream and one image in memory, and where the row keeps records one more a stream.
     """
     lines = []
+    kept = Kept(task.kept, task.attachments)
+    passed_over = kept.ids | task.duplicates.keys() | task.blamed.keys()
+    read = (source for id_, source in enumerate(task.inputs, start=task.first_id) if id_ not in passed_over)
     descriptor = os.open(task.position, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         with RowWriter(
@@ -244,23 +252,23 @@ def convert_row(task: RowTask, report: engine.Report) -> None:
             seed=task.shape.seed,
             fields=task.attachments,
         ) as writer:
-            passed_over = task.duplicates.keys() | task.blamed.keys()
-            read = (one for id_, one in enumerate(task.inputs, start=task.first_id) if id_ not in passed_over)
             with ReadAhead(read) as ahead:
                 for id_, source in enumerate(task.inputs, start=task.first_id):
                     os.pwrite(descriptor, id_.to_bytes(8, "little"), 0)
-                    lines.append(_convert_one(source, id_, task, writer, ahead))
+                    lines.append(kept.move(id_, writer) or _convert_one(source, id_, task, writer, ahead))
                     report(1)
             writer.close()
     finally:
         os.close(descriptor)
     ledger.write_fragment(task.root, task.row, lines)
+    if task.kept is not None:
+        task.kept.remove()
     task.position.unlink()
 
 
 def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter, ahead: ReadAhead) -> ledger.Line:
     if id_ in task.duplicates:
-        return ledger.Line(source.name, id_, ledger.DUPLICATE, "equal bytes", of=task.duplicates[id_])
+        return ledger.duplicate(source.name, id_, task.duplicates[id_])
     if id_ in task.blamed:
         return ledger.Line(source.name, id_, ledger.FAILED, task.blamed[id_])
     try:

@@ -15,6 +15,8 @@ from picstore.storage.location import LEDGER, UNFINISHED, Location, many
 
 _MAX_FRAGMENT = 1 << 32  # bytes, a row of ten million inputs
 
+_REASONS_OF_JPEGS = ("rotated by EXIF", "resize", "--reencode")
+
 LOSSLESS, REENCODED, FAILED, DUPLICATE = "lossless", "reencoded", "failed", "duplicate"
 
 
@@ -37,28 +39,84 @@ class Line:
     of: int | None = None
 
 
-@dataclass(slots=True)
-class Tally:
-    """Counts and sums over ledger lines."""
+def format_of(status: str, reason: str) -> str:
+    """The format of the source of an image that did not fail, by its line: ``JPEG``, ``progressive JPEG``, ``PNG``, ….
 
-    status: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
+    What is encoded anew because of its format has that as its reason; all other reasons are of JPEGs.
+    """
+    if status == LOSSLESS or reason in _REASONS_OF_JPEGS:
+        return "JPEG"
+    return reason.partition(":")[0]  # "damaged JPEG: its end is missing"
+
+
+def duplicate(name: str, id_: int, of: int) -> Line:
+    """The line of an input that repeats another."""
+    return Line(name, id_, DUPLICATE, "equal bytes", of=of)
+
+
+@dataclass(slots=True)
+class Share:
+    """Sums over the inputs of one format that did not fail; bytes of the sources and of their JPEGs."""
+
+    inputs: int = 0
+    lossless: int = 0
     source_bytes: int = 0
     bytes: int = 0
 
+    def __add__(self, other: Share) -> Share:
+        return Share(
+            self.inputs + other.inputs,
+            self.lossless + other.lossless,
+            self.source_bytes + other.source_bytes,
+            self.bytes + other.bytes,
+        )
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts and sums over ledger lines; those of ``reasons``, ``sources`` and ``jpegs`` by status and reason.
+
+    Attributes:
+        sources, jpegs: bytes of the source images and of their JPEGs.
+    """
+
+    status: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
+    sources: Counter[tuple[str, str]] = field(default_factory=Counter)
+    jpegs: Counter[tuple[str, str]] = field(default_factory=Counter)
+
     def add(self, line: Line) -> None:
+        why = line.status, line.reason
         self.status[line.status] += 1
-        self.reasons[line.status, line.reason] += 1
-        self.source_bytes += line.source_bytes
-        self.bytes += line.bytes
+        self.reasons[why] += 1
+        self.sources[why] += line.source_bytes
+        self.jpegs[why] += line.bytes
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
             self.status + other.status,
             self.reasons + other.reasons,
-            self.source_bytes + other.source_bytes,
-            self.bytes + other.bytes,
+            self.sources + other.sources,
+            self.jpegs + other.jpegs,
         )
+
+    @property
+    def source_bytes(self) -> int:
+        return sum(self.sources.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.jpegs.values())
+
+    def formats(self) -> dict[str, Share]:
+        """The inputs that did not fail by the format of the source, the most frequent first."""
+        shares: dict[str, Share] = {}
+        for (status, reason), count in self.reasons.items():
+            if status in (LOSSLESS, REENCODED):
+                name, why = format_of(status, reason), (status, reason)
+                share = Share(count, count if status == LOSSLESS else 0, self.sources[why], self.jpegs[why])
+                shares[name] = shares.get(name, Share()) + share
+        return dict(sorted(shares.items(), key=lambda item: (-item[1].inputs, item[0])))
 
     @property
     def inputs(self) -> int:
@@ -86,7 +144,12 @@ def _fragment_name(row: int) -> str:
 
 def write_fragment(root: Location, row: int, lines: Sequence[Line]) -> None:
     """Declare a row finished."""
-    (root / UNFINISHED / _fragment_name(row)).write(b"".join(_encode(line) for line in lines))
+    write_lines(root / UNFINISHED / _fragment_name(row), lines)
+
+
+def write_lines(path: Location, lines: Iterable[Line]) -> None:
+    """Write a ledger or a part of one."""
+    path.write(b"".join(map(_encode, lines)))
 
 
 def finished_rows(root: Location, rows: int) -> list[int]:

@@ -5,9 +5,6 @@ A shard's rows are those that any run would write, so putting shards together is
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,11 +12,8 @@ from typing import Any
 from picstore.errors import NotADataset, PicstoreError, Unfinished, UsageError
 from picstore.prepare import job, ledger
 from picstore.storage.file import FileSummary, read_summary
-from picstore.storage.folder import Folder, sync_folder
-from picstore.storage.location import LEDGER, MANIFEST, PARTIAL, Location, Where, file_name, locate, many
+from picstore.storage.location import LEDGER, MANIFEST, Location, Where, file_name, locate, many
 from picstore.storage.manifest import Manifest, finish, read_manifest
-
-_PIECE = 8 << 20  # bytes of a file that is copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,33 +186,8 @@ def _bring(source: Location, root: Location, rows: Sequence[int]) -> None:
 
     def copy(row: int) -> None:
         for name in by_row[row]:
-            _copy(source / name, root / name)
+            (source / name).copy_to(root / name)
         ledger.copy_fragment(source, root, row)
 
     for _ in many(copy, rows):
         pass
-
-
-def _copy(source: Location, target: Location) -> None:
-    """Link a file, or copy it where it cannot be linked."""
-    if isinstance(source, Folder) and isinstance(target, Folder):
-        with contextlib.suppress(OSError):  # another file system, or one without links
-            return _link(source, target)
-    size = source.size()
-    out = target.create()
-    try:
-        for offset in range(0, size, _PIECE):
-            out.write(bytes(source.read(offset, min(_PIECE, size - offset), place=str(source))))
-        out.close()
-    finally:
-        out.abandon()
-    return None
-
-
-def _link(source: Folder, target: Folder) -> None:
-    """A second name for a file, under which it appears at once."""
-    target.path.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.path.with_name(f"{target.path.name}.{secrets.token_hex(4)}{PARTIAL}")
-    os.link(source.path, partial)
-    partial.replace(target.path)
-    sync_folder(target.path.parent)

@@ -15,7 +15,7 @@ from picstore.jpeg import markers
 from picstore.jpeg.segments import find_segments
 from picstore.storage.file import FileSummary, FileWriter
 from picstore.storage.layout import SEGMENT
-from picstore.storage.location import Location
+from picstore.storage.location import Location, file_name
 from picstore.storage.record import NO_SEGMENTS, ImageInfo, Record, extra_to_json
 
 _CLOSING = 4  # files at a time, so that some are packed while others wait for the disk; each is in memory twice
@@ -93,7 +93,7 @@ class RowWriter:
     ) -> None:
         self.bytes = 0
         self._added = 0
-        self._row, self._seed = row, seed
+        self._root, self._row, self._seed = root, row, seed
         self._writers = [
             FileWriter(root, stream=stream, file=row, container_size=container_size, fields=fields)
             for stream in range(streams)
@@ -110,10 +110,11 @@ class RowWriter:
         self.bytes += len(record.jpeg) + len(record.extra_json) + sum(map(len, record.attachments.values()))
 
     def close(self) -> list[FileSummary]:
-        """Finish every file that got a record; the others leave nothing behind."""
+        """Finish every file that got a record; the others leave nothing behind, nor stays one of before."""
         for writer in self._writers:
             if writer.empty:
                 writer.abandon()
+                (self._root / file_name(writer.stream, writer.file)).remove()
         written = [writer for writer in self._writers if not writer.empty]
         with ThreadPoolExecutor(_CLOSING) as threads:
             return list(threads.map(FileWriter.close, written))

@@ -1,16 +1,19 @@
 """Repairing a data set: what is lost is deleted, so that all that is left can be read; no file is written again.
 
-The index says where every container lies, so a file without its tail or its footer is read as far as it goes.
+The manifest is made anew first (``mend``). The index says where every container lies, so a file without its tail or its
+footer is read as far as it goes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, NotADataset
 from picstore.prepare.convert import Progress
+from picstore.prepare.mend import mend_manifest
 from picstore.storage.checksum import crc32c
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits import Edits
@@ -38,11 +41,15 @@ class Repaired:
     Attributes:
         index: whether its index had to be written anew.
         losses: what was deleted now because it is damaged.
+        manifest: whether its manifest had to be.
+        remarks: what of the manifest could not be restored, or not for certain.
     """
 
     dataset: Dataset
     index: bool
     losses: list[Loss]
+    manifest: bool = False
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def lost(self) -> int:
@@ -50,16 +57,23 @@ class Repaired:
         return sum(loss.records for loss in self.losses)
 
 
-def repair(where: Where, *, progress: Progress | None = None) -> Repaired:
-    """Write the index anew if it is damaged, and delete the records that cannot be read, as ``picstore delete`` does.
+def repair(where: Where, *, classes: Sequence[str] | None = None, progress: Progress | None = None) -> Repaired:
+    """Write manifest and index anew if they are damaged, and delete the records that cannot be read.
+
+    Args:
+        classes: names of the classes, where the manifest has lost them; they replace those that it has.
 
     Raises:
-        NotADataset, Damage: the manifest, or a file that it names in ``edits/``, is damaged and must come from a copy;
-            or the index is, and files have lost what it could be made of.
+        NotADataset: there is no data set.
+        Damage: a file that the manifest names in ``edits/`` is damaged and must come from a copy; or the index is, and
+            files have lost what it could be made of; or of the manifest what was deleted.
     """
     root = locate(where)
-    anew = _mend_index(root, read_manifest(root))
+    mended = mend_manifest(root, classes=classes)
+    anew = _mend_index(root, read_manifest(root)) or (mended is not None and mended.index)
     dataset = Dataset(root)
+    if classes is not None:
+        dataset = dataset.with_columns({}, classes=classes)
     if progress is not None:
         progress.begin(int(dataset.live.starts[-1]), 0)
     losses, positions = [], [dataset.live.deleted]
@@ -72,7 +86,9 @@ def repair(where: Where, *, progress: Progress | None = None) -> Repaired:
             positions.append(start + lost)
         if progress is not None:
             progress.advance(len(good))
-    return Repaired(dataset.without_positions(np.concatenate(positions)).save(), anew, losses)
+    saved = dataset.without_positions(np.concatenate(positions)).save()
+    remarks = [] if mended is None else mended.remarks
+    return Repaired(saved, anew, losses, manifest=mended is not None, remarks=remarks)
 
 
 def _readable(dataset: Dataset, number: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], str]:

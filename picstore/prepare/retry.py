@@ -1,13 +1,15 @@
 """Trying again what failed in a finished data set.
 
 Rows are what can be made anew, so those that hold an input which is sound by now are; all others stay. For that the
-data set becomes an unfinished one that lacks these rows, and from then on it is a conversion that is resumed.
+data set becomes an unfinished one that lacks these rows, and from then on it is a conversion that is resumed. What was
+converted before is not read from the source again: see ``kept``.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from picstore.errors import PicstoreError, UsageError
 from picstore.prepare import engine, job, ledger
 from picstore.prepare.convert import Progress, convert, describe, size_of
 from picstore.prepare.inputs import Input, Listing
+from picstore.prepare.kept import keep
 from picstore.prepare.merge import Converted, already, read_made
 from picstore.prepare.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.storage.location import LEDGER, MANIFEST, Location, Where, locate, many
@@ -34,13 +37,14 @@ def retry_failed(
     """Read again what failed, and make anew the rows in which something is sound by now.
 
     The result is that of a conversion in which it had been so from the start, with one exception: how many rows there
-    are was judged by some images then, which may have been among those that failed.
+    are was judged by some images then, which may have been among those that failed. Of the source only what failed is
+    read, and what has been lost of the stored files.
 
     Args:
         destination: a finished data set, or an unfinished one, which is resumed. Nobody may read it in the meantime.
 
     Raises:
-        UsageError: it was made of other inputs or with other settings, or is shuffled.
+        UsageError: it was made of other inputs or with other settings, or is shuffled or edited.
     """
     root = locate(destination)
     if (root / MANIFEST).is_file():
@@ -48,16 +52,32 @@ def retry_failed(
         manifest = read_made(root, wanted)
         if manifest.shuffle:
             raise UsageError(f"{root} is shuffled; try again in the data set that convert wrote, and shuffle that")
+        if manifest.edits is not None:
+            raise UsageError(f"{root} was edited, which a retry would undo; try again in the data set that was not")
         lines = list(ledger.read_lines(root / LEDGER))
-        changed = _changed(listing, lines, (encode, image_timeout), engine.as_engine(workers))
+        failed = _failed(lines)
+        sound = _sound(listing, failed, (encode, image_timeout), engine.as_engine(workers))
+        doubles = _duplicates(listing.duplicates or {}, lines, failed, sound)
+        changed = [
+            line.id
+            for line in lines
+            if line.of != doubles.get(line.id) or (line.id in sound and line.id not in doubles)
+        ]
         if not changed:
             return already(root, wanted)
         rows = _count_rows(root, manifest, lines)
         edges = [job.row_slice(len(lines), rows, row).stop for row in range(rows)]
         again = set(np.searchsorted(edges, changed, side="right").tolist())
         job.end(root)  # what an earlier attempt may have left
+        settled = _settled(lines, doubles)
+        for row in sorted(again):
+            ids = job.row_slice(len(lines), rows, row)
+            files = [entry for entry in manifest.files if entry.file == row]
+            keep(root, row, files, [settled[id_] for id_ in ids if id_ in settled])
         _write_fragments(root, lines, rows, again)
         job.remember(root, {**wanted, "rows": rows})
+        if listing.duplicates is not None:
+            listing = replace(listing, duplicates=doubles)
         (root / MANIFEST).remove()
     return convert(
         listing,
@@ -71,17 +91,43 @@ def retry_failed(
     )
 
 
-def _changed(
-    listing: Listing, lines: Sequence[ledger.Line], how: tuple[EncodeSettings, float], crew: engine.Engine
-) -> list[int]:
-    """The ids of those that failed and would not now, and of those that are duplicates of another input now."""
-    duplicates = listing.duplicates or {}
-    changed = [line.id for line in lines if line.of != duplicates.get(line.id)]
-    failed = deque((line.id, listing.inputs[line.id], *how) for line in lines if line.status == ledger.FAILED)
-    for (id_, *_), outcome in crew.run(is_sound, failed):
-        if outcome is True:
-            changed.append(id_)
-    return changed
+def _failed(lines: Sequence[ledger.Line]) -> set[int]:
+    """The ids of those that failed, and of their duplicates."""
+    failed = {line.id for line in lines if line.status == ledger.FAILED}
+    return failed.union(line.id for line in lines if line.of in failed)
+
+
+def _sound(listing: Listing, failed: set[int], how: tuple[EncodeSettings, float], crew: engine.Engine) -> set[int]:
+    """The ids of those that failed and would not now."""
+    tasks = deque((id_, listing.inputs[id_], *how) for id_ in sorted(failed))
+    return {id_ for (id_, *_), outcome in crew.run(is_sound, tasks) if outcome is True}
+
+
+def _duplicates(now: dict[int, int], lines: Sequence[ledger.Line], failed: set[int], sound: set[int]) -> dict[int, int]:
+    """The duplicates, each with the first that has its bytes, as if what is sound now had been so from the start.
+
+    What was settled between inputs that did not fail stays so, whatever has become of them since.
+
+    Args:
+        now: the duplicates among the inputs as they are.
+    """
+    doubles: dict[int, int] = {}
+    for line in lines:
+        first = now.get(line.id)
+        if line.id in failed:
+            if first not in failed and line.id not in sound:
+                first = None  # the other is not any more what was converted
+        elif first not in sound:
+            first = None if line.of is None else doubles.get(line.of, line.of)
+        if first is not None:
+            doubles[line.id] = first
+    return doubles
+
+
+def _settled(lines: Sequence[ledger.Line], doubles: dict[int, int]) -> dict[int, ledger.Line]:
+    """What the ledger will say of inputs for which nothing is read from the source, by their ids."""
+    settled = {line.id: line for line in lines if line.status in (ledger.LOSSLESS, ledger.REENCODED)}
+    return settled | {id_: ledger.duplicate(lines[id_].input, id_, of) for id_, of in doubles.items()}
 
 
 def is_sound(task: tuple[int, Input, EncodeSettings, float], report: engine.Report) -> bool:

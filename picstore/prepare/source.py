@@ -106,11 +106,15 @@ def _plugins() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
+def read_names(path: Location) -> list[str]:
+    """The names in a file, one a line; NotADataset where it cannot be read."""
+    names = [line.strip() for line in b"".join(path.lines()).decode("utf-8", "surrogateescape").splitlines()]
+    return [printable(name) for name in names if name]
+
+
 def _in_order_of(listing: Listing, classes: Location) -> Listing:
     """The listing with class names from a file, and with labels in its order where it has names of its own."""
-    text = b"".join(classes.lines()).decode("utf-8", "surrogateescape")
-    names = [line.strip() for line in text.splitlines()]
-    names = [printable(name) for name in names if name]
+    names = read_names(classes)
     if unknown := sorted(set(listing.classes) - set(names)):
         raise UsageError(f"{len(unknown)} classes are not in {classes}, the first is {unknown[0]!r}")
     place = [names.index(name) for name in listing.classes]

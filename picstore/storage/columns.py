@@ -42,9 +42,15 @@ class Column:
         places, found = self.find(ids)
         if self.ends is not None:
             return [self._text(place) if there else None for place, there in zip(places, found, strict=True)]
-        values: Array = np.full((len(ids), *self.values.shape[1:]), _nothing(self.values.dtype), self.values.dtype)
+        values = np.asarray(self.nothing(len(ids)))
         values[found] = self.values[places[found]]
         return values
+
+    def nothing(self, count: int) -> Values:
+        """What ``take`` gives for so many records that have no value."""
+        if self.ends is not None:
+            return [None] * count
+        return np.full((count, *self.values.shape[1:]), _nothing(self.values.dtype), self.values.dtype)
 
     def get(self, id_: int) -> Any:
         """The value of one record: a str, int, float or array; None where there is none."""

@@ -22,7 +22,7 @@ from picstore.storage.layout import ENTRY, SEALED
 from picstore.storage.location import INDEX, Allocate, Location, Where, file_name, fresh, locate, many, read_at
 from picstore.storage.manifest import Manifest, ordinals_of, publish, read_index, read_manifest, with_uuid
 from picstore.storage.parts import Array, Part, pack_part, parse_part, read_part, write_part
-from picstore.storage.record import Record
+from picstore.storage.record import Record, owned
 from picstore.storage.tombstones import Ints, Live
 
 _CACHED_INDEXES = 64  # of containers; each a few 10 kB
@@ -149,13 +149,13 @@ class Dataset(Sequence[Record]):
         position = int(self.live.stored(np.array([k]))[0])
         number = int(np.searchsorted(self.live.starts, position, side="right")) - 1
         record = self._index_of(number).record(position - int(self.live.starts[number]))
-        return _owned(self.with_values(record))
+        return owned(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
         for number in np.flatnonzero(self.live.counts).tolist():  # what is deleted as a whole may be missing
             container = self.container(number)
             for k in np.flatnonzero(self.live.mask(number)).tolist():
-                yield _owned(self.with_values(container.record(k)))
+                yield owned(self.with_values(container.record(k)))
 
     def place(self, number: int) -> Place:
         """Where the ``number``-th container in stored order lies."""
@@ -394,12 +394,6 @@ class Dataset(Sequence[Record]):
             size=int(row["size"]),
             read=read,
         )
-
-
-def _owned(record: Record) -> Record:
-    """The same record with bytes of its own, so that it does not keep a container in memory."""
-    attachments: dict[str, bytes | memoryview] = {name: bytes(blob) for name, blob in record.attachments.items()}
-    return replace(record, jpeg=bytes(record.jpeg), attachments=attachments)
 
 
 def _reopen(

@@ -116,6 +116,19 @@ class Folder(Location):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return _FileSink(self.path)
 
+    def copy_to(self, target: Location) -> None:
+        """As ever, but a second name for the file where it can have one: no file of a data set is changed in place."""
+        if isinstance(target, Folder):
+            with contextlib.suppress(OSError):  # another file system, or one without links
+                target.path.parent.mkdir(parents=True, exist_ok=True)
+                partial = _partial(target.path)
+                os.link(self.path, partial)
+                partial.replace(target.path)
+                partial.unlink(missing_ok=True)  # where both names were of one file already, it stays
+                sync_folder(target.path.parent)
+                return
+        Location.copy_to(self, target)
+
     def remove(self) -> None:
         if self.path.is_dir():
             shutil.rmtree(self.path, ignore_errors=True)
@@ -143,6 +156,11 @@ def _size_if_there(path: Path) -> int | None:
         return None
 
 
+def _partial(path: Path) -> Path:
+    """A temporary name that nobody else has."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+
+
 class _FileSink:
     """Writes under a temporary name of its own, then syncs and renames.
 
@@ -151,7 +169,7 @@ class _FileSink:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+        self._partial = _partial(path)
         self._out: BinaryIO = self._partial.open("wb")
 
     def write(self, data: bytes | bytearray) -> None:

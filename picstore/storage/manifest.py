@@ -25,6 +25,7 @@ from picstore.storage.layout import (
     EDITED_VERSION,
     FORMAT_VERSION,
     INDEX_ROW,
+    MAX_FILE,
     MAX_MANIFEST,
     SEALED,
     IndexHeader,
@@ -118,7 +119,7 @@ def finish(root: Where, summaries: Sequence[FileSummary], **fields: Any) -> Mani
     entries = tuple(FileEntry(s.stream, s.file, s.size, s.records, s.crc) for _, _, s in files)
     manifest = count(rows, entries, **fields)
     (locate(root) / INDEX).write(index_file(rows))
-    (locate(root) / MANIFEST).write(_document(manifest))
+    (locate(root) / MANIFEST).write(manifest_file(manifest))
     return manifest
 
 
@@ -142,7 +143,7 @@ def with_uuid(manifest: Manifest, rows: Rows) -> Manifest:
     bare = replace(manifest, uuid="", edits=edits)
     # As it is read again: what JSON makes of tuples and keys must not change the uuid.
     body = json.loads(json.dumps(_body(bare)))
-    digest = hashlib.sha256(rows.tobytes() + _canonical(body)).digest()
+    digest = hashlib.sha256(rows.tobytes() + canonical(body)).digest()
     return _parse({**body, "uuid": _uuid8(digest)}, edited=edits is not None)
 
 
@@ -185,8 +186,8 @@ def publish(root: Location, origin: str, manifest: Manifest) -> None:
         return
     if old.uuid != origin:
         raise UsageError(f"{root} was edited since it was opened; open it again and repeat the change")
-    (root / EDITS / f"{old.uuid}.json").write(_document(old))
-    (root / MANIFEST).write(_document(manifest))
+    (root / EDITS / f"{old.uuid}.json").write(manifest_file(old))
+    (root / MANIFEST).write(manifest_file(manifest))
 
 
 def _uuid8(digest: bytes) -> str:
@@ -197,7 +198,8 @@ def _uuid8(digest: bytes) -> str:
     return str(uuid.UUID(bytes=bytes(bits)))
 
 
-def _canonical(value: Any) -> bytes:
+def canonical(value: Any) -> bytes:
+    """The canonical JSON of a value."""
     return json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -209,11 +211,11 @@ def _body(manifest: Manifest) -> dict[str, Any]:
     return body
 
 
-def _document(manifest: Manifest) -> bytes:
+def manifest_file(manifest: Manifest) -> bytes:
     """The manifest's text: one line a field and one a file, so that it reads well and compares line by line."""
     version = FORMAT_VERSION if manifest.edits is None else EDITED_VERSION
     document = {"format": "picstore", "format_version": version, **_body(manifest)}
-    document["crc32c"] = crc32c(_canonical(document))
+    document["crc32c"] = crc32c(canonical(document))
     lines = []
     for name, value in document.items():
         text = json.dumps(value)
@@ -253,7 +255,7 @@ def _read(root: Location, path: Location) -> Manifest:
     except TooLarge as error:
         raise NotADataset(f"{path} is larger than any picstore manifest; it belongs to another program") from error
     except (ValueError, RecursionError) as error:
-        raise Truncated("the manifest is not whole JSON; restore it from a copy", place=str(path)) from error
+        raise Truncated("the manifest is not whole JSON; `picstore repair` writes it anew", place=str(path)) from error
     if not isinstance(document, dict) or document.get("format") != "picstore":
         raise NotADataset(f"{path} is not a picstore manifest; {root} belongs to another program")
     version = document.get("format_version")
@@ -261,8 +263,11 @@ def _read(root: Location, path: Location) -> Manifest:
         raise Corrupt("the manifest has no format_version", place=str(path))
     check_version(version, str(path), known=(FORMAT_VERSION, EDITED_VERSION))
     stored = document.pop("crc32c", None)
-    if stored != crc32c(_canonical(document)):
-        raise Corrupt("the manifest fails its CRC: it was edited or damaged", place=str(path))
+    if stored != crc32c(canonical(document)):
+        raise Corrupt(
+            "the manifest fails its CRC: it was edited or damaged; `picstore repair` writes it anew",
+            place=str(path),
+        )
     del document["format"], document["format_version"]
     try:
         return _parse(document, edited=version == EDITED_VERSION)
@@ -301,18 +306,31 @@ def _absence(root: Location) -> NotADataset:
 def read_index(root: Where, manifest: Manifest) -> Rows:
     """Read and check the index: ``layout.INDEX_ROW`` (containers,) in stored order."""
     path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)
-    place = str(path)
     try:
-        first = read_at(path, 0, min(SEALED, path.size()), place=place)
+        rows = load_index(path)
     except NotADataset as error:
-        raise Damage("the index is missing; `picstore repair` writes it anew", place=place) from error
+        raise Damage("the index is missing; `picstore repair` writes it anew", place=str(path)) from error
+    if len(rows) != manifest.containers:
+        raise Corrupt(f"the index has {len(rows)} rows, the manifest {manifest.containers}", place=str(path))
+    if crc32c(rows.tobytes()) != manifest.index_crc32c:
+        raise Corrupt(
+            "the index has another CRC than the manifest says; `picstore repair` writes it anew", place=str(path)
+        )
+    return rows
+
+
+def load_index(path: Location) -> Rows:
+    """Read an index by itself; NotADataset, Damage or UnsupportedVersion as their names say."""
+    place = str(path)
+    first = read_at(path, 0, min(SEALED, path.size()), place=place)
     header = IndexHeader.unpack(first, place=place, offset=0)
     check_version(header.version, place)
-    length = header.rows * INDEX_ROW.itemsize
-    if header.row_size != INDEX_ROW.itemsize or header.rows != manifest.containers:
-        raise Corrupt(f"the index has {header.rows} rows, the manifest {manifest.containers}", place=place)
-    raw = read_at(path, SEALED, length, place=place)
-    if crc32c(raw) != header.rows_crc or header.rows_crc != manifest.index_crc32c:
+    if header.row_size != INDEX_ROW.itemsize:
+        raise Corrupt(f"the index has rows of {header.row_size} bytes", place=place)
+    if header.rows * INDEX_ROW.itemsize > MAX_FILE:
+        raise TooLarge(f"the index has {header.rows} rows", place=place)
+    raw = read_at(path, SEALED, header.rows * INDEX_ROW.itemsize, place=place)
+    if crc32c(raw) != header.rows_crc:
         raise Corrupt("the index fails its CRC; `picstore repair` writes it anew", place=place, offset=SEALED)
     rows = np.frombuffer(raw, dtype=INDEX_ROW)
     check_rows(rows, place=place)

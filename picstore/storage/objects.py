@@ -159,6 +159,14 @@ class Bucket(Location):
     def create(self) -> Sink:
         return Upload(self)
 
+    def copy_to(self, target: Location) -> None:
+        """By the store, where both are in one bucket."""
+        if not isinstance(target, Bucket) or (target.scheme, target.bucket) != (self.scheme, self.bucket):
+            Location.copy_to(self, target)
+            return
+        with self._translated(str(self)):
+            library().copy(self._client(), self.key, target.key)
+
     def remove(self) -> None:
         keys = [self.key] if self.is_file() else [(self / name).key for name, _ in self.files()]
         if keys:

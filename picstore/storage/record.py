@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,12 @@ class Record:
     def extra(self) -> Any:
         """The extra as Python values, None for none."""
         return json.loads(self.extra_json) if self.extra_json else None
+
+
+def owned(record: Record) -> Record:
+    """The same record with bytes of its own, so that it does not keep a container in memory."""
+    attachments: dict[str, bytes | memoryview] = {name: bytes(blob) for name, blob in record.attachments.items()}
+    return replace(record, jpeg=bytes(record.jpeg), attachments=attachments)
 
 
 def extra_to_json(extra: Any) -> bytes:

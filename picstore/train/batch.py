@@ -27,8 +27,8 @@ class Batch:
         labels: int64 (N,).
         ids: int64 (N,), of the records.
         targets: where ``targets`` asks for them, a dict for each image, see docs/training.md.
-        columns: the values of columns that ``targets`` names: tensors (N, …), or lists of texts, None where a record
-            has none.
+        columns: the values of columns that ``targets`` names: tensors (N, …), or lists of texts. Where a record has
+            none, or its data set, there is None among texts, NaN among floats and −1 among integers.
     """
 
     images: torch.Tensor | list[torch.Tensor]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +36,20 @@ _ENDLESS = 1 << 62  # batches
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One image of a mux: uint8 (3, H, W) unless a transform makes floats, its label, id in its own data set, and
-    target, see ``Batch.targets``."""
+    """One image of a mux.
+
+    Attributes:
+        image: uint8 (3, H, W) unless a transform makes floats.
+        id: in its own data set.
+        target: see ``Batch.targets``.
+        columns: its values of ``Batch.columns``: tensors, or texts, None where there is none.
+    """
 
     image: torch.Tensor
     label: int
     id: int
     target: dict[str, Any] | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
 
 
 class DataMux(IterableDataset[Batch]):
@@ -237,7 +244,8 @@ class DataMux(IterableDataset[Batch]):
                 nothing: list[dict[str, Any] | None] = [None] * len(batch)
                 targets = batch.targets or nothing
                 for k in range(skip, len(batch)):
-                    yield Sample(batch.images[k], int(batch.labels[k]), int(batch.ids[k]), targets[k])
+                    columns = {name: values[k] for name, values in batch.columns.items()}
+                    yield Sample(batch.images[k], int(batch.labels[k]), int(batch.ids[k]), targets[k], columns)
                 skip = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -253,14 +261,19 @@ def _open(
     """The sources, and the callables that every batch goes through."""
     common = tuple(mixed.transform if transform is None else transform)
     _, callables = sort_steps(common)
+    cache: dict[str, Any] = {
+        "cache": options.get("cache"),
+        "cache_limit": options.get("cache_limit", DEFAULT_LIMIT),
+    }
+    datasets = [Dataset(entry.path, **cache) for entry in mixed.entries]
+    columns = {name for dataset in datasets for name in dataset.columns}
     sources = []
-    for number, entry in enumerate(mixed.entries):
-        dataset = Dataset(entry.path, cache=options.get("cache"), cache_limit=options.get("cache_limit", DEFAULT_LIMIT))
+    for number, (entry, dataset) in enumerate(zip(mixed.entries, datasets, strict=True)):
         if len(dataset) == 0:
             raise UsageError(f"{entry.path} has no records")
-        targets = check_targets(options.get("targets", ()), dataset)
+        targets = check_targets(options.get("targets", ()), dataset, columns)
         steps = common if entry.transform is None else entry.transform
-        recipe, own = sort_steps(steps, targets=targets, columns=dataset.columns)
+        recipe, own = sort_steps(steps, targets=targets, columns=tuple(columns))
         if entry.transform is not None and own:
             raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
         # A seed of its own for each source: one data set may be listed twice.

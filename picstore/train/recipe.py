@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -70,16 +70,24 @@ class Recipe:
         return normalises(self.colour)
 
 
-def check_targets(names: Sequence[str], dataset: Dataset) -> tuple[str, ...]:
+def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[str] = ()) -> tuple[str, ...]:
     """The names of targets, each once.
 
+    Args:
+        columns: those that other data sets of a mux have; this one need not.
+
     Raises:
-        UsageError: one is neither a field of the extra nor an attachment nor a column of the data set.
+        UsageError: one is neither a field of the extra nor an attachment nor a column of the data set, or both of the
+            latter in a mux.
     """
     attachments = dataset.manifest.attachments
     if isinstance(names, str):
         raise UsageError(f"targets is {names!r}; give a list: [{names!r}]")
     for name in names:
+        if name in columns:
+            if name in attachments:
+                raise UsageError(f"target {name!r} is an attachment of {dataset.path} and a column of another data set")
+            continue
         if name not in (*TARGETS, *dataset.columns) and (name not in attachments or name in _ALSO):
             held = f"its attachments {', '.join(attachments)}" if attachments else "no attachments"
             if dataset.columns:
