@@ -1,17 +1,23 @@
 """Write tests/data/sources: data sets of the formats whose libraries are too heavy for the tests' environment.
 
-    python scripts/make_source_fixtures.py mds|litdata|ffcv|tfrecord|huggingface
+    python scripts/make_source_fixtures.py mds|litdata|ffcv|tfrecord|huggingface|recordio|caffe
 
 Each is made by the format's own library, which the interpreter must have: `.venv-peers` of scripts/bench-peers has
-mosaicml-streaming, litdata and ffcv; tensorflow and datasets are installed anywhere. Six pictures of 24 × 16 pixels
-each; tests/test_sources.py knows what is in them. The originals are in tests/data/sources/images.
+mosaicml-streaming, litdata and ffcv; tensorflow and datasets are installed anywhere. recordio wants mxnet (1.9.1, the
+last one) with numpy<1.24, requests and opencv-python-headless<4.8; caffe wants lmdb, grpcio-tools and mxnet as well,
+which has Caffe's caffe.proto: no Caffe can be installed. Six pictures of 24 × 16 pixels each; tests/test_sources.py
+knows what is in them. The originals are in tests/data/sources/images.
 """
 
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import shutil
+import struct
+import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -161,6 +167,68 @@ def huggingface() -> None:
         dataset.shard(2, shard, contiguous=True).to_parquet(path, batch_size=2)
 
 
+def mxnet_tools() -> Path:
+    """The folder of MXNet's tools, found without importing it."""
+    return Path(importlib.util.find_spec("mxnet").origin).parent / "tools"
+
+
+def recordio() -> None:
+    import mxnet
+
+    folder = empty("recordio")
+    folder.mkdir(parents=True)
+
+    def write(name: str, samples: list[tuple[object, bytes]]) -> None:
+        record = mxnet.recordio.MXIndexedRecordIO(str(folder / f"{name}.idx"), str(folder / f"{name}.rec"), "w")
+        for k, (label, data) in enumerate(samples):
+            record.write_idx(10 + k, mxnet.recordio.pack(mxnet.recordio.IRHeader(0, label, 10 + k, 0), data))
+        record.close()
+
+    write("one", [(k % 3, jpeg(k)) for k in range(COUNT)])
+    write("several", [([k % 3, k / 2], jpeg(k)) for k in range(COUNT)])
+    # The magic number where the writer must split a record: behind whole words, twice in a row, and at the end.
+    magic, image = struct.pack("<I", 0xCED7230A), jpeg(2) + bytes(-len(jpeg(2)) % 4)
+    write("split", [(0.25, image + magic + b"abcd" + magic + magic + b"end"), (1, jpeg(1)), (2, image + magic)])
+    im2rec(folder)
+
+
+def im2rec(folder: Path) -> None:
+    """What MXNet's command makes of a folder a class, its lists and its encoding (PNG, which loses nothing)."""
+    command = [sys.executable, str(mxnet_tools() / "im2rec.py")]
+    with tempfile.TemporaryDirectory() as root:
+        for k in range(COUNT):
+            path = Path(root) / NAMES[k % 3] / f"{k}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(pixels(k)).save(path)
+        prefix = str(folder / "im2rec")
+        subprocess.run([*command, prefix, root, "--list", "--recursive", "--no-shuffle"], check=True)
+        subprocess.run([*command, prefix, root, "--encoding", ".png", "--quality", "9"], check=True)
+    (folder / "im2rec.lst").unlink()
+
+
+def caffe() -> None:
+    """As Caffe's convert_imageset: Datums under numbered keys, encoded or as planes of blue, green and red."""
+    import lmdb
+
+    with tempfile.TemporaryDirectory() as generated:
+        proto = mxnet_tools() / "caffe_converter"
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{proto}", f"--python_out={generated}", "caffe.proto"]
+        subprocess.run(command, check=True)
+        sys.path.insert(0, generated)
+        from caffe_pb2 import Datum
+    folder = empty("caffe")
+    folder.mkdir(parents=True)
+    with lmdb.open(str(folder), map_size=1 << 20) as environment, environment.begin(write=True) as transaction:
+        planes = np.ascontiguousarray(pixels(3)[:, :, ::-1].transpose(2, 0, 1))
+        shape = dict(zip(("channels", "height", "width"), planes.shape, strict=True))
+        datums = [Datum(data=jpeg(0), label=7, encoded=True), Datum(data=planes.tobytes(), label=-1, **shape)]
+        datums.append(Datum(data=jpeg(1), label=0, encoded=True, **shape))
+        for k, datum in enumerate(datums):
+            transaction.put(f"{k:08d}".encode(), datum.SerializeToString())
+    (folder / "lock.mdb").unlink()
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    {"mds": mds, "litdata": litdata, "ffcv": ffcv, "tfrecord": tfrecord, "huggingface": huggingface}[sys.argv[1]]()
+    makers = (mds, litdata, ffcv, tfrecord, huggingface, recordio, caffe)
+    {make.__name__: make for make in makers}[sys.argv[1]]()

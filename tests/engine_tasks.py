@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
 
 from picstore.errors import Corrupt
-from picstore.prepare import engine
+from picstore.prepare import engine, messages
 
 
 def double(task: int, report: object) -> int:
@@ -84,3 +86,16 @@ def lose_the_worker(task: int, report: object) -> None:
 
 def fail_by_a_bug(task: int, report: object) -> None:
     raise AttributeError("a bug")
+
+
+def chatter(task: int, report: object) -> str:
+    """Print so many lines on stderr from below Python, as a C library does, and take what was heard of them."""
+    for k in range(task):
+        with contextlib.suppress(BlockingIOError):
+            os.write(2, f"line {k} \x1b[1m of a library\n".encode())
+    return messages.take()
+
+
+def crash(task: int, report: object) -> None:
+    print("a line of Python's", file=sys.stderr)
+    ctypes.string_at(0)

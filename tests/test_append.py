@@ -14,6 +14,7 @@ from samples import jpeg
 import picstore
 from picstore.errors import PicstoreError, Unfinished, UsageError
 from picstore.prepare import append as append_module
+from picstore.prepare import convert as convert_module
 from picstore.prepare.append import append
 from picstore.prepare.convert import convert
 from picstore.prepare.job import Shape
@@ -131,6 +132,25 @@ def test_the_files_of_an_append_that_was_given_up_are_in_nobodys_way(
     assert done.manifest.images == 11
     assert sorted(picstore.Dataset(dataset).ids.tolist()) == list(range(11))
     assert [line["id"] for line in ledger(dataset)] == list(range(11))
+
+
+@pytest.mark.parametrize(("verb", "lost"), [("convert", 0), ("append", 1)])
+def test_files_that_are_lost_before_the_end_are_named_and_no_data_set_is_made(
+    verb: str, lost: int, tmp_path: Path, dataset: Path, more: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, root = (append_module, dataset) if verb == "append" else (convert_module, tmp_path / "new")
+    run_rows = module.run_rows
+
+    def run_and_lose(*arguments: Any) -> None:
+        run_rows(*arguments)
+        (root / "0001" / f"{lost:06d}.pic").unlink()
+
+    monkeypatch.setattr(module, "run_rows", run_and_lose)
+    before = picstore.Dataset(dataset).uuid
+    with pytest.raises(PicstoreError, match=rf"files {lost:06d} of .* are missing; remove .* and {verb} again"):
+        run(getattr(module, verb), more, root)
+    assert picstore.Dataset(dataset).uuid == before
+    assert not (tmp_path / "new" / "picstore.json").exists()
 
 
 def test_the_command_takes_the_settings_of_the_data_set_where_none_are_given(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,6 +18,7 @@ from samples import jpeg, picture
 from picstore.prepare import measure
 from picstore.prepare.inputs import Input, Listing
 from picstore.prepare.measure import Loss, Measured, measure_quality, psnr, sample, ssim
+from picstore.prepare.reencode import reencode
 from picstore.prepare.settings import EncodeSettings
 
 
@@ -71,18 +74,44 @@ FILES = {
 
 def test_lossless_and_broken_images_are_counted_and_the_others_measured(tmp_path: Path) -> None:
     source = listing(tmp_path, FILES)
-    settings = EncodeSettings(quality=83)
+    settings = EncodeSettings(quality=83, subsampling="422")
     measured = measure_quality(source, encode=settings, images=9, seed=0, workers=2)
     assert (measured.lossless, measured.failed, len(measured.losses)) == (1, 1, 3)
     assert measured.source_bytes == sum(len(FILES[name]) for name in ("a.png", "d.jpg", "e.png"))
-    assert measured.qualities == tuple(sorted({*measure.QUALITIES, 83}))
+    qualities = sorted({*measure.QUALITIES, 83})
     rows = measured.rows()
-    assert [row["quality"] for row in rows] == list(measured.qualities)
-    assert [row["bytes"] for row in rows] == sorted(row["bytes"] for row in rows)
-    assert rows[0]["psnr"] < rows[-1]["psnr"] <= 100
-    assert rows[0]["ssim"] < rows[-1]["ssim"] <= 1
+    assert [(row["subsampling"], row["quality"]) for row in rows] == list(product(["420", "422", "444"], qualities))
+    for subsampling in ("420", "422", "444"):
+        mine = [row for row in rows if row["subsampling"] == subsampling]
+        assert [row["bytes"] for row in mine] == sorted(row["bytes"] for row in mine)
+        assert mine[0]["psnr"] < mine[-1]["psnr"] <= 100
+        assert mine[0]["ssim"] < mine[-1]["ssim"] <= 1
     again = measure_quality(source, encode=settings, images=9, seed=0, workers=1)
     assert again == measured
+
+
+def test_subsampling_shows_in_psnr_and_ssim_of_colour_and_not_of_grey(tmp_path: Path) -> None:
+    stripes = np.tile(np.array([[200, 80, 80], [80, 120, 200]], np.uint8), (60, 40, 1))  # of nearly one luma
+    settings = EncodeSettings(reencode=True)
+    for image, differs in ((Image.fromarray(stripes), True), (Image.fromarray(stripes).convert("L"), False)):
+        source = listing(tmp_path, {"a.png": saved(image, "PNG")})
+        rows = measure_quality(source, encode=settings, images=1, seed=0, workers=1).rows()
+        coarse, full = (next(r for r in rows if (r["subsampling"], r["quality"]) == (s, 90)) for s in ("420", "444"))
+        assert (coarse["bytes"] < full["bytes"]) == differs
+        assert (coarse["psnr"] < full["psnr"] - 10) == differs
+        assert (coarse["ssim"] < full["ssim"] - 0.1) == differs
+
+
+def test_the_ssim_of_a_colour_image_is_scikit_images_mean_over_its_channels(tmp_path: Path) -> None:
+    metrics = pytest.importorskip("skimage.metrics")
+    image, settings = picture(5, width=90, height=70), EncodeSettings(quality=80)
+    source = listing(tmp_path, {"a.png": saved(Image.fromarray(image), "PNG")})
+    rows = measure_quality(source, encode=settings, images=1, seed=0, workers=1).rows()
+    made = np.asarray(Image.open(io.BytesIO(reencode(image, settings=settings)[0])))
+    options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False, "data_range": 255}
+    expected = metrics.structural_similarity(image.astype(float), made.astype(float), channel_axis=2, **options)
+    (row,) = [row for row in rows if (row["subsampling"], row["quality"]) == ("420", 80)]
+    assert row["ssim"] == pytest.approx(expected, abs=2e-5)
 
 
 def test_with_reencode_what_could_stay_is_measured_too(tmp_path: Path) -> None:
@@ -94,7 +123,8 @@ def test_with_reencode_what_could_stay_is_measured_too(tmp_path: Path) -> None:
 
 def test_the_rows_are_means_of_images_and_what_is_saved_is_of_all_bytes() -> None:
     losses = [(Loss(100, 30.0, 0.9),), (Loss(301, 40.0, 0.8),)]
-    (row,) = Measured((50,), losses, 1000, 0, 0).rows()
+    (row,) = Measured((EncodeSettings(quality=50, subsampling="444"),), losses, 1000, 0, 0).rows()
+    assert row.pop("subsampling") == "444"
     assert row == pytest.approx(
         {"quality": 50, "bytes": 200, "saved": 0.599, "psnr": 35, "ssim": 0.85, "ssim_low": 0.805}
     )
@@ -107,14 +137,19 @@ def test_the_command_prints_a_table_draws_a_plot_and_writes_no_data_set(tmp_path
     done = picstore_command("convert", tmp_path / "in", "--measure", "--plot", plot)
     assert "1 of 5 images stay without loss, whatever the quality" in done.stdout
     table = done.stdout.partition("5 % below")[2].splitlines()[1:-1]
-    assert [line.split()[0].rstrip("*") for line in table] == [str(quality) for quality in measure.QUALITIES]
+    expected = product(measure.SUBSAMPLINGS, map(str, measure.QUALITIES))
+    assert [tuple(line.replace("*", "").split()[:2]) for line in table] == list(expected)
+    assert [line.split()[:2] for line in table if "*" in line] == [["420", "90*"]]
     drawing = ElementTree.parse(plot).getroot()  # noqa: S314  we have just written it
     assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
+    texts = [element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert "— 4:2:0" in texts
+    assert "— 4:4:4" in texts
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "plot.svg"]
     printed = picstore_json("convert", tmp_path / "in", "--measure", "3", "--quality", "77", "--subsampling", "444")
     assert printed["images"] + printed["lossless"] + printed["failed"] == 3
     assert printed["subsampling"] == "444"
-    assert 77 in [row["quality"] for row in printed["qualities"]]
+    assert ("444", 77) in [(row["subsampling"], row["quality"]) for row in printed["qualities"]]
     json.dumps(printed, allow_nan=False)
 
 

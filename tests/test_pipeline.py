@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.errors import UsageError
-from picstore.storage import dataset as storage_dataset
+from picstore.storage import containers
 from picstore.storage.location import read_at
 from picstore.train import pixels as train_pixels
 from picstore.train.feed import Limits
@@ -68,7 +68,7 @@ class Memory:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.peak = self.reads = 0
         self._lock = threading.Lock()
-        monkeypatch.setattr(storage_dataset, "read_at", self._read_at)
+        monkeypatch.setattr(containers, "read_at", self._read_at)
 
     def _read_at(self, path: Path, offset: int, size: int, **options: object) -> memoryview:
         # A memoryview keeps its array alive, and arrays tell when they are freed.
@@ -426,7 +426,7 @@ def test_an_interrupt_while_waiting_for_a_batch_leaves_no_thread(
         return read_at(path, offset, size, **options)
 
     loader = loader_of(make_dataset(8), batch_size=8)
-    monkeypatch.setattr(storage_dataset, "read_at", read_late)
+    monkeypatch.setattr(containers, "read_at", read_late)
     with pytest.raises(KeyboardInterrupt):
         list(loader)
 
@@ -476,7 +476,7 @@ def test_an_error_of_the_operating_system_reaches_the_consumer(
     def refused(path: Path, *args: object, **options: object) -> memoryview:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(storage_dataset, "read_at", refused)
+    monkeypatch.setattr(containers, "read_at", refused)
     with pytest.raises(PermissionError, match="Permission denied"):
         list(batches)
     assert our_threads() == []

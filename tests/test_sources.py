@@ -25,7 +25,7 @@ import pytest
 from commands import one_line, picstore_command
 from pictures import missing
 from PIL import Image
-from source_files import DATA, JPEGS, im2rec, make_tar, picpoc_record, put, recordio, write_picpoc
+from source_files import DATA, JPEGS, make_tar, picpoc_record, put, write_picpoc
 
 import picstore
 from picstore.errors import Damage, ImageError, MissingDependency, NotADataset, UsageError
@@ -316,22 +316,6 @@ def test_a_parquet_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
 # LMDB
 
 
-def varint(value: int) -> bytes:
-    out = bytearray()
-    value &= (1 << 64) - 1
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes(out + bytes([value]))
-
-
-def datum(data: bytes, label: int, *, shape: tuple[int, int, int] | None = None) -> bytes:
-    """A Datum as caffe.proto declares it: channels 1, height 2, width 3, data 4, label 5, encoded 7."""
-    out = b"".join(bytes([8 * number]) + varint(side) for number, side in enumerate(shape or (), start=1))
-    out += b"\x22" + varint(len(data)) + data + b"\x28" + varint(label)
-    return out if shape else out + b"\x38\x01"
-
-
 def write_lmdb(path: Path, entries: dict[bytes, bytes]) -> Path:
     lmdb = library("lmdb")
     with lmdb.open(str(path), map_size=1 << 22) as environment, environment.begin(write=True) as transaction:
@@ -340,15 +324,14 @@ def write_lmdb(path: Path, entries: dict[bytes, bytes]) -> Path:
     return path
 
 
-def test_caffes_lmdb_is_read_encoded_and_as_planes_of_blue_green_and_red(tmp_path: Path) -> None:
-    planes = np.ascontiguousarray(pixels(3)[:, :, ::-1].transpose(2, 0, 1))
-    entries = {b"00000000": datum(JPEGS[0], 7), b"00000001": datum(planes.tobytes(), -1, shape=planes.shape)}
-    listing = open_source(write_lmdb(tmp_path / "train_lmdb", entries))
+def test_caffes_lmdb_is_read_encoded_and_as_planes_of_blue_green_and_red() -> None:
+    library("lmdb")
+    listing = open_source(DATA / "caffe")
     assert listing.kind == "lmdb"
-    assert labels(listing) == [7, -1]
-    first, second = images(listing)
-    assert first == JPEGS[0]
-    assert np.array_equal(decoded(second), pixels(3))
+    assert labels(listing) == [7, -1, 0]
+    encoded, planes, with_shape = images(listing)
+    assert (encoded, with_shape) == (JPEGS[0], JPEGS[1])
+    assert np.array_equal(decoded(planes), pixels(3))
 
 
 def test_an_lmdb_of_keys_and_image_files_is_read_by_key(tmp_path: Path) -> None:
@@ -359,25 +342,45 @@ def test_an_lmdb_of_keys_and_image_files_is_read_by_key(tmp_path: Path) -> None:
     assert set(labels(listing)) == {-1}
 
 
-# RecordIO: mxnet cannot be installed any more, so its layout is written by hand here, from its documentation
+# RecordIO
 
 
-def test_recordio_is_read_with_one_label_several_and_split_records(tmp_path: Path) -> None:
-    magic = struct.pack("<I", 0xCED7230A)
-    holds_magic = JPEGS[2] + bytes(-len(JPEGS[2]) % 4) + magic + b"abcd" + magic + magic + b"end"
-    records = [im2rec(JPEGS[0], 3.0, 10), im2rec(JPEGS[1], [4.0, 0.5], 11), im2rec(holds_magic, 0.25, 12)]
-    listing = open_source(put(tmp_path / "train.rec", b"".join(map(recordio, records))))
+def test_recordio_of_mxnets_writer_is_read_with_one_label_or_several() -> None:
+    listing = open_source(DATA / "recordio" / "one.rec")
     assert listing.kind == "recordio"
-    assert images(listing) == [JPEGS[0], JPEGS[1], holds_magic]
-    assert labels(listing) == [3, 4, -1]
-    assert extras(listing) == [{"id": 10}, {"labels": [4.0, 0.5], "id": 11}, {"label": 0.25, "id": 12}]
-    assert images(open_source(tmp_path)) == images(listing)
+    assert images(listing) == JPEGS
+    assert all(source.reader is None for source in listing.inputs)
+    assert labels(listing) == [0, 1, 2, 0, 1, 2]
+    assert extras(listing) == [{"id": 10 + k} for k in range(6)]
+    several = open_source(DATA / "recordio" / "several.rec")
+    assert images(several) == JPEGS
+    assert labels(several) == [0, 1, 2, 0, 1, 2]
+    assert extras(several)[3] == {"labels": [0.0, 1.5], "id": 13}
+
+
+def test_records_that_mxnet_split_at_its_magic_number_are_joined() -> None:
+    listing = open_source(DATA / "recordio" / "split.rec")
+    magic, image = struct.pack("<I", 0xCED7230A), JPEGS[2] + bytes(-len(JPEGS[2]) % 4)
+    assert images(listing) == [image + magic + b"abcd" + magic + magic + b"end", JPEGS[1], image + magic]
+    assert labels(listing) == [-1, 1, 2]
+    assert extras(listing) == [{"label": 0.25, "id": 10}, {"id": 11}, {"id": 12}]
+
+
+def test_what_im2rec_makes_of_folders_is_read_by_its_file_and_in_a_folder() -> None:
+    listing = open_source(DATA / "recordio" / "im2rec.rec")
+    assert labels(listing) == [0, 0, 1, 1, 2, 2]  # ant, cat, dog
+    assert all(
+        np.array_equal(decoded(data), pixels(k)) for k, data in zip((2, 5, 0, 3, 1, 4), images(listing), strict=True)
+    )
+    folder = open_source(DATA / "recordio")
+    assert folder.kind == "recordio"
+    assert images(folder)[:12] == images(listing) + JPEGS  # im2rec.rec, one.rec, several.rec, split.rec
 
 
 def test_a_recordio_that_breaks_off_keeps_its_whole_records(tmp_path: Path) -> None:
-    data = b"".join(recordio(im2rec(image, 1.0, 0)) for image in JPEGS[:3])
+    data = (DATA / "recordio" / "one.rec").read_bytes()
     listing = open_source(put(tmp_path / "a.rec", data[:-40]))
-    assert images_until_problem(listing) == JPEGS[:2]
+    assert images_until_problem(listing) == JPEGS[:5]
 
 
 # HDF5
@@ -539,7 +542,7 @@ def cut_anywhere() -> list[tuple[str, bytes]]:
             archive.addfile(info, io.BytesIO(data))
     return [
         ("webdataset", tar.getvalue()),
-        ("recordio", recordio(im2rec(JPEGS[0], [1.0, 2.0], 0))),
+        ("recordio", (DATA / "recordio" / "split.rec").read_bytes()),
         ("tfrecord", (DATA / "tfrecord" / "train-00000-of-00002").read_bytes()),
     ]
 

@@ -1,4 +1,4 @@
-"""``picstore convert --measure``: a table of qualities, as text, JSON or a plot."""
+"""``picstore convert --measure``: a table of qualities and subsamplings, as text, JSON or a plot."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], 
 
 def _title(measured: Measured, encode: EncodeSettings) -> str:
     resized = "" if encode.resize is None else f", resized to {encode.resize}"
-    return f"{len(measured.losses):,} images, {encode.encoder}, subsampling {encode.subsampling}{resized}"
+    return f"{len(measured.losses):,} images, {encode.encoder}{resized}"
 
 
 def _to_json(measured: Measured, encode: EncodeSettings) -> dict[str, Any]:
@@ -71,11 +71,13 @@ def _print(measured: Measured, encode: EncodeSettings) -> None:
     click.echo(
         f"{_title(measured, encode)}; the files have {measured.source_bytes // len(measured.losses):,} bytes each"
     )
-    click.echo(f"{'quality':>9}{'bytes':>12}{'saved':>9}{'PSNR, dB':>10}{'SSIM':>9}{'5 % below':>11}")
-    for row in measured.rows():
-        mark = "*" if row["quality"] == encode.quality else " "
+    click.echo(
+        f"{'subsampling':>11}{'quality':>9}{'bytes':>12}{'saved':>9}{'PSNR, dB':>10}{'SSIM':>9}{'5 % below':>11}"
+    )
+    for settings, row in zip(measured.tried, measured.rows(), strict=True):
+        mark = "*" if settings == encode else " "
         click.echo(
-            f"{row['quality']:>8}{mark}{row['bytes']:>12,}{row['saved']:>9.1%}{row['psnr']:>10.2f}"
-            f"{row['ssim']:>9.4f}{row['ssim_low']:>11.4f}"
+            f"{row['subsampling']:>11}{row['quality']:>8}{mark}{row['bytes']:>12,}{row['saved']:>9.1%}"
+            f"{row['psnr']:>10.2f}{row['ssim']:>9.4f}{row['ssim_low']:>11.4f}"
         )
-    click.echo("PSNR is of RGB, SSIM of luma, both means over images; * is --quality")
+    click.echo("PSNR and SSIM are of RGB, means over images; * is --subsampling and --quality")

@@ -87,7 +87,8 @@ def measure(function: F) -> F:
         is_flag=False,
         flag_value=200,
         metavar="[N]",
-        help="Instead of converting, encode N images (200) at a range of qualities, and print PSNR, SSIM and bytes.",
+        help="Instead of converting, encode N images (200) at a range of qualities, subsampled 4:2:0 and 4:4:4, and "
+        "print PSNR, SSIM and bytes.",
     )
     return number(click.option("--plot", type=PATH, metavar="FILE", help="Also draw these, as SVG.")(function))
 

@@ -15,17 +15,16 @@ from typing import Any
 import numpy as np
 
 from picstore import __version__
-from picstore.errors import Damage, PicstoreError, Unfinished, UsageError
+from picstore.errors import Damage, Unfinished, UsageError
 from picstore.prepare import engine, job, ledger
 from picstore.prepare.convert import Progress, RowTask, marks_of, mean_bytes, run_rows
 from picstore.prepare.inputs import Input, Listing
-from picstore.prepare.merge import Converted
+from picstore.prepare.merge import Converted, collect
 from picstore.prepare.mozjpeg import require_mozjpeg
 from picstore.prepare.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.storage.dataset import Dataset
-from picstore.storage.file import FileSummary, read_summary
 from picstore.storage.layout import MAX_MANIFEST
-from picstore.storage.location import LEDGER, UNFINISHED, Location, Where, file_name, locate, many
+from picstore.storage.location import LEDGER, UNFINISHED, Location, Where, locate
 from picstore.storage.manifest import Manifest, append_rows, publish
 
 
@@ -123,10 +122,11 @@ def _finish(root: Location, begun: dict[str, Any], wanted: dict[str, Any], strea
     old = dataset.manifest
     provenance = {**old.provenance}
     provenance["appended"] = [*provenance.get("appended", ()), {**wanted, "outcome": total.outcome()}]
+    again = f"remove {root / UNFINISHED} and append again"
     manifest, index = append_rows(
         old,
         dataset.rows,
-        _collect(root, begun["first_file"], tallies, streams),
+        collect(root, tallies, streams, again=again, first_file=begun["first_file"]),
         streams=max(streams, old.streams),
         classes=tuple(begun["classes"]),
         provenance=provenance,
@@ -224,18 +224,3 @@ def _lines_before(root: Location, first_id: int) -> bytes:
     if not (root / LEDGER).is_file():
         return b""
     return b"".join(text for text in (root / LEDGER).lines() if json.loads(text)["id"] < first_id)
-
-
-def _collect(root: Location, first_file: int, tallies: Sequence[ledger.Tally], streams: int) -> list[FileSummary]:
-    """The footers of the new files; what they hold must be what the ledger says was written."""
-    there = {name for name, _ in root.files()}
-    places = [(stream, first_file + row) for row in range(len(tallies)) for stream in range(streams)]
-
-    def read(place: tuple[int, int]) -> FileSummary:
-        return read_summary(root, stream=place[0], file=place[1])
-
-    summaries = list(many(read, (place for place in places if file_name(*place) in there)))
-    images = sum(tally.images for tally in tallies)
-    if sum(summary.records for summary in summaries) != images:
-        raise PicstoreError(f"files of the append to {root} are missing; remove {root / UNFINISHED} and append again")
-    return summaries

@@ -24,6 +24,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
 from picstore.errors import PicstoreError
+from picstore.prepare import messages
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -200,6 +201,7 @@ def _receive(worker: _Worker[T], report: Report) -> tuple[bool, Any]:
 
 def _work(connection: Connection, function: Callable[[T, Report], R]) -> None:
     """The life of a process."""
+    messages.divert()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # else a time limit is in vain where the user's program ignores it
     tasks: queue.SimpleQueue[T] = queue.SimpleQueue()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import warnings
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -135,7 +136,7 @@ def read(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     chosen = coder(data, name=name)
     if chosen is None:
         raise ImageError("not an image that Pillow or ImageMagick reads")
-    wand_image, wand_errors = _wand()
+    wand_image, wand_errors, wand_warning = _wand()
     _limit(max_pixels)
     if chosen == "svg":
         chosen = _svg_coder()
@@ -144,33 +145,35 @@ def read(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
         check_jbig(data, max_pixels=max_pixels)
     image: WandImage
     try:
-        with wand_image() as image:
-            _load("Ping", image, data, chosen)
-            width, height = image.size
-        check_size(max(1, width), max(1, height), max_pixels=max_pixels)  # of some HEIC files Ping says 0 × 0
-        with wand_image() as image:
-            if chosen in _SVG_CODERS or chosen in _LAYERED:
-                image.background_color = "transparent"
-            _load("Read", image, data, chosen)
-            if chosen in _LAYERED:
-                image.iterator_reset()
-                image.merge_layers("flatten")
-            return _pixels(image, chosen)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", wand_warning)  # of what an image has beside its pixels
+            with wand_image() as image:
+                _load("Ping", image, data, chosen)
+                width, height = image.size
+            check_size(max(1, width), max(1, height), max_pixels=max_pixels)  # of some HEIC files Ping says 0 × 0
+            with wand_image() as image:
+                if chosen in _SVG_CODERS or chosen in _LAYERED:
+                    image.background_color = "transparent"
+                _load("Read", image, data, chosen)
+                if chosen in _LAYERED:
+                    image.iterator_reset()
+                    image.merge_layers("flatten")
+                return _pixels(image, chosen)
     except wand_errors as error:
         raise ImageError(_reason(chosen, error)) from error
 
 
-def _wand() -> tuple[Any, tuple[type[Exception], ...]]:
-    """wand's Image, and the types of error that come out of it."""
+def _wand() -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
+    """wand's Image, the types of error that come out of it, and the type of its warnings."""
     try:
-        from wand.exceptions import WandException
+        from wand.exceptions import BaseWarning, WandException
         from wand.image import Image as WandImage
     except ImportError as error:
         raise ImageError(
             "needs ImageMagick's library, which is not installed (Debian, Ubuntu: apt install libmagickwand-6.q16-6; "
             "macOS: brew install imagemagick)"
         ) from error
-    return WandImage, (WandException, TypeError, ValueError, AttributeError, OSError)
+    return WandImage, (WandException, TypeError, ValueError, AttributeError, OSError), BaseWarning
 
 
 def _limit(max_pixels: int) -> None:
@@ -204,8 +207,7 @@ def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, chosen: 
         library.MagickSetFilename(image.wand, f"{chosen}:{frame}".encode())
         loaded = getattr(library, f"Magick{verb}ImageBlob")(image.wand, data, len(data))
     if not loaded:
-        image.raise_exception()
-        raise ValueError("no image in it")
+        raise image.get_exception() or ValueError("no image in it")  # image.raise_exception() would only warn of some
 
 
 def _pixels(image: WandImage, chosen: str) -> Image.Image:

@@ -1,4 +1,7 @@
-"""What a quality costs: PSNR, SSIM and bytes of some images, encoded at several qualities (``convert --measure``)."""
+"""What quality and subsampling cost: PSNR, SSIM and bytes of some images, encoded in several ways.
+
+For ``convert --measure``.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from picstore.prepare.training_jpeg import make_training_jpeg
 Plane = npt.NDArray[np.float32]
 
 QUALITIES = tuple(range(50, 100, 5))
+SUBSAMPLINGS = ("420", "444")  # measured always, so that they can be compared
 LOW = 5  # per cent of the images; their SSIM is what a user is warned by
 _MAX_PSNR = 100.0  # dB, of images that come back equal, so that a mean stays finite
 
@@ -38,7 +42,7 @@ _STRIP = 32  # rows at a time, so that the planes of a strip stay in the second-
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What encoding did to one image: bytes of the JPEG, PSNR of its RGB or grey values in dB, SSIM of its luma."""
+    """What encoding did to one image: bytes of the JPEG, PSNR (dB) and SSIM of its RGB or grey values."""
 
     bytes: int
     psnr: float
@@ -50,28 +54,29 @@ class Measured:
     """Losses of a sample.
 
     Attributes:
-        qualities: those that were measured, rising.
-        losses: of each image that would be encoded, by quality.
+        tried: the settings that were measured, of each subsampling by rising quality.
+        losses: of each image that would be encoded, one for each of ``tried``.
         source_bytes: of those images' files.
         lossless: images that would be kept as they are, whatever the quality.
         failed: images that cannot be read.
     """
 
-    qualities: tuple[int, ...]
+    tried: tuple[EncodeSettings, ...]
     losses: list[tuple[Loss, ...]]
     source_bytes: int
     lossless: int
     failed: int
 
     def rows(self) -> list[dict[str, Any]]:
-        """For each quality the mean bytes, what is saved against the files, mean PSNR and SSIM, and the low SSIM."""
+        """Of each settings the mean bytes, what is saved against the files, mean PSNR and SSIM, and the low SSIM."""
         rows = []
-        for quality, losses in zip(self.qualities, zip(*self.losses, strict=True), strict=False):
+        for settings, losses in zip(self.tried, zip(*self.losses, strict=True), strict=False):
             size = sum(loss.bytes for loss in losses)
             ssim = [loss.ssim for loss in losses]
             rows.append(
                 {
-                    "quality": quality,
+                    "subsampling": settings.subsampling,
+                    "quality": settings.quality,
                     "bytes": round(size / len(losses)),
                     "saved": 1 - size / self.source_bytes,
                     "psnr": float(np.mean([loss.psnr for loss in losses])),
@@ -87,7 +92,7 @@ class _Task:
     number: int
     source: Input
     encode: EncodeSettings
-    qualities: tuple[int, ...]
+    tried: tuple[EncodeSettings, ...]
     image_timeout: float
 
 
@@ -101,7 +106,9 @@ def measure_quality(
     image_timeout: float = IMAGE_TIMEOUT,
     report: engine.Report = lambda _: None,
 ) -> Measured:
-    """Encode a sample of a source's images at ``QUALITIES`` and at that of the settings; nothing is written.
+    """Encode a sample of a source's images at ``QUALITIES`` and ``SUBSAMPLINGS`` and those of the settings.
+
+    Nothing is written.
 
     Args:
         listing: the source.
@@ -109,13 +116,13 @@ def measure_quality(
         images: how many to take, evenly over the source.
         seed: which.
         workers: processes; they do not change the result.
-        image_timeout: seconds that an image may take at one quality.
+        image_timeout: seconds that an image may take with one of the settings.
         report: called with the number of images done.
     """
     engine.start("picstore.prepare.warm", "picstore.prepare.warm_pixels")
-    qualities = tuple(sorted({*QUALITIES, encode.quality}))
+    tried = variants(encode)
     numbers = sample(len(listing.inputs), images, seed=seed)
-    tasks = deque(_Task(number, listing.inputs[number], encode, qualities, image_timeout) for number in numbers)
+    tasks = deque(_Task(number, listing.inputs[number], encode, tried, image_timeout) for number in numbers)
     outcomes = {
         task.number: outcome for task, outcome in engine.run(measure_one, tasks, workers=workers, report=report)
     }
@@ -123,11 +130,20 @@ def measure_quality(
     encoded = [each for each in found if isinstance(each, tuple)]
     lossless = found.count(LOSSLESS)
     return Measured(
-        qualities,
+        tried,
         [losses for _, losses in encoded],
         sum(size for size, _ in encoded),
         lossless,
         len(found) - len(encoded) - lossless,
+    )
+
+
+def variants(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
+    """What is measured for the settings of a conversion: each subsampling, and of each the qualities, rising."""
+    return tuple(
+        replace(encode, subsampling=subsampling, quality=quality)
+        for subsampling in sorted({*SUBSAMPLINGS, encode.subsampling})
+        for quality in sorted({*QUALITIES, encode.quality})
     )
 
 
@@ -140,7 +156,7 @@ def sample(inputs: int, count: int, *, seed: int) -> list[int]:
 
 
 def measure_one(task: _Task, report: engine.Report) -> tuple[int, tuple[Loss, ...]] | str:
-    """Bytes of the file and what each quality makes of it; or ``"lossless"``, or why it cannot be read."""
+    """Bytes of the file and what each of the settings makes of it; or ``"lossless"``, or why it cannot be read."""
     try:
         data = read_input(task.source)
         with engine.time_limit(task.image_timeout):
@@ -150,9 +166,9 @@ def measure_one(task: _Task, report: engine.Report) -> tuple[int, tuple[Loss, ..
                     return LOSSLESS
             image = decode_any(data, settings=task.encode, name=task.source.name).image
         losses = []
-        for quality in task.qualities:
+        for settings in task.tried:
             with engine.time_limit(task.image_timeout):
-                losses.append(_loss(image, replace(task.encode, quality=quality)))
+                losses.append(_loss(image, settings))
     except ImageError as error:
         return str(error)
     finally:
@@ -164,7 +180,9 @@ def _loss(image: Image.Image, settings: EncodeSettings) -> Loss:
     jpeg = encode(Decoded(image, "image", Placement(1, image.size, image.size)), settings=settings)
     with Image.open(io.BytesIO(jpeg)) as decoded:
         decoded.load()
-        return Loss(len(jpeg), psnr(np.asarray(image), np.asarray(decoded)), ssim(_luma(image), _luma(decoded)))
+        one, other = np.asarray(image), np.asarray(decoded)
+    similarity = np.mean([ssim(x, y) for x, y in zip(_planes(one), _planes(other), strict=True)])
+    return Loss(len(jpeg), psnr(one, other), float(similarity))
 
 
 def psnr(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
@@ -212,5 +230,6 @@ def _blurred(plane: Plane) -> Plane:
     return plane
 
 
-def _luma(image: Image.Image) -> Plane:
-    return np.asarray(image.convert("L"), dtype=np.float32)
+def _planes(pixels: npt.NDArray[np.uint8]) -> Plane:
+    """The channels of an image (H, W, 3) or (H, W), one after the other."""
+    return np.ascontiguousarray(np.moveaxis(np.atleast_3d(pixels), 2, 0), dtype=np.float32)

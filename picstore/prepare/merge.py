@@ -47,7 +47,7 @@ def complete(root: Location, outline: dict[str, Any]) -> Converted:
     total = sum(tallies, ledger.Tally())
     manifest = finish(
         root,
-        _collect(root, tallies, shape["streams"]),
+        collect(root, tallies, shape["streams"], again=f"remove {root} and convert again"),
         streams=shape["streams"],
         container_size=shape["container_size"],
         classes=tuple(classes),
@@ -83,22 +83,33 @@ def tally_of(root: Location, rows: Iterable[int]) -> ledger.Tally:
     return sum(map(ledger.tally_of, ledger.read_fragments(root, rows)), ledger.Tally())
 
 
-def _collect(root: Location, tallies: Sequence[ledger.Tally], streams: int) -> list[FileSummary]:
-    """Read back the footers of all files; what they hold must be what the ledger says was written."""
+def collect(
+    root: Location, tallies: Sequence[ledger.Tally], streams: int, *, again: str, first_file: int = 0
+) -> list[FileSummary]:
+    """Read back the footers of all files of some rows; what they hold must be what the ledger says was written.
+
+    Args:
+        tallies: of the rows, in order.
+        again: what to do where files are missing.
+        first_file: number of the files of the first row.
+
+    Raises:
+        PicstoreError: the files of a row do not hold its records.
+    """
     there = {name for name, _ in root.files()}
-    places = [(stream, row) for row in range(len(tallies)) for stream in range(streams)]
+    places = [(stream, first_file + row) for row in range(len(tallies)) for stream in range(streams)]
 
     def read(place: tuple[int, int]) -> FileSummary:
         return read_summary(root, stream=place[0], file=place[1])
 
-    by_row: dict[int, list[FileSummary]] = {}
+    by_file: dict[int, list[FileSummary]] = {}
     for summary in many(read, (place for place in places if file_name(*place) in there)):
-        by_row.setdefault(summary.file, []).append(summary)
+        by_file.setdefault(summary.file, []).append(summary)
     summaries = []
-    for row, tally in enumerate(tallies):
-        found = by_row.get(row, [])
+    for file, tally in enumerate(tallies, start=first_file):
+        found = by_file.get(file, [])
         if sum(summary.records for summary in found) != tally.images:
-            raise PicstoreError(f"files of row {row} are missing in {root}; remove {root} and convert again")
+            raise PicstoreError(f"files {file:06d} of {root} are missing; {again}")
         summaries.extend(found)
     return summaries
 

@@ -18,7 +18,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from picstore.errors import ImageError
 from picstore.jpeg.decode import decode as decode_baseline
-from picstore.prepare import magick
+from picstore.prepare import magick, messages
 from picstore.prepare.colour import to_rgb_or_grey
 from picstore.prepare.limits import check_size
 from picstore.prepare.placement import Placement
@@ -78,6 +78,7 @@ def decode(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """As ``open_image``, with the reason why the file cannot be kept as it is."""
     if not data:
         raise ImageError("empty file")
+    messages.take()  # of the image before
     with _pillow(settings.max_pixels):
         image = _open(data, name=name, max_pixels=settings.max_pixels)
         kind = image.format or "image"
@@ -145,6 +146,7 @@ def _resized(
 def foreign_errors(what: str) -> Iterator[None]:
     """Turn whatever an image library raises on a hostile file into an ImageError with a short reason.
 
+    Of a damaged TIFF Pillow says "decoder error -2" and libtiff, on stderr, what is the matter: both become the reason.
     The list of types has no end (OSError, SyntaxError, struct.error, KeyError, zlib.error, MemoryError, …), so all
     are caught; the cause stays attached.
     """
@@ -156,6 +158,8 @@ def foreign_errors(what: str) -> Iterator[None]:
         raise ImageError(f"{what}: not enough memory") from error
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        if printed := messages.take():
+            reason = f"{reason} ({printed.rstrip('.')})"
         if isinstance(error, EOFError) or "truncated" in reason.lower() or "not enough" in reason.lower():
             what = what.replace("damaged ", "truncated ", 1)
         raise ImageError(f"{what}: {reason}") from error

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
@@ -13,19 +11,18 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from picstore.errors import Corrupt, Damage, NotADataset, UsageError
+from picstore.errors import Corrupt, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.columns import LABEL, Column, make_column, merge_columns, read_column
-from picstore.storage.container import Container, Place, read_header, unpack
+from picstore.storage.container import Container, Place
+from picstore.storage.containers import Containers
 from picstore.storage.edits import Edits
-from picstore.storage.layout import ENTRY, SEALED
-from picstore.storage.location import INDEX, Allocate, Location, Where, file_name, fresh, locate, many, read_at
-from picstore.storage.manifest import Manifest, ordinals_of, publish, read_index, read_manifest, with_uuid
+from picstore.storage.layout import ENTRY
+from picstore.storage.location import INDEX, Allocate, Location, Where, fresh, locate
+from picstore.storage.manifest import Manifest, publish, read_index, read_manifest, with_uuid
 from picstore.storage.parts import Array, Part, pack_part, parse_part, read_part, write_part
 from picstore.storage.record import Record, owned
 from picstore.storage.tombstones import Ints, Live
-
-_CACHED_INDEXES = 64  # of containers; each a few 10 kB
 
 
 class Dataset(Sequence[Record]):
@@ -81,11 +78,9 @@ class Dataset(Sequence[Record]):
         self.path: Location = root
         self._origin = origin  # uuid of the version that was edited
         self.rows = read_index(root, manifest)
-        self._ordinals = ordinals_of(self.rows)
-        self._indexes: OrderedDict[int, Container] = OrderedDict()
-        self._stored_ids: Ints | None = None
         self._columns: dict[Part, Column] = {}  # by their values
-        self._cache = None if cache is None else Cache(cache, cache_limit, _uuid_of_containers(manifest, self.rows))
+        kept = None if cache is None else Cache(cache, cache_limit, _uuid_of_containers(manifest, self.rows))
+        self._containers = Containers(root, self.rows, manifest.attachments, kept)
         self._take(manifest, unsaved)
 
     def _take(self, manifest: Manifest, unsaved: dict[str, bytes]) -> None:
@@ -103,9 +98,10 @@ class Dataset(Sequence[Record]):
 
     @property
     def _cache_options(self) -> dict[str, Any]:
-        if self._cache is None:
+        cache = self._containers.cache
+        if cache is None:
             return {"cache": None, "cache_limit": DEFAULT_LIMIT}
-        return {"cache": self._cache.folder, "cache_limit": self._cache.limit}
+        return {"cache": cache.folder, "cache_limit": cache.limit}
 
     @property
     def classes(self) -> list[str]:
@@ -148,7 +144,7 @@ class Dataset(Sequence[Record]):
             raise IndexError(f"position {i} of a data set of {len(self)} records")
         position = int(self.live.stored(np.array([k]))[0])
         number = int(np.searchsorted(self.live.starts, position, side="right")) - 1
-        record = self._index_of(number).record(position - int(self.live.starts[number]))
+        record = self._containers.index(number).record(position - int(self.live.starts[number]))
         return owned(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
@@ -159,9 +155,7 @@ class Dataset(Sequence[Record]):
 
     def place(self, number: int) -> Place:
         """Where the ``number``-th container in stored order lies."""
-        row = self.rows[number]
-        stream, file = int(row["stream"]), int(row["file"])
-        return Place(file_name(stream, file), int(row["offset"]), stream, file, int(self._ordinals[number]))
+        return self._containers.place(number)
 
     def container(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read and check the ``number``-th container in stored order, into memory that ``allocate`` gives.
@@ -169,28 +163,11 @@ class Dataset(Sequence[Record]):
         Damage that leaves records readable is listed in the result; raises Damage when nothing can be read. The result
         is what is stored: it holds deleted records too, and the labels of before.
         """
-        place, size = self.place(number), int(self.rows[number]["size"])
-        kept = None if self._cache is None else self._kept(self._cache, number, allocate)
-        if kept is not None:
-            return kept
-        buffer = read_at(self.path / place.name, place.offset, size, place=place.name, allocate=allocate)
-        container = self._unpack(number, buffer)
-        if self._cache is not None and not container.damage:
-            self._cache.keep(place, buffer)
-        return container
+        return self._containers.read(number, allocate=allocate)
 
-    def _kept(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
-        """A container out of the cache if it is there and sound; a damaged one is thrown away."""
-        place = self.place(number)
-        buffer = cache.read(place, int(self.rows[number]["size"]), allocate=allocate)
-        if buffer is None:
-            return None
-        with contextlib.suppress(Damage):
-            container = self._unpack(number, buffer)
-            if not container.damage:
-                return container
-        cache.discard(place)
-        return None
+    def stored_ids(self) -> Ints:
+        """int64 (records,), of all that are stored; -1 where an index entry is damaged."""
+        return self._containers.ids()
 
     def entries(self, number: int) -> npt.NDArray[np.void]:
         """Entries of the ``number``-th container, ``layout.ENTRY``, read without its payload.
@@ -199,7 +176,7 @@ class Dataset(Sequence[Record]):
         """
         if not self.live.mask(number).any():
             return np.zeros(0, dtype=ENTRY)
-        container = self._index_of(number)
+        container = self._containers.index(number)
         entries: npt.NDArray[np.void] = container.index[container.good & self.live.mask(number)]
         entries["label"] = self.labels(entries["id"], entries["label"])
         return entries
@@ -234,7 +211,7 @@ class Dataset(Sequence[Record]):
         Raises:
             UsageError: no record has one of the ids.
         """
-        positions = self._positions(np.fromiter(ids, dtype=np.int64))
+        positions = self._containers.positions(np.fromiter(ids, dtype=np.int64))
         return self.without_positions(np.union1d(self.live.deleted, positions))
 
     def without_positions(self, deleted: Ints) -> Dataset:
@@ -264,7 +241,7 @@ class Dataset(Sequence[Record]):
         """
         chosen = self.ids if ids is None else np.asarray(ids, dtype=np.int64)
         if ids is not None:
-            self._positions(chosen)
+            self._containers.positions(chosen)
         if len(np.unique(chosen)) != len(chosen) or (len(chosen) and chosen.min() < 0):
             raise UsageError(f"{self.path}: an id stands twice, or an index entry is damaged; give ids, each once")
         names = self.manifest.classes if classes is None else tuple(classes)
@@ -317,33 +294,6 @@ class Dataset(Sequence[Record]):
         raw = self._unsaved.get(part.file)
         return read_part(self.path, part) if raw is None else parse_part(raw, place=part.file)
 
-    def _positions(self, ids: Ints) -> Ints:
-        """Numbers in stored order of the records with these ids, deleted ones too."""
-        stored = self.stored_ids()
-        order = np.argsort(stored, kind="stable")
-        at = np.searchsorted(stored, ids, sorter=order)
-        at[at == len(stored)] = 0
-        there = stored[order[at]] == ids if len(stored) else np.zeros(len(ids), dtype=np.bool_)
-        if not there.all() or (ids < 0).any():
-            missing = ids[~there | (ids < 0)]
-            others = f" nor {len(missing) - 1:,} other ids that were given" if len(missing) > 1 else ""
-            raise UsageError(f"{self.path} has no record with the id {missing[0]}{others}")
-        positions: Ints = order[at]
-        return positions
-
-    def stored_ids(self) -> Ints:
-        """int64 (records,), of all that are stored; -1 where an index entry is damaged."""
-        if self._stored_ids is None:
-            self._stored_ids = np.concatenate([np.zeros(0, np.int64), *many(self._ids_in, range(len(self.rows)))])
-        return self._stored_ids
-
-    def _ids_in(self, number: int) -> Ints:
-        try:
-            container = self._index_of(number)
-        except (Damage, NotADataset):  # the latter where a file is missing
-            return np.full(int(self.rows["records"][number]), -1)
-        return np.where(container.good, container.index["id"].astype(np.int64), -1)
-
     def with_values(self, record: Record) -> Record:
         """A record of a container with what columns say of it; its label too."""
         if not self.columns:
@@ -354,45 +304,6 @@ class Dataset(Sequence[Record]):
             record,
             label=record.label if label is None else label,
             columns={name: value for name, value in values.items() if value is not None},
-        )
-
-    def _index_of(self, number: int) -> Container:
-        """A container of which only the part before the payload was read; a few are kept."""
-        container = self._indexes.get(number)
-        if container is None:
-            try:
-                container = self._read_index(number)
-            except Damage:
-                container = self.container(number)
-            self._indexes[number] = container
-            while len(self._indexes) > _CACHED_INDEXES:
-                self._indexes.popitem(last=False)
-        return container
-
-    def _read_index(self, number: int) -> Container:
-        place = self.place(number)
-        path = self.path / place.name
-        first = read_at(path, place.offset, SEALED, place=place.name)
-        header, _ = read_header(first, place=place)
-        buffer = read_at(path, place.offset, header.payload_at, place=place.name)
-
-        def read(offset: int, length: int) -> memoryview:
-            return read_at(path, place.offset + offset, length, place=place.name)
-
-        return self._unpack(number, buffer, read)
-
-    def _unpack(
-        self, number: int, buffer: memoryview, read: Callable[[int, int], memoryview] | None = None
-    ) -> Container:
-        row = self.rows[number]
-        return unpack(
-            buffer,
-            place=self.place(number),
-            fields=self.manifest.attachments,
-            records=int(row["records"]),
-            header_crc=int(row["header_crc"]),
-            size=int(row["size"]),
-            read=read,
         )
 
 
