@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 TILE_WIDTH = 64  # pixels; docs/design.md has the sizes and speeds of 1 MCU to one row behind this figure
 
 
@@ -17,6 +19,7 @@ def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
     return {"444": (8, 8), "422": (16, 8), "440": (8, 16), "420": (16, 16)}[subsampling]
 
 
+@lru_cache(maxsize=256)  # of a data set's images most have one of a few widths; 8 us each
 def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WIDTH) -> int:
     """MCUs between restart markers: the divisor of ``columns`` whose tile is nearest to ``tile_width``, at least half.
 

@@ -166,6 +166,7 @@ class _Scan:
             tables = self._dc.index(selector.dc), len(self._dc) + self._ac.index(selector.ac)
             blocks += [(number, *tables, k == 0) for k in range(repeat)]
         self._blocks = np.array(blocks, np.int64)
+        self._edited = self._edited_tables()
         # Each block has at least a DC and an AC code; this bounds all that is allocated by the length of the data.
         if 8 * int(segments[-1]) < 2 * len(blocks) * self._mcus:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[entropy.TOO_SHORT]}")
@@ -174,6 +175,7 @@ class _Scan:
         """Find the edits; ``every`` makes every DC code one."""
         if every:
             self._blocks[:, 3] = 1
+            self._edited = self._edited_tables()
         edited = np.arange(0, self._mcus, 1 if every else self._interval)
         if self._old and not every:
             edited = np.union1d(edited, np.arange(0, self._mcus, self._old))
@@ -191,7 +193,7 @@ class _Scan:
     def _frequencies(self) -> npt.NDArray[np.int64]:
         """How often each DC table has to code each size of difference: (tables, sizes)."""
         frequencies = np.zeros((len(self._dc), _DC_SIZES), np.int64)
-        entropy.count_sizes(self._edits[3], self._edited_tables(), frequencies)
+        entropy.count_sizes(self._edits[3], self._edited, frequencies)
         return frequencies
 
     def _edited_tables(self) -> I64:
@@ -221,7 +223,7 @@ class _Scan:
         """The stream: headers, the scan with its edits and new markers, EOI; and the lengths of its segments."""
         codes = [huffman[0, k].codes() for k in self._dc]
         coding = (
-            self._edited_tables(),
+            self._edited,
             np.array([code for code, _ in codes]),
             np.array([lengths for _, lengths in codes]),
         )

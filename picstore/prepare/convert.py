@@ -290,6 +290,8 @@ def _extra(source: Input, made: TrainingJpeg) -> Any:
     extra = {"path": source.name}
     if source.extra:
         extra |= json.loads(source.extra)
+    elif source.annotated is None:
+        return extra
     return move_targets(extra, made.placement, annotated=source.annotated)
 
 

@@ -17,7 +17,9 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from picstore.errors import ImageError
+from picstore.jpeg.coding import read_coding
 from picstore.jpeg.decode import decode as decode_baseline
+from picstore.jpeg.markers import read_header, walk
 from picstore.prepare import magick, messages
 from picstore.prepare.colour import to_rgb_or_grey
 from picstore.prepare.limits import check_size
@@ -79,6 +81,9 @@ def decode(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     if not data:
         raise ImageError("empty file")
     messages.take()  # of the image before
+    plain = _decode_plain(data, settings)
+    if plain is not None:
+        return plain
     with _pillow(settings.max_pixels):
         image = _open(data, name=name, max_pixels=settings.max_pixels)
         kind = image.format or "image"
@@ -86,23 +91,33 @@ def decode(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
             # The size in the header is what is refused; DCT scaling below may decode far fewer pixels.
             check_size(*image.size, max_pixels=settings.max_pixels)
             if kind in ("JPEG", "MPO"):
-                return _finish_jpeg(image, data, settings=settings)
+                origin, size = _jpeg_origin(image, settings), _upright_size(image)
+                if settings.resize is not None:
+                    _decode_smaller(image, settings.resize.target(*size))
+                return finish(image, origin=origin, settings=settings, size=size)
             _scale_transparency(image)
             return finish(image, origin=kind, settings=settings)
 
 
-def _finish_jpeg(image: Image.Image, data: bytes, *, settings: EncodeSettings) -> Decoded:
-    """As ``finish``, of an opened JPEG, which is decoded as small as will do."""
-    origin, size = _jpeg_origin(image, settings), _upright_size(image)
-    if settings.resize is not None:
-        _decode_smaller(image, settings.resize.target(*size))
-    whole = image.mode == "RGB" and image.size == size and size[0] * size[1] <= _LARGEST_HERE
-    if whole and _orientation(image) not in _UPRIGHT:
-        with contextlib.suppress(ImageError):  # then Pillow decodes it, or says what is wrong with it
-            pixels = decode_baseline(data)
-            if pixels.shape[1::-1] == size:
-                return _resized(pixels, Placement(1, size, size), origin=origin, settings=settings)
-    return finish(image, origin=origin, settings=settings, size=size)
+def _decode_plain(data: bytes, settings: EncodeSettings) -> Decoded | None:
+    """As ``decode``, of an upright JPEG that our own decoder reads and that need not be decoded smaller; else None.
+
+    The decoder takes half of Pillow's time, and Pillow 0.2 ms to read headers. What either finds wrong, Pillow tells.
+    """
+    try:
+        segments = tuple(walk(data))
+        header = read_header(segments)
+        size = header.width, header.height
+        if len(header.components) != 3 or size[0] * size[1] > min(_LARGEST_HERE, settings.max_pixels):
+            return None
+        target = size if settings.resize is None else settings.resize.target(*size)
+        if min(size[0] // target[0], size[1] // target[1]) >= 4 or read_coding(segments).orientation != 1:
+            return None
+        pixels = decode_baseline(data)
+    except ImageError:
+        return None
+    origin = "JPEG" if target == size else "resize"
+    return _resized(pixels, Placement(1, size, size), origin=origin, settings=settings)
 
 
 def finish(

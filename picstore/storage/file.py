@@ -29,6 +29,8 @@ from picstore.storage.location import Where, file_name, locate, read_at
 from picstore.storage.packing import pack, packed_size
 from picstore.storage.record import Record
 
+_END = 4096  # bytes that are read at once: trailer and footer of 150 containers
+
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
@@ -159,7 +161,9 @@ def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
     FileHeader.unpack(header, place=place, offset=0).check(stream=stream, file=file, place=place)
     size = path.size()
     at = size - SEALED
-    tail = read_at(path, at, SEALED, place=place)
+    end_at = max(size - _END, SEALED)
+    end = read_at(path, end_at, max(size - end_at, SEALED), place=place)
+    tail = end[-SEALED:]
     if tail[: len(TRAILER_MAGIC)] != TRAILER_MAGIC:
         raise Truncated("the file does not end in a trailer: its tail is lost", place=place, offset=at)
     trailer = Trailer.unpack(tail, place=place, offset=at)
@@ -169,7 +173,9 @@ def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
     length = trailer.containers * FOOTER_ROW.itemsize
     if trailer.file_size != size or trailer.footer_offset + length + SEALED != size:
         raise Corrupt(f"the trailer tells of a file of {trailer.file_size} bytes", place=place, offset=at)
-    raw = read_at(path, trailer.footer_offset, length, place=place)
+    if trailer.footer_offset < end_at:
+        end_at, end = trailer.footer_offset, read_at(path, trailer.footer_offset, length, place=place)
+    raw = end[trailer.footer_offset - end_at :][:length]
     if crc32c(raw) != trailer.footer_crc:
         raise Corrupt("the footer fails its CRC", place=place, offset=trailer.footer_offset)
     footer = np.frombuffer(raw, dtype=FOOTER_ROW)

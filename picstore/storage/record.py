@@ -13,6 +13,7 @@ from picstore.errors import UsageError
 from picstore.storage.layout import SAMPLINGS, SEGMENT
 
 MAX_EXTRA = 1 << 24  # bytes of one record's extra as JSON
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # json.dumps makes one each time
 NO_SEGMENTS: npt.NDArray[np.uint16] = np.empty(0, dtype=SEGMENT)
 
 
@@ -99,7 +100,7 @@ def extra_to_json(extra: Any) -> bytes:
     if extra is None:
         return b""
     try:
-        text = json.dumps(extra, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        text = _JSON.encode(extra).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"extra is not JSON: {error}") from error
     if len(text) > MAX_EXTRA:
