@@ -13,6 +13,7 @@ import numpy.typing as npt
 from picstore import draw
 from picstore.jpeg import markers
 from picstore.jpeg.segments import find_segments
+from picstore.storage.checksum import crc32c
 from picstore.storage.file import FileSummary, FileWriter
 from picstore.storage.layout import SEGMENT
 from picstore.storage.location import Location, file_name
@@ -43,6 +44,7 @@ def make_record(
         info=info or describe(jpeg),
         extra_json=extra_to_json(extra),
         attachments=dict(attachments or {}),
+        crc=crc32c(jpeg),  # while it is in the cache; a container later it is not, and takes twice as long
     )
 
 

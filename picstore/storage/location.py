@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ R = TypeVar("R")
 _SCHEMES = ("s3", "gs", "az")
 _URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # pathlib makes one slash of two
 _PIECE = 8 << 20  # bytes of a file that is copied
+_QUICK = 0.001  # seconds of a call that waits for nothing
 _AT_A_TIME = 16  # requests: enough to hide 20 ms each, few enough for any store
 
 
@@ -247,8 +249,19 @@ def read_at(where: Where, offset: int, size: int, *, place: str, allocate: Alloc
 
 
 def many(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """``map`` with a few calls at a time, since each waits for a disk or a network; holds a few dozen results."""
+    """``map`` with a few calls at a time where each waits for a disk or a network; holds a few dozen results.
+
+    As long as they do not wait, one after the other takes less: 0.1 ms where threads take 0.3, for a file's footer.
+    """
     waiting = iter(items)
+    taken = 0.0
+    for count, item in enumerate(waiting, start=1):
+        began = time.monotonic()
+        result = function(item)
+        taken += time.monotonic() - began
+        yield result
+        if taken > _QUICK * count:
+            break
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
         while chunk := list(islice(waiting, 4 * _AT_A_TIME)):
             yield from threads.map(function, chunk)

@@ -205,7 +205,8 @@ def canonical(value: Any) -> bytes:
 
 def _body(manifest: Manifest) -> dict[str, Any]:
     """The fields as JSON values; those of a later version only where they are needed."""
-    body = asdict(manifest)
+    body = asdict(replace(manifest, files=()))
+    body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.edits is None:
         del body["edits"]
     return body

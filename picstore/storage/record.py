@@ -57,7 +57,7 @@ class Record:
         attachments: further binary fields by the names that the manifest declares; an empty one is not told from
             one that is absent.
         columns: values of the data set's columns by name, those that the record has; see ``Dataset.with_columns``.
-        crc: CRC-32C of ``jpeg`` where that was checked when it was read, so that a copy need not compute it; else None.
+        crc: CRC-32C of ``jpeg`` where it is known, so that writing need not compute it; else None.
     """
 
     id: int
