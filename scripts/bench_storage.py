@@ -1,8 +1,8 @@
 """Compare picstore's shuffle with copying the same bytes, and reading containers with reading files, in one run.
 
-    python scripts/bench_storage.py FOLDER [--copies 20] [--rounds 5] [--workers 2] [--work DIR] [--json FILE]
+    python scripts/bench_storage.py FOLDER [--copies 60] [--rounds 5] [--workers 2] [--work DIR] [--json FILE]
 
-FOLDER has one sub-folder of JPEG files a class; a data set of twenty copies of each is made first. Then take turns,
+FOLDER has one sub-folder of JPEG files a class; a data set of sixty copies of each is made first. Then take turns,
 with as many processes each, from the list of files to all bytes synced:
 
     shuffle     `picstore shuffle`, which reads and checks every record, permutes, and writes and checksums files
@@ -40,21 +40,23 @@ import picstore
 from picstore.train.memory import Memory
 
 BLOCK = 8 << 20
-WARM_SHUFFLE = """
-import json, sys, time
-from picstore.prepare import engine
-from picstore.prepare.shuffle import shuffle
-source, target, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
-engine.start("picstore.prepare.warm")
+SHUFFLE = """
+import sys, time
+from picstore.prepare import engine, shuffle
+engine.start("picstore.prepare.shuffle")
+from multiprocessing import get_context
+ready = get_context("forkserver").Process(target=time.sleep, args=(0,))
+ready.start()
+ready.join()  # by now it has imported all
 start = time.perf_counter()
-shuffle(source, target, seed=1, method="transpose", workers=workers)
+shuffle.shuffle(sys.argv[1], sys.argv[2], seed=1, method="transpose", workers=int(sys.argv[3]))
 print(time.perf_counter() - start)
 """
 
 
 def shuffle(source: Path, target: Path, workers: int) -> float:
     """Seconds of picstore's shuffle in a process of its own."""
-    command = [sys.executable, "-c", WARM_SHUFFLE, source, target, str(workers)]
+    command = [sys.executable, "-c", SHUFFLE, source, target, str(workers)]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
@@ -163,7 +165,8 @@ def run(options: argparse.Namespace, work: Path) -> None:
     """Make a data set, let all take turns, print both tables."""
     about, source, target = machine(), work / "set", work / "target"
     copy_images(options.folder, work / "images", options.copies)
-    command = [sys.executable, "-m", "picstore.cli", "convert", work / "images", source]
+    # Of one stream, so that files are as large as those of a data set of 16 streams and 16 times the size.
+    command = [sys.executable, "-m", "picstore.cli", "convert", work / "images", source, "--streams", "1"]
     subprocess.run(command, check=True, capture_output=True)
     shutil.rmtree(work / "images")
     size = sum((source / path).stat().st_size for path in files_of(source))
@@ -191,7 +194,7 @@ def main() -> None:
     """Parse the command line and run in a temporary folder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("--copies", type=int, default=20, help="copies of each image (default 20)")
+    parser.add_argument("--copies", type=int, default=60, help="copies of each image (default 60)")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each (default 5)")
     parser.add_argument("--workers", type=int, default=2, help="processes of each (default 2)")
     parser.add_argument("--work", type=Path, metavar="DIR", help="where all files lie (default /dev/shm)")
