@@ -26,9 +26,10 @@ def resize(image: Image.Image | npt.NDArray[np.uint8], size: tuple[int, int]) ->
             return image.resize(size, Image.Resampling.LANCZOS)
     pixels = np.asarray(image)
     height, width = pixels.shape[:2]
-    if (width, height) != size:
-        resized = np.empty((size[1], size[0], 3), np.uint8)
-        whole = 0, 0, width, height
-        resample(pixels, whole, whole, False, LANCZOS, resized.transpose(2, 0, 1))
-        pixels = resized
-    return Image.fromarray(pixels)
+    if (width, height) == size:
+        return Image.fromarray(pixels)
+    planes = np.empty((3, size[1], size[0]), np.uint8)
+    whole = 0, 0, width, height
+    resample(pixels, whole, whole, False, LANCZOS, planes)
+    # The kernel writes planes as a whole, and pixels byte by byte; with Pillow's merging 500 us instead of 555.
+    return Image.merge("RGB", [Image.frombuffer("L", size, plane, "raw", "L", 0, 1) for plane in planes])
