@@ -140,7 +140,8 @@ TABLES: dict[str, dict[str, Convert]] = {  # of each the first is what others ar
     "shorter": {
         "picstore --resize shorter:256": picstore(resize="shorter:256"),
         "FFCV": peer("ffcv-shorter"),
-        "MosaicML Streaming": peer("streaming-shorter"),
+        "MosaicML Streaming, a writer a process": peer("streaming-shorter"),
+        "MosaicML Streaming, one writer": peer("streaming-shorter-one"),
         "LitData": peer("litdata-shorter"),
     },
     "longer": {

@@ -95,3 +95,14 @@ def test_tasks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     parent.wait()
     time.sleep(3.5)
     assert not target.exists()
+
+
+def test_the_fork_server_loads_no_scipy_and_does_not_keep_others_from_it() -> None:
+    pytest.importorskip("scipy")
+    code = (
+        "import sys, picstore.prepare.warm\n"
+        "print(any(name.startswith('scipy') for name in sys.modules), 'numba' in sys.modules)\n"
+        "import scipy.linalg\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
