@@ -18,7 +18,7 @@ from samples import picture
 
 from picstore.errors import Corrupt, Damage, TooLarge, Truncated, UsageError
 from picstore.prepare.pack import make_record
-from picstore.storage.checksum import crc32c, masked, portable_crc32c
+from picstore.storage.checksum import crc32c, crc32c_of_all, masked, portable_crc32c
 from picstore.storage.container import Container, Place, unpack
 from picstore.storage.layout import ALIGNMENT, ATTACHMENT, ENTRY, SAMPLINGS, SEALED, SEGMENT, ContainerHeader
 from picstore.storage.packing import pack, packed_size
@@ -26,7 +26,17 @@ from picstore.storage.record import ImageInfo, Record, extra_to_json
 
 PLACE = Place("0003/000007.pic", 8192, stream=3, file=7, ordinal=2)
 FIELDS = ("mask", "depth")
-PORTABLE = portable_crc32c()
+_EXTEND = portable_crc32c()
+
+
+def portable(data: bytes) -> int:
+    return _EXTEND(data, 0)
+
+
+def packed(*records: object, **options: object) -> bytearray:
+    """A container in one piece."""
+    return bytearray().join(pack(*records, **options))  # type: ignore[arg-type]
+
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -105,7 +115,7 @@ def test_the_layouts_have_the_sizes_that_the_format_gives_them() -> None:
     assert ContainerHeader.FORM.size + 4 == SEALED == 64
 
 
-@pytest.mark.parametrize("crc", [crc32c, PORTABLE])
+@pytest.mark.parametrize("crc", [crc32c, portable])
 def test_crc32c_gives_the_values_of_rfc_3720(crc) -> None:
     assert crc(b"") == 0
     assert crc(b"123456789") == 0xE3069283
@@ -117,7 +127,15 @@ def test_crc32c_gives_the_values_of_rfc_3720(crc) -> None:
 
 @given(st.binary(max_size=200))
 def test_both_implementations_of_crc32c_agree(data: bytes) -> None:
-    assert crc32c(data) == PORTABLE(data)
+    assert crc32c(data) == portable(data)
+
+
+@given(st.lists(st.binary(max_size=50), max_size=5))
+def test_the_crc_of_parts_is_that_of_the_whole(parts: list[bytes]) -> None:
+    value = 0
+    for part in parts:
+        value = _EXTEND(part, value)
+    assert value == crc32c_of_all(map(memoryview, parts)) == crc32c(b"".join(parts))
 
 
 def test_the_crc_of_the_index_depends_on_the_entries() -> None:
@@ -131,7 +149,7 @@ def test_the_crc_of_the_index_depends_on_the_entries() -> None:
         [*originals[:2], dataclasses.replace(originals[2], id=7)],
         [dataclasses.replace(originals[0], attachments={"mask": bytes(19), "depth": b"0"}), *originals[1:]],
     ]
-    blocks = [pack(variant, fields=FIELDS, place=PLACE) for variant in variants]
+    blocks = [packed(variant, fields=FIELDS, place=PLACE) for variant in variants]
     assert len({header_of(block).index_crc for block in blocks}) == len(variants)
 
 
@@ -142,7 +160,7 @@ def test_records_come_back_as_they_were(originals: list[Record], fields: tuple[s
         dataclasses.replace(r, attachments={name: blob for name, blob in r.attachments.items() if name in fields})
         for r in originals
     ]
-    block = pack(declared, fields=fields, place=PLACE)
+    block = packed(declared, fields=fields, place=PLACE)
     assert len(block) % ALIGNMENT == 0
     bound = packed_size(
         len(declared),
@@ -152,7 +170,7 @@ def test_records_come_back_as_they_were(originals: list[Record], fields: tuple[s
         payload=sum(len(r.jpeg) + sum(map(len, r.attachments.values())) for r in declared),
     )
     assert len(block) <= bound
-    assert pack(declared, fields=fields, place=PLACE) == block
+    assert packed(declared, fields=fields, place=PLACE) == block
     container = reread(block, fields)
     assert len(container) == len(declared)
     assert not container.damage
@@ -166,12 +184,12 @@ def test_incompressible_extras_stay_within_the_bound_on_a_containers_size() -> N
     noise = random.Random(0).randbytes
     for length in (1, 100, 4000, 200_000):
         record = Record(id=0, label=0, jpeg=b"", info=ImageInfo(1, 1), extra_json=noise(length))
-        block = pack([record], place=PLACE)
+        block = packed([record], place=PLACE)
         assert len(block) <= packed_size(1, attachments=0, segments=0, extras=length, payload=0)
 
 
 def test_an_image_is_a_view_of_the_container_and_not_a_copy() -> None:
-    block = pack(sample(), fields=("mask",), place=PLACE)
+    block = packed(sample(), fields=("mask",), place=PLACE)
     view = reread(block, ("mask",)).record(2).jpeg
     assert isinstance(view, memoryview)
     assert view.obj is block
@@ -179,11 +197,11 @@ def test_an_image_is_a_view_of_the_container_and_not_a_copy() -> None:
 
 def test_records_beyond_the_limits_of_a_container_are_refused() -> None:
     with pytest.raises(UsageError, match="at most 64"):
-        pack(sample(1), fields=[f"field{k}" for k in range(65)], place=PLACE)
+        packed(sample(1), fields=[f"field{k}" for k in range(65)], place=PLACE)
     huge = memoryview(bytes(1 << 29))
     several = [Record(id=k, label=0, jpeg=huge, info=ImageInfo(1, 1)) for k in range(9)]  # over 2**32 bytes
     with pytest.raises(UsageError, match="smaller containers"):
-        pack(several, place=PLACE)
+        packed(several, place=PLACE)
 
 
 @pytest.mark.parametrize(("id", "label"), [(-1, 0), (1 << 64, 0), (0, 1 << 63), (0, -(1 << 63) - 1)])
@@ -224,7 +242,7 @@ def test_extras_nested_too_deeply_are_refused() -> None:
 def test_any_flipped_bit_costs_at_most_one_record_and_is_never_taken_for_good() -> None:
     """Every bit of a whole container, one at a time."""
     originals = sample(3)
-    block = bytearray(pack(originals, fields=("mask",), place=PLACE))
+    block = bytearray(packed(originals, fields=("mask",), place=PLACE))
     header = header_of(bytes(block))
     payload_end = header.payload[1]
     for bit in range(8 * len(block)):
@@ -260,7 +278,7 @@ def test_any_flipped_bit_costs_at_most_one_record_and_is_never_taken_for_good() 
 
 def test_a_flipped_bit_in_the_header_is_put_right_without_knowing_the_footer() -> None:
     originals = sample(3)
-    block = bytearray(pack(originals, fields=("mask",), place=PLACE))
+    block = bytearray(packed(originals, fields=("mask",), place=PLACE))
     for bit in range(8 * SEALED):
         block[bit >> 3] ^= 1 << (bit & 7)
         container = reread(block, ("mask",))
@@ -272,7 +290,7 @@ def test_a_flipped_bit_in_the_header_is_put_right_without_knowing_the_footer() -
 
 def test_images_outlive_a_header_that_is_lost_when_the_footer_knows_their_number() -> None:
     originals = sample(3)
-    block = bytearray(pack(originals, fields=("mask",), place=PLACE))
+    block = bytearray(packed(originals, fields=("mask",), place=PLACE))
     for spoilt in (bytes(SEALED), b"\xff" * SEALED, random.Random(0).randbytes(SEALED)):
         block[:SEALED] = spoilt
         with pytest.raises(Corrupt):
@@ -288,7 +306,7 @@ def test_images_outlive_a_header_that_is_lost_when_the_footer_knows_their_number
 
 
 def test_two_to_four_flipped_bits_in_a_header_are_never_put_right_wrongly() -> None:
-    block = pack(sample(2), fields=("mask",), place=PLACE)
+    block = packed(sample(2), fields=("mask",), place=PLACE)
     rng = random.Random(1)
     for _ in range(200):
         damaged = bytearray(block)
@@ -300,7 +318,7 @@ def test_two_to_four_flipped_bits_in_a_header_are_never_put_right_wrongly() -> N
 
 def test_each_damaged_image_is_lost_alone() -> None:
     originals = sample(6, attachments=False)
-    block = bytearray(pack(originals, place=PLACE))
+    block = bytearray(packed(originals, place=PLACE))
     index = reread(bytes(block), ()).index
     for k in (1, 4):
         block[int(index["offset"][k]) + 5] ^= 0x55
@@ -316,7 +334,7 @@ def test_each_damaged_image_is_lost_alone() -> None:
 
 def test_random_damage_never_gives_wrong_bytes() -> None:
     originals = sample(5)
-    block = pack(originals, fields=("mask",), place=PLACE)
+    block = packed(originals, fields=("mask",), place=PLACE)
     rng = random.Random(2)
     survivors = refused = 0
     for _ in range(600):
@@ -345,7 +363,7 @@ def test_random_damage_never_gives_wrong_bytes() -> None:
 
 
 def test_a_container_cut_off_anywhere_is_truncated() -> None:
-    block = pack(sample(2), fields=("mask",), place=PLACE)
+    block = packed(sample(2), fields=("mask",), place=PLACE)
     for length in range(len(block)):
         for known in (None, 2):
             with pytest.raises(Truncated):
@@ -386,7 +404,7 @@ def test_garbage_is_damage(garbage: bytes, known: int | None) -> None:
     ],
 )
 def test_a_hostile_header_that_holds_its_crc_is_refused_without_allocating(changes, error) -> None:
-    block = with_header(pack(sample(2), fields=("mask",), place=PLACE), **changes)
+    block = with_header(packed(sample(2), fields=("mask",), place=PLACE), **changes)
     tracemalloc.start()
     try:
         with pytest.raises(error):
@@ -399,14 +417,14 @@ def test_a_hostile_header_that_holds_its_crc_is_refused_without_allocating(chang
 @pytest.mark.parametrize("changes", [{"records": 1}, {"payload_size": 0}, {"payload_size": 1}, {"segments": 0}])
 def test_a_header_that_lies_within_the_padding_never_gives_wrong_bytes(changes) -> None:
     originals = sample(2)
-    container = reread(with_header(pack(originals, fields=("mask",), place=PLACE), **changes), ("mask",))
+    container = reread(with_header(packed(originals, fields=("mask",), place=PLACE), **changes), ("mask",))
     assert container.damage
     for k in np.flatnonzero(container.good):
         assert bytes(container.jpeg(k)) == originals[k].jpeg
 
 
 def test_a_container_of_another_conversion_is_told_by_the_crc_of_its_header() -> None:
-    block = pack(sample(2), fields=("mask",), place=PLACE)
+    block = packed(sample(2), fields=("mask",), place=PLACE)
     crc = header_of(block).crc
     assert crc == int.from_bytes(block[SEALED - 4 : SEALED], "little")
     unpack(memoryview(block), place=PLACE, fields=("mask",), records=2, header_crc=crc)
@@ -419,7 +437,7 @@ def test_a_container_of_another_conversion_is_told_by_the_crc_of_its_header() ->
 @pytest.mark.parametrize("claimed", [1, 1000, 1 << 28])
 def test_a_frame_of_extras_that_lies_about_its_size_loses_the_extras_and_no_image(claimed: int) -> None:
     originals = sample(2)
-    block = pack(originals, fields=("mask",), place=PLACE)
+    block = packed(originals, fields=("mask",), place=PLACE)
     tracemalloc.start()
     try:
         container = reread(with_header(block, extras_raw=claimed), ("mask",))
@@ -436,7 +454,7 @@ def test_a_frame_of_extras_that_lies_about_its_size_loses_the_extras_and_no_imag
 def test_a_frame_of_extras_that_is_none_loses_the_extras_and_no_image(frame: bytes) -> None:
     extra = b'{"a":1}'
     record = Record(id=1, label=0, jpeg=b"12345", info=ImageInfo(1, 1), extra_json=extra)
-    header = header_of(pack([record], place=PLACE))
+    header = header_of(packed([record], place=PLACE))
     at = SEALED + ENTRY.itemsize + len(frame)
     index = np.zeros(1, dtype=ENTRY)
     index[0] = (1, 0, at, 5, crc32c(b"12345"), 1, 1, 0, 0, 0, 0, 0, 0, 0, len(extra), 0, 0)
@@ -468,14 +486,14 @@ def test_a_frame_of_extras_that_is_none_loses_the_extras_and_no_image(frame: byt
 )
 def test_an_entry_that_cannot_be_loses_its_record_even_when_every_crc_holds(column: str, value: int) -> None:
     originals = sample(3)
-    container = reread(with_cell(pack(originals, fields=("mask",), place=PLACE), column, 1, value), ("mask",))
+    container = reread(with_cell(packed(originals, fields=("mask",), place=PLACE), column, 1, value), ("mask",))
     assert container.good.tolist() == [True, False, True]
     for k in (0, 2):
         assert_same(originals[k], container.record(k))
 
 
 def test_entries_that_share_bytes_lose_the_container_even_when_every_crc_holds() -> None:
-    block = pack(sample(3), fields=("mask",), place=PLACE)
+    block = packed(sample(3), fields=("mask",), place=PLACE)
     first = reread(block, ("mask",)).index[0]
     container = reread(with_cell(block, "offset", 1, int(first["offset"])), ("mask",))
     assert not container.good.any()
@@ -483,7 +501,7 @@ def test_entries_that_share_bytes_lose_the_container_even_when_every_crc_holds()
 
 @pytest.mark.parametrize("column", ["segment_first", "segment_count"])
 def test_an_entry_outside_of_the_segment_table_costs_the_segments_only(column: str) -> None:
-    block = with_cell(pack(sample(3), fields=("mask",), place=PLACE), column, 1, 0xFFFFFFFF)
+    block = with_cell(packed(sample(3), fields=("mask",), place=PLACE), column, 1, 0xFFFFFFFF)
     container = reread(block, ("mask",))
     assert container.good.all()
     assert len(container.damage) == 1
@@ -492,7 +510,7 @@ def test_an_entry_outside_of_the_segment_table_costs_the_segments_only(column: s
 
 @pytest.mark.parametrize("column", ["extra_offset", "extra_length"])
 def test_an_entry_outside_of_the_extras_costs_the_extras_only(column: str) -> None:
-    container = reread(with_cell(pack(sample(3), fields=("mask",), place=PLACE), column, 1, 0xFFFFFFFF), ("mask",))
+    container = reread(with_cell(packed(sample(3), fields=("mask",), place=PLACE), column, 1, 0xFFFFFFFF), ("mask",))
     assert container.good.all()
     assert len(container.damage) == 1
     with pytest.raises(Corrupt, match="extras"):
@@ -504,7 +522,7 @@ def test_an_entry_outside_of_the_extras_costs_the_extras_only(column: str) -> No
 
 def test_a_record_can_be_read_with_only_the_index_in_memory() -> None:
     originals = sample(4)
-    block = pack(originals, fields=("mask",), place=PLACE)
+    block = packed(originals, fields=("mask",), place=PLACE)
     head = header_of(block).payload_at
     asked: list[tuple[int, int]] = []
 
@@ -519,7 +537,7 @@ def test_a_record_can_be_read_with_only_the_index_in_memory() -> None:
 
 
 def test_a_record_read_alone_is_checked() -> None:
-    block = bytearray(pack(sample(2), fields=("mask",), place=PLACE))
+    block = bytearray(packed(sample(2), fields=("mask",), place=PLACE))
     head = header_of(bytes(block)).payload_at
     block[head + 3] ^= 4
     container = unpack(
@@ -537,7 +555,7 @@ def test_a_record_read_alone_is_checked() -> None:
 
 def test_the_header_is_laid_out_as_the_format_says() -> None:
     record = Record(id=5, label=-1, jpeg=b"JPEG", info=ImageInfo(3, 2, "420", 4, 1, np.array([7, 8], dtype=SEGMENT)))
-    block = pack([record], place=PLACE)
+    block = packed([record], place=PLACE)
     fields = struct.unpack_from("<4sHH14I", block)
     assert fields[:-1] == (
         *(b"PICC", 0, 0, 1, 4096, 2, 0, 0, 4),

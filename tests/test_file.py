@@ -302,7 +302,7 @@ def test_a_walk_finds_containers_whose_header_or_payload_has_a_flipped_bit(path:
 def test_a_walk_trusts_no_container_of_another_file(path: Path) -> None:
     data = bytearray(path.read_bytes())
     offset = int(summary_of(path).footer["offset"][1])
-    stranger = pack(records(2), place=Place("x", 0, STREAM, FILE + 1, 1))
+    stranger = b"".join(pack(records(2), place=Place("x", 0, STREAM, FILE + 1, 1)))
     data[offset : offset + len(stranger)] = stranger
     path.write_bytes(data)
     assert offset not in walked(path)

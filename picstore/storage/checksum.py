@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -11,15 +11,18 @@ import numpy.typing as npt
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-def portable_crc32c() -> Callable[[Buffer], int]:
+Crc: TypeAlias = Callable[[Buffer, int], int]  # of bytes, and of those before them, of which the CRC is given
+
+
+def portable_crc32c() -> Crc:
     """crcmod's implementation: 30 times slower than google-crc32c, but built from source anywhere."""
     import crcmod.predefined
 
     compute = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
-    return lambda data: int(compute(data))
+    return lambda data, before: int(compute(data, before))
 
 
-def _fastest() -> Callable[[Buffer], int]:
+def _fastest() -> Crc:
     try:
         import google_crc32c
     except ImportError:
@@ -27,11 +30,24 @@ def _fastest() -> Callable[[Buffer], int]:
     if google_crc32c.implementation != "c":
         return portable_crc32c()
     # Its argument parser refuses a memoryview but takes an array over the same bytes, without a copy.
-    value = google_crc32c.value
-    return lambda data: int(value(np.frombuffer(data, dtype=np.uint8)))
+    extend = google_crc32c.extend
+    return lambda data, before: int(extend(before, np.frombuffer(data, dtype=np.uint8)))
 
 
-crc32c: Callable[[Buffer], int] = _fastest()
+_compute = _fastest()
+
+
+def crc32c(data: Buffer) -> int:
+    """CRC-32C of bytes."""
+    return _compute(data, 0)
+
+
+def crc32c_of_all(parts: Iterable[Buffer]) -> int:
+    """CRC-32C of bytes that lie in several places."""
+    value = 0
+    for part in parts:
+        value = _compute(part, value)
+    return value
 
 
 def masked(crc: int) -> int:

@@ -104,11 +104,12 @@ class FileWriter:
         """Write what is pending as a container; returns how many containers the file has now."""
         if self._pending:
             place = Place(self._name, self._offset, self.stream, self.file, len(self._rows))
-            block = pack(self._pending, fields=self._fields, place=place)
-            self._out.write(block)
-            header_crc = int.from_bytes(block[SEALED - 4 : SEALED], "little")
-            self._rows.append((self._offset, len(block), len(self._pending), header_crc, 0))
-            self._offset += len(block)
+            parts = pack(self._pending, fields=self._fields, place=place)
+            for part in parts:
+                self._out.write(part)
+            size, header_crc = sum(map(len, parts)), int.from_bytes(parts[0][SEALED - 4 : SEALED], "little")
+            self._rows.append((self._offset, size, len(self._pending), header_crc, 0))
+            self._offset += size
             self._records += len(self._pending)
             self._pending = []
             self._segments = self._extras = self._payload = 0

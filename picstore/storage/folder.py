@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from picstore.errors import Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
+from picstore.storage.checksum import Buffer
 from picstore.storage.location import PARTIAL, Allocate, Entry, Location, Sink, fresh
 
 
@@ -172,7 +173,7 @@ class _FileSink:
         self._partial = _partial(path)
         self._out: BinaryIO = self._partial.open("wb")
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, data: Buffer) -> None:
         self._out.write(data)
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from picstore.errors import UsageError
+from picstore.storage.checksum import Buffer
 
 MANIFEST = "picstore.json"
 INDEX = "picstore.idx"
@@ -59,7 +60,7 @@ class Entry(NamedTuple):
 class Sink(Protocol):
     """A file that is being written and appears only when it is complete."""
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, data: Buffer) -> None:
         """Append."""
 
     def close(self) -> None:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol
 
+from picstore.storage.checksum import Buffer
+
 PART = 8 << 20  # bytes of an upload's parts; S3 takes 10,000 of them, so objects may have 78 GiB
 
 
@@ -36,7 +38,7 @@ class Upload:
         self._error: BaseException | None = None
         self._ended = False
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, data: Buffer) -> None:
         self._pending += data
         if len(self._pending) >= PART:
             if self._thread is None:
