@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,7 +32,30 @@ settings.load_profile("picstore")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# What most tests need of the kernels.
+_COMPILE = (
+    "import picstore.prepare.warm",
+    "import io, tempfile, picstore\n"
+    "from PIL import Image\n"
+    "jpeg = io.BytesIO()\n"
+    "Image.new('RGB', (64, 64)).save(jpeg, 'JPEG')\n"
+    "with tempfile.TemporaryDirectory() as folder:\n"
+    "    with picstore.Writer(folder + '/set') as writer:\n"
+    "        writer.add(jpeg.getvalue(), label=0)\n"
+    "    colour = [picstore.ColorJitter(0.4), picstore.Normalize((0.5,) * 3, (0.2,) * 3)]\n"
+    "    steps = [picstore.RandomResizedCrop(32), *colour]\n"
+    "    list(picstore.Loader(folder + '/set', batch_size=1, transform=steps, isolate=False))\n",
+)
 _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile on a machine's first use, before the processes that run tests side by side do so, each all of it."""
+    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
+        return
+    compiling = [subprocess.Popen([sys.executable, "-c", code]) for code in _COMPILE]
+    for process in compiling:
+        process.wait()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
