@@ -11,11 +11,13 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from picstore.errors import Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.checksum import Buffer
-from picstore.storage.location import PARTIAL, Allocate, Entry, Location, Sink, fresh
+from picstore.storage.abstract import PARTIAL, Allocate, Entry, Location, Sink, fresh
+
+if TYPE_CHECKING:
+    from picstore.storage.checksum import Buffer
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
+from picstore.storage.abstract import Allocate, Entry, Location, Sink, fresh
 from picstore.storage.library import library
-from picstore.storage.location import Allocate, Entry, Location, Sink, fresh
 from picstore.storage.upload import PART, Upload
 
 _PARTS_AT_A_TIME = 2  # of one object; a worker of convert writes 16, so that it is 32 parts or 256 MiB

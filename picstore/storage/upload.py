@@ -6,9 +6,10 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from picstore.storage.checksum import Buffer
+if TYPE_CHECKING:
+    from picstore.storage.checksum import Buffer
 
 PART = 8 << 20  # bytes of an upload's parts; S3 takes 10,000 of them, so objects may have 78 GiB
 
