@@ -5,6 +5,7 @@ What could hang runs in a process of its own with a time limit.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -109,11 +110,23 @@ def test_an_interrupt_ends_a_run_as_it_ends_any_python(make_dataset: Make, isola
     assert process.stdout is not None
     for _ in range(30):  # in the third epoch
         assert process.stdout.readline() == "batch\n"
-    process.send_signal(signal.SIGINT)
-    status, _, errors = finish(process)
-    assert status == -signal.SIGINT  # which a shell calls 130
-    assert errors.count("Traceback") == 1 and errors.endswith("KeyboardInterrupt\n")
-    assert "Exception ignored" not in errors
+    errors, dropped = interrupt(process)
+    assert process.returncode == -signal.SIGINT  # which a shell calls 130
+    assert errors.count("Traceback") == 1 + dropped and errors.endswith("KeyboardInterrupt\n")
+    assert errors.count("Exception ignored") == dropped
+
+
+def interrupt(process: subprocess.Popen[str]) -> tuple[str, int]:
+    """Interrupt a run as a user does, again where nothing happens; its stderr, and how many interrupts were dropped.
+
+    Python drops one that meets it in a finaliser, and says so; here they are much of what the main thread does.
+    """
+    for dropped in range(4):
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=20)[1], dropped
+    os.killpg(process.pid, signal.SIGKILL)
+    pytest.fail(f"hangs\n{process.communicate()[1][-4000:]}")
 
 
 ENDS = {
