@@ -16,10 +16,11 @@ import pytest
 from hypothesis import settings
 from pictures import missing, require
 from samples import picture
-from stores import GoogleProxy, azure_server, install_azurite, request, s3_server
+from stores import GoogleProxy, Proxy, azure_server, install_azurite, request, s3_server
 
 import picstore
 from picstore.prepare.job import Shape
+from picstore.storage import objects
 
 # Where the tests were started in the background interrupts are ignored, here and in all that is started from here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -158,3 +159,13 @@ def bucket(s3: str) -> str:
     name = f"test-{next(_numbers)}"
     request(f"{s3}/{name}", "PUT")
     return f"s3://{name}"
+
+
+@pytest.fixture
+def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Stands between the server and clients that are made from now on in this process; no retries."""
+    monkeypatch.setattr(objects, "retries", lambda: {"max_retries": 0})
+    monkeypatch.setattr(objects, "_clients", {})
+    with Proxy(s3) as between:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
+        yield between

@@ -8,7 +8,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from picstore.errors import ImageError, NotADataset, PicstoreError, UsageError
 from picstore.prepare.inputs import Input, Listing, ReadAhead, read_input
 from picstore.prepare.source import KINDS, Glance, Source, open_source
 from picstore.prepare.sources.compressed import decompressed
-from picstore.storage import objects
 from picstore.storage.location import Location, locate
 
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
@@ -37,16 +36,6 @@ def put_all(folder: Path, where: str) -> str:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         (root / path.relative_to(folder).as_posix()).write(path.read_bytes())
     return where
-
-
-@pytest.fixture
-def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Stands between the server and clients that are made from now on in this process; no retries."""
-    monkeypatch.setattr(objects, "retries", lambda: {"max_retries": 0})
-    monkeypatch.setattr(objects, "_clients", {})
-    with Proxy(s3) as between:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
-        yield between
 
 
 # A builder a kind: fills a folder, and returns the name of the source in it ("" for all of it) and options.

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from torch.utils.data import DataLoader
 import picstore
 from picstore.errors import Damage, NotADataset, PicstoreError, Unfinished, UsageError
 from picstore.storage import cache as cache_module
-from picstore.storage import objects
 from picstore.storage.dataset import Dataset
 from picstore.storage.location import MANIFEST, UNFINISHED, locate
 
@@ -77,16 +76,6 @@ def converted(pictures: Path) -> Path:
     destination = pictures.parent / "converted"
     picstore_command("convert", pictures, destination, *SHAPE)
     return destination
-
-
-@pytest.fixture
-def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Stands between the server and clients that are made from now on in this process; no retries."""
-    monkeypatch.setattr(objects, "retries", lambda: {"max_retries": 0})
-    monkeypatch.setattr(objects, "_clients", {})
-    with Proxy(s3) as between:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
-        yield between
 
 
 # Converting, shuffling, verifying
