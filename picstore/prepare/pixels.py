@@ -1,7 +1,7 @@
 """From the bytes of an image file to upright pixels in grey or RGB; docs/formats.md has the rules.
 
-Pillow reads what it can, ImageMagick (``magick``) the rest; of most JPEGs Pillow reads the headers only, as our own
-decoder gives the same pixels in half the time. Whatever a file holds, the outcome is an image or an ImageError.
+Our own decoder reads most JPEGs, with Pillow's pixels in half its time, Pillow what else it can, and ImageMagick
+(``magick``) the rest. Whatever a file holds, the outcome is an image or an ImageError.
 """
 
 from __future__ import annotations
