@@ -24,20 +24,12 @@ if TYPE_CHECKING:
     from picstore.jpeg.transcode import add_restart_markers
     from picstore.prepare.writer import Writer
     from picstore.storage.dataset import Dataset
-    from picstore.storage.record import Record
+    from picstore.storage.format.record import Record
     from picstore.train.batch import Batch
-    from picstore.train.crops import (
-        CenterCrop,
-        Pad,
-        RandomCrop,
-        RandomHorizontalFlip,
-        RandomResizedCrop,
-        RandomVerticalFlip,
-        Resize,
-    )
     from picstore.train.loader import Loader
     from picstore.train.mux import DataMux
-    from picstore.train.photometric import (
+    from picstore.train.transforms.affine import RandomAffine, RandomRotation
+    from picstore.train.transforms.color import (
         ColorJitter,
         GaussianBlur,
         GaussianNoise,
@@ -48,7 +40,15 @@ if TYPE_CHECKING:
         RandomPosterize,
         RandomSolarize,
     )
-    from picstore.train.rotations import RandomAffine, RandomRotation
+    from picstore.train.transforms.crops import (
+        CenterCrop,
+        Pad,
+        RandomCrop,
+        RandomHorizontalFlip,
+        RandomResizedCrop,
+        RandomVerticalFlip,
+        Resize,
+    )
 
 _HOMES = {
     "Damage": "errors",
@@ -61,26 +61,26 @@ _HOMES = {
     "add_restart_markers": "jpeg.transcode",
     "cut": "jpeg.cut",
     "Dataset": "storage.dataset",
-    "Record": "storage.record",
+    "Record": "storage.format.record",
     "Writer": "prepare.writer",
-    "CenterCrop": "train.crops",
-    "Pad": "train.crops",
-    "RandomCrop": "train.crops",
-    "RandomHorizontalFlip": "train.crops",
-    "RandomResizedCrop": "train.crops",
-    "RandomVerticalFlip": "train.crops",
-    "Resize": "train.crops",
-    "ColorJitter": "train.photometric",
-    "GaussianBlur": "train.photometric",
-    "GaussianNoise": "train.photometric",
-    "Normalize": "train.photometric",
-    "RandomErasing": "train.photometric",
-    "RandomGrayscale": "train.photometric",
-    "RandomInvert": "train.photometric",
-    "RandomPosterize": "train.photometric",
-    "RandomSolarize": "train.photometric",
-    "RandomAffine": "train.rotations",
-    "RandomRotation": "train.rotations",
+    "CenterCrop": "train.transforms.crops",
+    "Pad": "train.transforms.crops",
+    "RandomCrop": "train.transforms.crops",
+    "RandomHorizontalFlip": "train.transforms.crops",
+    "RandomResizedCrop": "train.transforms.crops",
+    "RandomVerticalFlip": "train.transforms.crops",
+    "Resize": "train.transforms.crops",
+    "ColorJitter": "train.transforms.color",
+    "GaussianBlur": "train.transforms.color",
+    "GaussianNoise": "train.transforms.color",
+    "Normalize": "train.transforms.color",
+    "RandomErasing": "train.transforms.color",
+    "RandomGrayscale": "train.transforms.color",
+    "RandomInvert": "train.transforms.color",
+    "RandomPosterize": "train.transforms.color",
+    "RandomSolarize": "train.transforms.color",
+    "RandomAffine": "train.transforms.affine",
+    "RandomRotation": "train.transforms.affine",
     "Batch": "train.batch",
     "Loader": "train.loader",
     "DataMux": "train.mux",

@@ -25,12 +25,9 @@ import simplejpeg
 import torch
 from torchvision.transforms.v2 import functional
 
-from picstore.compiled import kernel
-from picstore.train.codes import Finish
-from picstore.train.colour import ColourTransform, compose_colour
-from picstore.train.develop import develop
-from picstore.train.geometry import Draws
-from picstore.train.photometric import (
+from picstore.kernels.jit import kernel
+from picstore.train.cpu.color import develop
+from picstore.train.transforms.color import (
     ColorJitter,
     GaussianBlur,
     GaussianNoise,
@@ -39,6 +36,9 @@ from picstore.train.photometric import (
     RandomGrayscale,
     RandomSolarize,
 )
+from picstore.train.transforms.color_program import ColourTransform, compose_colour
+from picstore.train.transforms.geometry import Draws
+from picstore.train.transforms.opcodes import Finish
 
 Job = Callable[[int], object]
 Steps = list[ColourTransform]

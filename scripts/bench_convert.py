@@ -50,10 +50,13 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - the files lie in a folder of their own
 IN_A_TAR = 1000  # images
 CONVERT = """
 import json, sys, time
-from picstore.prepare import convert, engine, job, settings, source
+from picstore.prepare.convert import convert, job
+from picstore.prepare.engine import processes
+from picstore.prepare.image import settings
+from picstore.prepare.sources import open as source
 task = json.loads(sys.argv[1])
 encode = settings.EncodeSettings.from_json(task["encode"])
-engine.start(*encode.warm)
+processes.start(*encode.warm)
 first = source.open_source(task["source"]).inputs[:1]
 convert.mean_bytes(first, encode, 1, 0)  # waits until the fork server has imported all
 start = time.perf_counter()

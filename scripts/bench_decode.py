@@ -24,7 +24,7 @@ import simplejpeg
 from PIL import Image
 
 import picstore
-from picstore.jpeg.decode import decode
+from picstore.jpeg.decoder.decode import decode
 
 Box = tuple[int, int, int, int]
 
@@ -87,7 +87,7 @@ def compare(jpegs: list[bytes], rounds: int) -> tuple[float, float]:
 def first_call() -> tuple[float, float]:
     """Seconds of a core to the first decoded image in a new process, compiled anew and from numba's cache."""
     program = (
-        "import sys, time; start = time.process_time(); from picstore.jpeg.decode import decode;"
+        "import sys, time; start = time.process_time(); from picstore.jpeg.decoder.decode import decode;"
         "decode(sys.stdin.buffer.read()); print(time.process_time() - start)"
     )
     jpeg = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8))

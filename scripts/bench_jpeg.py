@@ -37,9 +37,9 @@ from picstore.jpeg.cut import Cuts, Tiled, cut_batch
 from picstore.jpeg.markers import Header, parse
 from picstore.jpeg.segments import find_segments
 from picstore.jpeg.tiles import restart_interval
-from picstore.train.crops import RandomResizedCrop
-from picstore.train.decode import decode_rgb
-from picstore.train.geometry import Draws, Geometry
+from picstore.train.cpu.decode import decode_rgb
+from picstore.train.transforms.crops import RandomResizedCrop
+from picstore.train.transforms.geometry import Draws, Geometry
 
 Rows: TypeAlias = "list[dict[str, Any]]"
 

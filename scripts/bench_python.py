@@ -27,20 +27,21 @@ import numpy as np
 import torch
 
 import picstore
-from picstore.jpeg import cut
-from picstore.storage.container import Container
-from picstore.train import decode, develop, resample, upright
+from picstore.jpeg.cut import cut
+from picstore.kernels.resample import resample
+from picstore.storage.format.container import Container
 from picstore.train.batch import Batch
-from picstore.train.damage import replace_lost
-from picstore.train.draft import make_draft
-from picstore.train.feed import Ready
-from picstore.train.form import Form
-from picstore.train.look import make_look
-from picstore.train.memory import Blocks
-from picstore.train.pixels import Pixels
-from picstore.train.plan import Share, default_lanes
-from picstore.train.recipe import Step, sort_steps
-from picstore.train.requests import Source, make_requests
+from picstore.train.batching.damage import replace_lost
+from picstore.train.batching.form import Form
+from picstore.train.batching.gather import make_draft
+from picstore.train.batching.parameters import make_look
+from picstore.train.batching.spec import Ready
+from picstore.train.buffers import Blocks
+from picstore.train.cpu import color, decode, fused
+from picstore.train.cpu.fill_images import Pixels
+from picstore.train.order.epoch import Share, default_lanes
+from picstore.train.order.requests import Source, make_requests
+from picstore.train.transforms.compose import Step, sort_steps
 
 LIMIT = 15  # us
 PYTHON = "of it in the interpreter"
@@ -86,12 +87,12 @@ class _NoJpeg:
 
 
 KERNELS = (
-    (upright, "_make", _make_nothing),
+    (fused, "_make", _make_nothing),
     (cut, "_cut_all", _cut_nothing),
     (decode, "simplejpeg", _NoJpeg),
     (resample, "resample_box", _do_nothing),
-    (develop, "run_pointwise", _do_nothing),
-    (develop, "convert", _do_nothing),
+    (color, "run_pointwise", _do_nothing),
+    (color, "convert", _do_nothing),
 )
 
 

@@ -27,11 +27,11 @@ from torch.nn.functional import interpolate
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
-from picstore.resample import resample
-from picstore.train.crops import RandomResizedCrop
-from picstore.train.geometry import Draws, Geometry, compose
-from picstore.train.render import render
-from picstore.train.rotations import RandomRotation
+from picstore.kernels.resample import resample
+from picstore.train.cpu.render import render
+from picstore.train.transforms.affine import RandomRotation
+from picstore.train.transforms.crops import RandomResizedCrop
+from picstore.train.transforms.geometry import Draws, Geometry, compose
 
 Job = Callable[[int], object]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from picstore.prepare import job, ledger
-from picstore.storage.folder import Folder
+from picstore.prepare.convert import job, ledger
+from picstore.storage.location.local import Folder
 from picstore.storage.manifest import read_manifest
 
 _FILES = 100

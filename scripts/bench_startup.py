@@ -49,13 +49,13 @@ def uses() -> dict[str, Callable[[], object]]:
     from PIL import Image
 
     import picstore
-    from picstore.compiled import kernel
-    from picstore.jpeg.decode import decode
-    from picstore.train.codes import Finish
-    from picstore.train.colour import Program, compose_colour
-    from picstore.train.develop import develop
-    from picstore.train.geometry import Draws, Geometry, compose
-    from picstore.train.render import render, render_mask
+    from picstore.jpeg.decoder.decode import decode
+    from picstore.kernels.jit import kernel
+    from picstore.train.cpu.color import develop
+    from picstore.train.cpu.render import render, render_mask
+    from picstore.train.transforms.color_program import Program, compose_colour
+    from picstore.train.transforms.geometry import Draws, Geometry, compose
+    from picstore.train.transforms.opcodes import Finish
 
     side = 64
     pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)

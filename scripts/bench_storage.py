@@ -37,13 +37,14 @@ from bench_loaders import copy_images, say
 from contenders.table import machine
 
 import picstore
-from picstore.train.memory import Memory
+from picstore.train.buffers import Memory
 
 BLOCK = 8 << 20
 SHUFFLE = """
 import sys, time
-from picstore.prepare import engine, shuffle
-engine.start("picstore.prepare.shuffle")
+from picstore.prepare.engine import processes
+from picstore.prepare.upkeep import shuffle
+processes.start("picstore.prepare.upkeep.shuffle")
 from multiprocessing import get_context
 ready = get_context("forkserver").Process(target=time.sleep, args=(0,))
 ready.start()

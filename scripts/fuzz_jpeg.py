@@ -36,9 +36,10 @@ MARKERS = bytes([0x00, 0x01, 0x10, 0x11, 0x7F, 0x80, 0xC0, 0xC4, 0xD0, 0xD7, 0xD
 
 def modules() -> dict[str, Any]:
     """Imported late, so that --coverage can instrument them."""
-    from picstore.jpeg import coding, cut, decode, lookups, markers, segments, transcode
+    from picstore.jpeg import cut, headers, huffman_lookup, markers, segments, transcode
+    from picstore.jpeg.decoder import decode
 
-    found = (coding, cut, decode, lookups, markers, segments, transcode)
+    found = (headers, cut, decode, huffman_lookup, markers, segments, transcode)
     return {name.__name__.rsplit(".", 1)[1]: name for name in found}
 
 
@@ -301,7 +302,7 @@ def guided(seconds: int, folder: Path | None) -> None:
     """Fuzz with libFuzzer, guided by the coverage of the Python code; numba needs its own bytecode unchanged."""
     import atheris
 
-    kernels = ["picstore.compiled", *(f"picstore.jpeg.{name}" for name in ("cut", "entropy", "lookups"))]
+    kernels = ["picstore.kernels.jit", *(f"picstore.jpeg.{name}" for name in ("cut", "entropy", "huffman_lookup"))]
     with atheris.instrument_imports(include=["picstore"], exclude=kernels):
         exercise = Exercise()
     rng = random.Random(0)

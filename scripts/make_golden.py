@@ -1,4 +1,4 @@
-"""Make tests/golden: a tiny data set of format version 1, and what it must be read as.
+"""Make tests/fixtures/golden: a tiny data set of format version 1, and what it must be read as.
 
 Run it only when the format changes on purpose, and then review every changed value:
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 import picstore
-from picstore.prepare.job import Shape
+from picstore.prepare.convert.job import Shape
 
-GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
+GOLDEN = Path(__file__).parents[1] / "tests" / "fixtures" / "golden"
 COUNT = 24
 # One extra or two a container, with little in common: a frame that zstd stores as it is, whatever its version.
 EXTRAS = {1: {"caption": "Ωmega, 北京"}, 2: [1, 2.5, None, True], 7: "plain text", 20: {"box": [3, 4, 11, 9]}}

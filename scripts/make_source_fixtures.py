@@ -1,12 +1,12 @@
-"""Write tests/data/sources: data sets of the formats whose libraries are too heavy for the tests' environment.
+"""Write tests/fixtures/sources: data sets of the formats whose libraries are too heavy for the tests' environment.
 
     python scripts/make_source_fixtures.py mds|litdata|ffcv|tfrecord|huggingface|recordio|caffe
 
 Each is made by the format's own library, which the interpreter must have: `.venv-peers` of scripts/bench-peers has
 mosaicml-streaming, litdata and ffcv; tensorflow and datasets are installed anywhere. recordio wants mxnet (1.9.1, the
 last one) with numpy<1.24, requests and opencv-python-headless<4.8; caffe wants lmdb, grpcio-tools and mxnet as well,
-which has Caffe's caffe.proto: no Caffe can be installed. Six pictures of 24 × 16 pixels each; tests/test_sources.py
-knows what is in them. The originals are in tests/data/sources/images.
+which has Caffe's caffe.proto: no Caffe can be installed. Six pictures of 24 × 16 pixels each; tests/prepare/sources
+knows what is in them. The originals are in tests/fixtures/sources/images.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parent.parent / "tests" / "data" / "sources"
+ROOT = Path(__file__).resolve().parent.parent / "tests" / "fixtures" / "sources"
 COUNT = 6
 NAMES = ("cat", "dog", "ant")
 

@@ -31,8 +31,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from picstore.prepare import magick
-from picstore.prepare.pixels import _NOT_BY_PILLOW  # the question is what this very list lets through
+from picstore.prepare.image import imagemagick
+from picstore.prepare.image.read import _NOT_BY_PILLOW  # the question is what this very list lets through
 
 _FORMAT = re.compile(r"\s*(\S+?)\*?\s+(\S+)\s+([r-])([w-])[+-]\s+(.*)")
 _SIDES = 96, 64
@@ -108,7 +108,7 @@ def reader(path: Path) -> str:
             image = Image.open(io.BytesIO(data), formats=[each for each in Image.ID if each not in _NOT_BY_PILLOW])
     except Exception:
         return "ImageMagick"
-    return "ImageMagick" if image.format == "TIFF" and magick.coder(data, name=path.name) == "dng" else "Pillow"
+    return "ImageMagick" if image.format == "TIFF" and imagemagick.coder(data, name=path.name) == "dng" else "Pillow"
 
 
 def convert(inputs: list[Path], work: Path, options: argparse.Namespace) -> list[dict[str, str]]:

@@ -22,15 +22,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from picstore.prepare import job
-from picstore.prepare.convert import RowTask, convert_row
-from picstore.prepare.pack import make_record
-from picstore.prepare.settings import EncodeSettings
-from picstore.prepare.shuffle import _file_tasks, write_file
-from picstore.prepare.source import Input
+from picstore.prepare.convert.convert import RowTask, convert_row, job
+from picstore.prepare.convert.row_writer import make_record
+from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.sources.open import Input
+from picstore.prepare.upkeep.shuffle import _file_tasks, write_file
 from picstore.storage.dataset import Dataset
-from picstore.storage.file import FileWriter
-from picstore.storage.location import UNFINISHED
+from picstore.storage.format.file import FileWriter
+from picstore.storage.location.resolve import UNFINISHED
 from picstore.storage.manifest import finish
 
 MIB = 1 << 20
@@ -115,8 +114,8 @@ def shuffle(folder: Path) -> tuple[int, int]:
 
 def load(folder: Path) -> tuple[int, int]:
     """An epoch of ten times the budget."""
-    from picstore.train.crops import Resize
     from picstore.train.loader import Loader
+    from picstore.train.transforms.crops import Resize
 
     def epoch(path: Path) -> None:
         for _ in Loader(

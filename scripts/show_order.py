@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from picstore import draw
-from picstore.prepare.job import Shape, count_rows, row_slice
-from picstore.train.plan import Epoch, Share
+from picstore import rng
+from picstore.prepare.convert.job import Shape, count_rows, row_slice
+from picstore.train.order.epoch import Epoch, Share
 
 Ints = npt.NDArray[np.int64]
 Files = dict[tuple[int, int], Ints]  # by stream and file, the inputs' numbers in the order of the file
@@ -50,7 +50,7 @@ def convert(images: int, image_bytes: int, shape: Shape) -> Files:
     for row in range(rows):
         ids = np.array(row_slice(images, rows, row))
         groups = range(-(-len(ids) // shape.streams))
-        deals = [draw.permutation(draw.key(draw.DEAL, shape.seed, row, group), shape.streams) for group in groups]
+        deals = [rng.permutation(rng.key(rng.DEAL, shape.seed, row, group), shape.streams) for group in groups]
         streams = np.concatenate(deals)[: len(ids)]
         files.update({(stream, row): ids[streams == stream] for stream in range(shape.streams)})
     return files
@@ -59,7 +59,7 @@ def convert(images: int, image_bytes: int, shape: Shape) -> Files:
 def transpose(files: Files) -> Files:
     """Permute each file and swap stream and file, as ``prepare/shuffle.py`` does."""
     return {
-        (file, stream): ids[draw.permutation(draw.key(draw.SHUFFLE, SEED, stream, file), len(ids))]
+        (file, stream): ids[rng.permutation(rng.key(rng.SHUFFLE, SEED, stream, file), len(ids))]
         for (stream, file), ids in files.items()
     }
 
@@ -68,11 +68,11 @@ def uniform(files: Files) -> Files:
     """Draw a file for each record and permute each file, as ``prepare/shuffle.py`` does."""
     names = sorted(files)
     ids = np.concatenate([files[name] for name in names])
-    targets = draw.below(draw.key(draw.SHUFFLE, SEED), ids.astype(np.uint64), len(names))
+    targets = rng.below(rng.key(rng.SHUFFLE, SEED), ids.astype(np.uint64), len(names))
     dealt = {}
     for number, (stream, file) in enumerate(names):
         mine = ids[targets == number]
-        dealt[stream, file] = mine[draw.permutation(draw.key(draw.SHUFFLE, SEED, stream, file), len(mine))]
+        dealt[stream, file] = mine[rng.permutation(rng.key(rng.SHUFFLE, SEED, stream, file), len(mine))]
     return dealt
 
 

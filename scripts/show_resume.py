@@ -17,14 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-from picstore import draw
+from picstore import rng
 from picstore.storage.dataset import Dataset
-from picstore.storage.file import FileSummary
-from picstore.storage.layout import FOOTER_ROW
+from picstore.storage.format.file import FileSummary
+from picstore.storage.format.layout import FOOTER_ROW
 from picstore.storage.manifest import finish
 from picstore.train.loader import Loader
-from picstore.train.plan import Epoch, Share
-from picstore.train.requests import Source, make_requests
+from picstore.train.order.epoch import Epoch, Share
+from picstore.train.order.requests import Source, make_requests
 
 ROUNDS = 21
 LIMIT = 0.050  # seconds
@@ -88,8 +88,8 @@ def measure(path: Path) -> None:
     whole = median(resume)
     show("load_state_dict and the first request", whole)
     counts = dataset.rows["records"]
-    key = draw.key(draw.PLAN, 0, 3)
-    show("  of it: permuting the containers", median(lambda: draw.permutation(key, len(counts))))
+    key = rng.key(rng.PLAN, 0, 3)
+    show("  of it: permuting the containers", median(lambda: rng.permutation(key, len(counts))))
     show("  of it: the plan of the epoch, permuting included", median(lambda: epoch_of(counts)))
     numbers = share.samples(*share.bounds(half))
     order = epoch_of(counts)

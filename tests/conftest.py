@@ -19,8 +19,8 @@ from samples import picture
 from stores import GoogleProxy, Proxy, azure_server, install_azurite, request, s3_server
 
 import picstore
-from picstore.prepare.job import Shape
-from picstore.storage import objects
+from picstore.prepare.convert.job import Shape
+from picstore.storage.location import object_store
 
 # Where the tests were started in the background interrupts are ignored, here and in all that is started from here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,7 +35,7 @@ if not Path("/dev/nvidiactl").exists():
 
 # What most tests need of the kernels.
 _COMPILE = (
-    "import picstore.prepare.warm",
+    "import picstore.prepare.convert.warmup",
     "import io, tempfile, picstore\n"
     "from PIL import Image\n"
     "jpeg = io.BytesIO()\n"
@@ -164,8 +164,8 @@ def bucket(s3: str) -> str:
 @pytest.fixture
 def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """Stands between the server and clients that are made from now on in this process; no retries."""
-    monkeypatch.setattr(objects, "retries", lambda: {"max_retries": 0})
-    monkeypatch.setattr(objects, "_clients", {})
+    monkeypatch.setattr(object_store, "retries", lambda: {"max_retries": 0})
+    monkeypatch.setattr(object_store, "_clients", {})
     with Proxy(s3) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
         yield between

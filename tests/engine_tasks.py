@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from picstore.errors import Corrupt
-from picstore.prepare import engine, messages
+from picstore.prepare.engine import processes, stderr_capture
 
 
 def double(task: int, report: object) -> int:
@@ -53,14 +53,14 @@ def wait_and_touch(task: Path, report: object) -> None:
 
 
 def hang_on_three(task: int, report: object) -> int:
-    with engine.time_limit(0.5):
+    with processes.time_limit(0.5):
         if task == 3:
             ctypes.PyDLL(None).sleep(60)  # in C, with the GIL
     return double(task, report)
 
 
 def outlive_the_limit(task: int, report: object) -> int:
-    with engine.time_limit(0.3):
+    with processes.time_limit(0.3):
         pass
     time.sleep(0.6)
     return double(task, report)
@@ -93,7 +93,7 @@ def chatter(task: int, report: object) -> str:
     for k in range(task):
         with contextlib.suppress(BlockingIOError):
             os.write(2, f"line {k} \x1b[1m of a library\n".encode())
-    return messages.take()
+    return stderr_capture.take()
 
 
 def crash(task: int, report: object) -> None:

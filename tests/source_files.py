@@ -1,4 +1,4 @@
-"""Files of other libraries' formats, for tests: tests/data/sources, and what is written by hand here."""
+"""Files of other libraries' formats, for tests: tests/fixtures/sources, and what is written by hand here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 import tarfile
 from pathlib import Path
 
-DATA = Path(__file__).parent / "data" / "sources"
+DATA = Path(__file__).parent / "fixtures" / "sources"
 JPEGS = [(DATA / "images" / f"{k}.jpg").read_bytes() for k in range(6)]
 
 

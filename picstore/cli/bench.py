@@ -11,8 +11,8 @@ import click
 from picstore.cli import options
 
 if TYPE_CHECKING:
-    from picstore.storage.location import Location
-    from picstore.train.stages import Report
+    from picstore.storage.location.resolve import Location
+    from picstore.train.profile import Report
 
 
 @click.command("bench")
@@ -43,7 +43,7 @@ def command(
     """
     import picstore
     from picstore.train.loader import default_threads
-    from picstore.train.stages import measure
+    from picstore.train.profile import measure
 
     transform = [picstore.RandomResizedCrop(size), picstore.RandomHorizontalFlip()]
     if colour:

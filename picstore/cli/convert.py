@@ -14,10 +14,10 @@ from picstore.cli.outcome import report
 from picstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from picstore.prepare.inputs import Listing
-    from picstore.prepare.merge import Converted
-    from picstore.prepare.settings import EncodeSettings
-    from picstore.storage.location import Location
+    from picstore.prepare.convert.merge_shards import Converted
+    from picstore.prepare.image.settings import EncodeSettings
+    from picstore.prepare.sources.inputs import Listing
+    from picstore.storage.location.resolve import Location
 
 _SOURCE_OPTIONS = ("kind", "root", "synsets", "annotations", "image_field", "label_field", "classes")
 
@@ -110,7 +110,7 @@ def command(
         raise click.UsageError("give either DST or --measure")
     if settings["plot"] is not None and settings["measure"] is None:
         raise click.UsageError("--plot goes with --measure")
-    from picstore.prepare import engine
+    from picstore.prepare.engine import processes
 
     started = time.monotonic()
     if settings["append"]:
@@ -118,12 +118,12 @@ def command(
             raise click.UsageError("--append needs DST")
         settings |= _settings_of(destination)
     encode = _encode_settings(settings)
-    engine.start(*encode.warm)  # at once: it imports while this process does
+    processes.start(*encode.warm)  # at once: it imports while this process does
 
     from picstore.cli.progress import Bar
-    from picstore.prepare.dedupe import mark_duplicates
-    from picstore.prepare.job import Shape
-    from picstore.prepare.source import open_source
+    from picstore.prepare.convert.job import Shape
+    from picstore.prepare.sources.dedupe import mark_duplicates
+    from picstore.prepare.sources.open import open_source
 
     shape = Shape(**{name: settings[name] for name in _SHAPE})
     listing = open_source(source, **{name: settings[name] for name in _SOURCE_OPTIONS})
@@ -136,7 +136,7 @@ def command(
         return
     seconds = {"listing": time.monotonic() - started}
     if settings["dedupe"]:
-        listing = mark_duplicates(listing, workers=engine.default_workers())
+        listing = mark_duplicates(listing, workers=processes.default_workers())
         seconds["dedupe"] = time.monotonic() - started - seconds["listing"]
     with options.crew(settings["engine"], settings["workers"]) as crew, Bar("convert") as bar:
         job: dict[str, Any] = {"encode": encode, "shape": shape, "workers": crew, "progress": bar}
@@ -148,10 +148,10 @@ def command(
 
 def _run(listing: Listing, destination: Location, settings: dict[str, Any], job: dict[str, Any]) -> Converted:
     """Convert, append or try again."""
-    from picstore.prepare.append import append
-    from picstore.prepare.convert import convert
-    from picstore.prepare.job import Shard
-    from picstore.prepare.retry import retry_failed
+    from picstore.prepare.convert.append import append
+    from picstore.prepare.convert.convert import convert
+    from picstore.prepare.convert.job import Shard
+    from picstore.prepare.convert.retry import retry_failed
 
     if settings["append"] + settings["retry_failed"] + bool(settings["shard"]) > 1:
         raise UsageError(
@@ -167,7 +167,7 @@ def _run(listing: Listing, destination: Location, settings: dict[str, Any], job:
 
 def _settings_of(destination: Location) -> dict[str, Any]:
     """How a data set was made, but for what the command line gives."""
-    from picstore.prepare.settings import EncodeSettings
+    from picstore.prepare.image.settings import EncodeSettings
     from picstore.storage.manifest import read_manifest
 
     manifest = read_manifest(destination)
@@ -182,7 +182,7 @@ def _settings_of(destination: Location) -> dict[str, Any]:
 
 
 def _encode_settings(settings: dict[str, Any]) -> EncodeSettings:
-    from picstore.prepare.settings import EncodeSettings, Size
+    from picstore.prepare.image.settings import EncodeSettings, Size
 
     resize = None if settings["resize"] is None else Size.parse(settings["resize"])
     return EncodeSettings(resize=resize, **{name: settings[name] for name in _ENCODE})

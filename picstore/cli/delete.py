@@ -12,7 +12,7 @@ from picstore.cli import options
 from picstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from picstore.storage.location import Location
+    from picstore.storage.location.resolve import Location
 
 _MAX_FILE = 1 << 30  # bytes, a hundred million ids
 

@@ -32,7 +32,7 @@ def command(context: click.Context, dataset: Path, out: Path, format_: str, shar
     Exit code 3 if records were damaged and had to be left out.
     """
     from picstore.cli.progress import Bar
-    from picstore.prepare.export import export
+    from picstore.prepare.exports.export import export
 
     started = time.monotonic()
     with Bar("export") as bar:

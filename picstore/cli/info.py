@@ -13,7 +13,7 @@ from picstore.cli.outcome import text_of_outcome
 
 if TYPE_CHECKING:
     from picstore.storage.dataset import Dataset
-    from picstore.storage.location import Location
+    from picstore.storage.location.resolve import Location
 
 
 @click.command("info")
@@ -28,8 +28,8 @@ def command(dataset: Location, as_json: bool) -> None:
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
-    from picstore.storage.layout import EDITED_VERSION, FORMAT_VERSION
-    from picstore.storage.statistics import order_statistics
+    from picstore.storage.format.layout import EDITED_VERSION, FORMAT_VERSION
+    from picstore.storage.order_statistics import order_statistics
 
     manifest = dataset.manifest
     order = order_statistics(dataset)

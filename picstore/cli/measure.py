@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from picstore.prepare.inputs import Listing
-    from picstore.prepare.measure import Measured
-    from picstore.prepare.settings import EncodeSettings
+    from picstore.prepare.image.settings import EncodeSettings
+    from picstore.prepare.quality import Measured
+    from picstore.prepare.sources.inputs import Listing
 
 
 def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], *, as_json: bool) -> None:
     """Measure a sample of a source with the options of the command, and print and draw the outcome."""
     from picstore.cli.plot import draw_qualities
     from picstore.cli.progress import Bar
-    from picstore.prepare import engine
-    from picstore.prepare.measure import measure_quality
-    from picstore.storage.location import write_whole
+    from picstore.prepare.engine import processes
+    from picstore.prepare.quality import measure_quality
+    from picstore.storage.location.resolve import write_whole
 
     with Bar("measure") as bar:
         bar.begin(min(settings["measure"], len(listing.inputs)), 0)
@@ -28,7 +28,7 @@ def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], 
             encode=encode,
             images=settings["measure"],
             seed=settings["seed"],
-            workers=settings["workers"] or engine.default_workers(),
+            workers=settings["workers"] or processes.default_workers(),
             image_timeout=settings["image_timeout"],
             report=bar.advance,
         )

@@ -12,7 +12,7 @@ from picstore.cli import options
 from picstore.cli.outcome import report
 
 if TYPE_CHECKING:
-    from picstore.storage.location import Location
+    from picstore.storage.location.resolve import Location
 
 
 @click.command("merge")
@@ -28,7 +28,7 @@ def command(
     Shards that were converted into DST itself need no PART; those of other places are linked, or copied where that
     cannot be, and stay. May be repeated at any time; it fails as long as shards are missing.
     """
-    from picstore.prepare.merge import merge
+    from picstore.prepare.convert.merge_shards import merge
 
     started = time.monotonic()
     converted = merge(destination, parts)

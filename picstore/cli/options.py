@@ -13,8 +13,8 @@ import click
 from picstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from picstore.prepare.engine import Engine
-    from picstore.storage.location import Location
+    from picstore.prepare.engine.processes import Engine
+    from picstore.storage.location.resolve import Location
 
 F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
@@ -22,7 +22,7 @@ PATH = click.Path(path_type=Path)
 
 def place(text: str) -> Location:
     """A data set's place: a path, or a URL of an object store."""
-    from picstore.storage.location import locate
+    from picstore.storage.location.resolve import locate
 
     return locate(text)
 
@@ -123,10 +123,10 @@ def engine(function: F) -> F:
 
 def crew(engine: str, workers: int | None) -> AbstractContextManager[Engine]:
     """The engine that ``--engine`` and ``--workers`` ask for, while it is needed."""
-    from picstore.prepare.engine import Local, default_workers
+    from picstore.prepare.engine.processes import Local, default_workers
 
     if engine == "ray":
-        from picstore.prepare.ray_engine import cluster
+        from picstore.prepare.engine.ray import cluster
 
         return cluster(workers)
     return nullcontext(Local(workers or default_workers()))

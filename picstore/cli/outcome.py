@@ -11,9 +11,9 @@ import click
 from picstore.errors import TooManyFailures
 
 if TYPE_CHECKING:
-    from picstore.prepare.ledger import Share
-    from picstore.prepare.merge import Converted
-    from picstore.storage.location import Location
+    from picstore.prepare.convert.ledger import Share
+    from picstore.prepare.convert.merge_shards import Converted
+    from picstore.storage.location.resolve import Location
 
 _SHOWN_REASONS = 8
 _SHOWN_FORMATS = 10

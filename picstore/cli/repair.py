@@ -11,7 +11,7 @@ import click
 from picstore.cli import options
 
 if TYPE_CHECKING:
-    from picstore.storage.location import Location
+    from picstore.storage.location.resolve import Location
 
 
 @click.command("repair")
@@ -25,8 +25,8 @@ def command(dataset: Location, classes: Location | None, as_json: bool) -> None:
     deleted as by `picstore delete`, and named. No file of images is written again.
     """
     from picstore.cli.progress import Bar
-    from picstore.prepare.repair import repair
-    from picstore.prepare.source import read_names
+    from picstore.prepare.sources.open import read_names
+    from picstore.prepare.upkeep.repair import repair
 
     names = None if classes is None else read_names(classes)
     with Bar("repair") as bar:

@@ -10,7 +10,7 @@ import click
 from picstore.cli import options
 
 if TYPE_CHECKING:
-    from picstore.storage.location import Location
+    from picstore.storage.location.resolve import Location
 
 
 @click.command("shuffle")
@@ -39,7 +39,7 @@ def command(
 ) -> None:
     """Write a shuffled copy of the data set SRC to DST. Each worker holds one file in memory."""
     from picstore.cli.progress import Bar
-    from picstore.prepare.shuffle import shuffle
+    from picstore.prepare.upkeep.shuffle import shuffle
 
     with options.crew(engine, workers) as crew, Bar("shuffle") as bar:
         manifest = shuffle(source, destination, seed=seed, method=method, workers=crew, progress=bar)

@@ -11,7 +11,7 @@ import click
 from picstore.cli import options
 
 if TYPE_CHECKING:
-    from picstore.storage.location import Location
+    from picstore.storage.location.resolve import Location
 
 _DAMAGE_FOUND = 3
 
@@ -28,8 +28,8 @@ def command(context: click.Context, dataset: Location, decode: bool, workers: in
     Exit code 3 if there is one.
     """
     from picstore.cli.progress import Bar
-    from picstore.prepare.engine import default_workers
-    from picstore.prepare.verify import verify
+    from picstore.prepare.engine.processes import default_workers
+    from picstore.prepare.upkeep.verify import verify
 
     with Bar("verify") as bar:
         manifest, findings = verify(dataset, decode=decode, workers=workers or default_workers(), progress=bar)

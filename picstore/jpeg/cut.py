@@ -15,10 +15,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from picstore.compiled import array_at, copy_bytes, kernel, part, prefetch
 from picstore.errors import UsageError
 from picstore.jpeg.markers import parse
 from picstore.jpeg.segments import find_segments
+from picstore.kernels.jit import array_at, copy_bytes, kernel, part, prefetch
 
 Buffer: TypeAlias = "bytes | memoryview"
 I64: TypeAlias = npt.NDArray[np.int64]

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.compiled import array_at, inlined, kernel, load_u16, load_u64, part, store_u8, store_u32, store_u64
-from picstore.jpeg.lookups import END, LOOK, PASSED
+from picstore.jpeg.huffman_lookup import END, LOOK, PASSED
+from picstore.kernels.jit import array_at, inlined, kernel, load_u16, load_u64, part, store_u8, store_u32, store_u64
 
 # What the kernels say of damage, as negative numbers.
 BAD_CODE, TOO_SHORT, TOO_MANY_COEFFICIENTS, BAD_DC, BAD_MARKER, TOO_MANY_SEGMENTS = -1, -2, -3, -4, -5, -6

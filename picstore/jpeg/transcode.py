@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from picstore.errors import ImageError, NotTranscodable, UsageError
 from picstore.jpeg import entropy
-from picstore.jpeg.coding import Coding, Huffman, read_coding, write_headers
-from picstore.jpeg.lookups import lookups
+from picstore.jpeg.headers import Coding, Huffman, read_coding, write_headers
+from picstore.jpeg.huffman import optimal_table
+from picstore.jpeg.huffman_lookup import lookups
 from picstore.jpeg.markers import EOI, Header, Segment, read_header, walk
-from picstore.jpeg.tables import optimal_table
 from picstore.jpeg.tiles import restart_interval
 
 I64: TypeAlias = npt.NDArray[np.int64]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from picstore import __version__
 from picstore.errors import ImageError, UsageError
-from picstore.prepare import job
-from picstore.prepare.mozjpeg import require_mozjpeg
-from picstore.prepare.pack import RowWriter, make_record
-from picstore.prepare.placement import move_targets
-from picstore.prepare.settings import EncodeSettings
-from picstore.prepare.training_jpeg import make_training_jpeg
-from picstore.storage.file import FileSummary
-from picstore.storage.location import Where, locate
+from picstore.prepare.convert import job
+from picstore.prepare.convert.row_writer import RowWriter, make_record
+from picstore.prepare.image.coordinates import move_targets
+from picstore.prepare.image.mozjpeg import require_mozjpeg
+from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.training_jpeg import make_training_jpeg
+from picstore.storage.format.file import FileSummary
+from picstore.storage.location.resolve import Where, locate
 from picstore.storage.manifest import finish
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from typing_extensions import Unpack
 
-    from picstore.prepare.settings import EncodeOptions
+    from picstore.prepare.image.settings import EncodeOptions
 
 
 class Writer:

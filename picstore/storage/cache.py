@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from picstore.errors import NotADataset, PicstoreError, Truncated, UsageError
-from picstore.storage.container import Place
-from picstore.storage.folder import Folder
-from picstore.storage.location import PARTIAL, Allocate
+from picstore.storage.format.container import Place
+from picstore.storage.location.local import Folder
+from picstore.storage.location.resolve import PARTIAL, Allocate
 from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"

@@ -13,16 +13,16 @@ import numpy.typing as npt
 
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
-from picstore.storage.columns import LABEL, Column, make_column, merge_columns, read_column
-from picstore.storage.container import Container, Place
-from picstore.storage.containers import Containers
-from picstore.storage.edits import Edits
-from picstore.storage.layout import ENTRY
-from picstore.storage.location import INDEX, Allocate, Location, Where, fresh, locate
+from picstore.storage.container_reader import Containers
+from picstore.storage.edits.columns import LABEL, Column, make_column, merge_columns, read_column
+from picstore.storage.edits.manifest_entries import Edits
+from picstore.storage.edits.npy_files import Array, Part, pack_part, parse_part, read_part, write_part
+from picstore.storage.edits.tombstones import Ints, Live
+from picstore.storage.format.container import Container, Place
+from picstore.storage.format.layout import ENTRY
+from picstore.storage.format.record import Record, owned
+from picstore.storage.location.resolve import INDEX, Allocate, Location, Where, fresh, locate
 from picstore.storage.manifest import Manifest, publish, read_index, read_manifest, with_uuid
-from picstore.storage.parts import Array, Part, pack_part, parse_part, read_part, write_part
-from picstore.storage.record import Record, owned
-from picstore.storage.tombstones import Ints, Live
 
 
 class Dataset(Sequence[Record]):

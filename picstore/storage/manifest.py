@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarge, Truncated, Unfinished, UsageError
-from picstore.storage.checksum import crc32c
-from picstore.storage.edits import Edits
-from picstore.storage.file import FileSummary
-from picstore.storage.layout import (
+from picstore.storage.edits.manifest_entries import Edits
+from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.file import FileSummary
+from picstore.storage.format.layout import (
     EDITED_VERSION,
     FORMAT_VERSION,
     INDEX_ROW,
@@ -32,7 +32,7 @@ from picstore.storage.layout import (
     check_rows,
     check_version,
 )
-from picstore.storage.location import EDITS, INDEX, MANIFEST, UNFINISHED, Location, Where, locate, read_at
+from picstore.storage.location.resolve import EDITS, INDEX, MANIFEST, UNFINISHED, Location, Where, locate, read_at
 
 Rows = npt.NDArray[np.void]
 

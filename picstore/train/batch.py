@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 
 from picstore.errors import UsageError
-from picstore.storage.columns import Values
+from picstore.storage.edits.columns import Values
 
 if TYPE_CHECKING:
-    from picstore.train.feed import Ready
+    from picstore.train.batching.spec import Ready
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ def _moved(values: Any, device: str | torch.device, non_blocking: bool) -> Any:
 
 
 def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """What :func:`picstore.train.targets.make_target` found, as tensors and ``tv_tensors``.
+    """What :func:`picstore.train.cpu.targets.make_target` found, as tensors and ``tv_tensors``.
 
     Args:
         size: height and width of the image.

@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from picstore import draw
+from picstore import rng
 from picstore.errors import UsageError
 from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, is_channels_last, name_of
-from picstore.train.damage import Losses
-from picstore.train.feed import Feed, Limits
-from picstore.train.form import Form
-from picstore.train.outlet import Outlet
-from picstore.train.plan import Share, default_lanes, find_rank
-from picstore.train.position import Position, Worker
-from picstore.train.recipe import Step, check_targets, sort_steps
-from picstore.train.requests import Source, default_budget, make_requests
-from picstore.train.stats import Stats
+from picstore.train.batching.damage import Losses
+from picstore.train.batching.form import Form
+from picstore.train.batching.spec import Feed, Limits
+from picstore.train.order.cursor import Position, Worker
+from picstore.train.order.epoch import Share, default_lanes, find_rank
+from picstore.train.order.requests import Source, default_budget, make_requests
+from picstore.train.pipeline.runner import Outlet
+from picstore.train.pipeline.stats import Stats
+from picstore.train.transforms.compose import Step, check_targets, sort_steps
 
 
 class Loader(IterableDataset[Batch]):
@@ -175,7 +175,7 @@ class Loader(IterableDataset[Batch]):
         finished = False
         try:
             for number in range(first, len(self), worker.step):
-                seed = draw.key(draw.AUGMENT, self._seed, epoch, number, self._share.rank)
+                seed = rng.key(rng.AUGMENT, self._seed, epoch, number, self._share.rank)
                 batch = self._outlet.finish(next(feed), seed=seed)
                 self._position.advance(epoch, number + worker.step, worker)
                 yield batch

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import IterableDataset
 
-from picstore import draw
+from picstore import rng
 from picstore.errors import UsageError
 from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, is_channels_last, name_of
-from picstore.train.damage import Losses
-from picstore.train.feed import Feed, Limits
-from picstore.train.form import Form
+from picstore.train.batching.damage import Losses
+from picstore.train.batching.form import Form
+from picstore.train.batching.spec import Feed, Limits
 from picstore.train.loader import default_threads, rank_of_process
-from picstore.train.mix import Mix, locate, make_requests, mux_lanes
 from picstore.train.mux_config import MuxConfig, MuxOptions, read_config
-from picstore.train.outlet import Outlet
-from picstore.train.position import Position, Worker
-from picstore.train.recipe import Step, check_targets, sort_steps
-from picstore.train.requests import Source, default_budget
-from picstore.train.stats import Stats
+from picstore.train.order.cursor import Position, Worker
+from picstore.train.order.mixing import Mix, locate, make_requests, mux_lanes
+from picstore.train.order.requests import Source, default_budget
+from picstore.train.pipeline.runner import Outlet
+from picstore.train.pipeline.stats import Stats
+from picstore.train.transforms.compose import Step, check_targets, sort_steps
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -224,7 +224,7 @@ class DataMux(IterableDataset[Batch]):
         finished = False
         try:
             for number in range(first, self._length or _ENDLESS, worker.step):
-                seed = draw.key(draw.MUX, self._mix.seed, before + number, self._mix.rank)
+                seed = rng.key(rng.MUX, self._mix.seed, before + number, self._mix.rank)
                 batch = self._outlet.finish(next(feed), seed=seed)
                 if self._samples is None:
                     self._position.advance(epoch, number + worker.step, worker)
@@ -277,6 +277,6 @@ def _open(
         if entry.transform is not None and own:
             raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
         # A seed of its own for each source: one data set may be listed twice.
-        seed = draw.key(draw.MUX, options.get("seed", 0), number)
+        seed = rng.key(rng.MUX, options.get("seed", 0), number)
         sources.append(Source(dataset, seed, entry.base, recipe))
     return tuple(sources), callables

@@ -25,7 +25,7 @@ from typing import Any, TypedDict, cast
 import torch
 
 from picstore.errors import UsageError
-from picstore.train.recipe import Step, make_step
+from picstore.train.transforms.compose import Step, make_step
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -17,7 +17,7 @@ from gpu.bench import Bench
 from gpu.case import Case, Row
 from gpu.device import Decoder
 from gpu.pictures import crop_boxes, cut_all
-from picstore.train import pixels
+from picstore.train.cpu import fill_images
 
 ITERATIONS = 200
 LEVEL = 7  # of the memory that must stay as it is
@@ -162,7 +162,7 @@ def checksum(bench: Bench, images: torch.Tensor, *, busy: bool) -> torch.Tensor:
 def two_loaders(bench: Bench, data: str) -> Row:
     """The same batches decoded and augmented on the device and on the CPU."""
     options = {"batch_size": min(bench.batch, 64), "transform": bench.standard, "seed": 1, "isolate": False}
-    scales, pixels.SCALES = pixels.SCALES, False  # the device decodes no image smaller
+    scales, fill_images.SCALES = fill_images.SCALES, False  # the device decodes no image smaller
     try:
         batches = []
         for decoder in ("auto", "cpu"):
@@ -170,7 +170,7 @@ def two_loaders(bench: Bench, data: str) -> Row:
             batches.append([(batch.ids.cpu(), batch.images.cpu()) for batch in islice(loader, 1 if bench.tiny else 4)])
             loader.close()
     finally:
-        pixels.SCALES = scales
+        fill_images.SCALES = scales
     for (ids, _), (others, _) in zip(*batches, strict=True):
         if not torch.equal(ids, others):
             raise RuntimeError(f"the loaders give different records: {ids.tolist()[:4]} and {others.tolist()[:4]}")

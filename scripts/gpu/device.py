@@ -16,8 +16,7 @@ import torch
 from torchvision.io import ImageReadMode, decode_jpeg
 
 import picstore
-from picstore.train import outlet
-from picstore.train.cuda import ahead
+from picstore.train.pipeline import device, runner
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ class _Ticks:
 
 def _stand_in() -> None:
     """Let loaders on the CPU take the way of a GPU: torchvision decodes, Triton's interpreter augments."""
-    real, finish, lock = outlet.find_decoder, ahead.finish, threading.Lock()
+    real, finish, lock = runner.find_decoder, device.finish, threading.Lock()
 
     def decode(streams: list[torch.Tensor]) -> list[torch.Tensor]:
         return decode_jpeg(streams, mode=ImageReadMode.RGB)
@@ -173,5 +172,5 @@ def _stand_in() -> None:
         with lock:  # the interpreter has one state for all threads
             return finish(*arguments)
 
-    outlet.find_decoder = lambda name, device: decode if name == "torchvision" else real(name, device)
-    ahead.finish = finish_alone
+    runner.find_decoder = lambda name, device: decode if name == "torchvision" else real(name, device)
+    device.finish = finish_alone

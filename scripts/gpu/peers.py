@@ -23,7 +23,7 @@ from gpu.bench import Bench
 from gpu.case import Case, Row
 from gpu.device import has
 from gpu.standard import job
-from picstore.train.cuda import ahead
+from picstore.train.pipeline import device
 
 WORKERS = 16
 OWN, SEED, BATCHED = "picstore", "one image at a time: read_file, decode_jpeg, v2", "decode_jpeg of a list, v2 by image"
@@ -48,7 +48,7 @@ def cases(bench: Bench) -> list[Case]:
 
 def by_picstore(bench: Bench, seconds: float) -> Row:
     """The loader with its defaults and all threads."""
-    names = {"data": "photographs", "decoder": "auto", "threads": WORKERS, "device threads": ahead.THREADS}
+    names = {"data": "photographs", "decoder": "auto", "threads": WORKERS, "device threads": device.THREADS}
     return {"images/s": job(bench, {**names, "isolate": True}, seconds)["images/s"]}
 
 

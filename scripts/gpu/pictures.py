@@ -19,13 +19,13 @@ from PIL import Image
 
 from picstore import Dataset, RandomResizedCrop, cut
 from picstore.jpeg.tiles import mcu_size, restart_interval
-from picstore.prepare.pack import RowWriter, make_record
-from picstore.prepare.settings import EncodeSettings
-from picstore.prepare.training_jpeg import make_training_jpeg
-from picstore.storage.location import locate
+from picstore.prepare.convert.row_writer import RowWriter, make_record
+from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.training_jpeg import make_training_jpeg
+from picstore.storage.location.resolve import locate
 from picstore.storage.manifest import finish
-from picstore.train.cut import boxes_to_cut
-from picstore.train.geometry import Draws, Geometry
+from picstore.train.cpu.cut import boxes_to_cut
+from picstore.train.transforms.geometry import Draws, Geometry
 
 QUALITY = 90
 SUBSAMPLINGS = {"4:4:4": 0, "4:2:0": 2}  # Pillow's numbers

@@ -16,7 +16,7 @@ import picstore
 from gpu.bench import Bench
 from gpu.case import Case, Row
 from gpu.machine import Engines
-from picstore.train.cuda import ahead
+from picstore.train.pipeline import device
 
 THREADS = (1, 2, 4, 8, 16)
 DEVICE_THREADS = (1, 2, 4)
@@ -31,7 +31,7 @@ def cases(bench: Bench) -> list[Case]:
     plan += [{"decoder": decoder, "device threads": count} for decoder in decoders for count in DEVICE_THREADS]
     plan += [{"decoder": "cpu"}, {"isolate": False}]
     plan += [{"data": name, "isolate": isolate} for name in ("640x480", "megapixel") for isolate in (True, False)]
-    usual = {"data": "photographs", "decoder": "auto", "threads": 16, "device threads": ahead.THREADS, "isolate": True}
+    usual = {"data": "photographs", "decoder": "auto", "threads": 16, "device threads": device.THREADS, "isolate": True}
     found = [Case("Stages", {"data": "photographs"}, partial(stages, bench, bench.work / "photographs"), weight=2)]
     return found + [Case(TABLE, {**usual, **names}, partial(job, bench, {**usual, **names})) for names in plan]
 
@@ -76,11 +76,11 @@ def open_loader(bench: Bench, path: Path, names: Row) -> picstore.Loader:
 @contextlib.contextmanager
 def device_threads(count: int) -> Iterator[None]:
     """Let loaders that begin now have so many threads that decode on the device."""
-    kept, ahead.THREADS = ahead.THREADS, count
+    kept, device.THREADS = device.THREADS, count
     try:
         yield
     finally:
-        ahead.THREADS = kept
+        device.THREADS = kept
 
 
 def measure(bench: Bench, loader: picstore.Loader, batches: Iterator[Any], seconds: float) -> Row:
@@ -129,7 +129,7 @@ class Watch:
 
 def stages(bench: Bench, path: Path, seconds: float) -> list[Row]:
     """µs an image by stage, each by itself: one device thread, which waits for the device after each stage."""
-    watch, real = Watch(bench), (ahead.decode_all, ahead.finish)
+    watch, real = Watch(bench), (device.decode_all, device.finish)
     decode, finish = watch.of("decode", real[0]), watch.of("augment", real[1])
     upload = watch.of("upload alone", lambda streams: torch.cat(list(streams)).to(bench.device.device))
 
@@ -137,12 +137,12 @@ def stages(bench: Bench, path: Path, seconds: float) -> list[Row]:
         upload(streams)
         return decode(streams, *arguments, **options)
 
-    ahead.decode_all, ahead.finish = decode_all, finish
+    device.decode_all, device.finish = decode_all, finish
     names = {"threads": 16, "decoder": "auto", "isolate": True, "device threads": 1, "data": path.name}
     try:
         row = job(bench, names, seconds)
     finally:
-        ahead.decode_all, ahead.finish = real
+        device.decode_all, device.finish = real
     skip = 0 if bench.tiny else 4
     cutting = {"stage": "reading, planning, cutting (16 threads)", "µs on the clock": row["µs of loader threads"]}
     return [cutting, *(watch.row(name, skip=skip) for name in ("upload alone", "decode", "augment"))]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from picstore.prepare.exports.sink import extra_object, finish, present, safe_name, to_json, write_classes
-from picstore.storage.location import PARTIAL
-from picstore.storage.record import Record
+from picstore.storage.format.record import Record
+from picstore.storage.location.resolve import PARTIAL
 
 TABLE = "records.jsonl"
 UNLABELLED = "unlabelled"

@@ -8,8 +8,8 @@ from typing import Any
 
 from picstore.errors import UsageError
 from picstore.prepare.exports.sink import extra_object, finish, to_json, write_classes
-from picstore.storage.location import PARTIAL, write_whole
-from picstore.storage.record import Record
+from picstore.storage.format.record import Record
+from picstore.storage.location.resolve import PARTIAL, write_whole
 
 _COLUMNS = {"image": "jpeg", "label": "int", "extra": "json"}
 _SIZES = {"int": 8}

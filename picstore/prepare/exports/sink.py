@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from picstore.storage.location import PARTIAL
-from picstore.storage.record import Record
+from picstore.storage.format.record import Record
+from picstore.storage.location.resolve import PARTIAL
 
 CLASSES = "classes.txt"
 MAX_SHARD = 1 << 31  # bytes; MDS has offsets of 32 bits

@@ -7,8 +7,8 @@ import tarfile
 from pathlib import Path
 
 from picstore.prepare.exports.sink import extra_object, finish, present, safe_name, suffix_of, to_json, write_classes
-from picstore.storage.location import PARTIAL
-from picstore.storage.record import Record
+from picstore.storage.format.record import Record
+from picstore.storage.location.resolve import PARTIAL
 
 
 class WebDatasetSink:

@@ -15,12 +15,12 @@ from pathlib import PurePath
 from typing import Any, NoReturn
 
 from picstore.errors import UsageError
-from picstore.prepare.inputs import Input, Listing, entries_of
-from picstore.prepare.json_items import JsonItems
-from picstore.prepare.sources.kind import Source
-from picstore.storage.location import Location, Where, locate
-from picstore.storage.record import MAX_EXTRA
-from picstore.storage.targets import MAX_COORDINATE
+from picstore.prepare.sources.base import Source
+from picstore.prepare.sources.inputs import Input, Listing, entries_of
+from picstore.prepare.sources.json_stream import JsonItems
+from picstore.storage.annotations import MAX_COORDINATE
+from picstore.storage.format.record import MAX_EXTRA
+from picstore.storage.location.resolve import Location, Where, locate
 
 MAX_ANNOTATIONS = 1 << 32  # bytes of a file; that of COCO 2017 has 448 MB
 _LISTS = ("images", "annotations", "categories")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import zstandard
 
 from picstore.errors import Corrupt, TooLarge, Truncated
-from picstore.prepare.inputs import Input, SourceFile, printable
+from picstore.prepare.sources.inputs import Input, SourceFile, printable
 
 MAX_PLAIN = 1 << 32  # bytes that one block may become
 CODECS = ("zstd", "gz", "bz2")

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.errors import Corrupt, NotADataset, UsageError
-from picstore.prepare.inputs import Listing, SourceFile, printable
-from picstore.prepare.sources.kind import Glance, Source
+from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.inputs import Listing, SourceFile, printable
 from picstore.prepare.sources.raw_pixels import read_rgb
 from picstore.prepare.sources.samples import (
     IMAGE_FIELDS,
@@ -25,8 +25,8 @@ from picstore.prepare.sources.samples import (
     take_label,
     until_damaged,
 )
-from picstore.storage.location import Location
-from picstore.storage.record import MAX_EXTRA
+from picstore.storage.format.record import MAX_EXTRA
+from picstore.storage.location.resolve import Location
 
 _VERSION = 2
 _HEADER = struct.Struct("<HHIQQ")  # version, fields, page size, samples, place of the table at the end

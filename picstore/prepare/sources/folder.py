@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from picstore.prepare.inputs import Input, Listing, entries_of, printable
-from picstore.prepare.sources.kind import Glance, Source
-from picstore.storage.folder import Folder
-from picstore.storage.location import Location, many
+from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.inputs import Input, Listing, entries_of, printable
+from picstore.storage.location.local import Folder
+from picstore.storage.location.resolve import Location, many
 
 
 def folder_source(place: Location) -> Listing:

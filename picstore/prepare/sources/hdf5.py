@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Damage, ImageError, UsageError
-from picstore.prepare.inputs import MAX_INPUT, Input, Listing, printable
-from picstore.prepare.sources.kind import Glance, Source, missing
+from picstore.prepare.sources.base import Glance, Source, missing
+from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing, printable
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import (
     IMAGE_FIELDS,

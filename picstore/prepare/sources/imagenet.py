@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from picstore.errors import Damage, UsageError
-from picstore.prepare.inputs import Input, Listing, entries_of, printable
-from picstore.prepare.sources.kind import Glance, Source
+from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.inputs import Input, Listing, entries_of, printable
 from picstore.prepare.sources.tars import members_of
-from picstore.storage.location import Location, Where, locate
+from picstore.storage.location.resolve import Location, Where, locate
 
 
 def imagenet_source(place: Location, *, synsets: Where | None = None) -> Listing:

@@ -6,9 +6,9 @@ from pathlib import PurePath
 from typing import Any
 
 from picstore.errors import Damage, NotADataset, UsageError
-from picstore.prepare.inputs import SourceFile
+from picstore.prepare.sources.inputs import SourceFile
 from picstore.prepare.sources.samples import json_object
-from picstore.storage.location import Location
+from picstore.storage.location.resolve import Location
 
 MAX_INDEX = 1 << 30  # bytes
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from picstore.errors import UsageError
-from picstore.prepare.inputs import Input, Listing, printable
-from picstore.prepare.sources.kind import Glance, Source
-from picstore.storage.location import Location, Where, locate
+from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.inputs import Input, Listing, printable
+from picstore.storage.location.resolve import Location, Where, locate
 
 
 def list_source(place: Location, *, root: Where | None = None) -> Listing:

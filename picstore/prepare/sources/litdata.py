@@ -17,10 +17,10 @@ import numpy as np
 import zstandard
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.inputs import Listing, SourceFile, printable
+from picstore.prepare.sources.base import Glance, Source
 from picstore.prepare.sources.compressed import Block, Plain, decompressed, read_compressed
 from picstore.prepare.sources.index_json import plain_name, read_index, whole
-from picstore.prepare.sources.kind import Glance, Source
+from picstore.prepare.sources.inputs import Listing, SourceFile, printable
 from picstore.prepare.sources.raw_pixels import read_compressed_pil, read_pil
 from picstore.prepare.sources.samples import (
     IMAGE_FIELDS,
@@ -32,7 +32,7 @@ from picstore.prepare.sources.samples import (
     take_label,
     until_damaged,
 )
-from picstore.storage.location import Location
+from picstore.storage.location.resolve import Location
 
 _IMAGES = ("jpeg", "image", "file", "bytes", "pil")  # what may hold the image; LitData writes image:png
 _NUMBERS = {"int": "<q", "float": "<d", "bool": "<?"}

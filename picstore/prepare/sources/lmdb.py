@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Damage, ImageError, NotADataset
-from picstore.prepare.inputs import Input, Listing, printable
-from picstore.prepare.sources.kind import Glance, Source, missing
+from picstore.prepare.sources.base import Glance, Source, missing
+from picstore.prepare.sources.inputs import Input, Listing, printable
 from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, reader_of, signed
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import Sample, listing_of, until_damaged

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.inputs import Input, Listing, SourceFile, printable
+from picstore.prepare.sources.base import Glance, Source
 from picstore.prepare.sources.compressed import CODECS, Block, Plain, decompressed, read_compressed
 from picstore.prepare.sources.index_json import plain_name, read_index, whole
-from picstore.prepare.sources.kind import Glance, Source
+from picstore.prepare.sources.inputs import Input, Listing, SourceFile, printable
 from picstore.prepare.sources.raw_pixels import read_compressed_pil, read_pil
 from picstore.prepare.sources.samples import (
     IMAGE_FIELDS,
@@ -31,7 +31,7 @@ from picstore.prepare.sources.samples import (
     take_label,
     until_damaged,
 )
-from picstore.storage.location import Location
+from picstore.storage.location.resolve import Location
 
 _IMAGES = ("jpeg", "png", "pil", "bytes")
 _NUMBERS = {

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import Damage, ImageError, UsageError
-from picstore.prepare.inputs import Input, Listing, entries_of, printable, read_input
-from picstore.prepare.sources.kind import Glance, Source, missing
+from picstore.prepare.sources.base import Glance, Source, missing
+from picstore.prepare.sources.inputs import Input, Listing, entries_of, printable, read_input
 from picstore.prepare.sources.samples import (
     IMAGE_FIELDS,
     LABEL_FIELDS,
@@ -22,8 +22,8 @@ from picstore.prepare.sources.samples import (
     take_label,
     until_damaged,
 )
-from picstore.storage.folder import Folder
-from picstore.storage.location import Location, locate
+from picstore.storage.location.local import Folder
+from picstore.storage.location.resolve import Location, locate
 
 _MAGIC = b"PAR1"
 _ROWS = 4096  # of metadata in memory

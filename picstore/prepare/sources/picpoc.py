@@ -11,10 +11,10 @@ import struct
 from collections.abc import Iterator
 
 from picstore.errors import Corrupt, PicstoreError
-from picstore.prepare.inputs import Listing, SourceFile, entries_of
-from picstore.prepare.sources.kind import Glance, Source
+from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.inputs import Listing, SourceFile, entries_of
 from picstore.prepare.sources.samples import Sample, json_object, listing_of, until_damaged
-from picstore.storage.location import Location
+from picstore.storage.location.resolve import Location
 
 _FILE, _CONTAINER, _RECORD = 0x50494346, 0x50494343, 0x50494352
 _DIRECTORY = struct.Struct("<IIII")

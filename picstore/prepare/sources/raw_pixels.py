@@ -10,8 +10,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from picstore.errors import ImageError
-from picstore.prepare.inputs import MAX_INPUT, Input, read_input
 from picstore.prepare.sources.compressed import read_compressed
+from picstore.prepare.sources.inputs import MAX_INPUT, Input, read_input
 
 _PIL_HEAD = struct.Struct("<III")  # width, height, length of the mode, as MosaicML and LitData write PIL images
 _MODES = {"L": 1, "RGB": 3, "RGBA": 4}

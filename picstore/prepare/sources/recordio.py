@@ -11,10 +11,10 @@ import struct
 from collections.abc import Iterator
 
 from picstore.errors import Corrupt
-from picstore.prepare.inputs import MAX_INPUT, Input, Listing, SourceFile, printable
-from picstore.prepare.sources.kind import Glance, Source
+from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing, SourceFile, printable
 from picstore.prepare.sources.samples import Sample, files_of, listing_of, take_label, until_damaged
-from picstore.storage.location import Location
+from picstore.storage.location.resolve import Location
 
 _MAGIC = 0xCED7230A
 _HEAD = struct.Struct("<II")

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from picstore.errors import Damage, NotADataset, UsageError
-from picstore.prepare.inputs import Input, Listing, entries_of, printable
-from picstore.storage.location import Location, Where, locate, many
-from picstore.storage.record import extra_to_json
+from picstore.prepare.sources.inputs import Input, Listing, entries_of, printable
+from picstore.storage.format.record import extra_to_json
+from picstore.storage.location.resolve import Location, Where, locate, many
 
 Label: TypeAlias = "int | str | None"
 IMAGE_FIELDS = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "images", "x", "data", "bytes", "image_bytes")

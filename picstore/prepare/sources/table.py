@@ -9,10 +9,10 @@ from pathlib import PurePath
 from typing import Any
 
 from picstore.errors import Damage, NotADataset, UsageError
-from picstore.prepare.inputs import Input, Listing, SourceFile, printable
-from picstore.prepare.sources.kind import Glance, Source
+from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.inputs import Input, Listing, SourceFile, printable
 from picstore.prepare.sources.samples import LABEL_FIELDS, Label, Sample, as_label, choose, json_object, listing_of
-from picstore.storage.location import Location, Where, locate
+from picstore.storage.location.resolve import Location, Where, locate
 
 _PATHS = ("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname", "image_id")
 _JSON = (".jsonl", ".ndjson")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from picstore.errors import Corrupt
-from picstore.prepare.inputs import SourceFile
+from picstore.prepare.sources.inputs import SourceFile
 
 _BLOCK = 512
 _END = bytes(_BLOCK)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from picstore.errors import Corrupt
-from picstore.prepare.inputs import Listing, SourceFile, printable
-from picstore.prepare.sources.kind import Glance, Source
+from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.inputs import Listing, SourceFile, printable
 from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, signed, varint
 from picstore.prepare.sources.samples import (
     IMAGE_FIELDS,
@@ -25,8 +25,8 @@ from picstore.prepare.sources.samples import (
     take_label,
     until_damaged,
 )
-from picstore.storage.checksum import crc32c, masked
-from picstore.storage.location import Location
+from picstore.storage.format.checksum import crc32c, masked
+from picstore.storage.location.resolve import Location
 
 _HEAD = struct.Struct("<QI")
 _TAIL = 4  # bytes of the data's CRC

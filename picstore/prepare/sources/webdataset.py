@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from picstore.errors import Damage
-from picstore.prepare.inputs import Input, Listing, SourceFile, printable
-from picstore.prepare.sources.kind import Glance, Source
+from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.inputs import Input, Listing, SourceFile, printable
 from picstore.prepare.sources.samples import (
     Label,
     LeftOut,
@@ -24,8 +24,8 @@ from picstore.prepare.sources.samples import (
     until_damaged,
 )
 from picstore.prepare.sources.tars import Member, members_of
-from picstore.storage.location import Location
-from picstore.storage.record import MAX_EXTRA
+from picstore.storage.format.record import MAX_EXTRA
+from picstore.storage.location.resolve import Location
 
 IMAGES = frozenset(
     ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")

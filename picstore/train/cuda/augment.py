@@ -17,14 +17,14 @@ import numpy.typing as npt
 import torch
 
 from picstore.errors import UsageError
-from picstore.train.codes import Finish
-from picstore.train.colour import Program
+from picstore.train.cuda.color_phases import Phases
+from picstore.train.cuda.descriptor_table import Table, make_table
 from picstore.train.cuda.kernels import blur_rows, make_phase
-from picstore.train.cuda.language import INTERPRETED
-from picstore.train.cuda.phases import Phases
-from picstore.train.cuda.table import Table, make_table
-from picstore.train.cuda.views import made_smaller, views_of
-from picstore.train.geometry import Geometry
+from picstore.train.cuda.resample_params import made_smaller, views_of
+from picstore.train.cuda.triton_jit import INTERPRETED
+from picstore.train.transforms.color_program import Program
+from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.opcodes import Finish
 
 _MOST = 1 << 31  # values of one image: offsets in it are 32-bit integers
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's of a grid in its second direction

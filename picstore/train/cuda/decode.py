@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from picstore.errors import ImageError, UsageError
-from picstore.train.plan import Ints
+from picstore.train.order.epoch import Ints
 
 # Streams, uint8 (m,) in CPU memory, to images of red, green and blue, uint8 (3, h, w) on the device.
 Decode: TypeAlias = Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -125,7 +125,7 @@ def _alone(stream: torch.Tensor, decode: Decode) -> torch.Tensor | None:
 
 def _on_cpu(stream: torch.Tensor, width: int, height: int) -> torch.Tensor:
     """One image, uint8 (3, height, width)."""
-    from picstore.train.decode import decode_rgb  # with its kernels, which a GPU seldom needs
+    from picstore.train.cpu.decode import decode_rgb  # with its kernels, which a GPU seldom needs
 
     pixels = decode_rgb(stream.numpy(), width=width, height=height)
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

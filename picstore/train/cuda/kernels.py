@@ -7,9 +7,8 @@ takes one of ``blur_rows`` besides, for its horizontal half. Images that need fe
 
 from __future__ import annotations
 
-from picstore.train import codes
-from picstore.train.cuda.language import kernel, part, tl
-from picstore.train.cuda.row import (
+from picstore.train.cuda.color import blended, grey_of, nearest, run_steps, smoothed
+from picstore.train.cuda.descriptor import (
     HEADER,
     NUMBERS,
     PHASES,
@@ -26,11 +25,12 @@ from picstore.train.cuda.row import (
     single,
     whole,
 )
-from picstore.train.cuda.sample import sampled
-from picstore.train.cuda.steps import blended, grey_of, nearest, run_steps, smoothed
+from picstore.train.cuda.resample import sampled
+from picstore.train.cuda.triton_jit import kernel, part, tl
+from picstore.train.transforms import opcodes
 
-_CONTRAST = tl.constexpr(codes.CONTRAST)
-_BLUR = tl.constexpr(codes.BLUR)
+_CONTRAST = tl.constexpr(opcodes.CONTRAST)
+_BLUR = tl.constexpr(opcodes.BLUR)
 
 
 @kernel

@@ -1,0 +1,197 @@
+"""A kernel that reads the headers of a baseline JPEG, for decoding it without Python (ITU-T T.81, annex B)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.jpeg.decoder.coefficients import (
+    LONGEST,
+    LOOK,
+    PAIRS,
+    QUANTISATIONS,
+    RARE,
+    RARES,
+    SINGLES,
+    ZIGZAG,
+    fill_pairs,
+    fill_table,
+)
+from picstore.kernels.jit import part
+from picstore.kernels.simd import load_byte, store_i16
+
+_u64 = np.uint64
+
+# What the kernels say of a stream, as negative numbers: it is damaged, or none of those decoded here.
+DAMAGED_HEADER, UNSUPPORTED = -10, -11
+
+# A frame as int64: pixels, sampling factors of the luma, components, MCUs between restart markers (0 for none), bytes
+# before the entropy-coded data, and for each component its tables.
+WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTISATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
+_IDS, _SEEN, _COLOURS = 16, 19, 20  # their ids; flags of tables defined; what markers say of colours
+FRAME = 24
+
+_JFIF, _ADOBE_RGB = 1, 2  # of colours
+
+
+@part
+def _u16(at):  # type: ignore[no-untyped-def]
+    return load_byte(at) << 8 | load_byte(at + _u64(1))
+
+
+@part
+def read_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
+    """Read all up to the entropy-coded data.
+
+    Args:
+        begin, size: address and bytes of the stream.
+        frame: int64 (FRAME,), filled.
+        tables: address of TABLES bytes, filled as ``blocks`` says.
+
+    Returns:
+        0, or negative for a stream that is not decoded.
+    """
+    for k in range(FRAME):
+        frame[k] = 0
+    if size < 4 or _u16(begin) != 0xFFD8:
+        return DAMAGED_HEADER
+    at = 2
+    marker = 0
+    while marker != 0xDA:
+        while at + 4 <= size and _u16(begin + _u64(at)) == 0xFFFF:
+            at += 1  # fill bytes
+        if at + 4 > size or load_byte(begin + _u64(at)) != 0xFF:
+            return DAMAGED_HEADER
+        marker = load_byte(begin + _u64(at + 1))
+        body, length = begin + _u64(at + 4), _u16(begin + _u64(at + 2)) - 2
+        at += 4 + length
+        if length < 0 or at > size:
+            return DAMAGED_HEADER
+        wrong = _read_segment(marker, body, length, frame, tables)
+        if wrong:
+            return wrong
+    frame[START] = at
+    return 0
+
+
+@part
+def _read_segment(marker, body, length, frame, tables):  # type: ignore[no-untyped-def]
+    """Read what is in one segment; 0, or negative."""
+    if marker == 0xDB:
+        return _read_quantisation(body, length, frame, tables)
+    if marker == 0xC4:
+        return _read_huffman(body, length, frame, tables)
+    if marker == 0xC0:
+        return _read_size(body, length, frame)
+    if marker == 0xDA:
+        return _read_scan(body, length, frame)
+    if marker == 0xDD:
+        frame[INTERVAL] = _u16(body) if length == 2 else 0
+        return 0 if length == 2 else DAMAGED_HEADER
+    if marker == 0xE0 or marker == 0xEE:
+        _read_colours(marker, body, length, frame)
+    return 0 if 0xE0 <= marker < 0xF0 or marker == 0xFE else UNSUPPORTED
+
+
+@part
+def _read_colours(marker, body, length, frame):  # type: ignore[no-untyped-def]
+    """What libjpeg takes from APP0, "JFIF" and a zero, and from APP14, "Adobe"."""
+    name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4)) if length >= 12 else 0
+    if marker == 0xE0 and length >= 14 and name == 0x4A46494600:
+        frame[_COLOURS] |= _JFIF
+    elif marker == 0xEE and name == 0x41646F6265 and load_byte(body + _u64(11)) != 1:
+        frame[_COLOURS] |= _ADOBE_RGB
+
+
+@part
+def _read_quantisation(body, length, frame, tables):  # type: ignore[no-untyped-def]
+    """Tables of 8 bits (B.2.4.1)."""
+    if length % 65:
+        return UNSUPPORTED
+    for _ in range(length // 65):
+        place = load_byte(body)
+        if place > 3:
+            return UNSUPPORTED
+        for k in range(64):
+            to = tables + _u64(QUANTISATIONS + 128 * place + 2 * np.int64(ZIGZAG[k]))
+            store_i16(to, np.int16(load_byte(body + _u64(1 + k))))
+        frame[_SEEN] |= 1 << place
+        body += _u64(65)
+    return 0
+
+
+@part
+def _read_huffman(body, length, frame, tables):  # type: ignore[no-untyped-def]
+    """Tables (B.2.4.2)."""
+    while length > 0:
+        if length < 1 + LONGEST:
+            return DAMAGED_HEADER
+        kind, place = load_byte(body) >> 4, load_byte(body) & 15
+        if kind > 1 or place > 1:
+            return UNSUPPORTED
+        total = 0
+        for k in range(1, 1 + LONGEST):
+            total += load_byte(body + _u64(k))
+        if total > 256 or length < 1 + LONGEST + total:
+            return DAMAGED_HEADER
+        for k in range(1 + LONGEST, 1 + LONGEST + total):
+            # Of 8-bit samples (tables F.1 and F.2); a wider value could empty the accumulator.
+            symbol = load_byte(body + _u64(k))
+            if (kind == 0 and symbol > 11) or symbol & 15 > 10 + (kind == 0):
+                return UNSUPPORTED
+        table = 2 * kind + place
+        one = tables + _u64(SINGLES + (table << (LOOK + 1)))
+        if not fill_table(body + _u64(1), one, tables + _u64(RARES + 4 * RARE * table)):
+            return DAMAGED_HEADER
+        if kind == 1:
+            fill_pairs(one, tables + _u64(PAIRS + (place << (LOOK + 3))))
+        frame[_SEEN] |= 1 << (4 + table)
+        length -= 1 + LONGEST + total
+        body += _u64(1 + LONGEST + total)
+    return 0
+
+
+@part
+def _read_size(body, length, frame):  # type: ignore[no-untyped-def]
+    """The frame header (B.2.2), of one component or three, those of chroma not sampled more finely."""
+    if frame[COMPONENTS] or length < 6 or length != 6 + 3 * load_byte(body + _u64(5)):
+        return DAMAGED_HEADER
+    count = load_byte(body + _u64(5))
+    frame[HEIGHT], frame[WIDTH] = _u16(body + _u64(1)), _u16(body + _u64(3))
+    if load_byte(body) != 8 or (count != 1 and count != 3) or frame[HEIGHT] == 0 or frame[WIDTH] == 0:
+        return UNSUPPORTED
+    frame[COMPONENTS] = count
+    for c in range(count):
+        at = body + _u64(6 + 3 * c)
+        frame[_IDS + c], factors = load_byte(at), load_byte(at + _u64(1))
+        frame[QUANTISATION + c] = load_byte(at + _u64(2))
+        if c == 0:
+            frame[HORIZONTAL], frame[VERTICAL] = factors >> 4, factors & 15
+        if frame[QUANTISATION + c] > 3 or (c and factors != 0x11):
+            return UNSUPPORTED
+    if count == 1:  # sampling factors of a single component mean nothing (A.2.2)
+        frame[HORIZONTAL], frame[VERTICAL] = 1, 1
+    good = 1 <= frame[HORIZONTAL] <= 2 and 1 <= frame[VERTICAL] <= 2
+    return 0 if good else UNSUPPORTED
+
+
+@part
+def _read_scan(body, length, frame):  # type: ignore[no-untyped-def]
+    """The scan header (B.2.3): all components, in the frame's order, sequential; and whether all tables are there."""
+    count = frame[COMPONENTS]
+    if count == 0 or length != 4 + 2 * count or load_byte(body) != count:
+        return UNSUPPORTED
+    for c in range(count):
+        at = body + _u64(1 + 2 * c)
+        dc, ac = load_byte(at + _u64(1)) >> 4, load_byte(at + _u64(1)) & 15
+        if load_byte(at) != frame[_IDS + c] or dc > 1 or ac > 1:
+            return UNSUPPORTED
+        frame[DC + c], frame[AC + c] = dc, ac
+        needed = 1 << frame[QUANTISATION + c] | 1 << (4 + dc) | 1 << (6 + ac)
+        if frame[_SEEN] & needed != needed:
+            return DAMAGED_HEADER
+    rest = body + _u64(1 + 2 * count)
+    if _u16(rest) != 63 or load_byte(rest + _u64(2)) != 0:
+        return UNSUPPORTED
+    named = frame[_IDS] == 0x52 and frame[_IDS + 1] == 0x47 and frame[_IDS + 2] == 0x42
+    rgb = frame[_COLOURS] == _ADOBE_RGB or (named and frame[_COLOURS] & _JFIF == 0)
+    return UNSUPPORTED if count == 3 and rgb else 0

@@ -1,0 +1,190 @@
+"""Kernels that decode the scan of a baseline JPEG: MCU by MCU to samples, row by row to pixels.
+
+Rows of MCUs pass through planes that hold two of them, so that samples are in the nearest cache when they become
+pixels: a row of pixels needs the chroma of the row above or below, at most. All is done at addresses: numba counts the
+references to arrays that inlined functions name, and its compiler takes twice as long over arrays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.jpeg.decoder.coefficients import (
+    LOOK,
+    PAIRS,
+    QUANTISATIONS,
+    RARE,
+    RARES,
+    SINGLES,
+    read_ac,
+    read_dc,
+    refill,
+)
+from picstore.jpeg.decoder.color import STEP, to_grey, to_rgb, upsample
+from picstore.jpeg.decoder.idct import inverse_dct
+from picstore.jpeg.decoder.parse import AC, COMPONENTS, DC, HEIGHT, HORIZONTAL, INTERVAL, QUANTISATION, VERTICAL, WIDTH
+from picstore.jpeg.entropy import BAD_CODE, TOO_SHORT
+from picstore.kernels.jit import part, store_u8
+from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
+
+LEFT_OVER = -12  # of a segment with more bytes than its MCUs need
+
+_EDGE = 16  # bytes before each row of samples, as its first one is repeated there; and behind it, beside STEP
+_u64, _i16 = np.uint64, np.int16
+
+# The plan of an MCU, a row of uint64 for each block: address of the DC of the component's last block, where the next
+# samples go, and how far on those of the next MCU; addresses of the tables for quantisation, AC and DC; of their rare
+# codes; and where samples begin in the planes.
+BLOCKS, _FIELDS = 6, 9
+PLAN = BLOCKS * _FIELDS + 3  # behind it, the DC of the last block of each component
+_LAST, _TO, _NEXT, _FACTORS, _AC, _DC, _RARE_AC, _RARE_DC, _ORIGIN = range(0, 8 * _FIELDS, 8)
+
+
+@part
+def row_stride(frame):  # type: ignore[no-untyped-def]
+    """Bytes between rows of samples."""
+    h = frame[HORIZONTAL]
+    return (frame[WIDTH] + 8 * h - 1) // (8 * h) * 8 * h + 2 * _EDGE + STEP
+
+
+@part
+def planes_length(frame):  # type: ignore[no-untyped-def]
+    """Bytes that ``read_scan`` needs: three planes of two rows of MCUs, two rows of wide chroma, and a few pixels."""
+    return (3 * 16 * frame[VERTICAL] + 2) * row_stride(frame) + 3 * STEP
+
+
+@part
+def make_plan(frame, tables, planes, plan):  # type: ignore[no-untyped-def]
+    """Write the plan.
+
+    Args:
+        frame: as ``frame.read_frame`` filled it.
+        tables: address of those that it filled.
+        planes: address of ``planes_length`` bytes.
+        plan: uint64 (PLAN,).
+    """
+    h, v, stride = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
+    count = 1 if frame[COMPONENTS] == 1 else h * v + 2
+    for b in range(count):
+        c = max(b - h * v + 1, 0)
+        x, y = (b % h, b // h) if c == 0 else (0, 0)
+        dc, ac, at = frame[DC + c], 2 + frame[AC + c], _FIELDS * b
+        plan[at + _LAST // 8] = plan.ctypes.data + 8 * (_FIELDS * BLOCKS + c)
+        plan[at + _NEXT // 8] = 8 * h if c == 0 else 8
+        plan[at + _FACTORS // 8] = tables + _u64(QUANTISATIONS + 128 * frame[QUANTISATION + c])
+        plan[at + _AC // 8] = tables + _u64(PAIRS + (8 << LOOK) * frame[AC + c])
+        plan[at + _DC // 8] = tables + _u64(SINGLES + (2 << LOOK) * dc)
+        plan[at + _RARE_AC // 8] = tables + _u64(RARES + 4 * RARE * ac)
+        plan[at + _RARE_DC // 8] = tables + _u64(RARES + 4 * RARE * dc)
+        plan[at + _ORIGIN // 8] = planes + _u64(_EDGE + (c * 16 * v + 8 * y) * stride + 8 * x)
+
+
+@part
+def read_scan(flat, segments, frame, plan, places):  # type: ignore[no-untyped-def]
+    """Decode a scan.
+
+    Args:
+        flat, segments: addresses of the data and of its segments, as ``entropy.unstuff`` fills them, with PADDING.
+        frame: as ``frame.read_frame`` fills it.
+        plan: address of the plan, and blocks of an MCU.
+        places: addresses of the order of coefficients, of a block that is zero, of the planes, and of the pixels.
+
+    Returns:
+        0, or negative for damage.
+    """
+    h, v, stride = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
+    columns, rows = (frame[WIDTH] + 8 * h - 1) // (8 * h), (frame[HEIGHT] + 8 * v - 1) // (8 * v)
+    interval = frame[INTERVAL]
+    begin, per_mcu = plan
+    end = begin + _u64(8 * _FIELDS * per_mcu)
+    last = begin + _u64(8 * _FIELDS * BLOCKS)
+    zigzag, block, planes, out = places
+    accumulator, valid, byte = _u64(0), 0, 0
+    limit = until = 0
+    for row in range(rows):
+        _start_row(plan, row, h * v, v, stride)
+        for _ in range(columns):
+            if until == 0:
+                if limit - (byte * 8 - valid) >= 8:
+                    return LEFT_OVER
+                byte = np.int64(load_native_u64(segments))
+                segments += _u64(8)
+                limit = np.int64(load_native_u64(segments)) * 8
+                accumulator, valid, byte = refill(flat, _u64(0), 0, byte)
+                for c in range(3):
+                    store_native_u64(last + _u64(8 * c), _u64(0))
+                until = interval
+            until -= 1
+            at = begin
+            while at < end:
+                tables = load_native_u64(at + _u64(_DC)), load_native_u64(at + _u64(_RARE_DC))
+                accumulator, valid, byte, value, found = read_dc(flat, tables, accumulator, valid, byte)
+                before = load_native_u64(at)
+                value += np.int64(load_native_u64(before))
+                store_native_u64(before, _u64(value))
+                store_i16(block, _i16(value))
+                tables = load_native_u64(at + _u64(_AC)), load_native_u64(at + _u64(_RARE_AC))
+                accumulator, valid, byte, good = read_ac(flat, tables, zigzag, block, accumulator, valid, byte)
+                to = load_native_u64(at + _u64(_TO))
+                inverse_dct(block, load_native_u64(at + _u64(_FACTORS)), to, _u64(stride))
+                if not (found and good):
+                    return BAD_CODE
+                store_native_u64(at + _u64(_TO), to + load_native_u64(at + _u64(_NEXT)))
+                at += _u64(8 * _FIELDS)
+            if byte * 8 - valid > limit:
+                return TOO_SHORT
+        _rows(planes + _u64(_EDGE), frame, row, out)
+    if limit - (byte * 8 - valid) >= 8:
+        return LEFT_OVER
+    return 0
+
+
+@part
+def _start_row(plan, row, luma, v, stride):  # type: ignore[no-untyped-def]
+    """Where the samples of a row of MCUs go: into the upper or lower half of the planes."""
+    begin, per_mcu = plan
+    for b in range(per_mcu):
+        at = begin + _u64(8 * _FIELDS * b)
+        down = row % 2 * 8 * (v if b < luma else 1) * stride
+        store_native_u64(at + _u64(_TO), load_native_u64(at + _u64(_ORIGIN)) + _u64(down))
+
+
+@part
+def _grey_rows(luma, frame, row, out):  # type: ignore[no-untyped-def]
+    """Make the pixels of a row of MCUs."""
+    width, stride = frame[WIDTH], row_stride(frame)
+    for y in range(8 * row, min(8 * row + 8, frame[HEIGHT])):
+        to_grey(luma + _u64(y % 16 * stride), width, out + _u64(3 * y * width))
+
+
+@part
+def _rows(start, frame, row, out):  # type: ignore[no-untyped-def]
+    """Make the pixels that are known since a row of MCUs is there: the last one may need the row of chroma below it."""
+    if frame[COMPONENTS] == 1:
+        _grey_rows(start, frame, row, out)
+        return
+    width, height, h, v, stride = frame[WIDTH], frame[HEIGHT], frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
+    plane = 16 * v * stride
+    count, last = (width + h - 1) // h, (height + v - 1) // v - 1
+    for c in range(1, 3):
+        for k in range(8):
+            first = start + _u64(c * plane + (row % 2 * 8 + k) * stride)
+            store_u8(first - _u64(1), load_u8(first))
+            store_u8(first + _u64(count), load_u8(first + _u64(count - 1)))
+    end = 8 * v * (row + 1)
+    end = height if end >= height else end - (v - 1)
+    wide = start + _u64(3 * plane)
+    for y in range(max(8 * v * row - (v - 1), 0), end):
+        near = y // v
+        below = y % v
+        aside = min(near + 1, last) if below else max(near - 1, 0)
+        blue = start + _u64(plane + near % 16 * stride)
+        red = blue + _u64(plane)
+        if h + v > 2:
+            other = start + _u64(plane + aside % 16 * stride)
+            shape = count, h, v
+            upsample(blue, other, below, shape, wide)
+            upsample(red, other + _u64(plane), below, shape, wide + _u64(stride))
+            blue, red = wide, wide + _u64(stride)
+        spare = wide + _u64(2 * stride - _EDGE)
+        to_rgb(start + _u64(y % (16 * v) * stride), blue, red, width, out + _u64(3 * y * width), spare)

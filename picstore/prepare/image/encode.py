@@ -1,0 +1,92 @@
+"""Pixels to a training JPEG (docs/design.md, "Training JPEG"): what ``convert`` does where it cannot be lossless."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from picstore.errors import ImageError
+from picstore.jpeg.tiles import mcu_size, restart_interval
+from picstore.prepare.image.mozjpeg import encode_by_mozjpeg
+from picstore.prepare.image.read import Decoded, decode, finish, foreign_errors
+from picstore.prepare.image.settings import EncodeSettings
+
+_PILLOW_SUBSAMPLING = {"444": 0, "422": 1, "420": 2}
+
+
+def reencode(
+    source: bytes | Image.Image | npt.NDArray[np.uint8], *, settings: EncodeSettings, name: str = ""
+) -> tuple[bytes, str]:
+    """Make a training JPEG of an image.
+
+    Args:
+        source: a file's bytes in any format that docs/formats.md lists; or a PIL image; or a uint8 array of shape
+            (H, W), (H, W, 1), (H, W, 3) or, with alpha, (H, W, 4).
+        settings: size, quality, sampling, background, limit on pixels.
+        name: the file's name; its extension tells formats apart that have no magic number.
+
+    Returns:
+        The JPEG, and in a few words why it had to be encoded anew: "PNG", "progressive JPEG", "resize", …
+
+    Raises:
+        ImageError: the source is no image, is damaged, too large, or of a kind that cannot be read.
+    """
+    decoded = decode_any(source, settings=settings, name=name)
+    return encode(decoded, settings=settings), decoded.origin
+
+
+def decode_any(
+    source: bytes | Image.Image | npt.NDArray[np.uint8], *, settings: EncodeSettings, name: str = ""
+) -> Decoded:
+    """The first half of :func:`reencode`: upright pixels, in grey or RGB, of the size asked for."""
+    if isinstance(source, np.ndarray):
+        return finish(_from_array(source), origin="array", settings=settings)
+    if isinstance(source, Image.Image):
+        return finish(source, origin="PIL image", settings=settings)
+    return decode(source, settings=settings, name=name)
+
+
+def encode(decoded: Decoded, *, settings: EncodeSettings) -> bytes:
+    """The training JPEG of a decoded image: baseline, a DRI of one tile, JFIF, and no other metadata.
+
+    Restart markers stand where ``jpeg.tiles.restart_interval`` puts them; Huffman tables are optimised.
+    """
+    with foreign_errors(f"cannot encode {decoded.origin}"):
+        if settings.encoder == "mozjpeg":
+            return encode_by_mozjpeg(decoded.image, quality=settings.quality, subsampling=settings.subsampling)
+        try:
+            return _save(decoded.image, settings, optimize=True)
+        except OSError:
+            # Pillow optimises only in a buffer of 1 byte a pixel (2 from quality 95 on), which noise outgrows.
+            return _save(decoded.image, settings, optimize=False)
+
+
+def _save(image: Image.Image, settings: EncodeSettings, *, optimize: bool) -> bytes:
+    grey = image.mode == "L"
+    mcu_width, _ = mcu_size(components=1 if grey else 3, subsampling=settings.subsampling)
+    out = io.BytesIO()
+    image.save(
+        out,
+        "JPEG",
+        quality=settings.quality,
+        # libjpeg writes sampling factors for a grey component too, where 1 × 1 is what decoders expect.
+        subsampling=0 if grey else _PILLOW_SUBSAMPLING[settings.subsampling],
+        optimize=optimize,
+        restart_marker_blocks=restart_interval(-(-image.width // mcu_width), mcu_width),
+        comment=None,  # else Pillow copies the source's
+    )
+    return out.getvalue()
+
+
+def _from_array(array: npt.NDArray[np.uint8]) -> Image.Image:
+    shape = array.shape
+    if array.dtype != np.uint8:
+        raise ImageError(f"array of dtype {array.dtype}; images are uint8")
+    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3, 4)) or 0 in shape:
+        raise ImageError(f"array of shape {shape}; images are (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)")
+    if len(shape) == 3 and shape[2] == 1:
+        array = array[:, :, 0]
+    return Image.fromarray(array)

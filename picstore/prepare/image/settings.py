@@ -1,0 +1,161 @@
+"""What ``convert`` asks of a training JPEG: size, quality, sampling, background and the limit on pixels.
+
+Imports no image library, so that the command line starts quickly.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypedDict
+
+from picstore.errors import UsageError
+
+MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION, a little below the 65,535 of T.81
+
+# Seconds. Lossless JPEG 2000 of 268 megapixels, the most that --max-pixels lets through by default, took 134 s.
+IMAGE_TIMEOUT = 300.0
+
+ENCODERS = ("turbo", "mozjpeg")
+SUBSAMPLINGS = ("444", "422", "420")  # what libjpeg-turbo writes here; reading takes 440 as well
+
+_SIZE = re.compile(r"(?:(shorter|longer):([0-9]{1,5})|([0-9]{1,5})x([0-9]{1,5}))")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size asked for by ``--resize``.
+
+    ``shorter`` and ``longer`` bring that side to ``width`` (``height`` is the same number), keep the aspect ratio and
+    never enlarge: an image that is small enough stays as it is. ``exact`` gives ``width`` × ``height`` always.
+    """
+
+    kind: Literal["shorter", "longer", "exact"]
+    width: int
+    height: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("shorter", "longer", "exact"):
+            raise UsageError(f"kind of size {self.kind!r} is none of shorter, longer, exact")
+        if not (1 <= self.width <= MAX_SIDE and 1 <= self.height <= MAX_SIDE):
+            raise UsageError(f"size {self} is out of range: a side has 1 to {MAX_SIDE:,} pixels")
+        if self.kind != "exact" and self.width != self.height:
+            raise UsageError(f"{self.kind} takes one number, not {self.width} and {self.height}")
+
+    @classmethod
+    def parse(cls, text: str) -> Size:
+        """Read ``shorter:256``, ``longer:512`` or ``256x256``.
+
+        Raises:
+            UsageError: the text is none of these, or a side is not in 1 … 65,500.
+        """
+        match = _SIZE.fullmatch(text)
+        if match is None:
+            raise UsageError(f"size {text!r} is not understood; write shorter:256, longer:512 or 256x256")
+        kind, side, width, height = match.groups()
+        if kind is None:
+            return cls("exact", int(width), int(height))
+        return cls("shorter" if kind == "shorter" else "longer", int(side), int(side))
+
+    def target(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height, in pixels, of what an upright image of this width and height becomes."""
+        if self.kind == "exact":
+            return self.width, self.height
+        side = min(width, height) if self.kind == "shorter" else max(width, height)
+        if side <= self.width:
+            return width, height
+        scale = self.width / side
+        return max(1, round(width * scale)), max(1, round(height * scale))
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}" if self.kind == "exact" else f"{self.kind}:{self.width}"
+
+
+class EncodeOptions(TypedDict, total=False):
+    """The attributes of EncodeSettings as a user writes them."""
+
+    resize: str | None
+    quality: int
+    subsampling: str
+    background: tuple[int, int, int]
+    max_pixels: int
+    reencode: bool
+    encoder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeSettings:
+    """How pixels become a training JPEG.
+
+    Attributes:
+        resize: the size asked for; None keeps the size.
+        quality: libjpeg's scale, 1 … 100.
+        subsampling: of the chroma, "444", "422" or "420"; grey images have none.
+        background: red, green and blue, 0 … 255, that transparent images are laid on.
+        max_pixels: an image whose header announces more is refused before it is decoded.
+        reencode: encode anew what could stay without loss.
+        encoder: "turbo" (libjpeg-turbo) or "mozjpeg"; the latter has no subsampling "422".
+
+    Raises:
+        UsageError: a value is out of its range.
+    """
+
+    resize: Size | None = None
+    quality: int = 90
+    subsampling: str = "420"
+    background: tuple[int, int, int] = (255, 255, 255)
+    max_pixels: int = 1 << 28  # 1 GiB as RGBX
+    reencode: bool = False
+    encoder: str = "turbo"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.quality <= 100:
+            raise UsageError(f"quality {self.quality} is not in 1 … 100")
+        if self.subsampling not in SUBSAMPLINGS:
+            raise UsageError(f"subsampling {self.subsampling!r} is none of {', '.join(SUBSAMPLINGS)}")
+        if self.encoder not in ENCODERS:
+            raise UsageError(f"encoder {self.encoder!r} is none of {', '.join(ENCODERS)}")
+        if self.encoder == "mozjpeg" and self.subsampling == "422":
+            raise UsageError("the encoder mozjpeg has no subsampling 422; choose 420 or 444, or the encoder turbo")
+        if len(self.background) != 3 or not all(0 <= value <= 255 for value in self.background):
+            raise UsageError(f"background {self.background} is not three numbers in 0 … 255")
+        if self.max_pixels < 1:
+            raise UsageError(f"max_pixels {self.max_pixels} is not at least 1")
+
+    @property
+    def warm(self) -> tuple[str, ...]:
+        """Modules for ``engine.start`` that load, or on a machine's first use compile, what these settings need."""
+        pixels = self.resize is not None or self.reencode
+        return ("picstore.prepare.convert.warmup", *(["picstore.prepare.convert.warm_pixels"] if pixels else []))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that ``from_json`` reads back, for the manifest."""
+        return {
+            "resize": None if self.resize is None else str(self.resize),
+            "quality": self.quality,
+            "subsampling": self.subsampling,
+            "background": list(self.background),
+            "max_pixels": self.max_pixels,
+            "reencode": self.reencode,
+            "encoder": self.encoder,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> EncodeSettings:
+        """Read what ``to_json`` made; keys that are absent have their defaults.
+
+        Raises:
+            UsageError: a key is unknown, or a value is of the wrong type or out of its range.
+        """
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(value) - known):
+            raise UsageError(f"unknown encode settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        given = dict(value)
+        try:
+            if given.get("resize") is not None:
+                given["resize"] = Size.parse(given["resize"])
+            if "background" in given:
+                given["background"] = tuple(given["background"])
+            return cls(**given)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"encode settings {value} are not what picstore writes: {error}") from error

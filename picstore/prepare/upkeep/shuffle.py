@@ -1,0 +1,268 @@
+"""Shuffling a data set on disk (docs/format.md, "Shuffle").
+
+``transpose``: file j of stream s is loaded, its records are permuted, and it becomes file s of stream j: one read and
+one write. ``uniform``: every record goes to a uniformly drawn file, then every file is permuted: two reads and two
+writes, and every order is equally likely. Each file is a task of its own, and all that a task holds in memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore import __version__, rng
+from picstore.errors import PicstoreError, UsageError
+from picstore.prepare.convert import job
+from picstore.prepare.convert.convert import Progress
+from picstore.prepare.engine import processes
+from picstore.storage.dataset import Dataset
+from picstore.storage.edits.manifest_entries import Edits
+from picstore.storage.edits.npy_files import write_part
+from picstore.storage.format.container import Place, unpack
+from picstore.storage.format.file import FileSummary, FileWriter
+from picstore.storage.format.record import Record
+from picstore.storage.location.resolve import UNFINISHED, Location, Where, file_name, locate, read_at
+from picstore.storage.manifest import Manifest, finish
+
+METHODS = ("transpose", "uniform")
+
+# A stretch of a file that holds one container.
+EXTENT = np.dtype(
+    [("file", "<u4"), ("ordinal", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("records", "<u4"), ("header_crc", "<u4")]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileTask:
+    """Write one file of the result: the records of some containers, permuted.
+
+    ``extents`` is EXTENT (containers,); their ``file`` is a number in stream ``source_stream`` of ``source``.
+    ``deleted`` has for each extent the records that are left out; it is empty where all are taken.
+    """
+
+    source: Location
+    source_stream: int
+    extents: npt.NDArray[np.void]
+    root: Location
+    stream: int
+    file: int
+    container_size: int
+    fields: tuple[str, ...]
+    key: int
+    deleted: tuple[npt.NDArray[np.int64], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DealTask:
+    """First pass of ``uniform``: sort one file's records by the file they are drawn for, a container each."""
+
+    source: FileTask
+    files: int
+
+
+def shuffle(
+    source: Where,
+    destination: Where,
+    *,
+    seed: int,
+    method: str,
+    workers: int | processes.Engine,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Write a shuffled copy of a data set.
+
+    Args:
+        source: a finished data set; it is not changed.
+        destination: a directory, or a place in an object store, that does not exist or is empty.
+        method: one of METHODS.
+        workers: processes, each of which holds one file in memory, or another engine; they do not change the result.
+
+    Raises:
+        Damage: a record of the source is damaged; `picstore verify` lists all.
+    """
+    if method not in METHODS:
+        raise UsageError(f"shuffle method {method!r} is not one of {', '.join(METHODS)}")
+    dataset = Dataset(locate(source))
+    destination = locate(destination)
+    shape = job.Shape(container_size=dataset.manifest.container_size, seed=seed)
+    wanted = {"verb": "shuffle", "picstore": __version__, "parent": dataset.uuid, "method": method, "seed": seed}
+    job.remember(destination, job.begin(destination, wanted, resume=False))
+    passes = 1 if method == "transpose" else 2
+    if progress is not None:
+        progress.begin(passes * len(dataset), 0)
+    with job.lock(destination):
+        if method == "transpose":
+            tasks = _transposed(dataset, destination, shape)
+        else:
+            tasks = _dealt(dataset, destination, shape, workers, progress)
+        results = processes.run_all(write_file, tasks, workers=workers, report=_reporter(progress))
+        summaries = [summary for _, summary in results]
+        _check_count(dataset, summaries)
+        event = {"method": method, "seed": seed, "parent": dataset.uuid}
+        manifest = finish(
+            destination,
+            summaries,
+            streams=1 + max((s.stream for s in summaries), default=0),
+            container_size=dataset.manifest.container_size,
+            classes=dataset.manifest.classes,
+            attachments=dataset.manifest.attachments,
+            encode=dataset.manifest.encode,
+            provenance=dataset.manifest.provenance,
+            shuffle=(*dataset.manifest.shuffle, event),
+            edits=_copy_columns(dataset, destination),
+        )
+    job.end(destination)
+    return manifest
+
+
+def _reporter(progress: Progress | None) -> processes.Report:
+    return progress.advance if progress is not None else lambda _: None
+
+
+def _check_count(dataset: Dataset, summaries: Iterable[FileSummary]) -> None:
+    written = sum(summary.records for summary in summaries)
+    if written != len(dataset):
+        raise PicstoreError(f"{written} of {len(dataset)} records were written; the source changed in the meantime")
+
+
+def _copy_columns(dataset: Dataset, root: Location) -> Edits | None:
+    """Columns go by id, so they are those of the copy as they are."""
+    edits = Edits(columns=dataset.manifest.edits.columns if dataset.manifest.edits else ())
+    for part in edits.parts:
+        write_part(root, part, (dataset.path / part.file).read_all(part.bytes))
+    return edits if edits.columns else None
+
+
+def _file_tasks(dataset: Dataset, root: Location, shape: job.Shape) -> Iterator[FileTask]:
+    """A task for each file of a data set that writes the same file, permuted."""
+    rows = dataset.rows
+    order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
+    numbers = rows["stream"][order].astype(np.int64) << 32 | rows["file"][order]
+    for group in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(order) else []:
+        if not dataset.live.counts[group].any():
+            continue
+        stream, file = int(rows["stream"][group[0]]), int(rows["file"][group[0]])
+        extents = np.zeros(len(group), dtype=EXTENT)
+        extents["ordinal"] = np.arange(len(group))
+        for name in ("file", "offset", "size", "records", "header_crc"):
+            extents[name] = rows[name][group]
+        yield FileTask(
+            source=dataset.path,
+            source_stream=stream,
+            extents=extents,
+            root=root,
+            stream=stream,
+            file=file,
+            container_size=shape.container_size,
+            fields=dataset.manifest.attachments,
+            key=rng.key(rng.SHUFFLE, shape.seed, stream, file),
+            deleted=tuple(dataset.live.deleted_in(number) for number in group),
+        )
+
+
+def _transposed(dataset: Dataset, root: Location, shape: job.Shape) -> deque[FileTask]:
+    tasks = _file_tasks(dataset, root, shape)
+    return deque(replace(task, stream=task.file, file=task.stream) for task in tasks)
+
+
+def _dealt(
+    dataset: Dataset, root: Location, shape: job.Shape, workers: int | processes.Engine, progress: Progress | None
+) -> deque[FileTask]:
+    """Run the first pass of ``uniform`` into ``unfinished/`` and return the tasks of the second."""
+    scratch = root / UNFINISHED
+    sources = list(_file_tasks(dataset, root, shape))
+    deals = deque(
+        DealTask(replace(task, root=scratch, stream=0, file=number, key=rng.key(rng.SHUFFLE, shape.seed)), len(sources))
+        for number, task in enumerate(sources)
+    )
+    parts = []
+    for _, part in processes.run_all(deal_file, deals, workers=workers, report=_reporter(progress)):
+        parts.append(part)
+    targets = np.concatenate([target for target, _ in parts]) if parts else np.zeros(0, np.int64)
+    extents = np.concatenate([extent for _, extent in parts]) if parts else np.zeros(0, EXTENT)
+    order = np.lexsort((extents["ordinal"], extents["file"], targets))
+    targets, extents = targets[order], extents[order]
+    tasks: deque[FileTask] = deque()
+    for number, task in enumerate(sources):
+        mine = extents[np.searchsorted(targets, number) : np.searchsorted(targets, number, side="right")]
+        if len(mine):
+            tasks.append(replace(task, source=scratch, source_stream=0, extents=mine, deleted=()))
+    return tasks
+
+
+def _load(task: FileTask, report: processes.Report) -> list[Record]:
+    """All records of the task's containers; their images are views of what was read."""
+    records: list[Record] = []
+    for number, extent in enumerate(task.extents):
+        if task.deleted and len(task.deleted[number]) == extent["records"]:
+            continue
+        name = file_name(task.source_stream, int(extent["file"]))
+        offset, size = int(extent["offset"]), int(extent["size"])
+        place = Place(name, offset, task.source_stream, int(extent["file"]), int(extent["ordinal"]))
+        buffer = read_at(task.source / name, offset, size, place=name)
+        container = unpack(
+            buffer,
+            place=place,
+            fields=task.fields,
+            records=int(extent["records"]),
+            header_crc=int(extent["header_crc"]),
+        )
+        left = np.ones(len(container), dtype=np.bool_)
+        if task.deleted:
+            left[task.deleted[number]] = False
+        if not container.good[left].all():
+            raise container.damage[0]
+        records.extend(container.record(k) for k in np.flatnonzero(left).tolist())
+        report(int(left.sum()))
+    return records
+
+
+def write_file(task: FileTask, report: processes.Report) -> FileSummary:
+    """Load records, permute them, write them as one file."""
+    records = _load(task, report)
+    with FileWriter(
+        task.root,
+        stream=task.stream,
+        file=task.file,
+        container_size=task.container_size,
+        fields=task.fields,
+    ) as writer:
+        for k in rng.permutation(task.key, len(records)):
+            writer.add(records[k])
+        return writer.close()
+
+
+def deal_file(task: DealTask, report: processes.Report) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
+    """Write one file's records sorted by target file, so that each target's lie in containers of their own.
+
+    Returns:
+        For each container written its target, int64 (containers,), and where it lies, EXTENT (containers,).
+    """
+    source = task.source
+    records = _load(source, report)
+    ids = np.array([record.id for record in records], dtype=np.uint64)
+    targets = rng.below(source.key, ids, task.files)
+    container_targets: list[int] = []
+    with FileWriter(
+        source.root,
+        stream=source.stream,
+        file=source.file,
+        container_size=source.container_size,
+        fields=source.fields,
+    ) as writer:
+        order = np.argsort(targets, kind="stable")
+        for k, following in zip(order, [*order[1:], None], strict=True):
+            writer.add(records[k])
+            if following is None or targets[following] != targets[k]:
+                count = writer.end_container()
+                container_targets += [int(targets[k])] * (count - len(container_targets))
+        summary = writer.close()
+    extents = np.zeros(len(summary.footer), dtype=EXTENT)
+    extents["file"], extents["ordinal"] = source.file, np.arange(len(extents))
+    for name in ("offset", "size", "records", "header_crc"):
+        extents[name] = summary.footer[name]
+    return np.array(container_targets, dtype=np.int64), extents

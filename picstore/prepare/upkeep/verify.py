@@ -1,0 +1,217 @@
+"""Verifying a data set: every byte is read, and every damaged place is named with what it costs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from picstore.errors import Damage, ImageError, NotADataset
+from picstore.prepare.convert.convert import Progress
+from picstore.prepare.convert.row_writer import describe
+from picstore.prepare.engine import processes
+from picstore.storage.edits.manifest_entries import Edits
+from picstore.storage.edits.npy_files import Part, read_part
+from picstore.storage.edits.tombstones import Ints, Live
+from picstore.storage.format.container import Container, Place, unpack
+from picstore.storage.format.file import FileSummary, read_summary
+from picstore.storage.format.recovery import walk
+from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
+from picstore.storage.manifest import FileEntry, Manifest, index_rows, ordinals_of, read_index, read_manifest
+
+Rows = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One damaged place: the file relative to the data set, the byte offset in it, and how many records it costs."""
+
+    file: str
+    offset: int
+    problem: str
+    records_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """Check one file.
+
+    Attributes:
+        rows: its containers by the data set's index, None where that is damaged.
+        deleted: for each of these the records that are deleted, whose damage costs nothing.
+    """
+
+    root: Location
+    entry: FileEntry
+    rows: Rows | None
+    deleted: tuple[Ints, ...]
+    fields: tuple[str, ...]
+    decode: bool
+
+
+def verify(
+    root: Where, *, decode: bool = False, workers: int, progress: Progress | None = None
+) -> tuple[Manifest, list[Finding]]:
+    """Read a whole data set and list all damage, in the order of the manifest's files.
+
+    Args:
+        decode: also decode every image and compare its headers with the index.
+
+    Raises:
+        NotADataset, Damage: there is no readable manifest, so it is not known what should be there.
+    """
+    root = locate(root)
+    manifest = read_manifest(root)
+    findings: list[Finding] = []
+    rows: Rows | None = None
+    try:
+        rows = read_index(root, manifest)
+    except Damage as error:
+        findings.append(Finding(Path(error.place).name, error.offset, error.what, 0))
+    live, damaged_parts = _check_parts(root, manifest, rows)
+    findings += damaged_parts
+    tasks = deque(_tasks(root, manifest, rows, live, decode))
+    if progress is not None:
+        progress.begin(manifest.images, 0)
+    report = progress.advance if progress is not None else lambda _: None
+    found = {
+        (task.entry.file, task.entry.stream): result
+        for task, result in processes.run_all(check_file, tasks, workers=workers, report=report)
+    }
+    for entry in manifest.files:
+        findings += found[entry.file, entry.stream]
+    return manifest, findings
+
+
+def _check_parts(root: Location, manifest: Manifest, rows: Rows | None) -> tuple[Live | None, list[Finding]]:
+    """Which records are left, None where that is not known, and what is wrong with the parts of edits."""
+    findings: list[Finding] = []
+    live: Live | None = None
+    edits = manifest.edits or Edits()
+    for part in edits.parts:
+        with _noting(part, findings):
+            array = read_part(root, part)
+            if part == edits.tombstones and rows is not None:
+                live = Live.of(rows["records"], array, place=part.file)
+    return live, findings
+
+
+@contextlib.contextmanager
+def _noting(part: Part, findings: list[Finding]) -> Iterator[None]:
+    try:
+        yield
+    except Damage as error:
+        findings.append(Finding(part.file, error.offset, error.what, 0))
+
+
+def _tasks(
+    root: Location, manifest: Manifest, rows: Rows | None, live: Live | None, decode: bool
+) -> Iterator[FileCheck]:
+    by_file: dict[tuple[int, int], tuple[Rows | None, tuple[Ints, ...]]] = {}
+    if rows is not None:
+        order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
+        numbers = rows["stream"][order].astype(np.int64) << 32 | rows["file"][order]
+        for group in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(order) else []:
+            deleted = tuple(np.zeros(0, np.int64) if live is None else live.deleted_in(number) for number in group)
+            stream, file = int(rows["stream"][group[0]]), int(rows["file"][group[0]])
+            by_file[stream, file] = rows[group], deleted
+    for entry in manifest.files:
+        part, deleted = by_file.get((entry.stream, entry.file), (None, ()))
+        yield FileCheck(root, entry, part, deleted, manifest.attachments, decode)
+
+
+def check_file(task: FileCheck, report: processes.Report) -> list[Finding]:
+    """All damage of one file."""
+    entry = task.entry
+    name = file_name(entry.stream, entry.file)
+    findings: list[Finding] = []
+    rows = task.rows
+    try:
+        summary = read_summary(task.root, stream=entry.stream, file=entry.file)
+        if (summary.crc, summary.records, summary.size) != (entry.crc32c, entry.records, entry.bytes):
+            findings.append(Finding(name, 0, "this is another file than the manifest lists", 0))
+        if rows is None:
+            rows = _rows_of(entry, summary.footer)
+    except NotADataset:
+        return [Finding(name, 0, "the file is missing", entry.records - sum(map(len, task.deleted)))]
+    except Damage as error:
+        findings.append(Finding(name, error.offset, error.what, 0))
+    if rows is None:
+        return findings + _check_walk(task, report)
+    for number, (row, ordinal) in enumerate(zip(rows, ordinals_of(rows), strict=True)):
+        place = Place(name, int(row["offset"]), entry.stream, entry.file, int(ordinal))
+        records = int(row["records"])
+        deleted = task.deleted[number] if task.deleted else np.zeros(0, np.int64)
+        try:
+            buffer = read_at(task.root / name, place.offset, int(row["size"]), place=name)
+            container = unpack(
+                buffer, place=place, fields=task.fields, records=records, header_crc=int(row["header_crc"])
+            )
+        except Damage as error:
+            findings.append(Finding(name, error.offset, error.what, records - len(deleted)))
+        else:
+            findings += _check_container(container, task.decode, deleted)
+        report(records)
+    return findings
+
+
+def _rows_of(entry: FileEntry, footer: Rows) -> Rows:
+    return index_rows([FileSummary(entry.stream, entry.file, entry.bytes, entry.records, entry.crc32c, footer)])
+
+
+def _check_walk(task: FileCheck, report: processes.Report) -> list[Finding]:
+    """Without footer and index: what a walk over the containers finds, and how much is missing."""
+    findings: list[Finding] = []
+    found = 0
+    for container in walk(task.root, stream=task.entry.stream, file=task.entry.file, fields=task.fields):
+        findings += _check_container(container, task.decode, np.zeros(0, np.int64))
+        found += len(container)
+    report(task.entry.records)
+    if found < task.entry.records:
+        name = file_name(task.entry.stream, task.entry.file)
+        findings.append(Finding(name, 0, "containers are missing", task.entry.records - found))
+    return findings
+
+
+def _check_container(container: Container, decode: bool, deleted: Ints) -> list[Finding]:
+    """All damage of a container, but for what costs deleted records alone."""
+    left = np.ones(len(container), dtype=np.bool_)
+    left[deleted] = False
+    lost = int((left & ~container.good).sum())
+    if not lost and not container.good.all():
+        container.damage.clear()
+    findings = []
+    for number, error in enumerate(container.damage):
+        last = number == len(container.damage) - 1
+        findings.append(Finding(error.place, error.offset, error.what, lost if last else 0))
+    if decode:
+        for k in np.flatnonzero(container.good & left):
+            problem = _decode_problem(container, int(k))
+            if problem:
+                offset = container.place.offset + int(container.index[k]["offset"])
+                text = f"record {container.index[k]['id']}: {problem}"
+                findings.append(Finding(container.place.name, offset, text, 1))
+    return findings
+
+
+def _decode_problem(container: Container, k: int) -> str:
+    """Why an image does not decode to what the index says, empty if it does."""
+    jpeg = bytes(container.jpeg(k))
+    try:
+        info, stored = describe(jpeg), container.info(k)
+        with Image.open(io.BytesIO(jpeg)) as image:
+            image.load()
+    except (ImageError, OSError) as error:
+        return f"does not decode: {error}"
+    if info != stored:
+        return f"is not what the index says: {info}, stored {stored}"
+    if len(stored.segments) and not np.array_equal(info.segments, stored.segments):
+        return "its segment table is wrong"
+    return ""

@@ -1,0 +1,145 @@
+"""The containers of a data set as they are stored, by their numbers: whole, or only what stands before the images.
+
+Nothing here knows of edits: deleted records are there, and labels are those of before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.errors import Damage, NotADataset, UsageError
+from picstore.storage.cache import Cache
+from picstore.storage.edits.tombstones import Ints
+from picstore.storage.format.container import Container, Place, read_header, unpack
+from picstore.storage.format.layout import SEALED
+from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, many, read_at
+from picstore.storage.manifest import ordinals_of
+
+_CACHED_INDEXES = 64  # of containers; each a few 10 kB
+
+
+class Containers:
+    """Reads containers by number. Nothing stays open between calls, so threads and forked processes can share it.
+
+    Args:
+        root: where the data set lies.
+        rows: ``layout.INDEX_ROW`` (containers,) in stored order.
+        fields: names of the attachments.
+        cache: keeps what was read whole.
+    """
+
+    def __init__(
+        self, root: Location, rows: npt.NDArray[np.void], fields: tuple[str, ...], cache: Cache | None = None
+    ) -> None:
+        self.rows = rows
+        self.cache = cache
+        self._root = root
+        self._fields = fields
+        self._ordinals = ordinals_of(rows)
+        self._indexes: OrderedDict[int, Container] = OrderedDict()
+        self._ids: Ints | None = None
+
+    def place(self, number: int) -> Place:
+        """Where the ``number``-th container in stored order lies."""
+        row = self.rows[number]
+        stream, file = int(row["stream"]), int(row["file"])
+        return Place(file_name(stream, file), int(row["offset"]), stream, file, int(self._ordinals[number]))
+
+    def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
+        """Read and check a whole container, into memory that ``allocate`` gives.
+
+        Damage that leaves records readable is listed in the result; raises Damage when nothing can be read.
+        """
+        place, size = self.place(number), int(self.rows[number]["size"])
+        kept = None if self.cache is None else self._kept(self.cache, number, allocate)
+        if kept is not None:
+            return kept
+        buffer = read_at(self._root / place.name, place.offset, size, place=place.name, allocate=allocate)
+        container = self._unpack(number, buffer)
+        if self.cache is not None and not container.damage:
+            self.cache.keep(place, buffer)
+        return container
+
+    def index(self, number: int) -> Container:
+        """A container of which only the part before the payload was read; a few are kept."""
+        container = self._indexes.get(number)
+        if container is None:
+            try:
+                container = self._read_index(number)
+            except Damage:
+                container = self.read(number)
+            self._indexes[number] = container
+            while len(self._indexes) > _CACHED_INDEXES:
+                self._indexes.popitem(last=False)
+        return container
+
+    def ids(self) -> Ints:
+        """int64 (records,), of all that are stored; -1 where an index entry is damaged. Read once."""
+        if self._ids is None:
+            self._ids = np.concatenate([np.zeros(0, np.int64), *many(self._ids_in, range(len(self.rows)))])
+        return self._ids
+
+    def positions(self, ids: Ints) -> Ints:
+        """Numbers in stored order of the records with these ids; UsageError where there is no such record."""
+        stored = self.ids()
+        order = np.argsort(stored, kind="stable")
+        at = np.searchsorted(stored, ids, sorter=order)
+        at[at == len(stored)] = 0
+        there = stored[order[at]] == ids if len(stored) else np.zeros(len(ids), dtype=np.bool_)
+        if not there.all() or (ids < 0).any():
+            missing = ids[~there | (ids < 0)]
+            others = f" nor {len(missing) - 1:,} other ids that were given" if len(missing) > 1 else ""
+            raise UsageError(f"{self._root} has no record with the id {missing[0]}{others}")
+        positions: Ints = order[at]
+        return positions
+
+    def _ids_in(self, number: int) -> Ints:
+        try:
+            container = self.index(number)
+        except (Damage, NotADataset):  # the latter where a file is missing
+            return np.full(int(self.rows["records"][number]), -1)
+        return np.where(container.good, container.index["id"].astype(np.int64), -1)
+
+    def _kept(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
+        """A container out of the cache if it is there and sound; a damaged one is thrown away."""
+        place = self.place(number)
+        buffer = cache.read(place, int(self.rows[number]["size"]), allocate=allocate)
+        if buffer is None:
+            return None
+        with contextlib.suppress(Damage):
+            container = self._unpack(number, buffer)
+            if not container.damage:
+                return container
+        cache.discard(place)
+        return None
+
+    def _read_index(self, number: int) -> Container:
+        place = self.place(number)
+        path = self._root / place.name
+        first = read_at(path, place.offset, SEALED, place=place.name)
+        header, _ = read_header(first, place=place)
+        buffer = read_at(path, place.offset, header.payload_at, place=place.name)
+
+        def read(offset: int, length: int) -> memoryview:
+            return read_at(path, place.offset + offset, length, place=place.name)
+
+        return self._unpack(number, buffer, read)
+
+    def _unpack(
+        self, number: int, buffer: memoryview, read: Callable[[int, int], memoryview] | None = None
+    ) -> Container:
+        row = self.rows[number]
+        return unpack(
+            buffer,
+            place=self.place(number),
+            fields=self._fields,
+            records=int(row["records"]),
+            header_crc=int(row["header_crc"]),
+            size=int(row["size"]),
+            read=read,
+        )

@@ -1,0 +1,164 @@
+"""Columns: values by record id beside a data set, such as captions, embeddings or other labels (docs/format.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.errors import Corrupt, UsageError
+from picstore.storage.edits.manifest_entries import ColumnEntry
+from picstore.storage.edits.npy_files import Array, Part, pack_part
+
+LABEL = "label"  # the column that replaces the records' labels
+NUMBERS, TEXT = "numbers", "text"
+RESERVED = ("boxes", "keypoints", "polygons", "extra", "labels", "visibility", "index", "images", "ids", "jpeg", "id")
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Values: TypeAlias = "Array | list[str | None]"
+Parts: TypeAlias = dict[str, bytes]  # files by name
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column in memory, or mapped: numbers (n, …), or the bytes of texts and where each ends, by ascending ids."""
+
+    ids: Ints
+    values: Array
+    ends: Ints | None = None
+
+    def find(self, ids: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """Where the values of some ids stand, and whether they do; what does not has the place 0."""
+        places = np.searchsorted(self.ids, ids)
+        places[places == len(self.ids)] = 0
+        found = self.ids[places] == ids if len(self.ids) else np.zeros(len(ids), dtype=np.bool_)
+        return places, found
+
+    def take(self, ids: Ints) -> Values:
+        """The values of some records: numbers (n, …), NaN or -1 where there are none, or a list with None there."""
+        places, found = self.find(ids)
+        if self.ends is not None:
+            return [self._text(place) if there else None for place, there in zip(places, found, strict=True)]
+        values = np.asarray(self.nothing(len(ids)))
+        values[found] = self.values[places[found]]
+        return values
+
+    def nothing(self, count: int) -> Values:
+        """What ``take`` gives for so many records that have no value."""
+        if self.ends is not None:
+            return [None] * count
+        return np.full((count, *self.values.shape[1:]), _nothing(self.values.dtype), self.values.dtype)
+
+    def get(self, id_: int) -> Any:
+        """The value of one record: a str, int, float or array; None where there is none."""
+        places, found = self.find(np.array([id_], dtype=np.int64))
+        if not found[0]:
+            return None
+        if self.ends is not None:
+            return self._text(places[0])
+        value = self.values[places[0]]
+        return value.copy() if value.ndim else value.item()
+
+    def joined(self, ids: Ints, given: Sequence[Any] | Array) -> tuple[Ints, Sequence[Any] | Array]:
+        """Ids and values of this column and of some that are given, which have precedence."""
+        others = self.ids[~np.isin(self.ids, ids)]
+        kept = self.take(others)
+        values: Any = [*kept, *given]
+        if isinstance(kept, np.ndarray):
+            if kept.shape[1:] != np.shape(given)[1:]:
+                raise UsageError(f"the column holds values of shape {kept.shape[1:]}, not {np.shape(given)[1:]}")
+            values = np.concatenate([kept, np.asarray(given)])
+        return np.concatenate([others, ids]), values
+
+    def _text(self, place: int) -> str:
+        ends = self.ends
+        if ends is None:
+            raise TypeError("a column of numbers has no text")
+        start = int(ends[place - 1]) if place else 0
+        return bytes(self.values[start : int(ends[place])]).decode()
+
+
+def _nothing(dtype: np.dtype[Any]) -> float:
+    return np.nan if dtype.kind == "f" else -1
+
+
+def read_column(entry: ColumnEntry, read: Callable[[Part], Array]) -> Column:
+    """A column of a manifest, its parts got by ``read``.
+
+    Raises:
+        Damage: a part is damaged, or they do not belong together.
+    """
+    ids, values = read(entry.ids), read(entry.values)
+    ends = None if entry.ends is None else read(entry.ends)
+    sound = ids.ndim == 1 and ids.dtype == np.int64 and not (np.diff(ids) <= 0).any()
+    if ends is None:
+        sound &= entry.kind == NUMBERS and values.ndim > 0 and len(values) == len(ids) and values.dtype.kind in "if"
+    else:
+        sound &= entry.kind == TEXT and ends.dtype == np.int64 and ends.shape == ids.shape
+        sound &= values.dtype == np.uint8 and values.ndim == 1
+        sound = sound and not (np.diff(ends, prepend=0) < 0).any() and (not len(ends) or int(ends[-1]) == len(values))
+    if not sound:
+        raise Corrupt(f"the parts of the column {entry.name!r} do not belong together", entry.values.file)
+    return Column(ids, values, ends)
+
+
+def make_column(name: str, ids: Ints, given: Sequence[Any] | Array) -> tuple[ColumnEntry, Parts]:
+    """The entry of a column and its files.
+
+    Args:
+        ids: int64 (n,), each once, in any order.
+        given: n values: texts, or numbers or arrays of them of one shape. Integers and truth values become int64,
+            floats stay as they are.
+
+    Raises:
+        UsageError: name or values cannot be those of a column.
+    """
+    if not name.isidentifier() or name in RESERVED:
+        raise UsageError(f"a column cannot be called {name!r}; take a word such as 'caption'")
+    if len(given) != len(ids):
+        raise UsageError(f"the column {name!r} has {len(given)} values for {len(ids)} records")
+    order = np.argsort(ids, kind="stable")
+    texts = not isinstance(given, np.ndarray) and len(given) and all(isinstance(value, str) for value in given)
+    arrays: list[Array]
+    if texts or (isinstance(given, np.ndarray) and given.dtype.kind == "U"):
+        blobs = [_encode(name, str(given[k])) for k in order]
+        ends = np.cumsum([len(blob) for blob in blobs], dtype=np.int64)
+        arrays = [ids[order], np.frombuffer(b"".join(blobs), dtype=np.uint8), ends]
+    else:
+        arrays = [ids[order], _numbers(name, given)[order]]
+    if name == LABEL and (texts or arrays[1].dtype.kind != "i" or arrays[1].ndim != 1):
+        raise UsageError("the column 'label' must be integers, one a record")
+    packed = [pack_part(array) for array in arrays]
+    kind = TEXT if len(arrays) == 3 else NUMBERS
+    entry = ColumnEntry(name, kind, packed[0][0], packed[1][0], packed[2][0] if len(packed) == 3 else None)
+    return entry, {part.file: raw for part, raw in packed}
+
+
+def _encode(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the column {name!r} holds {text!r}, which is no Unicode text") from error
+
+
+def _numbers(name: str, given: Sequence[Any] | Array) -> Array:
+    try:
+        values = np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"the column {name!r} holds values of several shapes") from error
+    if values.dtype.kind in "iub":
+        if values.dtype.kind == "u" and values.size and int(values.max()) >= 1 << 63:
+            raise UsageError(f"the column {name!r} holds integers of more than 63 bits")
+        return values.astype("<i8")
+    if values.dtype.kind != "f" or values.dtype.itemsize > 8:
+        raise UsageError(f"the column {name!r} holds {values.dtype}; texts or numbers are possible, all of one kind")
+    return values.astype(values.dtype.newbyteorder("<"))
+
+
+def merge_columns(old: Sequence[ColumnEntry], new: Mapping[str, ColumnEntry]) -> tuple[ColumnEntry, ...]:
+    """The entries by name, new ones in place of old ones of the same name."""
+    merged = {entry.name: entry for entry in old} | dict(new)
+    return tuple(merged[name] for name in sorted(merged))

@@ -1,0 +1,76 @@
+"""What the manifest says of changes to a finished data set (docs/format.md, "Edits")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from picstore.storage.edits.npy_files import Part
+from picstore.storage.location.resolve import EDITS, INDEX
+
+_INDEX_NAME = re.compile(rf"{EDITS}/[0-9a-f]{{16}}\.idx")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnEntry:
+    """A column: values by record id. See docs/format.md, "Edits".
+
+    Attributes:
+        kind: ``"numbers"`` or ``"text"``.
+        ids: int64 (n,), ascending.
+        values: (n, …), or the bytes of all texts.
+        ends: int64 (n,), where each text ends in ``values``; None for numbers.
+    """
+
+    name: str
+    kind: str
+    ids: Part
+    values: Part
+    ends: Part | None = None
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> ColumnEntry:
+        """A column as the manifest names it; KeyError, TypeError or ValueError for what is none."""
+        ends = document["ends"]
+        parts = Part.parse(document["ids"]), Part.parse(document["values"]), None if ends is None else Part.parse(ends)
+        return cls(str(document["name"]), document["kind"], *parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """What was changed in a data set after it was made, each file of which stays as it was.
+
+    Attributes:
+        index: name of the index, another than ``picstore.idx`` once rows were appended.
+        deleted: how many records are.
+        tombstones: int64 (deleted,), ascending: their numbers in stored order; None where there are none.
+        columns: values by id; one called ``label`` replaces the records' labels.
+    """
+
+    index: str = INDEX
+    deleted: int = 0
+    tombstones: Part | None = None
+    columns: tuple[ColumnEntry, ...] = ()
+
+    @property
+    def parts(self) -> list[Part]:
+        """All parts of tombstones and columns."""
+        listed = [self.tombstones]
+        for entry in self.columns:
+            listed += [entry.ids, entry.values, entry.ends]
+        return [part for part in listed if part is not None]
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Edits:
+        """The edits of a manifest; KeyError, TypeError or ValueError for what are none."""
+        index, tombstones = document["index"], document["tombstones"]
+        if index != INDEX and not _INDEX_NAME.fullmatch(index):
+            raise ValueError(f"{index!r} is no name of an index")
+        return cls(
+            index=index,
+            deleted=document["deleted"],
+            tombstones=None if tombstones is None else Part.parse(tombstones),
+            columns=tuple(ColumnEntry.parse(entry) for entry in document["columns"]),
+        )

@@ -1,0 +1,194 @@
+"""A file of a stream: header, containers, footer, trailer (docs/format.md, "File")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.errors import Corrupt, Truncated
+from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.container import Place
+from picstore.storage.format.layout import (
+    ALIGNMENT,
+    FOOTER_ROW,
+    FORMAT_VERSION,
+    MAX_EXTRAS,
+    MAX_RECORDS,
+    SEALED,
+    TRAILER_MAGIC,
+    FileHeader,
+    Trailer,
+    check_rows,
+    check_version,
+)
+from picstore.storage.format.pack_container import pack, packed_size
+from picstore.storage.format.record import Record
+from picstore.storage.location.resolve import Where, file_name, locate, read_at
+
+_END = 4096  # bytes that are read at once: trailer and footer of 150 containers
+
+
+@dataclass(frozen=True, slots=True)
+class FileSummary:
+    """What the manifest says of one file, and the footer that says the rest.
+
+    Attributes:
+        footer: ``layout.FOOTER_ROW`` (containers,).
+        crc: CRC-32C of the footer.
+    """
+
+    stream: int
+    file: int
+    size: int
+    records: int
+    crc: int
+    footer: npt.NDArray[np.void]
+
+
+class FileWriter:
+    """Writes records to one file, which appears when ``close`` is called; anything else leaves nothing.
+
+    Holds one container in memory. Not thread-safe.
+
+    Args:
+        root: the data set.
+        stream, file: where the file belongs in it.
+        container_size: bytes; a container is closed before it would grow beyond. One record may exceed it.
+        fields: names of the attachments.
+    """
+
+    def __init__(self, root: Where, *, stream: int, file: int, container_size: int, fields: Sequence[str] = ()) -> None:
+        self.stream, self.file = stream, file
+        self._container_size = container_size
+        self._fields = tuple(fields)
+        self._name = file_name(stream, file)
+        self._out = (locate(root) / self._name).create()
+        header = FileHeader(FORMAT_VERSION, stream, file).pack()
+        self._out.write(header.ljust(ALIGNMENT, b"\0"))
+        self._offset = ALIGNMENT
+        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._records = 0
+        self._pending: list[Record] = []
+        self._segments = self._extras = self._payload = 0
+
+    def add(self, record: Record) -> None:
+        """Append one record."""
+        segments = self._segments + len(record.info.segments)
+        extras = self._extras + len(record.extra_json)
+        payload = self._payload + len(record.jpeg) + sum(map(len, record.attachments.values()))
+        size = packed_size(
+            len(self._pending) + 1,
+            attachments=len(self._fields),
+            segments=segments,
+            extras=extras,
+            payload=payload,
+        )
+        full = size > self._container_size or extras > MAX_EXTRAS or len(self._pending) == MAX_RECORDS
+        if self._pending and full:
+            self.end_container()
+            self.add(record)
+            return
+        self._pending.append(record)
+        self._segments, self._extras, self._payload = segments, extras, payload
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was added."""
+        return not self._pending and not self._rows
+
+    def end_container(self) -> int:
+        """Write what is pending as a container; returns how many containers the file has now."""
+        if self._pending:
+            place = Place(self._name, self._offset, self.stream, self.file, len(self._rows))
+            parts = pack(self._pending, fields=self._fields, place=place)
+            for part in parts:
+                self._out.write(part)
+            size, header_crc = sum(map(len, parts)), int.from_bytes(parts[0][SEALED - 4 : SEALED], "little")
+            self._rows.append((self._offset, size, len(self._pending), header_crc, 0))
+            self._offset += size
+            self._records += len(self._pending)
+            self._pending = []
+            self._segments = self._extras = self._payload = 0
+        return len(self._rows)
+
+    def close(self) -> FileSummary:
+        """Write footer and trailer and make the file appear, durable."""
+        self.end_container()
+        footer = np.array(self._rows, dtype=FOOTER_ROW)
+        crc = crc32c(footer.tobytes())
+        size = self._offset + footer.nbytes + SEALED
+        trailer = Trailer(
+            version=FORMAT_VERSION,
+            containers=len(footer),
+            footer_offset=self._offset,
+            records=self._records,
+            file_size=size,
+            stream=self.stream,
+            file=self.file,
+            footer_crc=crc,
+        )
+        self._out.write(footer.tobytes() + trailer.pack())
+        self._out.close()
+        return FileSummary(self.stream, self.file, size, self._records, crc, footer)
+
+    def abandon(self) -> None:
+        """Give up: leave nothing of what was written. Does nothing after ``close``."""
+        self._out.abandon()
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()
+
+
+def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
+    """Read and check header, trailer and footer of a file.
+
+    Raises:
+        NotADataset: the file is missing.
+        Truncated: its end is missing; ``scan.walk`` finds the containers that are left.
+        Corrupt, UnsupportedVersion: as their names say.
+    """
+    place = file_name(stream, file)
+    path = locate(root) / place
+    header = read_at(path, 0, SEALED, place=place)
+    FileHeader.unpack(header, place=place, offset=0).check(stream=stream, file=file, place=place)
+    size = path.size()
+    at = size - SEALED
+    end_at = max(size - _END, SEALED)
+    end = read_at(path, end_at, max(size - end_at, SEALED), place=place)
+    tail = end[-SEALED:]
+    if tail[: len(TRAILER_MAGIC)] != TRAILER_MAGIC:
+        raise Truncated("the file does not end in a trailer: its tail is lost", place=place, offset=at)
+    trailer = Trailer.unpack(tail, place=place, offset=at)
+    check_version(trailer.version, place)
+    if (trailer.stream, trailer.file) != (stream, file):
+        raise Corrupt(f"the trailer is of file {trailer.file} of stream {trailer.stream}", place=place, offset=at)
+    length = trailer.containers * FOOTER_ROW.itemsize
+    if trailer.file_size != size or trailer.footer_offset + length + SEALED != size:
+        raise Corrupt(f"the trailer tells of a file of {trailer.file_size} bytes", place=place, offset=at)
+    if trailer.footer_offset < end_at:
+        end_at, end = trailer.footer_offset, read_at(path, trailer.footer_offset, length, place=place)
+    raw = end[trailer.footer_offset - end_at :][:length]
+    if crc32c(raw) != trailer.footer_crc:
+        raise Corrupt("the footer fails its CRC", place=place, offset=trailer.footer_offset)
+    footer = np.frombuffer(raw, dtype=FOOTER_ROW)
+    check_rows(footer, place=place)
+    _check_tiling(footer, trailer, place=place)
+    return FileSummary(stream, file, size, trailer.records, trailer.footer_crc, footer)
+
+
+def _check_tiling(footer: npt.NDArray[np.void], trailer: Trailer, *, place: str) -> None:
+    """The containers lie back to back between the header block and the footer, and hold the trailer's records."""
+    edges = ALIGNMENT + np.concatenate(([0], np.cumsum(footer["size"], dtype=np.int64)))
+    if (footer["offset"] != edges[:-1]).any() or edges[-1] != trailer.footer_offset:
+        raise Corrupt("the footer's containers leave gaps or overlap", place=place, offset=trailer.footer_offset)
+    if footer["records"].sum(dtype=np.int64) != trailer.records:
+        raise Corrupt("the footer's records do not add up", place=place, offset=trailer.footer_offset)

@@ -1,0 +1,260 @@
+"""Every fixed-size structure of docs/format.md, written once for both directions. No input or output here.
+
+All integers are little-endian. Structures that hold their own CRC-32C keep it in their last four bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import astuple, dataclass
+from typing import ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
+from picstore.storage.format.checksum import crc32c
+
+FORMAT_VERSION = 1
+EDITED_VERSION = 2  # of a manifest that names edits; all other structures have the first version
+SEALED = 64  # bytes of each fixed structure: file header, container header, trailer, index header
+ALIGNMENT = 4096  # a page and a block of every common file system, so that direct I/O stays possible
+
+MAX_CONTAINER = 1 << 30
+MAX_RECORDS = 1 << 20  # in a container
+MAX_EXTRAS = 1 << 28  # of a container, uncompressed
+MAX_ATTACHMENTS = 64  # of a record
+MAX_MANIFEST = 1 << 30
+MAX_FILE = 1 << 60  # no file system goes that far, and every sum of offsets stays within 63 bits
+
+FILE_MAGIC = b"\x89PIC\r\n\x1a\n"  # as PNG's: shows a transfer that changed line ends or cut the eighth bit
+CONTAINER_MAGIC = b"PICC"
+TRAILER_MAGIC = b"PICTRAIL"
+INDEX_MAGIC = b"PICINDEX"
+
+SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # position = code in an index entry
+
+ENTRY = np.dtype(
+    [
+        ("id", "<u8"),
+        ("label", "<i8"),
+        ("offset", "<u4"),  # from the beginning of the container
+        ("length", "<u4"),
+        ("crc", "<u4"),
+        ("width", "<u2"),
+        ("height", "<u2"),
+        ("sampling", "u1"),
+        ("flags", "u1"),
+        ("restart_interval", "<u2"),
+        ("header_length", "<u4"),
+        ("segment_first", "<u4"),
+        ("segment_count", "<u4"),
+        ("extra_offset", "<u4"),
+        ("extra_length", "<u4"),
+        ("reserved", "<u4"),
+        ("entry_crc", "<u4"),
+    ]
+)
+ATTACHMENT = np.dtype([("offset", "<u4"), ("length", "<u4"), ("crc", "<u4"), ("entry_crc", "<u4")])
+SEGMENT = np.dtype("<u2")
+FOOTER_ROW = np.dtype(
+    [("offset", "<u8"), ("size", "<u4"), ("records", "<u4"), ("header_crc", "<u4"), ("reserved", "<u4")]
+)
+INDEX_ROW = np.dtype(
+    [
+        ("stream", "<u4"),
+        ("file", "<u4"),
+        ("offset", "<u8"),
+        ("size", "<u4"),
+        ("records", "<u4"),
+        ("header_crc", "<u4"),
+        ("reserved", "<u4"),
+    ]
+)
+
+
+def aligned(size: int) -> int:
+    """``size`` rounded up to a multiple of ALIGNMENT."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def mended(data: bytes | memoryview) -> bytes | None:
+    """A fixed structure that one flipped bit keeps from holding its CRC, put right; None if that is not the matter.
+
+    CRC-32C tells any two strings of this length apart that differ in fewer than six bits, so what two, three or four
+    flipped bits have spoilt is never mended to something else.
+    """
+    for bit in range(8 * SEALED):
+        candidate = bytearray(data[:SEALED])
+        candidate[bit >> 3] ^= 1 << (bit & 7)
+        if crc32c(candidate[:-4]) == int.from_bytes(candidate[-4:], "little"):
+            return bytes(candidate)
+    return None
+
+
+_S = TypeVar("_S", bound="_Sealed")
+
+
+@dataclass(frozen=True)
+class _Sealed:
+    """A fixed structure: a magic number, the fields of the subclass in order, the CRC-32C of all before it."""
+
+    MAGIC: ClassVar[bytes]
+    FORM: ClassVar[struct.Struct]
+    NOUN: ClassVar[str]
+
+    def pack(self) -> bytes:
+        body = self.FORM.pack(self.MAGIC, *astuple(self))
+        return body + struct.pack("<I", crc32c(body))
+
+    @classmethod
+    def unpack(cls: type[_S], data: bytes | memoryview, *, place: str, offset: int) -> _S:
+        """Check length, magic and CRC and return the fields; ``place`` and ``offset`` go into messages."""
+        if len(data) < SEALED:
+            raise Truncated(f"the {cls.NOUN} is cut off after {len(data)} bytes", place=place, offset=offset)
+        magic, *fields = cls.FORM.unpack_from(data)
+        if magic != cls.MAGIC:
+            raise Corrupt(f"no {cls.NOUN} here (it begins with {magic!r})", place=place, offset=offset)
+        (stored,) = struct.unpack_from("<I", data, cls.FORM.size)
+        actual = crc32c(data[: cls.FORM.size])
+        if stored != actual:
+            raise Corrupt(
+                f"{cls.NOUN} fails its CRC ({actual:#010x}, stored {stored:#010x})",
+                place=place,
+                offset=offset,
+            )
+        return cls(*fields)
+
+
+@dataclass(frozen=True)
+class FileHeader(_Sealed):
+    """The first bytes of a file; zeros follow up to ALIGNMENT."""
+
+    MAGIC = FILE_MAGIC
+    FORM = struct.Struct("<8sIII40x")
+    NOUN = "file header"
+
+    version: int
+    stream: int
+    file: int
+
+    def check(self, *, stream: int, file: int, place: str) -> None:
+        """Refuse a version that is not ours and a file that stands in another's place."""
+        check_version(self.version, place)
+        if (self.stream, self.file) != (stream, file):
+            raise Corrupt(f"this is file {self.file} of stream {self.stream}, misplaced", place=place)
+
+
+@dataclass(frozen=True)
+class ContainerHeader(_Sealed):
+    """Sizes and checksums of a container, and where it belongs."""
+
+    MAGIC = CONTAINER_MAGIC
+    FORM = struct.Struct("<4sHH13I")
+    NOUN = "container header"
+
+    attachments: int  # entries a record in the attachment table
+    reserved: int
+    records: int
+    size: int  # bytes of the whole container, padding included
+    segments: int  # entries of the segment table
+    extras_size: int  # bytes of the zstd frame
+    extras_raw: int  # bytes of the extras once decompressed
+    payload_size: int
+    index_crc: int  # of the index and the attachment table
+    segments_crc: int
+    extras_crc: int
+    payload_crc: int
+    stream: int
+    file: int
+    ordinal: int  # of the container in its file
+
+    @property
+    def crc(self) -> int:
+        """Of the header itself, as footer and index repeat it."""
+        return crc32c(self.pack()[:-4])
+
+    @property
+    def index_size(self) -> int:
+        return self.records * (ENTRY.itemsize + self.attachments * ATTACHMENT.itemsize)
+
+    @property
+    def segments_at(self) -> int:
+        return SEALED + self.index_size
+
+    @property
+    def extras_at(self) -> int:
+        return self.segments_at + self.segments * SEGMENT.itemsize
+
+    @property
+    def payload_at(self) -> int:
+        return self.extras_at + self.extras_size
+
+    @property
+    def payload(self) -> tuple[int, int]:
+        """Where the payload begins and ends."""
+        return self.payload_at, self.payload_at + self.payload_size
+
+    def check(self, *, place: str, offset: int) -> None:
+        """Bound every length, so that none is trusted with more than the container's own bytes."""
+        for name, value, limit in (
+            ("size", self.size, MAX_CONTAINER),
+            ("records", self.records, MAX_RECORDS),
+            ("attachments", self.attachments, MAX_ATTACHMENTS),
+            ("extras", self.extras_raw, MAX_EXTRAS),
+        ):
+            if value > limit:
+                raise TooLarge(f"container {name} {value} is over the limit {limit}", place=place, offset=offset)
+        if self.records == 0 or aligned(self.payload[1]) != self.size:
+            raise Corrupt("the container's parts do not add up to its size", place=place, offset=offset)
+
+
+@dataclass(frozen=True)
+class Trailer(_Sealed):
+    """The last 64 bytes of a file: they locate the footer."""
+
+    MAGIC = TRAILER_MAGIC
+    FORM = struct.Struct("<8sIIQQQIII8x")
+    NOUN = "file trailer"
+
+    version: int
+    containers: int
+    footer_offset: int
+    records: int
+    file_size: int
+    stream: int
+    file: int
+    footer_crc: int
+
+
+@dataclass(frozen=True)
+class IndexHeader(_Sealed):
+    """The first bytes of ``picstore.idx``; its rows follow."""
+
+    MAGIC = INDEX_MAGIC
+    FORM = struct.Struct("<8sIIQQI24x")
+    NOUN = "index header"
+
+    version: int
+    row_size: int
+    rows: int
+    records: int
+    rows_crc: int
+
+
+def check_rows(rows: npt.NDArray[np.void], *, place: str) -> None:
+    """Bound what a footer or an index says of containers before anything is read or allocated for it."""
+    bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
+    bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
+    bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS)
+    if bad.any():
+        raise Corrupt(f"row {int(np.flatnonzero(bad)[0])} describes an impossible container", place=place)
+
+
+def check_version(version: int, place: str, *, known: tuple[int, ...] = (FORMAT_VERSION,)) -> None:
+    """Refuse a format version that this picstore does not know."""
+    if version not in known:
+        raise UnsupportedVersion(
+            f"{place}: format version {version}; this picstore reads version {' and '.join(map(str, known))}: "
+            "upgrade picstore"
+        )

@@ -1,0 +1,113 @@
+"""Writing a container: records become one aligned block of bytes (docs/format.md, "Container")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from picstore.errors import UsageError
+from picstore.storage.format.checksum import Buffer, crc32c, crc32c_of_all, entry_crcs
+from picstore.storage.format.container import Place
+from picstore.storage.format.layout import (
+    ATTACHMENT,
+    ENTRY,
+    MAX_ATTACHMENTS,
+    MAX_CONTAINER,
+    MAX_EXTRAS,
+    MAX_RECORDS,
+    SAMPLINGS,
+    SEALED,
+    SEGMENT,
+    ContainerHeader,
+    aligned,
+)
+from picstore.storage.format.record import Record
+
+
+def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:
+    """Upper bound of a container's bytes, padding included, with ``extras`` bytes that do not compress."""
+    entries = records * (ENTRY.itemsize + attachments * ATTACHMENT.itemsize)
+    frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's own bound on incompressible input
+    return aligned(SEALED + entries + segments * SEGMENT.itemsize + frame + payload)
+
+
+def pack(records: Sequence[Record], *, fields: Sequence[str] = (), place: Place) -> list[Buffer]:
+    """Serialise records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
+
+    They come in parts, the first of which is the header: joining them takes as long as all checksums.
+
+    Args:
+        records: at least one.
+        fields: names of the attachments, in the manifest's order; what a record lacks is stored as absent.
+        place: stream, file and ordinal go into the header.
+    """
+    extras = b"".join(record.extra_json for record in records)
+    frame = zstandard.ZstdCompressor(level=3).compress(extras) if extras else b""
+    segments = np.concatenate([record.info.segments for record in records])
+    count, width = len(records), len(fields)
+    payload_at = SEALED + count * (ENTRY.itemsize + width * ATTACHMENT.itemsize) + segments.nbytes + len(frame)
+    payload_size = sum(len(r.jpeg) + sum(len(r.attachments.get(name, b"")) for name in fields) for r in records)
+    size = aligned(payload_at + payload_size)
+    if count > MAX_RECORDS or size > MAX_CONTAINER or len(extras) > MAX_EXTRAS:
+        raise UsageError(f"{count} records of {size} bytes do not fit into a container; use smaller containers")
+    if width > MAX_ATTACHMENTS:
+        raise UsageError(f"{width} attachments a record; at most {MAX_ATTACHMENTS} can be stored")
+    index, table, blobs = _index(records, fields, payload_at)
+    padding = bytes(size - payload_at - payload_size)
+    header = ContainerHeader(
+        attachments=width,
+        reserved=0,
+        records=count,
+        size=size,
+        segments=len(segments),
+        extras_size=len(frame),
+        extras_raw=len(extras),
+        payload_size=payload_size,
+        index_crc=crc32c(index + table),
+        segments_crc=crc32c(segments.tobytes()),
+        extras_crc=crc32c(frame),
+        payload_crc=crc32c_of_all(blobs),
+        stream=place.stream,
+        file=place.file,
+        ordinal=place.ordinal,
+    )
+    return [header.pack(), index, table, segments.tobytes(), frame, *blobs, padding]
+
+
+def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[bytes, bytes, list[Buffer]]:
+    """Index, attachment table and the blobs of the payload that begins ``at`` bytes into the container."""
+    index = np.zeros(len(records), dtype=ENTRY)
+    table = np.zeros((len(records), len(fields)), dtype=ATTACHMENT)
+    rows = [[record.jpeg, *(record.attachments.get(name, b"") for name in fields)] for record in records]
+    lengths = np.array([[len(blob) for blob in row] for row in rows], np.int64)
+    offsets = at + _starts(lengths.ravel()).reshape(lengths.shape)
+    index["offset"], index["length"] = offsets[:, 0], lengths[:, 0]
+    table["offset"], table["length"] = offsets[:, 1:], lengths[:, 1:]
+    index["crc"] = [crc32c(r.jpeg) if r.crc is None else r.crc for r in records]
+    table["crc"] = np.array([[crc32c(blob) for blob in row[1:]] for row in rows], np.uint32).reshape(table.shape)
+    index["id"], index["label"] = [r.id for r in records], [r.label for r in records]
+    index["segment_count"] = [len(r.info.segments) for r in records]
+    index["extra_length"] = [len(r.extra_json) for r in records]
+    for name, count in (("segment_first", "segment_count"), ("extra_offset", "extra_length")):
+        index[name] = _starts(index[count])
+    index["sampling"] = [SAMPLINGS.index(r.info.sampling) for r in records]
+    for name in ("width", "height", "restart_interval", "header_length"):
+        index[name] = [getattr(r.info, name) for r in records]
+    _seal(index)
+    _seal(table)
+    return index.tobytes(), table.tobytes(), [blob for row in rows for blob in row]
+
+
+def _starts(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Where each of some stretches begins that lie one behind the other."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    starts: npt.NDArray[np.int64] = ends - lengths
+    return starts
+
+
+def _seal(table: npt.NDArray[np.void]) -> None:
+    table["entry_crc"] = entry_crcs(table)

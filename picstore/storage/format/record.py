@@ -1,0 +1,108 @@
+"""A record: one training JPEG with its id, label, extra and attachments."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.errors import UsageError
+from picstore.storage.format.layout import SAMPLINGS, SEGMENT
+
+MAX_EXTRA = 1 << 24  # bytes of one record's extra as JSON
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # json.dumps makes one each time
+NO_SEGMENTS: npt.NDArray[np.uint16] = np.empty(0, dtype=SEGMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """What a container's index tells of an image, so that a reader need not parse it.
+
+    Attributes:
+        width, height: pixels, 1 … 65,535.
+        sampling: one of ``layout.SAMPLINGS``: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"`` or ``""`` (other).
+        restart_interval: MCUs between restart markers, 0 for none.
+        header_length: bytes before the entropy-coded data.
+        segments: uint16, the length of each restart segment without the marker that ends it; empty when the image
+            has no restart markers or a segment is longer than 65,535 bytes.
+    """
+
+    width: int
+    height: int
+    sampling: str = ""
+    restart_interval: int = 0
+    header_length: int = 0
+    segments: npt.NDArray[np.uint16] = field(default_factory=lambda: NO_SEGMENTS, compare=False)
+
+    def __post_init__(self) -> None:
+        if not (0 < self.width < 1 << 16 and 0 < self.height < 1 << 16):
+            raise UsageError(f"an image of {self.width} × {self.height} pixels cannot be stored")
+        if self.sampling not in SAMPLINGS:
+            raise UsageError(f"sampling {self.sampling!r} is not one of {', '.join(filter(None, SAMPLINGS))}")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One image at rest.
+
+    Attributes:
+        id: its number in the input that the data set was made from; unique in a data set, kept by shuffle.
+        label: the class, −1 for unknown.
+        jpeg: the training JPEG.
+        info: size, sampling and restart segments of ``jpeg``.
+        extra_json: the extra as UTF-8 JSON, empty for none.
+        attachments: further binary fields by the names that the manifest declares; an empty one is not told from
+            one that is absent.
+        columns: values of the data set's columns by name, those that the record has; see ``Dataset.with_columns``.
+        crc: CRC-32C of ``jpeg`` where it is known, so that writing need not compute it; else None.
+    """
+
+    id: int
+    label: int
+    jpeg: bytes | memoryview
+    info: ImageInfo
+    extra_json: bytes = b""
+    attachments: dict[str, bytes | memoryview] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
+    crc: int | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.id < 1 << 64 and -1 << 63 <= self.label < 1 << 63):
+            raise UsageError(f"id {self.id} with label {self.label} does not fit into 64 bits each")
+
+    @property
+    def width(self) -> int:
+        """Pixels."""
+        return self.info.width
+
+    @property
+    def height(self) -> int:
+        """Pixels."""
+        return self.info.height
+
+    @property
+    def extra(self) -> Any:
+        """The extra as Python values, None for none."""
+        return json.loads(self.extra_json) if self.extra_json else None
+
+
+def owned(record: Record) -> Record:
+    """The same record with bytes of its own, so that it does not keep a container in memory."""
+    attachments: dict[str, bytes | memoryview] = {name: bytes(blob) for name, blob in record.attachments.items()}
+    return replace(record, jpeg=bytes(record.jpeg), attachments=attachments)
+
+
+def extra_to_json(extra: Any) -> bytes:
+    """An extra as it is stored: compact JSON, ``b""`` for None; UsageError for what JSON cannot hold."""
+    if extra is None:
+        return b""
+    try:
+        text = _JSON.encode(extra).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"extra is not JSON: {error}") from error
+    if len(text) > MAX_EXTRA:
+        raise UsageError(f"extra takes {len(text)} bytes as JSON; at most {MAX_EXTRA} can be stored")
+    return text

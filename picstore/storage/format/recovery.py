@@ -1,0 +1,48 @@
+"""Finding containers in a file whose footer is lost, by walking their headers (docs/format.md, "Recovery")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from picstore.errors import Damage
+from picstore.storage.format.container import Container, Place, read_header, unpack
+from picstore.storage.format.layout import ALIGNMENT, CONTAINER_MAGIC, SEALED
+from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
+
+_WINDOW = 1 << 20  # bytes to look through at once: a request for each block of 4 KiB would take a store minutes
+
+
+def walk(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
+    """Yield every container that can still be read, in order.
+
+    After damage the walk goes on at the next aligned block that begins with a container's magic and whose header holds
+    its CRC, at worst with one bit put right; lengths in a header that does not are never trusted.
+    """
+    name = file_name(stream, file)
+    path = locate(root) / name
+    size = path.size()
+    offset = ALIGNMENT
+    while (offset := _find(path, offset, size, name)) < size:
+        step = ALIGNMENT
+        try:
+            head = read_at(path, offset, SEALED, place=name)
+            header, _ = read_header(head, place=Place(name, offset, stream, file))
+            buffer = read_at(path, offset, header.size, place=name)
+            container = unpack(buffer, place=Place(name, offset, stream, file, header.ordinal), fields=fields)
+        except Damage:
+            pass  # whatever it is, the next aligned block is tried
+        else:
+            yield container
+            step = header.size
+        offset += step
+
+
+def _find(path: Location, offset: int, size: int, name: str) -> int:
+    """The next aligned block that begins with a container's magic and is no shorter than a header; else ``size``."""
+    while offset + SEALED <= size:
+        window = read_at(path, offset, min(_WINDOW, size - offset), place=name)
+        for at in range(0, len(window) - SEALED + 1, ALIGNMENT):
+            if window[at : at + len(CONTAINER_MAGIC)] == CONTAINER_MAGIC:
+                return offset + at
+        offset += len(window)
+    return size

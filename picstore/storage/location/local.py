@@ -1,0 +1,208 @@
+"""Folders and files of this machine as locations."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from picstore.errors import Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
+from picstore.storage.location.base import PARTIAL, Allocate, Entry, Location, Sink, fresh
+
+if TYPE_CHECKING:
+    from picstore.storage.format.checksum import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Folder(Location):
+    """A folder or file of this machine."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(self.path / name)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def parent(self) -> Folder:
+        return Folder(self.path.parent)
+
+    def absolute(self) -> Folder:
+        return Folder(self.path.absolute())
+
+    def read(self, offset: int, size: int, *, place: str, allocate: Allocate = fresh) -> memoryview:
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                there = max(0, os.fstat(file.fileno()).st_size - offset)
+                if there < size:
+                    raise Truncated(f"the file ends after {there} of {size} bytes", place=place, offset=offset)
+                view = allocate(size)
+                file.seek(offset)
+                got = 0
+                while got < size and (count := file.readinto(view[got:])):
+                    got += count
+        except OSError as error:
+            raise _translated(error, place=place, offset=offset) from error
+        if got < size:  # cut off while it was read
+            raise Truncated(f"the file ends after {got} of {size} bytes", place=place, offset=offset)
+        return view.toreadonly()
+
+    def read_all(self, limit: int) -> bytes:
+        if (size := self.size()) > limit:
+            raise TooLarge(f"the file has {size} bytes, at most {limit} are possible", place=str(self))
+        return bytes(self.read(0, size, place=str(self)))
+
+    def lines(self) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                yield from file
+        except OSError as error:
+            raise _translated(error, place=str(self), offset=0) from error
+
+    def size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except OSError as error:
+            raise _translated(error, place=str(self), offset=0) from error
+
+    def is_file(self) -> bool:
+        return self.path.is_file()
+
+    def is_folder(self) -> bool:
+        return self.path.is_dir()
+
+    def exists(self) -> bool:
+        return self.path.exists()  # a pipe does, which is neither file nor folder
+
+    def entries(self) -> list[Entry]:
+        try:
+            with os.scandir(self.path) as found:
+                return sorted(Entry(entry.name, entry.is_dir()) for entry in found)
+        except NotADirectoryError as error:
+            raise UsageError(f"{self} is not a folder") from error
+        except FileNotFoundError as error:
+            raise NotADataset(f"{self} does not exist") from error
+        except OSError as error:
+            raise _translated(error, place=str(self), offset=0) from error
+
+    def files(self) -> Iterator[tuple[str, int]]:
+        for folder, _, names in os.walk(self.path):
+            for path in (Path(folder, name) for name in names):
+                if (size := _size_if_there(path)) is not None:  # others may be writing here
+                    yield path.relative_to(self.path).as_posix(), size
+
+    def write(self, data: bytes) -> None:
+        sink = self.create()
+        try:
+            sink.write(data)
+            sink.close()
+        finally:
+            sink.abandon()
+
+    def create(self) -> Sink:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return _FileSink(self.path)
+
+    def copy_to(self, target: Location) -> None:
+        """As ever, but a second name for the file where it can have one: no file of a data set is changed in place."""
+        if isinstance(target, Folder):
+            with contextlib.suppress(OSError):  # another file system, or one without links
+                target.path.parent.mkdir(parents=True, exist_ok=True)
+                partial = _partial(target.path)
+                os.link(self.path, partial)
+                partial.replace(target.path)
+                partial.unlink(missing_ok=True)  # where both names were of one file already, it stays
+                sync_folder(target.path.parent)
+                return
+        Location.copy_to(self, target)
+
+    def remove(self) -> None:
+        if self.path.is_dir():
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        for path in self.path.glob(f"*/*{PARTIAL}"):
+            path.unlink()
+
+    @contextlib.contextmanager
+    def lock(self, otherwise: str) -> Iterator[None]:
+        with self.path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UsageError(otherwise) from error
+            yield
+
+
+def _size_if_there(path: Path) -> int | None:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _partial(path: Path) -> Path:
+    """A temporary name that nobody else has."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+
+
+class _FileSink:
+    """Writes under a temporary name of its own, then syncs and renames.
+
+    Two that write the same file, of which one was taken for dead, so do not write into each other.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._partial = _partial(path)
+        self._out: BinaryIO = self._partial.open("wb")
+
+    def write(self, data: Buffer) -> None:
+        self._out.write(data)
+
+    def close(self) -> None:
+        self._out.flush()
+        os.fsync(self._out.fileno())
+        self._out.close()
+        self._partial.replace(self._path)
+        sync_folder(self._path.parent)
+
+    def abandon(self) -> None:
+        if not self._out.closed:
+            self._out.close()
+            self._partial.unlink(missing_ok=True)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _translated(error: OSError, *, place: str, offset: int) -> PicstoreError:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+        return NotADataset(f"{place} is missing")
+    if error.errno == errno.EIO:
+        return Damage(f"the disk cannot read it ({error.strerror})", place=place, offset=offset)
+    return PicstoreError(f"{place} cannot be read: {error.strerror}")

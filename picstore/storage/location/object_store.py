@@ -1,0 +1,246 @@
+"""Object stores as locations: S3 and what speaks its protocol, Google Cloud Storage, Azure (docs/objects.md).
+
+The library is obstore, which retries with backoff. Its clients live in this module, made when they are first needed:
+locations are only URLs, and so survive pickling and forking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
+from picstore.storage.location.base import Allocate, Entry, Location, Sink, fresh
+from picstore.storage.location.multipart import PART, Upload
+from picstore.storage.location.obstore_fork import library
+
+_PARTS_AT_A_TIME = 2  # of one object; a worker of convert writes 16, so that it is 32 parts or 256 MiB
+_STREAMED = 4 << 20  # bytes
+
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+_ENDPOINTS = {
+    "s3": "AWS_ENDPOINT_URL and AWS_REGION",
+    "gs": "the bucket's name",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME",
+}
+# Variables that name another endpoint. The library knows the first and the last; the one in the middle is what Google's
+# own libraries call an emulator's, which is asked without signing in.
+_ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
+_NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_clients: dict[tuple[int, str], Any] = {}  # by process and bucket; those of a parent process are not touched
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket(Location):
+    """A place in an object store.
+
+    Attributes:
+        scheme: "s3", "gs" or "az".
+        bucket: its name, a container's for Azure.
+        key: what the names of the objects here begin with; no slash at its end.
+    """
+
+    scheme: str
+    bucket: str
+    key: str = ""
+
+    @classmethod
+    def parse(cls, scheme: str, rest: str) -> Bucket:
+        """The location of a URL's parts, ``rest`` being all behind ``scheme://``.
+
+        Raises:
+            UsageError: it names no bucket.
+            MissingDependency: obstore is not installed.
+        """
+        bucket, *names = rest.split("/")
+        if not bucket or {".", ".."} & {bucket, *names}:
+            raise UsageError(f"{scheme}://{rest} is not a place in an object store; write {scheme}://bucket/name")
+        library()
+        return cls(scheme, bucket, "/".join(name for name in names if name))
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}" + (f"/{self.key}" if self.key else "")
+
+    def __truediv__(self, name: str) -> Bucket:
+        return Bucket(self.scheme, self.bucket, f"{self.key}/{name}" if self.key else name)
+
+    @property
+    def name(self) -> str:
+        return (self.key or self.bucket).rpartition("/")[2]
+
+    @property
+    def parent(self) -> Bucket:
+        return Bucket(self.scheme, self.bucket, self.key.rpartition("/")[0])
+
+    def absolute(self) -> Bucket:
+        return self
+
+    def read(self, offset: int, size: int, *, place: str, allocate: Allocate = fresh) -> memoryview:
+        if size == 0:
+            return memoryview(b"")
+        try:
+            with self._translated(place):
+                got = memoryview(library().get_range(self._client(), self.key, start=offset, length=size))
+        except _OutOfRange as error:
+            there = max(0, self.size() - offset)
+            raise Truncated(f"the object ends after {there} of {size} bytes", place, offset) from error
+        if len(got) < size:
+            raise Truncated(f"the object ends after {len(got)} of {size} bytes", place=place, offset=offset)
+        view = allocate(size)
+        view[:] = got
+        return view.toreadonly()
+
+    def read_all(self, limit: int) -> bytes:
+        with self._translated(str(self)):
+            answer = library().get(self._client(), self.key)
+            if (size := answer.meta["size"]) > limit:
+                raise TooLarge(f"the object has {size} bytes, at most {limit} are possible", place=str(self))
+            return bytes(answer.bytes())
+
+    def lines(self) -> Iterator[bytes]:
+        with self._translated(str(self)):
+            rest = b""
+            for piece in library().get(self._client(), self.key).stream(min_chunk_size=_STREAMED):
+                *whole, rest = (rest + bytes(piece)).split(b"\n")
+                yield from (line + b"\n" for line in whole)
+            if rest:
+                yield rest
+
+    def size(self) -> int:
+        with self._translated(str(self)):
+            return int(library().head(self._client(), self.key)["size"])
+
+    def is_file(self) -> bool:
+        if not self.key:
+            return False
+        try:
+            self.size()
+        except NotADataset:
+            return False
+        return True
+
+    def is_folder(self) -> bool:
+        return next(self.files(), None) is not None
+
+    def entries(self) -> list[Entry]:
+        with self._translated(str(self)):
+            found = library().list_with_delimiter(self._client(), prefix=self.key or None)
+        folders = {self._below(path) for path in found["common_prefixes"]}
+        files = {self._below(one["path"]) for one in found["objects"]} - folders - {""}
+        if not folders and not files:
+            if self.is_file():
+                raise UsageError(f"{self} is not a folder")
+            raise NotADataset(f"{self} does not exist")
+        return sorted([Entry(name, True) for name in folders] + [Entry(name, False) for name in files])
+
+    def files(self) -> Iterator[tuple[str, int]]:
+        with self._translated(str(self)):
+            for page in library().list(self._client(), prefix=self.key or None):
+                for found in page:
+                    if name := self._below(found["path"]):  # none: an empty object that marks a folder
+                        yield name, int(found["size"])
+
+    def _below(self, path: str) -> str:
+        return path[len(self.key) + 1 :] if self.key else path
+
+    def write(self, data: bytes) -> None:
+        with self._translated(str(self)):
+            library().put(self._client(), self.key, data, chunk_size=PART, max_concurrency=_PARTS_AT_A_TIME)
+
+    def create(self) -> Sink:
+        return Upload(self)
+
+    def copy_to(self, target: Location) -> None:
+        """By the store, where both are in one bucket."""
+        if not isinstance(target, Bucket) or (target.scheme, target.bucket) != (self.scheme, self.bucket):
+            Location.copy_to(self, target)
+            return
+        with self._translated(str(self)):
+            library().copy(self._client(), self.key, target.key)
+
+    def remove(self) -> None:
+        keys = [self.key] if self.is_file() else [(self / name).key for name, _ in self.files()]
+        if keys:
+            with self._translated(str(self)):
+                library().delete(self._client(), keys)
+
+    def sweep(self) -> None:
+        """An object appears when it is complete, so there are none."""
+
+    def lock(self, otherwise: str) -> contextlib.AbstractContextManager[None]:
+        """Not locked: no lock of a store ends with the process. Two runs of one job write the same bytes."""
+        return contextlib.nullcontext()
+
+    def upload(self, parts: Iterator[bytes]) -> None:
+        """Write the object in parts, several at a time; an error of ``parts`` takes back what was uploaded."""
+        with self._translated(str(self)):
+            library().put(self._client(), self.key, parts, chunk_size=PART, max_concurrency=_PARTS_AT_A_TIME)
+
+    def _client(self) -> Any:
+        bucket = f"{self.scheme}://{self.bucket}"
+        client = _clients.get((os.getpid(), bucket))
+        if client is None:
+            endpoint = os.environ.get(_ENDPOINT[self.scheme], "")
+            config = {}
+            if endpoint and self.scheme == "gs":
+                endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
+                config = {"service_account_key": json.dumps({**_NO_ACCOUNT, "gcs_base_url": endpoint})}
+            options = {"timeout": "120s", "allow_http": endpoint.startswith("http://")}
+            with self._translated(bucket):
+                client = library().store.from_url(bucket, config=config, client_options=options, retry_config=retries())
+            _clients[os.getpid(), bucket] = client
+        return client
+
+    @contextlib.contextmanager
+    def _translated(self, place: str) -> Iterator[None]:
+        """Errors of the library as ours."""
+        errors = library().exceptions
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise self._missing(place, str(error)) from error
+        except (errors.PermissionDeniedError, errors.UnauthenticatedError, PermissionError) as error:
+            raise PicstoreError(f"{place}: the store refuses access; {self._credentials}") from error
+        except ValueError as error:
+            raise UsageError(f"{place} is no name for an object: {error}") from error
+        except errors.BaseError as error:
+            raise self._failure(place, error) from error
+
+    def _failure(self, place: str, error: Exception) -> PicstoreError:
+        text = str(error).partition("\n\nDebug source")[0]
+        if "416 Range Not Satisfiable" in text:
+            return _OutOfRange(f"{place} is shorter than what is read")
+        if any(code in text for code in _NO_BUCKET):
+            return self._missing(place, text)
+        if "169.254.169.254" in text:  # where a cloud's machines ask for credentials when none are given
+            return PicstoreError(f"{place}: there are no credentials; {self._credentials}")
+        what = " ".join(text.partition("<")[0].split()).rstrip(": ")
+        return PicstoreError(f"{place} cannot be reached; check the network and {_ENDPOINTS[self.scheme]}: {what}")
+
+    def _missing(self, place: str, text: str) -> NotADataset:
+        none = f": there is no bucket {self.bucket}" if any(code in text for code in _NO_BUCKET) else ""
+        return NotADataset(f"{place} is missing{none}")
+
+    @property
+    def _credentials(self) -> str:
+        return f"check {_CREDENTIALS[self.scheme]}, and what they allow"
+
+
+class _OutOfRange(PicstoreError):
+    """The store has no byte of the range asked for."""
+
+
+def retries() -> dict[str, Any]:
+    """The library's retries: 10, with random waits that double from 0.1 to at most 15 s, for 3 minutes at most."""
+    from datetime import timedelta
+
+    return {"max_retries": 10, "retry_timeout": timedelta(minutes=3)}

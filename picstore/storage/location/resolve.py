@@ -1,0 +1,120 @@
+"""Where a data set lies, and what its parts are called.
+
+A :class:`Location` is a folder or file of this machine (``local.Folder``) or of an object store
+(``object_store.Bucket``). All code that touches a data set's parts goes through it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from picstore.errors import UsageError
+from picstore.storage.location.base import PARTIAL, Allocate, Entry, Location, Sink, fresh
+from picstore.storage.location.local import Folder
+from picstore.storage.location.object_store import Bucket
+
+__all__ = [
+    "EDITS",
+    "INDEX",
+    "LEDGER",
+    "MANIFEST",
+    "PARTIAL",
+    "UNFINISHED",
+    "Allocate",
+    "Entry",
+    "Location",
+    "Sink",
+    "Where",
+    "file_name",
+    "fresh",
+    "locate",
+    "many",
+    "read_at",
+    "write_whole",
+]
+
+MANIFEST = "picstore.json"
+INDEX = "picstore.idx"
+LEDGER = "ledger.jsonl"
+EDITS = "edits"  # a folder of what was changed afterwards
+UNFINISHED = "unfinished"  # a folder that exists while a data set is being made
+
+Where: TypeAlias = "str | os.PathLike[str] | Location"
+T = TypeVar("T")
+R = TypeVar("R")
+
+_SCHEMES = ("s3", "gs", "az")
+_URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # pathlib makes one slash of two
+_QUICK = 0.001  # seconds of a call that waits for nothing
+_AT_A_TIME = 16  # requests: enough to hide 20 ms each, few enough for any store
+
+
+def file_name(stream: int, file: int) -> str:
+    """Path of a file relative to its data set."""
+    return f"{stream:04d}/{file:06d}.pic"
+
+
+def locate(where: Where) -> Location:
+    """The location that a user names: a path, or a URL such as ``s3://bucket/train``, ``gs://…`` or ``az://…``.
+
+    Raises:
+        UsageError: a URL of another kind, or one that names no bucket.
+        MissingDependency: what object stores need is not installed.
+    """
+    if isinstance(where, Location):
+        return where
+    path = os.fspath(where)
+    match = _URL.fullmatch(path)
+    if match is None or (match[1] not in _SCHEMES and "://" not in path):
+        return Folder(Path(path))
+    if match[1] not in _SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
+        raise UsageError(f"{path} is a URL of a kind that is not known; known are {known} and paths")
+    return Bucket.parse(match[1], match[2])
+
+
+def read_at(where: Where, offset: int, size: int, *, place: str, allocate: Allocate = fresh) -> memoryview:
+    """``size`` bytes of a file at ``offset``; nothing is allocated for bytes that the file does not have.
+
+    Args:
+        place: what messages call the file.
+        allocate: gives the memory to read into.
+
+    Raises:
+        NotADataset: the file is missing.
+        Truncated: it ends before ``offset + size``.
+        Damage: the disk cannot read it.
+        PicstoreError: the system or the store does not let us, or cannot be reached.
+    """
+    return locate(where).read(offset, size, place=place, allocate=allocate)
+
+
+def many(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """``map`` with a few calls at a time where each waits for a disk or a network; holds a few dozen results.
+
+    As long as they do not wait, one after the other takes less: 0.1 ms where threads take 0.3, for a file's footer.
+    """
+    waiting = iter(items)
+    taken = 0.0
+    for count, item in enumerate(waiting, start=1):
+        began = time.monotonic()
+        result = function(item)
+        taken += time.monotonic() - began
+        yield result
+        if taken > _QUICK * count:
+            break
+    with ThreadPoolExecutor(_AT_A_TIME) as threads:
+        while chunk := list(islice(waiting, 4 * _AT_A_TIME)):
+            yield from threads.map(function, chunk)
+
+
+def write_whole(where: Where, data: bytes) -> None:
+    """Write a file so that after a crash it is there with all of ``data``, or as it was before."""
+    locate(where).write(data)

@@ -1,0 +1,46 @@
+"""What becomes of the images of a batch: the parameters of all transforms, drawn for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from picstore.train.order.epoch import Ints
+from picstore.train.order.requests import Part, Source
+from picstore.train.transforms.color_program import Program, compose_colour
+from picstore.train.transforms.geometry import Draws, Geometry, compose
+
+if TYPE_CHECKING:
+    from picstore.train.batching.gather import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What becomes of the images of a batch: parameters by slot."""
+
+    geometry: Geometry
+    program: Program
+
+    def of_slots(self, slots: Ints) -> Look:
+        """That of some slots, in this order; a slot may come twice."""
+        return Look(Geometry.join([self.geometry], slots), Program.join([self.program], slots))
+
+
+def make_look(draft: Draft, parts: Sequence[Part], *, sources: Sequence[Source]) -> Look:
+    """Draw the parameters of all transforms."""
+    geometries, programs = [], []
+    for part in parts:
+        source = sources[part.source]
+        draws = Draws(source.seed, part.epoch, draft.ids[part.slots])
+        identity = Geometry.of_images(draft.layouts[part.slots, 0], draft.layouts[part.slots, 1])
+        geometry = compose(source.recipe.geometry, identity, draws)
+        geometries.append(geometry)
+        programs.append(compose_colour(source.recipe.colour, geometry.size, draws))
+    slots = np.concatenate([part.slots for part in parts])
+    if len(parts) == 1 and np.array_equal(slots, np.arange(len(slots))):
+        return Look(geometries[0], programs[0])
+    order = np.argsort(slots)
+    return Look(Geometry.join(geometries, order), Program.join(programs, order))

@@ -1,0 +1,75 @@
+"""Cutting: before decoding, the streams of a batch shrink to the tiles that their crops touch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.jpeg.cut import Tiled, cut_batch
+from picstore.jpeg.tiles import mcu_size
+from picstore.storage.format.layout import SAMPLINGS
+from picstore.train.order.epoch import Ints
+from picstore.train.scratch import CUTS
+
+Lengths: TypeAlias = npt.NDArray[np.uint16]
+
+# MCU sizes by code of sampling; none for those of which the index says nothing.
+_MCU_SIZES = np.array(
+    [(0, 0)] + [mcu_size(components=1 if name == "grey" else 3, subsampling=name) for name in SAMPLINGS[1:]]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What is decoded for one slot: a JPEG of ``width`` × ``height`` pixels that begin at (``left``, ``top``)."""
+
+    jpeg: memoryview | npt.NDArray[np.uint8]
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+def layouts_of(entries: npt.NDArray[np.void]) -> Ints:
+    """What ``jpeg.cut`` must know of images, from their index entries: int64 (n, 6)."""
+    sizes = _MCU_SIZES[entries["sampling"]]
+    columns = (entries["width"], entries["height"], sizes[:, 0], sizes[:, 1])
+    return np.stack([*columns, entries["restart_interval"], entries["header_length"]], axis=1).astype(np.int64)
+
+
+def cut_streams(jpegs: Sequence[memoryview], layouts: Ints, segments: Sequence[Lengths], reach: Ints) -> list[Stream]:
+    """Cut what transforms can reach out of streams; those that are needed whole are not copied.
+
+    Args:
+        layouts: int64 (n, 6), see :func:`layouts_of`.
+        segments: the stored lengths of each stream's segments; empty ones, too, leave a stream whole.
+        reach: int64 (n, 4): left, top, right, bottom in pixels, as ``Geometry.reach`` gives it.
+
+    Returns:
+        Streams, valid until this thread cuts again.
+    """
+    size = layouts[:, :2]
+    streams = [Stream(jpeg, 0, 0, width, height) for jpeg, (width, height) in zip(jpegs, size.tolist(), strict=True)]
+    boxes = boxes_to_cut(reach, size)
+    chosen = np.flatnonzero(((boxes[:, 2:] - boxes[:, :2]) < size).any(axis=1)).tolist()
+    if not chosen:
+        return streams
+    tiled = Tiled.of([jpegs[k] for k in chosen], layouts[chosen], [segments[k] for k in chosen])
+    cuts = cut_batch(tiled, boxes[chosen], out=CUTS.take(int(tiled.sizes[:, 0].sum())))
+    ends = cuts.offsets.tolist()
+    for i, (k, place) in enumerate(zip(chosen, cuts.places.tolist(), strict=True)):
+        streams[k] = Stream(cuts.data[ends[i] : ends[i + 1]], *place)
+    return streams
+
+
+def boxes_to_cut(reach: Ints, size: Ints) -> Ints:
+    """What to cut for a reach: int64 (n, 4), left, top, right, bottom within images of these sizes, never empty.
+
+    Where all output is padding nothing is reached; one pixel is decoded all the same.
+    """
+    low = np.clip(reach[:, :2], 0, size - 1)
+    return np.concatenate([low, np.clip(reach[:, 2:], low + 1, size)], axis=1)

@@ -1,0 +1,83 @@
+"""Decoding one training JPEG on the CPU, without the GIL: by picstore's own decoder, or else by libjpeg-turbo.
+
+libjpeg-turbo is used for what our decoder refuses, and for decoding smaller; by simplejpeg, or else by torchvision. All
+give the same pixels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.errors import ImageError
+from picstore.jpeg.decoder.decode import decode
+from picstore.train.scratch import PIXELS
+
+try:
+    import simplejpeg
+except ImportError:  # no wheel for this machine: torchvision decodes as well, but at full size only
+    simplejpeg = None
+
+SCALES = simplejpeg is not None  # whether images can be decoded smaller
+
+
+def decode_rgb(
+    jpeg: bytes | memoryview | npt.NDArray[np.uint8], *, width: int, height: int, factor: int = 1
+) -> npt.NDArray[np.uint8]:
+    """Decode to RGB; grey images get three equal channels.
+
+    Args:
+        jpeg: one whole stream.
+        width, height: its size in pixels, as the index says.
+        factor: 1, 2, 4 or 8 (1 without SCALES): decode to so much fewer pixels a side, which skips that part of the
+            inverse DCT.
+
+    Returns:
+        uint8 (⌈height / factor⌉, ⌈width / factor⌉, 3), valid until this thread decodes again.
+
+    Raises:
+        ImageError: the stream is damaged or of another size.
+    """
+    small_width, small_height = -(-width // factor), -(-height // factor)
+    buffer = PIXELS.take(small_width * small_height * 3)
+    pixels = _by_ours(jpeg, buffer) if factor == 1 else None
+    if pixels is None:
+        if simplejpeg is None:
+            return _by_torchvision(jpeg, width=width, height=height)
+        try:
+            # simplejpeg takes the smallest of libjpeg's scales that gives at least this size, which is 1 / factor.
+            least = {"min_width": small_width, "min_height": small_height} if factor > 1 else {}
+            pixels = simplejpeg.decode_jpeg(jpeg, "RGB", buffer=buffer, **least)
+        except ValueError as error:
+            raise ImageError(f"does not decode: {error}") from error
+    if pixels.shape != (small_height, small_width, 3):
+        raise ImageError(
+            f"decodes to {pixels.shape[1]} × {pixels.shape[0]} pixels instead of {small_width} × {small_height}"
+        )
+    return pixels
+
+
+def _by_ours(
+    jpeg: bytes | memoryview | npt.NDArray[np.uint8], buffer: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.uint8] | None:
+    """None for what our decoder refuses."""
+    try:
+        return decode(jpeg, buffer)
+    except ImageError:
+        return None
+
+
+def _by_torchvision(
+    jpeg: bytes | memoryview | npt.NDArray[np.uint8], *, width: int, height: int
+) -> npt.NDArray[np.uint8]:
+    import torch
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    try:
+        image = decode_jpeg(torch.frombuffer(bytearray(jpeg), dtype=torch.uint8), mode=ImageReadMode.RGB)
+    except RuntimeError as error:
+        raise ImageError(f"does not decode: {error}") from error
+    if tuple(image.shape) != (3, height, width):
+        raise ImageError(f"decodes to {image.shape[2]} × {image.shape[1]} pixels instead of {width} × {height}")
+    pixels: npt.NDArray[np.uint8] = image.permute(1, 2, 0).contiguous().numpy()
+    return pixels

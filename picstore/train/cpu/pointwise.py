@@ -1,0 +1,179 @@
+"""Steps on colours that look at one pixel: a run of them in one pass over an image, in numba.
+
+A pass takes ``_CHUNK`` pixels at a time: the three planes' pieces become float32, the run's steps follow each other
+on them while they are in the first-level cache, and they go back as bytes. After each step the values are whole grey
+levels within 0 … 255, as in torchvision, whose float32 arithmetic on uint8 images this is, so that single steps differ
+by one level at most, where torch fuses a multiplication with an addition. All loops run along planes, so LLVM makes
+vector instructions of them; float32 without reordering gives the same bits on every machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.kernels.jit import kernel, part
+from picstore.train.transforms.opcodes import CONTRAST, HUE, POSTERIZE, SATURATION, SCALE, SOLARIZE
+
+_CHUNK = 1024  # pixels: 16 KB of float32 with the grey levels
+_UNKNOWN = -1.0  # mean grey level
+
+_f32, _i32 = np.float32, np.int32
+_ZERO, _ONE, _TWO, _FOUR, _SIX, _TOP = (np.float32(number) for number in (0, 1, 2, 4, 6, 255))
+_RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)  # torchvision's; they add up to 0.9999
+_SIXTH = np.float32(1 / 6)
+_TO_BYTE = np.float32((256 - 1e-3) / 255)  # torchvision's to_dtype from 0 … 1 to uint8
+
+
+@part
+def _grey(chunk, grey):  # type: ignore[no-untyped-def]
+    """Whole grey levels."""
+    red, green, blue = chunk[0], chunk[1], chunk[2]
+    for i in range(grey.size):
+        grey[i] = np.floor(_RED * red[i] + _GREEN * green[i] + _BLUE * blue[i])
+
+
+@part
+def _blend(flat, factor, offset):  # type: ignore[no-untyped-def]
+    for i in range(flat.size):
+        flat[i] = np.floor(min(max(factor * flat[i] + offset, _ZERO), _TOP))
+
+
+@part
+def _saturate(chunk, factor, rest):  # type: ignore[no-untyped-def]
+    red, green, blue = chunk[0], chunk[1], chunk[2]
+    for i in range(red.size):
+        r, g, b = red[i], green[i], blue[i]
+        grey = rest * np.floor(_RED * r + _GREEN * g + _BLUE * b)
+        red[i] = np.floor(min(max(factor * r + grey, _ZERO), _TOP))
+        green[i] = np.floor(min(max(factor * g + grey, _ZERO), _TOP))
+        blue[i] = np.floor(min(max(factor * b + grey, _ZERO), _TOP))
+
+
+@part
+def _turn_hue(chunk, turns):  # type: ignore[no-untyped-def]
+    """Turn the hue at constant value and saturation.
+
+    With hue h in sixths of a turn, value v and chroma d, a channel is v − d · clamp(min(k, 4 − k), 0, 1) for
+    k = (n + h) mod 6 and n = 5, 3, 1 for red, green, blue (Alvy Ray Smith's hexcone, without its six cases).
+    """
+    red, green, blue = chunk[0], chunk[1], chunk[2]
+    for i in range(red.size):
+        r, g, b = red[i], green[i], blue[i]
+        v = max(max(r, g), b)
+        d = v - min(min(r, g), b)
+        # The two other channels' difference, and where red, green or blue is the greatest: 0, 2 or 4.
+        across = r - g
+        base = _FOUR
+        across = b - r if v == g else across
+        base = _TWO if v == g else base
+        across = g - b if v == r else across
+        base = _ZERO if v == r else base
+        h = base + np.divide(across, max(d, _ONE)) + turns
+        top = v * _TO_BYTE
+        span = d * _TO_BYTE
+        k = h + _f32(5)
+        k -= _SIX * np.floor(k * _SIXTH)
+        red[i] = np.floor(top - span * min(max(min(k, _FOUR - k), _ZERO), _ONE))
+        k = h + _f32(3)
+        k -= _SIX * np.floor(k * _SIXTH)
+        green[i] = np.floor(top - span * min(max(min(k, _FOUR - k), _ZERO), _ONE))
+        k = h + _f32(1)
+        k -= _SIX * np.floor(k * _SIXTH)
+        blue[i] = np.floor(top - span * min(max(min(k, _FOUR - k), _ZERO), _ONE))
+
+
+@part
+def _solarize(flat, threshold):  # type: ignore[no-untyped-def]
+    for i in range(flat.size):
+        x = flat[i]
+        flat[i] = _TOP - x if x >= threshold else x
+
+
+@part
+def _posterize(flat, width):  # type: ignore[no-untyped-def]
+    inverse = np.divide(_ONE, width)  # a power of two, so all of this is exact
+    for i in range(flat.size):
+        flat[i] = width * np.floor(flat[i] * inverse)
+
+
+@part
+def _read(image, begin, chunk):  # type: ignore[no-untyped-def]
+    """Pixels ``begin`` … of the planes; where the last chunk is not full, what was in it before stays behind them."""
+    for c in range(3):
+        row, source = chunk[c], image[c][begin : begin + _CHUNK]
+        for i in range(source.size):
+            row[i] = source[i]
+
+
+@part
+def _write(chunk, begin, image):  # type: ignore[no-untyped-def]
+    for c in range(3):
+        row, target = chunk[c], image[c][begin : begin + _CHUNK]
+        for i in range(target.size):
+            target[i] = _i32(row[i])
+
+
+@part
+def _total(grey, count):  # type: ignore[no-untyped-def]
+    total = _i32(0)
+    for i in range(count):
+        total = _i32(total + _i32(grey[i]))
+    return total
+
+
+@part
+def _step(step, number, mean, chunk):  # type: ignore[no-untyped-def]
+    """One step on a chunk."""
+    flat = chunk.reshape(3 * _CHUNK)
+    factor = _f32(number)
+    rest = _f32(1 - number)
+    if step == SCALE:
+        _blend(flat, factor, _ZERO)
+    elif step == CONTRAST:
+        _blend(flat, factor, _f32(mean) * rest)
+    elif step == SATURATION:
+        _saturate(chunk, factor, rest)
+    elif step == HUE:
+        _turn_hue(chunk, _f32(6 * number))
+    elif step == SOLARIZE:
+        _solarize(flat, factor)
+    elif step == POSTERIZE:
+        _posterize(flat, factor)
+
+
+@kernel
+def run_pointwise(code, value, slot, begin, end, image):  # type: ignore[no-untyped-def]
+    """Run steps that look at one pixel, and contrast, on an image in place.
+
+    Contrast needs the mean grey level of the whole image. So a pass ends before it, and sums the levels up; a pass
+    without steps does where there is none before.
+
+    Args:
+        code: int64 (n, k), of which ``code[slot, begin:end]`` are the steps.
+        value: float64 (n, k, 8).
+        slot, begin, end: int64.
+        image: uint8 (3, height, width), C-contiguous.
+    """
+    pixels = image.shape[1] * image.shape[2]
+    planes = image.reshape(3, pixels)
+    chunk = np.zeros((3, _CHUNK), np.float32)
+    grey = np.empty(_CHUNK, np.float32)
+    steps, numbers = code[slot], value[slot]
+    mean = _UNKNOWN
+    while begin < end:
+        stop = begin
+        while stop < end and (steps[stop] != CONTRAST or (stop == begin and mean != _UNKNOWN)):
+            stop += 1
+        wanted = stop < end  # then contrast is next
+        total = 0
+        for start in range(0, pixels, _CHUNK):
+            _read(planes, start, chunk)
+            for k in range(begin, stop):
+                _step(steps[k], numbers[k, 0], mean, chunk)
+            if wanted:
+                _grey(chunk, grey)
+                total += _total(grey, min(_CHUNK, pixels - start))
+            if stop > begin:
+                _write(chunk, start, planes)
+        mean = total / pixels
+        begin = stop

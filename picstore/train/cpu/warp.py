@@ -1,0 +1,269 @@
+"""The kernels for images that do not stay upright: bilinear interpolation along slanted rows, and soft edges.
+
+Everything that must be known of a pixel's surroundings is known of a run of pixels: half-planes meet a row of the
+output in an interval. So the inner loops have no tests. The first gathers the four neighbours of each pixel, two 64-bit
+words; only that is scalar. The second mixes them, which LLVM turns into vector instructions: 110 us for 224 × 224,
+where one loop for both took 280. Weights are 12-bit integers; positions advance in steps of 2**-32 pixels from a place
+that is computed anew in each row: no result depends on a machine's vector unit. The kernels hold no GIL and are
+compiled at the first call.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from picstore.kernels.jit import inlined, kernel, load_u16, load_u64, part, store_u8
+from picstore.kernels.simd import (
+    load_byte,
+    load_native_u64,
+    load_u8,
+    load_u32,
+    store_i16,
+    store_i32,
+    store_native_u64,
+)
+from picstore.kernels.strided import put_bytes
+
+# Types of the arithmetic: numba takes plain constants for 64-bit integers, and makes floats of mixed signs.
+_i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
+_UNIT = float(1 << 32)  # one pixel in steps of position
+_BITS, _ONE = 12, 1 << 12  # of a weight
+_STEEP = float(1 << 20)  # pixels: larger steps leave every image, and no integer need hold them
+_TIE = 1e-6  # pixels: what is not farther from a limit lies on it
+
+
+@part
+def _run(edges, y, width, least):  # type: ignore[no-untyped-def]
+    """First and last + 1 of the pixels of a row whose centres lie at least so far inside of every edge."""
+    low = 0.0
+    high = width - 1.0
+    for k in range(edges.shape[0]):
+        slope = edges[k, 0]
+        spare = 0.5 * slope + (y + 0.5) * edges[k, 1] + edges[k, 2] - least
+        if slope > 0:
+            low = max(low, -spare / slope)
+        elif slope < 0:
+            high = min(high, -spare / slope)
+        elif not spare >= 0:
+            high = -1.0
+    if not low <= high:
+        return 0, 0
+    return math.ceil(low), math.floor(high) + 1
+
+
+@part
+def _narrow(start, step, low, high, first, last):  # type: ignore[no-untyped-def]
+    """The part of a run in which low ≤ start + step · x ≤ high."""
+    begin, end = float(first), last - 1.0
+    if step > 0:
+        begin, end = max(begin, (low - start) / step), min(end, (high - start) / step)
+    elif step < 0:
+        begin, end = max(begin, (high - start) / step), min(end, (low - start) / step)
+    elif not low <= start <= high:
+        return first, first
+    if not begin <= end:
+        return first, first
+    return math.ceil(begin), math.floor(end) + 1
+
+
+@inlined
+def _mixed(top, bottom, bits, weights):  # type: ignore[no-untyped-def]
+    """One colour of four neighbours; the left ones have it at ``bits``, the right ones three bytes below."""
+    left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
+    total = (
+        weights[0] * (_u32(top >> left) & low)
+        + weights[1] * (_u32(top >> right) & low)
+        + weights[2] * (_u32(bottom >> left) & low)
+        + weights[3] * (_u32(bottom >> right) & low)
+    )
+    return _u8((total + _u32(_ONE // 2)) >> _u32(_BITS))
+
+
+@part
+def _inner(source, start, step, rows, line, run):  # type: ignore[no-untyped-def]
+    """Pixels whose neighbours are all in the array; 8 bytes are read from the left ones on."""
+    start_x, start_y = start
+    step_x, step_y = step
+    address = _u64(source.ctypes.data)
+    stride = _i64(3 * source.shape[1])
+    first, last = run
+    upper, lower = rows[0, first:last], rows[1, first:last]
+    for i in range(upper.size):
+        left, top = (start_x + i * step_x) >> _i64(32), (start_y + i * step_y) >> _i64(32)
+        pixel = address + _u64(top * stride + _i64(3) * left)
+        upper[i] = load_u64(pixel)
+        lower[i] = load_u64(pixel + _u64(stride))
+    red, green, blue = line[0, first:last], line[1, first:last], line[2, first:last]
+    for i in range(upper.size):
+        fx = _u32(((start_x + i * step_x) >> _i64(32 - _BITS)) & _i64(_ONE - 1))
+        fy = _u32(((start_y + i * step_y) >> _i64(32 - _BITS)) & _i64(_ONE - 1))
+        both = (fx * fy + _u32(_ONE // 2)) >> _u32(_BITS)
+        weights = (_u32(_ONE) - fx - fy + both, fx - both, fy - both, both)
+        red[i] = _mixed(upper[i], lower[i], 56, weights)
+        green[i] = _mixed(upper[i], lower[i], 48, weights)
+        blue[i] = _mixed(upper[i], lower[i], 40, weights)
+
+
+@part
+def _at(source, x, y, c, fill):  # type: ignore[no-untyped-def]
+    if 0 <= x < source.shape[1] and 0 <= y < source.shape[0]:
+        return _i64(source[y, x, c])
+    return _i64(fill[c])
+
+
+@part
+def _outer(source, matrix, clip, fill, line, y, run):  # type: ignore[no-untyped-def]
+    """Pixels anywhere: what is outside of the clip looks like its border, what is outside of the image is ``fill``."""
+    for x in range(run[0], run[1]):
+        to_x = matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] - 0.5
+        to_y = matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] - 0.5
+        to_x = min(max(to_x, float(clip[0])), clip[2] - 1.0)
+        to_y = min(max(to_y, float(clip[1])), clip[3] - 1.0)
+        left, top = math.floor(to_x), math.floor(to_y)
+        fx, fy = math.floor((to_x - left) * _ONE + 0.5), math.floor((to_y - top) * _ONE + 0.5)
+        right, bottom = min(left + 1, clip[2] - 1), min(top + 1, clip[3] - 1)
+        both = (fx * fy + _ONE // 2) >> _BITS
+        for c in range(3):
+            total = (
+                _at(source, left, top, c, fill) * (_ONE - fx - fy + both)
+                + _at(source, right, top, c, fill) * (fx - both)
+                + _at(source, left, bottom, c, fill) * (fy - both)
+                + _at(source, right, bottom, c, fill) * both
+            )
+            line[c, x] = _u8((total + _ONE // 2) >> _BITS)
+
+
+@part
+def _safe(start, step, low, high, begin, end):  # type: ignore[no-untyped-def]
+    """The part of a run in which the positions start + step · (x − begin) are whole pixels of low … high, in integers.
+
+    They go one way, so it is enough that the first and the last one do; a step or two rounds off at most.
+    """
+    first, last = begin, end
+    while first < last and not low <= (start + (first - begin) * step) >> 32 <= high:
+        first += 1
+    while first < last and not low <= (start + (last - 1 - begin) * step) >> 32 <= high:
+        last -= 1
+    return first, last
+
+
+@kernel
+def warp(source, matrix, clip, edges, fill, place):  # type: ignore[no-untyped-def]
+    """Interpolate where ``edges`` let anything be seen; the rest of the output is left to ``cover``.
+
+    Args:
+        source: uint8 (h, w, 3), C-contiguous.
+        matrix: float64 (2, 3), takes output pixels to source pixels; finite.
+        clip: int64 (4,), in source pixels, not empty, within 2**30.
+        edges: float64 (k, 3), in output pixels.
+        fill: uint8 (3,), seen inside the clip and outside of the source.
+        place: that of the output, uint8 (3, H, W).
+    """
+    height, width = place[5], place[6]
+    rows = np.empty((2, width), np.uint64)
+    line = np.empty((3, width), np.uint8)
+    # The left top one of four neighbours; two columns to the right of it, so that 8 bytes can be read.
+    low_x, high_x = max(clip[0], 0), min(clip[2] - 2, source.shape[1] - 3)
+    low_y, high_y = max(clip[1], 0), min(clip[3] - 2, source.shape[0] - 2)
+    step_x, step_y = matrix[0, 0], matrix[1, 0]
+    gentle = abs(step_x) < _STEEP and abs(step_y) < _STEEP
+    to_x, to_y = (_i64(np.rint(step_x * _UNIT)), _i64(np.rint(step_y * _UNIT))) if gentle else (_i64(0), _i64(0))
+    for y in range(height):
+        first, last = _run(edges, y, width, -0.5)
+        start_x = 0.5 * step_x + matrix[0, 1] * (y + 0.5) + matrix[0, 2] - 0.5
+        start_y = 0.5 * step_y + matrix[1, 1] * (y + 0.5) + matrix[1, 2] - 0.5
+        begin, end = _narrow(start_x, step_x, low_x, high_x + 1.0, first, last)
+        begin, end = _narrow(start_y, step_y, low_y, high_y + 1.0, begin, end)
+        if gentle and begin < end:
+            # Half a weight more, so that what is cut off of a position is rounded.
+            px = _i64(np.rint((start_x + step_x * begin + 0.5 / _ONE) * _UNIT))
+            py = _i64(np.rint((start_y + step_y * begin + 0.5 / _ONE) * _UNIT))
+            from_x, until_x = _safe(px, to_x, low_x, high_x, begin, end)
+            from_y, until_y = _safe(py, to_y, low_y, high_y, begin, end)
+            skipped = max(from_x, from_y) - begin
+            begin, end = max(from_x, from_y), min(until_x, until_y)
+            _inner(source, (px + skipped * to_x, py + skipped * to_y), (to_x, to_y), rows, line, (begin, end))
+        if begin >= end or not gentle:
+            begin = end = first
+        _outer(source, matrix, clip, fill, line, y, (first, begin))
+        _outer(source, matrix, clip, fill, line, y, (end, last))
+        for c in range(3):
+            to = place[0] + c * place[1] + y * place[2] + first * place[3]
+            put_bytes(line.ctypes.data + c * width + first, last - first, to, place[3])
+
+
+@kernel
+def cover(edges, fill, place):  # type: ignore[no-untyped-def]
+    """Paint what lies outside of the edges, and blend over half a pixel on either side of them.
+
+    Args:
+        edges: float64 (k, 3), in output pixels.
+        fill: uint8 (3,).
+        place: that of the output, uint8 (3, H, W).
+    """
+    height, width = place[5], place[6]
+    colours = np.empty((3, width), np.uint8)
+    for c in range(3):
+        colours[c] = fill[c]
+    for y in range(height):
+        first, last = _run(edges, y, width, -0.5)
+        begin, end = _run(edges, y, width, 0.5)
+        if begin >= end:
+            begin = end = last
+        for c in range(3):
+            colour, to = colours.ctypes.data + c * width, place[0] + c * place[1] + y * place[2]
+            put_bytes(colour, first, to, place[3])
+            put_bytes(colour, width - last, to + last * place[3], place[3])
+        for x in range(first, last):
+            if begin <= x < end:
+                continue
+            seen = 1.0
+            for k in range(edges.shape[0]):
+                inside = edges[k, 0] * (x + 0.5) + edges[k, 1] * (y + 0.5) + edges[k, 2] + 0.5
+                seen *= min(max(inside, 0.0), 1.0)
+            weight = int(seen * _ONE + 0.5)
+            for c in range(3):
+                at = _u64(place[0] + c * place[1] + y * place[2] + x * place[3])
+                store_u8(at, _u8((load_byte(at) * weight + _i64(fill[c]) * (_ONE - weight) + _ONE // 2) >> _BITS))
+
+
+@part
+def _move(at, size, fill, to):  # type: ignore[no-untyped-def]
+    """Copy an element from an address, 0 for the fill."""
+    if size == 1:
+        store_u8(to, load_u8(at) if at else _u8(fill))
+    elif size == 2:
+        store_i16(to, np.int16(load_u16(at)) if at else np.int16(fill))
+    elif size == 4:
+        store_i32(to, np.int32(load_u32(at)) if at else np.int32(fill))
+    else:
+        store_native_u64(to, load_native_u64(at) if at else fill)
+
+
+@kernel
+def nearest(mask, matrix, clip, edges, fill, place):  # type: ignore[no-untyped-def]
+    """The pixels under the centres of the output's pixels; ``fill`` outside of clip, image or edges.
+
+    Args:
+        mask: the place of (h, w), and bytes of an element: 1, 2, 4 or 8.
+        matrix, clip, edges: as ``warp``'s.
+        fill: uint64, the bits of an element.
+        place: that of the output, (H, W) of the mask's type.
+    """
+    source, size = mask
+    height, width = place[3], place[4]
+    low_x, high_x = max(clip[0], 0), min(clip[2], source[4])
+    low_y, high_y = max(clip[1], 0), min(clip[3], source[3])
+    for y in range(height):
+        first, last = _run(edges, y, width, -_TIE)
+        for x in range(width):
+            at = 0
+            if first <= x < last:
+                # Ties go to the right and down, whichever way they were rounded.
+                from_x = math.floor(matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] + _TIE)
+                from_y = math.floor(matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] + _TIE)
+                if low_x <= from_x < high_x and low_y <= from_y < high_y:
+                    at = source[0] + from_y * source[1] + from_x * source[2]
+            _move(_u64(at), size, fill, _u64(place[0] + y * place[1] + x * place[2]))

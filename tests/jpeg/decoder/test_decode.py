@@ -1,0 +1,242 @@
+"""The project's own decoder: libjpeg-turbo's pixels, bit by bit, or a refusal."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from pictures import header, saved, smooth
+from PIL import Image
+
+import picstore
+from picstore.errors import ImageError, UsageError
+from picstore.jpeg.decoder.decode import decode
+
+SAMPLINGS = ("444", "422", "440", "420")
+KINDS = ("grey", *SAMPLINGS)
+
+
+def encode(pixels: np.ndarray, kind: str, **options: object) -> bytes:
+    if kind == "grey":
+        return simplejpeg.encode_jpeg(np.ascontiguousarray(pixels[:, :, :1]), colorspace="GRAY", **options)
+    return simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), colorsubsampling=kind, **options)
+
+
+def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def expected(jpeg: bytes) -> np.ndarray:
+    return simplejpeg.decode_jpeg(jpeg, "RGB", fastdct=False, fastupsample=False)
+
+
+def assert_equal(jpeg: bytes) -> None:
+    np.testing.assert_array_equal(decode(jpeg), expected(jpeg))
+
+
+def with_body(jpeg: bytes, marker: int, change: object) -> bytes:
+    """The stream with the body of the first segment of a marker changed by a function."""
+    at = jpeg.index(bytes([0xFF, marker]))
+    (length,) = struct.unpack_from(">H", jpeg, at + 2)
+    body = change(bytearray(jpeg[at + 4 : at + 2 + length]))
+    return jpeg[: at + 2] + struct.pack(">H", len(body) + 2) + bytes(body) + jpeg[at + 2 + length :]
+
+
+def replaced(at: int, value: int) -> object:
+    def change(body: bytearray) -> bytearray:
+        body[at] = value
+        return body
+
+    return change
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_size_gives_the_pixels_of_libjpeg(kind: str) -> None:
+    pixels = noise(70, 70)
+    for height in range(1, 71):
+        for width in range(1, 71):
+            jpeg = encode(pixels[:height, :width], kind, quality=(20, 75, 95)[(height + width) % 3])
+            if not np.array_equal(decode(jpeg), expected(jpeg)):
+                pytest.fail(f"{width} × {height} differs")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("quality", (1, 10, 50, 90, 98, 100))
+def test_every_quality_gives_the_pixels_of_libjpeg(kind: str, quality: int) -> None:
+    for picture in (np.asarray(smooth(150, 90)), noise(90, 150), 255 * (noise(90, 150) > 127).astype(np.uint8)):
+        assert_equal(encode(picture, kind, quality=quality))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_restart_markers_change_nothing(kind: str) -> None:
+    jpeg = encode(noise(75, 123), kind, quality=80)
+    for interval in (1, 2, 3, 7, 1000):
+        marked = picstore.add_restart_markers(jpeg, interval)
+        np.testing.assert_array_equal(decode(marked), expected(jpeg))
+
+
+def test_tables_of_an_image_s_own_are_read() -> None:
+    for quality in (30, 75, 95, 100):
+        picture = Image.fromarray(noise(40, 60)).resize((200, 150), Image.Resampling.BICUBIC)
+        assert_equal(saved(picture, "JPEG", quality=quality, optimize=True))
+
+
+def test_photographs_and_their_cuts_have_the_pixels_of_libjpeg(photographs: list[Path]) -> None:
+    rng = random.Random(0)
+    compared = 0
+    for path in photographs[::4]:
+        try:
+            jpeg = picstore.add_restart_markers(path.read_bytes())
+        except picstore.NotTranscodable:
+            continue
+        assert_equal(jpeg)
+        whole = header(jpeg)
+        left, top = rng.randrange(whole.width), rng.randrange(whole.height)
+        box = left, top, rng.randint(1, whole.width - left), rng.randint(1, whole.height - top)
+        assert_equal(picstore.cut(jpeg, box)[0])
+        compared += 1
+    assert compared > 50
+
+
+def test_a_buffer_is_written_to_and_nothing_behind_the_pixels() -> None:
+    jpeg = encode(noise(33, 21), "420")
+    buffer = np.full(3 * 33 * 21 + 100, 7, np.uint8)
+    pixels = decode(jpeg, buffer)
+    assert np.shares_memory(pixels, buffer)
+    np.testing.assert_array_equal(pixels, expected(jpeg))
+    assert (buffer[3 * 33 * 21 :] == 7).all()
+
+
+@pytest.mark.parametrize("form", (bytes, bytearray, memoryview, lambda jpeg: np.frombuffer(jpeg, np.uint8)))
+def test_any_buffer_of_bytes_is_decoded(form: object) -> None:
+    jpeg = encode(noise(20, 30), "422")
+    np.testing.assert_array_equal(decode(form(jpeg)), expected(jpeg))
+
+
+def test_a_buffer_that_is_too_short_is_refused() -> None:
+    with pytest.raises(ImageError, match="take 1200 bytes"):
+        decode(encode(noise(20, 20), "420"), np.empty(1199, np.uint8))
+
+
+@pytest.mark.parametrize(
+    "buffer", (np.empty(9999, np.int8), np.empty((99, 99), np.uint8), np.empty(9999, np.uint8)[::2])
+)
+def test_what_is_no_buffer_is_wrong_usage(buffer: np.ndarray) -> None:
+    with pytest.raises(UsageError, match="contiguous uint8"):
+        decode(encode(noise(20, 20), "420"), buffer)
+
+
+def test_the_result_is_the_caller_s_own() -> None:
+    one, other = (encode(noise(40, 40, seed), "420") for seed in (1, 2))
+    first = decode(one)
+    decode(other)
+    np.testing.assert_array_equal(first, expected(one))
+
+
+def pillow(mode: str = "RGB", **options: object) -> bytes:
+    return saved(smooth(60, 40, mode), "JPEG", quality=90, **options)
+
+
+ADOBE_RGB = b"\xff\xee\x00\x0eAdobe\x00\x64\0\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    "jpeg",
+    [
+        pytest.param(pillow(progressive=True), id="progressive"),
+        pytest.param(pillow("CMYK"), id="CMYK"),
+        pytest.param(pillow(keep_rgb=True), id="RGB"),
+        pytest.param(encode(noise(40, 60), "411"), id="4:1:1"),
+        pytest.param(with_body(pillow(), 0xC0, replaced(0, 12)), id="12 bits"),
+        pytest.param(with_body(pillow(), 0xC0, replaced(13, 0x21)), id="chroma sampled twice"),
+        pytest.param(with_body(pillow(), 0xDA, replaced(7, 1)), id="a scan of some coefficients"),
+        pytest.param(with_body(pillow(), 0xDB, replaced(0, 0x10)), id="quantisation of 16 bits"),
+        pytest.param(with_body(pillow(), 0xC0, replaced(2, 0)), id="height by DNL"),
+    ],
+)
+def test_what_is_no_training_jpeg_is_refused(jpeg: bytes) -> None:
+    with pytest.raises(ImageError, match=r"no baseline JPEG|headers are damaged"):
+        decode(jpeg)
+
+
+def test_colours_are_as_jfif_and_adobe_say() -> None:
+    jfif = pillow()
+    length = 4 + struct.unpack_from(">H", jfif, 4)[0]
+    bare = jfif[:2] + jfif[length:]
+    assert_equal(bare)
+    with pytest.raises(ImageError, match="no baseline"):
+        decode(bare[:2] + ADOBE_RGB + bare[2:])
+    assert_equal(bare[:2] + ADOBE_RGB[:-1] + b"\1" + bare[2:])
+    assert_equal(jfif[:length] + ADOBE_RGB + jfif[length:])  # JFIF comes first, so it decides
+
+
+def test_comments_other_segments_and_fill_bytes_are_passed() -> None:
+    jpeg = pillow(comment=b"a comment", exif=b"Exif\0\0" + bytes(50))
+    assert_equal(jpeg)
+    assert_equal(jpeg[:2] + b"\xff\xff" + jpeg[2:])
+
+
+def test_a_segment_that_ends_early_or_late_is_refused() -> None:
+    jpeg = picstore.add_restart_markers(encode(noise(48, 64), "420"), 2)
+    at = jpeg.index(b"\xff\xd1")
+    for damaged in (jpeg[: at - 3] + jpeg[at:], jpeg[:at] + bytes(3) + jpeg[at:]):
+        with pytest.raises(ImageError, match="does not decode"):
+            decode(damaged)
+
+
+def test_missing_and_misnumbered_markers_are_refused() -> None:
+    jpeg = picstore.add_restart_markers(encode(noise(48, 64), "420"), 2)
+    at = jpeg.index(b"\xff\xd1")
+    for damaged in (jpeg[:at] + jpeg[at + 2 :], jpeg[:at] + b"\xff\xd3" + jpeg[at + 2 :], jpeg[:at] + b"\xff\xd9"):
+        with pytest.raises(ImageError, match="does not decode"):
+            decode(damaged)
+
+
+def test_a_stream_cut_off_anywhere_is_refused() -> None:
+    jpeg = picstore.add_restart_markers(encode(noise(24, 40), "420"))
+    for length in range(len(jpeg)):
+        with pytest.raises(ImageError, match="does not decode"):
+            decode(jpeg[:length])
+
+
+def test_a_huge_size_in_the_header_takes_no_memory() -> None:
+    size = struct.pack(">HH", 65535, 65535)
+
+    def change(body: bytearray) -> bytearray:
+        body[1:5] = size
+        return body
+
+    with pytest.raises(ImageError, match="ends early"):
+        decode(with_body(pillow(), 0xC0, change))
+
+
+def test_damage_is_refused_or_decodes_to_an_image_of_the_announced_size() -> None:
+    rng = random.Random(0)
+    jpegs = [picstore.add_restart_markers(encode(noise(40, 56), kind, quality=70)) for kind in KINDS]
+    buffer = np.empty(1 << 20, np.uint8)
+    outcomes = set()
+    for number in range(4000):
+        damaged = bytearray(jpegs[number % len(jpegs)])
+        for _ in range(rng.randint(1, 4)):
+            damaged[rng.randrange(len(damaged) if rng.random() < 0.5 else 650)] = rng.randrange(256)
+        try:
+            shape = decode(bytes(damaged), buffer).shape
+        except ImageError as error:
+            outcomes.add(str(error))
+        else:
+            assert shape == (header(bytes(damaged)).height, header(bytes(damaged)).width, 3)
+            outcomes.add("decoded")
+    assert len(outcomes) > 4
+
+
+def test_grey_stays_grey_whatever_its_sampling_factors() -> None:
+    jpeg = encode(noise(20, 30), "grey")
+    assert_equal(with_body(jpeg, 0xC0, replaced(7, 0x11)))
+    pixels = decode(jpeg)
+    assert (pixels == pixels[:, :, :1]).all()
+    assert Image.open(io.BytesIO(jpeg)).mode == "L"

@@ -1,0 +1,202 @@
+"""convert --append: new rows behind those that are there; nobody sees half of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import ledger, one_line, picstore_command, picstore_json, tree
+from samples import jpeg
+
+import picstore
+from picstore.errors import PicstoreError, Unfinished, UsageError
+from picstore.prepare.convert import append as append_module
+from picstore.prepare.convert import convert as convert_module
+from picstore.prepare.convert.append import append
+from picstore.prepare.convert.convert import convert
+from picstore.prepare.convert.job import Shape
+from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.sources.open import open_source
+from picstore.prepare.upkeep.verify import verify
+
+SHAPE = Shape(streams=3, container_size=8 << 10, file_size=16 << 10)
+
+
+def folder(root: Path, classes: Sequence[str], count: int = 5, first: int = 0) -> Path:
+    """A source of ``count`` small JPEGs a class."""
+    for number, name in enumerate(classes):
+        (root / name).mkdir(parents=True)
+        for k in range(count):
+            (root / name / f"{k}.jpg").write_bytes(jpeg(first + 100 * number + k))
+    return root
+
+
+def run(work: Callable[..., Any], source: Path, destination: Path | str, **options: Any) -> Any:
+    return work(open_source(source), destination, encode=EncodeSettings(), **{"shape": SHAPE, "workers": 1, **options})
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """Ten images of the classes ant and bee."""
+    run(convert, folder(tmp_path / "first", ["ant", "bee"]), tmp_path / "dataset")
+    return tmp_path / "dataset"
+
+
+@pytest.fixture
+def more(tmp_path: Path) -> Path:
+    """Fifteen images of the classes ape, bee and cat."""
+    return folder(tmp_path / "more", ["ape", "bee", "cat"], first=1000)
+
+
+def named(dataset: picstore.Dataset) -> dict[int, str]:
+    return {record.id: dataset.classes[record.label] for record in dataset}
+
+
+def test_ids_go_on_and_labels_go_by_the_names_of_classes(dataset: Path, more: Path) -> None:
+    before = tree(dataset)
+    done = run(append, more, dataset)
+    assert (done.tally.inputs, done.manifest.images) == (15, 25)
+    after = tree(dataset)
+    assert {name for name in before if after[name] != before[name]} == {"picstore.json", "ledger.jsonl"}
+    appended = picstore.Dataset(dataset)
+    assert appended.classes == ["ant", "bee", "ape", "cat"]
+    expected = ["ant"] * 5 + ["bee"] * 5 + ["ape"] * 5 + ["bee"] * 5 + ["cat"] * 5
+    assert named(appended) == dict(enumerate(expected))
+    assert sorted(record.id for record in appended) == list(range(25))
+    assert [appended[k].id for k in range(25)] == appended.ids.tolist()
+    assert [line["id"] for line in ledger(dataset)] == list(range(25))
+    assert not verify(dataset, decode=True, workers=1)[1]
+    loader = picstore.Loader(dataset, batch_size=4, threads=1, isolate=False, drop_last=False)
+    assert sorted(id_ for batch in loader for id_ in batch.ids.tolist()) == list(range(25))
+
+
+def test_who_has_the_data_set_open_goes_on_with_what_was_opened(dataset: Path, more: Path) -> None:
+    old = picstore.Dataset(dataset)
+    loader = picstore.Loader(dataset, batch_size=5, threads=1, drop_last=False)
+    run(append, more, dataset)
+    assert sorted(record.id for record in old) == list(range(10))
+    assert sorted(id_ for batch in loader for id_ in batch.ids.tolist()) == list(range(10))
+    loader.close()
+    assert len(picstore.Dataset(dataset, version=old.uuid)) == 10
+
+
+def test_any_number_of_workers_and_interruptions_write_the_same_bytes(
+    tmp_path: Path, dataset: Path, more: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    run(convert, tmp_path / "first", other)
+    run(append, more, dataset, workers=2)
+    whole = tree(other)
+    with monkeypatch.context() as patch:
+        patch.setattr(append_module, "publish", lambda *_: (_ for _ in ()).throw(PicstoreError("power cut")))
+        with pytest.raises(PicstoreError, match="power cut"):
+            run(append, more, other)
+    assert tree(other)["picstore.json"] == whole["picstore.json"]
+    assert len(list(picstore.Dataset(other))) == 10
+    with pytest.raises(Unfinished, match="continue it with --resume"):
+        run(append, more, other)
+    with pytest.raises(UsageError, match="another source or with other settings"):
+        run(append, tmp_path / "first", other, resume=True)
+    run(append, more, other, resume=True)
+    assert tree(other) == tree(dataset)
+    done = run(append, more, other, resume=True)  # and once more changes nothing
+    assert (done.tally.inputs, tree(other)) == (15, tree(dataset))
+
+
+def test_deletions_and_columns_stay_and_appending_goes_on_behind_deleted_ids(dataset: Path, more: Path) -> None:
+    opened = picstore.Dataset(dataset)
+    opened.without([9, 2]).with_columns({"age": np.arange(10)[np.isin(np.arange(10), [2, 9], invert=True)]}).save()
+    run(append, more, dataset)
+    appended = picstore.Dataset(dataset)
+    assert sorted(appended.ids.tolist()) == [k for k in range(25) if k not in (2, 9)]
+    assert all(("age" in record.columns) == (record.id < 10) for record in appended)
+    run(append, more, dataset)
+    assert sorted(picstore.Dataset(dataset).ids.tolist()) == [k for k in range(40) if k not in (2, 9)]
+    assert not verify(dataset, workers=1)[1]
+
+
+def test_the_files_of_an_append_that_was_given_up_are_in_nobodys_way(
+    dataset: Path, more: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    with monkeypatch.context() as patch:
+        patch.setattr(append_module, "publish", lambda *_: (_ for _ in ()).throw(PicstoreError("power cut")))
+        with pytest.raises(PicstoreError, match="power cut"):
+            run(append, more, dataset)
+    shutil.rmtree(dataset / "unfinished")
+    done = run(append, folder(tmp_path / "one", ["bee"], count=1), dataset)
+    assert done.manifest.images == 11
+    assert sorted(picstore.Dataset(dataset).ids.tolist()) == list(range(11))
+    assert [line["id"] for line in ledger(dataset)] == list(range(11))
+
+
+@pytest.mark.parametrize(("verb", "lost"), [("convert", 0), ("append", 1)])
+def test_files_that_are_lost_before_the_end_are_named_and_no_data_set_is_made(
+    verb: str, lost: int, tmp_path: Path, dataset: Path, more: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, root = (append_module, dataset) if verb == "append" else (convert_module, tmp_path / "new")
+    run_rows = module.run_rows
+
+    def run_and_lose(*arguments: Any) -> None:
+        run_rows(*arguments)
+        (root / "0001" / f"{lost:06d}.pic").unlink()
+
+    monkeypatch.setattr(module, "run_rows", run_and_lose)
+    before = picstore.Dataset(dataset).uuid
+    with pytest.raises(PicstoreError, match=rf"files {lost:06d} of .* are missing; remove .* and {verb} again"):
+        run(getattr(module, verb), more, root)
+    assert picstore.Dataset(dataset).uuid == before
+    assert not (tmp_path / "new" / "picstore.json").exists()
+
+
+def test_the_command_takes_the_settings_of_the_data_set_where_none_are_given(tmp_path: Path) -> None:
+    first, more = folder(tmp_path / "first", ["ant"], 3), folder(tmp_path / "more", ["ant"], 2, first=50)
+    shape = ("--streams", 2, "--container-size", "16KiB", "--file-size", "64KiB")
+    picstore_command("convert", first, tmp_path / "out", "--resize", "16x16", "--quality", 70, *shape, "--seed", 5)
+    said = picstore_json("convert", more, tmp_path / "out", "--append", "--quality", 80)
+    assert (said["inputs"], said["images"]) == (2, 5)
+    manifest = picstore.Dataset(tmp_path / "out").manifest
+    assert (manifest.streams, manifest.container_size) == (2, 16 << 10)
+    (appended,) = manifest.provenance["appended"]
+    assert (appended["encode"]["quality"], appended["encode"]["resize"], appended["shape"]["seed"]) == (80, "16x16", 5)
+    assert {(record.width, record.height) for record in picstore.Dataset(tmp_path / "out")} == {(16, 16)}
+    error = one_line(picstore_command("convert", more, tmp_path / "none", "--append", code=1))
+    assert "does not exist" in error
+
+
+def test_sources_that_do_not_fit_are_refused_before_anything_is_written(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("first/ant/0.jpg 7\n")
+    before = tree(dataset)
+    with pytest.raises(UsageError, match="label 7 without a name"):
+        run(append, tmp_path / "list.txt", dataset)
+    (tmp_path / "plain.txt").write_text("first/ant/0.jpg 1\n")
+    run(convert, tmp_path / "plain.txt", tmp_path / "plain")
+    with pytest.raises(UsageError, match="names its classes and the data set does not"):
+        run(append, tmp_path / "first", tmp_path / "plain")
+    assert tree(dataset) == before
+    assert run(append, tmp_path / "plain.txt", dataset).manifest.classes == ("ant", "bee")
+
+
+def test_box_labels_are_renumbered_with_the_classes() -> None:
+    from picstore.prepare.sources.inputs import Input
+
+    source = Input("a.jpg", 1, "a.jpg", extra=b'{"boxes":[[0,0,1,1],[0,0,2,2]],"box_labels":[1,-1]}')
+    moved = append_module._relabelled(source, [5, 3])
+    assert (moved.label, b'"box_labels":[3,-1]' in moved.extra) == (3, True)
+
+
+def test_a_data_set_in_a_store_is_appended_to_with_the_same_bytes(
+    dataset: Path, more: Path, tmp_path: Path, bucket: str
+) -> None:
+    shape = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
+    picstore_command("convert", tmp_path / "first", f"{bucket}/dataset", *shape)
+    picstore_command("convert", more, f"{bucket}/dataset", "--append")
+    run(append, more, dataset)
+    there = picstore.Dataset(f"{bucket}/dataset")
+    assert there.uuid == picstore.Dataset(dataset).uuid
+    assert sorted(there.ids.tolist()) == list(range(25))
+    assert len(there[24].jpeg) > 0

@@ -1,0 +1,108 @@
+"""The engine: a process a task, and what happens when one dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+import engine_tasks
+import pytest
+
+from picstore.errors import Corrupt, PicstoreError
+from picstore.prepare.engine import processes
+
+
+@pytest.mark.parametrize("workers", [1, 3, 20])
+def test_every_task_runs_once_whatever_the_number_of_workers(workers: int) -> None:
+    counts = []
+    results = dict(processes.run(engine_tasks.double, deque(range(10)), workers=workers, report=counts.append))
+    assert results == {k: 2 * k for k in range(10)}
+    assert sum(counts) == 10
+
+
+def test_a_task_that_dies_takes_no_other_with_it_and_says_how() -> None:
+    results = dict(processes.run(engine_tasks.die_on_three, deque(range(6)), workers=2))
+    died = results.pop(3)
+    assert isinstance(died, processes.Died)
+    assert "SIGKILL" in str(died)
+    assert results == {k: 2 * k for k in (0, 1, 2, 4, 5)}
+
+
+def test_a_process_that_ended_a_task_gets_the_next_one() -> None:
+    ids = dict(processes.run(engine_tasks.process_id, deque(range(10)), workers=2))
+    assert len(ids) == 10
+    assert len(set(ids.values())) <= 2
+
+
+def test_a_process_that_has_lived_long_gets_no_further_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_LIFE_SECONDS", 0.0)
+    ids = dict(processes.run(engine_tasks.process_id, deque(range(3)), workers=1))
+    assert len(set(ids.values())) == 3
+    assert multiprocessing.active_children() == []
+
+
+def test_a_process_that_dies_between_tasks_costs_the_next_one_and_no_other() -> None:
+    results = []
+    for task, outcome in processes.run(engine_tasks.die_afterwards, deque(range(4)), workers=1):
+        results.append((task, isinstance(outcome, processes.Died)))
+        time.sleep(0.5)
+    assert results == [(0, False), (1, True), (2, False), (3, True)]
+
+
+def test_run_all_tries_a_task_that_died_once_more(tmp_path: Path) -> None:
+    assert processes.run_all(engine_tasks.die_once, [tmp_path / "flag"], workers=1) == [(tmp_path / "flag", "done")]
+    with pytest.raises(PicstoreError, match="died twice"):
+        processes.run_all(engine_tasks.die_on_three, [3], workers=1)
+
+
+def test_an_error_in_a_task_is_raised_whole_and_no_process_is_left() -> None:
+    with pytest.raises(Corrupt, match="somewhere at byte 7: task 1") as caught:
+        list(processes.run(engine_tasks.raise_damage, deque([1]), workers=1))
+    assert (caught.value.place, caught.value.offset) == ("somewhere", 7)
+    assert multiprocessing.active_children() == []
+
+
+def test_leaving_the_iteration_ends_the_processes(tmp_path: Path) -> None:
+    tasks = deque([tmp_path / "a", tmp_path / "b"])
+    running = processes.run(engine_tasks.wait_and_touch, deque([*tasks]), workers=2)
+    running.close()  # before it began: nothing to end
+    assert multiprocessing.active_children() == []
+
+
+def test_tasks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:2]\n"
+        "from collections import deque\nfrom pathlib import Path\n"
+        "import engine_tasks\nfrom picstore.prepare.engine import processes\n"
+        "if __name__ == '__main__':\n"
+        "    list(processes.run(engine_tasks.wait_and_touch, deque([Path(sys.argv[2])]), workers=1))\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    target = tmp_path / "target"
+    parent = subprocess.Popen([sys.executable, script, Path(__file__).parents[2], target], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not target.with_suffix(".started").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert target.with_suffix(".started").exists()
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    time.sleep(3.5)
+    assert not target.exists()
+
+
+def test_the_fork_server_loads_no_scipy_and_does_not_keep_others_from_it() -> None:
+    pytest.importorskip("scipy")
+    code = (
+        "import sys, picstore.prepare.convert.warmup\n"
+        "print(any(name.startswith('scipy') for name in sys.modules), 'numba' in sys.modules)\n"
+        "import scipy.linalg\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"

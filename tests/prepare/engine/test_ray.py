@@ -1,0 +1,177 @@
+"""--engine ray: a cluster of several nodes writes the bytes of one machine, also when it loses a node."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import engine_tasks
+import pytest
+from commands import ledger, picstore_command, tree
+from pictures import require
+from samples import jpeg
+
+from picstore.errors import Corrupt, PicstoreError
+from picstore.prepare.convert.convert import convert
+from picstore.prepare.convert.job import Shape
+from picstore.prepare.engine import ray
+from picstore.prepare.engine.ray import Ray
+from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.sources.open import open_source
+from picstore.prepare.upkeep.shuffle import shuffle
+
+COUNT = 120
+SHAPE = Shape(streams=2, file_size=16 << 10, container_size=8 << 10)
+pytestmark = [
+    pytest.mark.filterwarnings("default::ResourceWarning"),  # Ray's own files and sockets
+    pytest.mark.filterwarnings("default::FutureWarning"),
+    pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """A cluster of three nodes with a core each, to which this process is connected; one is to be lost."""
+    require(importlib.util.find_spec("ray"), "ray")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        environment.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)  # tasks of engine_tasks
+        environment.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        from ray.cluster_utils import Cluster
+
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        try:
+            for _ in range(2):
+                started.add_node(num_cpus=1)
+            environment.setenv("RAY_ADDRESS", started.address)
+            with ray.cluster() as crew:
+                yield started, crew
+        finally:
+            started.shutdown()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images of which one is damaged."""
+    folder = tmp_path_factory.mktemp("source")
+    for number in range(COUNT):
+        (folder / f"{number:03d}.jpg").write_bytes(jpeg(number % 20) if number != 50 else b"damaged")
+    return folder
+
+
+def converted(source: Path, out: Path, workers: int | Ray, progress: Any = None) -> Path:
+    convert(open_source(source), out, encode=EncodeSettings(), shape=SHAPE, workers=workers, progress=progress)
+    return out
+
+
+class LosesANode:
+    """Progress that takes a node away as soon as something is done."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self.total = self.done = 0
+
+    def begin(self, total: int, done: int) -> None:
+        self.total = total
+
+    def advance(self, count: int) -> None:
+        if self._cluster is not None:
+            self._cluster.remove_node(self._cluster.list_all_nodes()[-1], allow_graceful=False)
+            self._cluster = None
+        self.done += count
+
+
+def test_what_ran_on_a_node_that_is_lost_runs_again_elsewhere(nodes: Any, tmp_path: Path) -> None:
+    cluster, crew = nodes
+    assert crew == Ray(3)
+    tasks = [tmp_path / name for name in "abc"]  # one for each node
+    lost = cluster.list_all_nodes()[-1]
+    thread = threading.Thread(target=lose, args=(cluster, lost, tasks))
+    thread.start()
+    counts: list[int] = []
+    results = dict(crew.run(engine_tasks.wait_on_a_node, deque(tasks), report=counts.append))
+    thread.join()
+    starts = {task: starts_of(task) for task in tasks}
+    assert sorted(map(len, starts.values())) == [1, 1, 2]
+    assert results == {task: ran[-1] for task, ran in starts.items()}
+    assert lost.node_id not in results.values()
+    assert counts == [1, 1, 1]
+
+
+def lose(cluster: Any, node: Any, tasks: list[Path]) -> None:
+    """Take a node away when all tasks have begun; let the others go on, and the lost one when it began again."""
+    wait_for(lambda: all(starts_of(task) for task in tasks))
+    (lost,) = [task for task in tasks if starts_of(task) == [node.node_id]]
+    cluster.remove_node(node, allow_graceful=False)
+    for task in tasks:
+        if task != lost:
+            task.with_suffix(".go").touch()
+    wait_for(lambda: len(starts_of(lost)) == 2)
+    lost.with_suffix(".go").touch()
+
+
+def starts_of(task: Path) -> list[str]:
+    """The nodes on which a task began."""
+    text = task.read_text() if task.exists() else ""
+    return text.splitlines()[: text.count("\n")]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_a_conversion_that_loses_a_node_writes_the_bytes_of_one_machine(
+    nodes: Any, source: Path, tmp_path: Path
+) -> None:
+    cluster, crew = nodes
+    alone = converted(source, tmp_path / "alone", 2)
+    assert len(list(alone.glob("0000/*.pic"))) >= 4, "several rows are needed to show anything"
+    progress = LosesANode(cluster)
+    both = converted(source, tmp_path / "both", crew, progress)
+    assert tree(both) == tree(alone)
+    assert progress.done == progress.total == COUNT
+    assert ledger(both)[50]["status"] == "failed"
+    for method in ("transpose", "uniform"):
+        for name, workers in (("alone", 2), ("both", crew)):
+            shuffle(tmp_path / name, tmp_path / f"{name}-{method}", seed=1, method=method, workers=workers)
+        assert tree(tmp_path / f"both-{method}") == tree(tmp_path / f"alone-{method}")
+
+
+def test_errors_of_tasks_arrive_and_a_worker_that_is_lost_each_time_is_one(nodes: Any) -> None:
+    _, crew = nodes
+    with pytest.raises(Corrupt, match="somewhere at byte 7: task 1"):
+        list(crew.run(engine_tasks.raise_damage, deque([1])))
+    with pytest.raises(PicstoreError, match=r"failed on the cluster: AttributeError\('a bug'\)"):
+        list(crew.run(engine_tasks.fail_by_a_bug, deque([1])))
+    with pytest.raises(PicstoreError, match="lost its worker 4 times, last by WorkerCrashedError"):
+        list(crew.run(engine_tasks.lose_the_worker, deque([1])))
+
+
+def test_the_command_line_runs_on_the_cluster_and_says_nothing_of_it(nodes: Any, source: Path, tmp_path: Path) -> None:
+    arguments = ("--streams", 2, "--file-size", "16KiB", "--container-size", "8KiB", "--engine", "ray")
+    done = picstore_command("convert", source.name, tmp_path / "train", *arguments, cwd=source.parent)
+    assert done.stderr == ""
+    assert "119 lossless, 0 reencoded, 1 failed" in done.stdout
+
+
+def test_without_ray_the_command_line_says_what_to_install(source: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys
+sys.modules["ray"] = None  # as if it were not installed
+sys.argv = ["picstore", "convert", {str(source)!r}, {str(tmp_path / "train")!r}, "--engine", "ray"]
+from picstore.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert done.stderr == "picstore: --engine ray needs Ray: pip install 'picstore[ray]'\n"

@@ -1,0 +1,168 @@
+"""Images that one kernel call makes: the same as stage by stage, and what it leaves is made or reported one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from samples import picture
+
+import picstore
+from picstore.prepare.convert.job import Shape
+from picstore.storage.format.container import Container
+from picstore.storage.format.layout import SAMPLINGS
+from picstore.train.batching.form import Form
+from picstore.train.batching.gather import Draft, make_draft
+from picstore.train.batching.parameters import make_look
+from picstore.train.buffers import Blocks
+from picstore.train.cpu.fill_images import Pixels
+from picstore.train.cpu.fused import Upright
+from picstore.train.order.epoch import Samples
+from picstore.train.order.requests import Part, Source
+from picstore.train.transforms.compose import sort_steps
+
+COUNT = 10
+CROP = [picstore.RandomResizedCrop(64, scale=(0.1, 0.2)), picstore.RandomHorizontalFlip()]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> picstore.Dataset:
+    """Noisy pictures of many sizes, some grey."""
+    path = tmp_path_factory.mktemp("upright") / "dataset"
+    with picstore.Writer(path, shape=Shape(streams=1)) as writer:
+        for number in range(COUNT):
+            image = picture(number, width=200 + 31 * number, height=310 - 17 * number).astype(int)
+            image = (image + np.random.default_rng(number).integers(-20, 20, image.shape)).clip(0, 255).astype(np.uint8)
+            writer.add(image[..., 0] if number % 3 == 0 else image)
+    return picstore.Dataset(path)
+
+
+def made(
+    dataset: picstore.Dataset, container: Container, steps: Sequence[object], **form: object
+) -> tuple[Draft, Pixels, dict[int, picstore.Damage]]:
+    """A batch of all records of a container."""
+    recipe, _ = sort_steps(steps)
+    sources = (Source(dataset, 0, recipe=recipe),)
+    numbers = np.arange(len(container))
+    part = Part(0, 0, Samples(np.zeros_like(numbers), numbers, numbers, numbers < 0), numbers)
+    draft = make_draft([part], {(0, 0): container}, sources=sources)
+    pixels = Pixels(make_look(draft, [part], sources=sources), Form.of([recipe], **form), Blocks(keep=1))
+    return draft, pixels, pixels.fill(draft, range(len(draft)))
+
+
+def writable(container: Container) -> tuple[Container, memoryview]:
+    """The container in memory that can be harmed."""
+    container.buffer = memoryview(bytearray(container.buffer))
+    return container, container.buffer
+
+
+def assert_same(a: Pixels, b: Pixels) -> None:
+    assert len(a.images) == len(b.images)
+    for one, other in zip(a.images, b.images, strict=True):
+        assert one.strides == other.strides and np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        CROP,
+        [picstore.Resize((50, 70), antialias=False), picstore.RandomVerticalFlip()],
+        [picstore.RandomCrop(300, pad_if_needed=True, fill=(9, 99, 199))],
+        [*CROP, picstore.ColorJitter(0.4, 0.4), picstore.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))],
+        [*CROP, picstore.RandomGrayscale(0.5)],
+        [picstore.Resize(40)],
+        [],
+    ],
+)
+def test_images_are_the_same_as_stage_by_stage(
+    dataset: picstore.Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: list[object],
+    channels_last: bool,
+) -> None:
+    _, together, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
+    assert wrong == {}
+    monkeypatch.setattr(Upright, "make", lambda *_: None)
+    _, apart, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
+    assert wrong == {}
+    assert_same(together, apart)
+
+
+def test_the_kernel_makes_what_is_upright_and_of_full_size_and_nothing_else(dataset: picstore.Dataset) -> None:
+    _, pixels, _ = made(dataset, dataset.container(0), CROP)
+    assert pixels._upright.made.all()
+    for steps in ([picstore.RandomRotation((20, 30)), picstore.Resize((64, 64))], [picstore.Resize((20, 20))]):
+        _, pixels, wrong = made(dataset, dataset.container(0), steps)
+        assert not pixels._upright.made.any() and wrong == {} and pixels.images.any()
+
+
+def test_a_new_thread_makes_room_for_large_images(tmp_path: Path) -> None:
+    with picstore.Writer(tmp_path / "large", shape=Shape(streams=1)) as writer:
+        for number in range(2):
+            noise = np.random.default_rng(number).integers(0, 256, (900, 1200 + 300 * number, 3), dtype=np.uint8)
+            writer.add(noise)
+    large = picstore.Dataset(tmp_path / "large")
+    with ThreadPoolExecutor(1) as fresh:
+        _, pixels, wrong = fresh.submit(made, large, large.container(0), [picstore.Resize((700, 700))]).result()
+    assert wrong == {} and pixels._upright.made.all()
+
+
+def test_a_damaged_stream_is_reported_and_the_others_are_made(dataset: picstore.Dataset) -> None:
+    sound, good, _ = made(dataset, dataset.container(0), CROP)
+    container, buffer = writable(dataset.container(0))
+    entry = container.index[4]
+    begin = int(entry["offset"])
+    buffer[begin : begin + int(entry["header_length"])] = bytes(int(entry["header_length"]))
+    draft, pixels, wrong = made(dataset, container, CROP)
+    assert list(wrong) == [4] and not pixels._upright.made[4]
+    assert f"record {draft.ids[4]} does not decode" in str(wrong[4])
+    assert wrong[4].offset == container.place.offset + begin
+    others = [slot for slot in range(len(sound)) if slot != 4]
+    assert np.array_equal(pixels.images[others], good.images[others])
+
+
+def rename_tables(jpeg: memoryview) -> None:
+    """Give the Huffman tables of a grey JPEG the number 3, which baseline does not have; libjpeg reads it."""
+    at = 2
+    while (marker := jpeg[at + 1]) != 0xDA:
+        length = int.from_bytes(jpeg[at + 2 : at + 4], "big")
+        table = at + 4
+        while marker == 0xC4 and table < at + 2 + length:
+            jpeg[table] |= 3
+            table += 17 + sum(jpeg[table + 1 : table + 17])
+        at += 2 + length
+    jpeg[at + 6] = 0x33
+
+
+def test_what_only_libjpeg_decodes_is_made_all_the_same(dataset: picstore.Dataset) -> None:
+    _, good, _ = made(dataset, dataset.container(0), CROP)
+    container, buffer = writable(dataset.container(0))
+    entry = container.index[np.flatnonzero(container.index["sampling"] == SAMPLINGS.index("grey"))[0]]
+    rename_tables(buffer[int(entry["offset"]) : int(entry["offset"]) + int(entry["length"])])
+    draft, pixels, wrong = made(dataset, container, CROP)
+    assert wrong == {} and draft.ids[~pixels._upright.made].tolist() == [entry["id"]]
+    assert np.array_equal(pixels.images, good.images)
+
+
+def test_a_stream_of_another_size_than_its_index_entry_says_is_reported(dataset: picstore.Dataset) -> None:
+    container, buffer = writable(dataset.container(0))
+    tall = int(np.flatnonzero(container.index["height"] % 16 > 1)[0])  # as many rows of MCUs without its last row
+    entry = container.index[tall]
+    begin, end = int(entry["offset"]), int(entry["offset"]) + int(entry["header_length"])
+    at = begin + bytes(buffer[begin:end]).index(b"\xff\xc0")
+    buffer[at + 5 : at + 7] = (int(entry["height"]) - 1).to_bytes(2, "big")
+    _, pixels, wrong = made(dataset, container, [picstore.Resize((300, 300))])
+    assert list(wrong) == [tall] and not pixels._upright.made[tall]
+    assert "pixels instead of" in str(wrong[tall])
+
+
+def test_nothing_of_a_batch_refers_to_its_containers_once_they_are_forgotten(dataset: picstore.Dataset) -> None:
+    draft, _, _ = made(dataset, dataset.container(0), CROP)
+    assert bytes(draft.jpeg(3)) == bytes(dataset.container(0).jpeg(3))
+    draft.forget()
+    assert draft.containers == [] and not draft.sizes.any()
+    assert len(draft.jpeg(3)) == 0 and len(draft.lengths(3)) == 0

@@ -1,0 +1,138 @@
+"""Cutting in the loader: less is decoded, and the images are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from samples import picture
+
+import picstore
+from picstore.storage.format.record import NO_SEGMENTS
+from picstore.train.cpu import cut as train_cut
+from picstore.train.cpu import decode as train_decode
+from picstore.train.cpu import fill_images as train_pixels
+from picstore.train.cpu.cut import cut_streams, layouts_of
+from picstore.train.cpu.fill_images import decode_factors
+from picstore.train.cpu.fused import Upright
+from picstore.train.transforms.geometry import Geometry
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of many sizes, a third of them grey."""
+    path = tmp_path_factory.mktemp("cut") / "dataset"
+    with picstore.Writer(path) as writer:
+        for number in range(24):
+            image = picture(number, width=300 + 17 * number, height=420 - 11 * number)
+            noisy = (image.astype(int) + np.random.default_rng(number).integers(-20, 20, image.shape)).clip(0, 255)
+            image = noisy.astype(np.uint8)
+            writer.add(image[..., 0] if number % 3 == 0 else image)
+    return path
+
+
+def batches(path: Path, transform: list[object], **options: object) -> list[picstore.Batch]:
+    return list(picstore.Loader(path, batch_size=8, transform=transform, drop_last=False, isolate=False, **options))
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+def test_cutting_changes_no_pixel_of_any_batch(dataset: Path, monkeypatch: pytest.MonkeyPatch, antialias: bool) -> None:
+    transform = [picstore.RandomResizedCrop(160, antialias=antialias), picstore.RandomHorizontalFlip()]
+    in_one_go = batches(dataset, transform)
+    monkeypatch.setattr(Upright, "make", lambda *_: None)
+    decoded: dict[str, list[int]] = {"cut": [], "whole": []}  # of the epoch, and of what of the next is made
+    decode = train_pixels.decode_rgb
+
+    def count(how: str) -> None:
+        def decode_rgb(jpeg: object, **size: int) -> np.ndarray:
+            decoded[how].append(size["width"] * size["height"])
+            return decode(jpeg, **size)
+
+        monkeypatch.setattr(train_pixels, "decode_rgb", decode_rgb)
+
+    count("cut")
+    cut = batches(dataset, transform)
+    count("whole")
+    monkeypatch.setattr(
+        train_pixels,
+        "cut_streams",
+        lambda jpegs, layouts, segments, reach: cut_streams(jpegs, layouts, [NO_SEGMENTS] * len(jpegs), reach),
+    )
+    whole = batches(dataset, transform)
+    assert np.mean(decoded["cut"]) < 0.7 * np.mean(decoded["whole"])
+    for a, b, c in zip(cut, whole, in_one_go, strict=True):
+        assert torch.equal(a.ids, b.ids)
+        assert torch.equal(a.images, b.images) and torch.equal(a.images, c.images)
+
+
+def test_transforms_that_need_the_whole_image_cut_nothing(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is to be cut")
+
+    monkeypatch.setattr(train_cut, "cut_batch", fail)
+    monkeypatch.setattr(Upright, "make", lambda *_: None)
+    assert len(batches(dataset, [picstore.Resize((96, 96))])) == 3
+    images = batches(dataset, [])
+    assert all(isinstance(batch.images, list) for batch in images)
+
+
+def test_a_central_crop_decodes_its_tiles_only(dataset: Path) -> None:
+    records = {record.id: record for record in picstore.Dataset(dataset)}
+    for batch in batches(dataset, [picstore.CenterCrop(100)]):
+        for image, id_ in zip(batch.images, batch.ids.tolist(), strict=True):
+            full = simplejpeg.decode_jpeg(records[id_].jpeg, "RGB")
+            top, left = round((full.shape[0] - 100) / 2), round((full.shape[1] - 100) / 2)
+            expected = torch.from_numpy(full[top : top + 100, left : left + 100]).permute(2, 0, 1)
+            assert torch.equal(image, expected)
+
+
+def test_streams_are_cut_to_the_tiles_that_are_reached(dataset: Path) -> None:
+    opened = picstore.Dataset(dataset)
+    container = opened.container(0)
+    layouts = layouts_of(container.index)
+    jpegs = [container.jpeg(k) for k in range(len(container))]
+    segments = [container.info(k).segments for k in range(len(container))]
+    reach = np.array([[40, 30, 60, 50]] * len(jpegs))
+    for jpeg, stream in zip(jpegs, cut_streams(jpegs, layouts, segments, reach), strict=True):
+        assert len(stream.jpeg) < len(jpeg) / 2
+        assert stream.left <= 39 and stream.top <= 29
+        assert stream.left + stream.width >= 61 and stream.top + stream.height >= 51
+        full = simplejpeg.decode_jpeg(bytes(jpeg), "RGB")
+        part = simplejpeg.decode_jpeg(bytes(stream.jpeg), "RGB")
+        assert part.shape == (stream.height, stream.width, 3)
+        inner = part[30 - stream.top : 50 - stream.top, 40 - stream.left : 60 - stream.left]
+        assert np.array_equal(inner, full[30:50, 40:60])
+    nothing = np.array([[500, 500, 500, 500], [-9, -9, -9, -9]])
+    assert all(stream.width > 0 for stream in cut_streams(jpegs[:2], layouts[:2], segments[:2], nothing))
+
+
+def test_an_image_is_decoded_smaller_while_its_crop_is_at_least_twice_the_output() -> None:
+    widths = np.array([100, 199, 200, 399, 400, 800, 8000])
+    geometry = picstore.Resize((100, 100))(Geometry.of_images(widths, np.full(7, 10_000)), None)
+    assert decode_factors(geometry).tolist() == [1, 1, 2, 2, 4, 8, 8]
+    plain = picstore.Resize((100, 100), antialias=False)(Geometry.of_images(widths, widths), None)
+    assert set(decode_factors(plain).tolist()) == {1}
+
+
+def test_decoding_smaller_stays_close_to_decoding_whole(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = batches(dataset, [picstore.RandomResizedCrop(48, scale=(0.5, 1))], shuffle=False)
+    monkeypatch.setattr(train_pixels, "decode_factors", lambda geometry: np.ones(len(geometry.size), np.int64))
+    exact = batches(dataset, [picstore.RandomResizedCrop(48, scale=(0.5, 1))], shuffle=False)
+    for a, b in zip(small, exact, strict=True):
+        assert 0 < (a.images.int() - b.images.int()).abs().float().mean() < 3
+
+
+@pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
+def test_without_simplejpeg_torchvision_decodes_the_same_images(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transform = [picstore.RandomResizedCrop(160), picstore.RandomHorizontalFlip()]
+    monkeypatch.setattr(train_pixels, "SCALES", False)
+    expected = batches(dataset, transform)
+    monkeypatch.setattr(train_decode, "simplejpeg", None)
+    for a, b in zip(expected, batches(dataset, transform), strict=True):
+        assert torch.equal(a.images, b.images)
+    for jpeg in (b"no image", picstore.Dataset(dataset)[0].jpeg):
+        with pytest.raises(picstore.ImageError, match=r"does not decode|pixels instead of"):
+            train_decode.decode_rgb(jpeg, width=3, height=4)

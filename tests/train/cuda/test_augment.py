@@ -1,0 +1,490 @@
+"""The GPU's kernels against the CPU's: the same pixels within a level, and the same colour of them to the bit.
+
+Without a GPU the kernels run in Triton's interpreter, so pictures are small there; the same tests take larger ones on
+a GPU. Resampling sums up in float32 where the CPU has integers of 14 bits: on noise, the worst there is, 1 value in 500
+comes out on the other side of a half.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from picstore.errors import UsageError
+from picstore.train.cpu.color import develop
+from picstore.train.cpu.render import render
+from picstore.train.transforms.affine import RandomAffine, RandomRotation
+from picstore.train.transforms.color import (
+    ColorJitter,
+    GaussianBlur,
+    GaussianNoise,
+    Normalize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from picstore.train.transforms.color_program import Program, compose_colour
+from picstore.train.transforms.crops import (
+    CenterCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+)
+from picstore.train.transforms.geometry import Draws, Geometry, compose
+from picstore.train.transforms.opcodes import Finish
+
+pytest.importorskip("triton")
+
+from picstore.train.cuda.augment import augment
+from picstore.train.cuda.triton_jit import INTERPRETED
+
+NORMALIZE = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+DTYPES = ["uint8", "float16", "bfloat16", "float32"]
+MOST, MEAN = 1, 0.01  # levels by which resampling may differ, at most and on average
+few = settings(max_examples=4 if INTERPRETED else 40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where the kernels run: on the CPU, interpreted, or on a GPU."""
+    if (request.param == "cpu") != INTERPRETED:
+        pytest.skip("Triton runs kernels on the CPU where TRITON_INTERPRET=1, on the GPU elsewhere")
+    return request.param
+
+
+def scaled(device: str) -> int:
+    """How many times larger pictures are on a GPU."""
+    return 1 if device == "cpu" else 5
+
+
+def noise(count: int, height: int, width: int, seed: int = 0) -> list[np.ndarray]:
+    """uint8 (h, w, 3), the last ones smaller than the first."""
+    random = np.random.default_rng(seed)
+    shapes = [(max(height - k, 1), max(width - 2 * k, 1), 3) for k in range(count)]
+    return [random.integers(0, 256, shape, dtype=np.uint8) for shape in shapes]
+
+
+def planes(image: np.ndarray, device: str) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))).to(device)
+
+
+def geometry_of(images: list[np.ndarray], transforms: list, seed: int = 0) -> Geometry:
+    sizes = np.array([image.shape[:2] for image in images])
+    return compose(transforms, Geometry.of_images(sizes[:, 1], sizes[:, 0]), Draws(seed, 0, np.arange(len(images))))
+
+
+def program_of(geometry: Geometry, transforms: list, seed: int = 0) -> Program:
+    return compose_colour(transforms, geometry.size, Draws(seed, 1, np.arange(len(geometry.size))))
+
+
+def nothing(geometry: Geometry) -> Program:
+    return program_of(geometry, [])
+
+
+def made(
+    images: list[np.ndarray], geometry: Geometry, device: str, program: Program | None = None, **options: Any
+) -> torch.Tensor:
+    """The batch that the kernels make, on the CPU."""
+    count = len(images)
+    tensors = [planes(image, device) for image in images]
+    program = program or nothing(geometry)
+    origins, factors = options.pop("origins", np.zeros((count, 2))), options.pop("factors", np.ones(count))
+    batch = augment(tensors, origins, factors, geometry, program, **options)
+    assert isinstance(batch, torch.Tensor)
+    return batch.cpu()
+
+
+def rendered(images: list[np.ndarray], geometry: Geometry, origins: Any = None, factors: Any = None) -> torch.Tensor:
+    """The batch that the CPU makes, before its colour."""
+    width, height = geometry.size[0]
+    out = np.empty((len(images), 3, height, width), dtype=np.uint8)
+    for slot, image in enumerate(images):
+        origin = (0, 0) if origins is None else tuple(map(int, origins[slot]))
+        factor = 1 if factors is None else int(factors[slot])
+        render(image, geometry, slot, origin=origin, factor=factor, out=out[slot])
+    return torch.from_numpy(out)
+
+
+def coloured(batch: torch.Tensor, program: Program, dtype: str = "uint8") -> torch.Tensor:
+    """What the CPU's kernels of colour make of a batch of bytes."""
+    out = torch.empty(batch.shape, dtype=getattr(torch, dtype))
+    raw = out.view(torch.int16) if out.element_size() == 2 else out
+    for slot, image in enumerate(batch):
+        develop(program, slot, image.numpy().copy(), raw[slot].numpy(), Finish.of(out.dtype))
+    return out
+
+
+def apart(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    return (ours.int() - theirs.int()).abs()
+
+
+# Geometry
+
+LISTS: dict[str, list] = {
+    "crop": [RandomResizedCrop((8, 35), (0.1, 0.4)), RandomHorizontalFlip()],
+    "crop, plain": [RandomResizedCrop((12, 40), antialias=False), RandomVerticalFlip()],
+    "smaller": [Resize((7, 11))],
+    "larger": [Resize((50, 33))],
+    "padded": [Pad((3, 11, 20, 7), (9, 130, 77)), RandomVerticalFlip(1.0), Resize((23, 35))],
+    "padded crop": [RandomCrop((50, 34), 9, pad_if_needed=True, fill=200)],
+    "rotated": [CenterCrop((20, 33)), RandomRotation(50, fill=(200, 10, 77))],
+    "rotated, smaller": [RandomRotation(50, fill=80), Resize((13, 20))],
+    "rotated, smaller, plain": [RandomRotation(50), Resize((13, 20), antialias=False)],
+    "rotated, expanded": [RandomRotation(180, expand=True, fill=5), RandomResizedCrop((12, 33))],
+    "affine": [RandomAffine(30, (0.2, 0.1), (0.5, 1.5), 20, fill=99), CenterCrop((17, 35))],
+    "affine, padded": [RandomAffine(0, (0.3, 0.3)), Pad(5), RandomHorizontalFlip(), Resize((20, 31))],
+}
+
+
+@pytest.mark.parametrize(("name", "count"), [*((name, 2) for name in LISTS), ("crop", 1), ("affine", 4)])
+def test_pixels_are_the_cpus_within_a_level(name: str, count: int, device: str) -> None:
+    images = noise(count, 48 * scaled(device), 61 * scaled(device), seed=count)
+    geometry = geometry_of(images, LISTS[name], seed=count)
+    difference = apart(made(images, geometry, device), rendered(images, geometry))
+    assert difference.max() <= MOST
+    assert difference.float().mean() <= MEAN
+
+
+def test_photographs_are_the_cpus_within_a_level(photographs: list[Path], device: str) -> None:
+    images = [np.ascontiguousarray(simplejpeg.decode_jpeg(path.read_bytes())) for path in photographs[::250]]
+    images = [np.repeat(image, 3 // image.shape[2], axis=2) for image in images]
+    geometry = geometry_of(
+        images, [RandomResizedCrop((8, 64) if device == "cpu" else 224, (0.01, 0.05)), RandomHorizontalFlip()]
+    )
+    difference = apart(made(images, geometry, device), rendered(images, geometry))
+    assert difference.max() <= MOST
+    assert difference.float().mean() <= MEAN
+
+
+side = st.integers(1, 40)
+steps = st.lists(
+    st.one_of(
+        st.builds(lambda a: RandomRotation((a, a), fill=77), st.floats(-180, 180)),
+        st.builds(
+            lambda a, t, s, h: RandomAffine((a, a), t, (s, s), (-h, h, -h, h), fill=77),
+            st.floats(-40, 40),
+            st.tuples(st.floats(0, 0.3), st.floats(0, 0.3)),
+            st.floats(0.3, 3),
+            st.floats(0, 20),
+        ),
+        st.builds(lambda p: Pad(p, 77), st.tuples(*[st.integers(0, 12)] * 4)),
+        st.builds(lambda h, w: RandomCrop((h, w), 20, True, 77), side, side),
+        st.builds(lambda s: Resize(s), side),
+        st.builds(lambda s, a: RandomResizedCrop(s, antialias=a), side, st.booleans()),
+        st.sampled_from([RandomHorizontalFlip(), RandomVerticalFlip()]),
+    ),
+    max_size=3,
+)
+
+
+@few
+@given(st.tuples(side, side), steps, st.tuples(side, side), st.booleans(), st.integers(0, 1000))
+def test_any_list_gives_the_cpus_pixels_within_a_level(
+    device: str, source: tuple, steps: list, size: tuple, antialias: bool, seed: int
+) -> None:
+    images = noise(2, *(side * scaled(device) for side in source), seed=seed)
+    geometry = geometry_of(images, [Pad(0, 77), *steps, Resize(size, antialias=antialias)], seed)
+    assert apart(made(images, geometry, device), rendered(images, geometry)).max() <= MOST
+
+
+@few
+@given(st.integers(1, 4), st.integers(0, 1000), st.booleans())
+def test_cuts_and_smaller_decodes_lie_where_their_origins_and_factors_say(
+    device: str, factor: int, seed: int, turned: bool
+) -> None:
+    turns = [RandomRotation(40)] if turned else []
+    factor = 1 << (factor - 1)
+    whole = noise(1, 60 * factor, 80 * factor, seed)
+    geometry = geometry_of(whole, [RandomResizedCrop((8, 24), (0.1, 0.5)), *turns], seed)
+    low = geometry.reach()[:, :2] // (8 * factor) * (8 * factor)
+    high = -(-geometry.reach()[:, 2:] // factor) * factor
+    cuts = [
+        np.ascontiguousarray(image[top:bottom:factor, left:right:factor])
+        for image, (left, top), (right, bottom) in zip(whole, low, high, strict=True)
+    ]
+    factors = np.full(1, factor)
+    ours = made(cuts, geometry, device, origins=low, factors=factors)
+    assert apart(ours, rendered(cuts, geometry, low, factors)).max() <= MOST
+
+
+def test_pixels_that_only_move_stay_as_they_are(device: str) -> None:
+    images = noise(2, 40 * scaled(device), 50 * scaled(device))
+    for transforms in ([CenterCrop(33)], [RandomCrop(30, 12), RandomHorizontalFlip()], [Pad(5), RandomVerticalFlip(1)]):
+        geometry = geometry_of(images, [*transforms, CenterCrop((15, 35))])
+        assert torch.equal(made(images, geometry, device), rendered(images, geometry))
+
+
+def test_a_grey_image_becomes_three_equal_channels(device: str) -> None:
+    grey = [np.repeat(image[:, :, :1], 3, axis=2) for image in noise(3, 20, 30)]
+    for transforms in ([RandomResizedCrop(8)], [RandomRotation(30), Resize((14, 15))]):
+        geometry = geometry_of(grey, transforms)
+        tensors = [planes(image, device)[:1].contiguous() for image in grey]
+        zeros, ones = np.zeros((3, 2)), np.ones(3)
+        ours = augment(tensors, zeros, ones, geometry, nothing(geometry)).cpu()
+        assert torch.equal(ours, made(grey, geometry, device))
+
+
+def test_an_image_of_the_colour_of_its_padding_stays_even(device: str) -> None:
+    for level in (0, 1, 254, 255):
+        images = [np.full((15, 45, 3), level, dtype=np.uint8)]
+        for transforms in ([Pad(5, level), Resize((8, 31))], [RandomRotation(20, fill=level), Resize((14, 15))]):
+            assert (made(images, geometry_of(images, transforms), device) == level).all()
+
+
+def test_no_map_clip_or_edge_makes_the_kernels_leave_the_images(device: str) -> None:
+    random = np.random.default_rng(0)
+    for number in range(16 if device == "cpu" else 200):
+        height, width = random.integers(1, 60, 2)
+        size = random.integers(1, (33, 9), (1, 2))
+        frame = random.normal(0, 1, (1, 2, 3)) * 10.0 ** random.uniform(-3, 6 if number % 5 == 0 else 2.5)
+        clip = np.sort(random.integers(-30, 90, (1, 2, 2)), axis=1).reshape(1, 4)
+        if number % 2:
+            clip = np.array([[0, 0, width, height]])
+        edges = random.normal(0, 1, (1, random.integers(0, 3), 3)) * [1, 1, 30]
+        fill = np.array([[9, 9, 9]], np.uint8)
+        antialias = np.array([number % 3 > 0])
+        geometry = Geometry(np.array([[width, height]]), frame, clip, size, edges, antialias, fill)
+        assert (made([np.full((height, width, 3), 9, np.uint8)], geometry, device) == 9).all()
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_outputs_of_different_sizes_come_as_a_list_of_what_each_is_alone(last: bool, device: str) -> None:
+    images = [noise(1, (24 - 4 * k) * scaled(device), 40 * scaled(device), k)[0] for k in range(3)]
+    geometry = geometry_of(images, [Resize(7 * scaled(device)), RandomHorizontalFlip()])
+    program = program_of(geometry, [ColorJitter(contrast=0.4), GaussianBlur(3), NORMALIZE])
+    tensors, zeros, ones = [planes(image, device) for image in images], np.zeros((3, 2)), np.ones(3)
+    options: dict[str, Any] = {"dtype": "float32", "channels_last": last}
+    batch = augment(tensors, zeros, ones, geometry, program, **options)
+    assert isinstance(batch, list) and len({picture.shape for picture in batch}) == 3
+    for slot, picture in enumerate(batch):
+        one = np.array([slot])
+        expected = made([images[slot]], Geometry.join([geometry], one), device, Program.join([program], one), **options)
+        assert torch.equal(picture.cpu(), expected[0]) and picture.stride() == expected[0].stride()
+
+
+# Colour
+
+EVERY = {
+    "brightness": [ColorJitter(brightness=0.9)],
+    "contrast": [ColorJitter(contrast=0.9)],
+    "saturation": [ColorJitter(saturation=(0, 3))],
+    "hue": [ColorJitter(hue=0.5)],
+    "jitter": [ColorJitter(0.4, 0.4, 0.4, 0.1)],
+    "grey": [RandomGrayscale(0.5)],
+    "invert": [RandomInvert(0.5)],
+    "solarize": [RandomSolarize(100.5, 1)],
+    "posterize": [RandomPosterize(3, 1)],
+    "noise": [GaussianNoise(0.05, 0.3)],
+    "noise that wraps": [GaussianNoise(0.05, 0.3, clip=False)],
+    "box": [RandomErasing(1, value=(200, 3.7, 0))],
+    "random box": [RandomErasing(1, value="random")],
+    "several": [RandomErasing(1, value="random"), ColorJitter(0.4, 0.4, 0.4, 0.1), RandomSolarize(90), GaussianNoise()],
+    "contrast twice": [ColorJitter(contrast=0.5), RandomGrayscale(0.5), ColorJitter(contrast=(1.2, 1.8))],
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_colour_is_the_cpus_to_the_bit(name: str, device: str) -> None:
+    images = noise(2, 25 * scaled(device), 47 * scaled(device), seed=3)
+    geometry = geometry_of(images, [CenterCrop((5 * scaled(device), 37 * scaled(device)))])
+    program = program_of(geometry, EVERY[name])
+    assert torch.equal(made(images, geometry, device, program), coloured(rendered(images, geometry), program))
+
+
+@pytest.mark.parametrize("taps", [1, 9, (3, 23), (51, 5)])
+def test_a_blur_is_the_cpus_but_for_ties(taps: Any, device: str) -> None:
+    images = noise(2, 25 * scaled(device), 47 * scaled(device), seed=3)
+    geometry = geometry_of(images, [CenterCrop((8 * scaled(device), 37 * scaled(device)))])
+    blur = GaussianBlur(taps, (0.1, 9.0))
+    for transforms in ([blur], [RandomInvert(1), blur, RandomPosterize(2, 1)]):
+        program = program_of(geometry, transforms)
+        ours, theirs = made(images, geometry, device, program), coloured(rendered(images, geometry), program)
+        assert (ours != theirs).float().mean() < 0.002
+        # Posterized, a level on the other side is 64 levels.
+        assert apart(ours, theirs).max() <= (1 if transforms[0] is blur else 64)
+
+
+def test_images_of_one_batch_may_need_different_phases(device: str) -> None:
+    images = noise(7, 25, 50)
+    geometry = geometry_of(images, [CenterCrop((9, 20))])
+    lists: list[list] = [
+        [],
+        [ColorJitter(contrast=0.5)],
+        [GaussianBlur(5)],
+        [GaussianBlur(5), ColorJitter(contrast=0.5), RandomInvert(1)],
+        [RandomInvert(1), ColorJitter(contrast=0.5), GaussianBlur(7), GaussianNoise(), ColorJitter(contrast=(2, 2))],
+        [RandomGrayscale(1)],
+        [ColorJitter(contrast=0.5), RandomErasing(1, value=(1, 2, 3))],
+    ]
+    sizes = geometry.size[:1]
+    programs = [compose_colour(steps, sizes, Draws(0, k, [k])) for k, steps in enumerate(lists)]
+    program = Program.join(programs, np.arange(7))
+    ours, theirs = made(images, geometry, device, program), coloured(rendered(images, geometry), program)
+    for slot in range(7):
+        assert (ours[slot] != theirs[slot]).float().mean() < (0.002 if slot in (2, 3, 4) else 1e-9)
+
+
+@few
+@given(st.permutations(list(chain(*EVERY.values()))), st.integers(0, 1000))
+def test_any_list_of_colours_in_one_launch_is_its_steps_one_after_the_other(
+    device: str, transforms: list, seed: int
+) -> None:
+    images = noise(1, 20, 41, seed)
+    geometry = geometry_of(images, [CenterCrop((9 * scaled(device), 19 * scaled(device)))], seed)
+    program = program_of(geometry, transforms[:4], seed)
+    plain = made(images, geometry, device)
+    assert torch.equal(made(images, geometry, device, program), coloured(plain, program))
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_types_and_layouts_hold_the_cpus_values_to_the_bit(dtype: str, last: bool, device: str) -> None:
+    images = noise(2, 15, 47)
+    geometry = geometry_of(images, [CenterCrop((8 * scaled(device), 33 * scaled(device)))])
+    transforms: list = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandomErasing(1, value="random")]
+    if dtype != "uint8":
+        transforms += [NORMALIZE, RandomErasing(1, value="random"), RandomErasing(1, value=(0.5, -1, 1e-6))]
+    program = program_of(geometry, transforms)
+    ours = made(images, geometry, device, program, dtype=dtype, channels_last=last)
+    layout = torch.channels_last if last else torch.contiguous_format
+    assert ours.dtype == getattr(torch, dtype) and ours.is_contiguous(memory_format=layout)
+    assert torch.equal(ours, coloured(made(images, geometry, device), program, dtype))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # NumPy's, in the interpreter
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_all_levels_are_normalised_as_by_the_cpu(dtype: str, device: str) -> None:
+    images = [np.repeat(np.arange(256, dtype=np.uint8).reshape(8, 32, 1), 3, axis=2)]
+    geometry = geometry_of(images, [CenterCrop((8, 32))])
+    for transforms in ([], [NORMALIZE], [Normalize((0, 1, -50), (1e-7, 1e5, 3e-6))]):  # with infinite and tiny values
+        program = program_of(geometry, transforms)
+        ours = made(images, geometry, device, program, dtype=dtype)
+        assert torch.equal(ours, coloured(rendered(images, geometry), program, dtype))
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_out_is_filled_and_returned_and_nothing_else_is_touched(last: bool, device: str) -> None:
+    images = noise(2, 45, 47)
+    geometry = geometry_of(images, [CenterCrop((19, 35))])
+    layout = torch.channels_last if last else torch.contiguous_format
+    several = torch.full((4, 3, 19, 35), 77, dtype=torch.uint8, device=device).to(memory_format=layout)
+    tensors = [planes(image, device) for image in images]
+    zeros, ones = np.zeros((2, 2)), np.ones(2)
+    out = augment(tensors, zeros, ones, geometry, nothing(geometry), channels_last=last, out=several[1:3])
+    assert out.data_ptr() == several[1:3].data_ptr()
+    assert torch.equal(several[1:3].cpu(), made(images, geometry, device))
+    assert (several[[0, 3]] == 77).all()
+    assert all(torch.equal(tensor, planes(image, device)) for tensor, image in zip(tensors, images, strict=True))
+
+
+def test_what_cannot_be_made_is_refused(device: str) -> None:
+    images = noise(2, 20, 30)
+    geometry = geometry_of(images, [CenterCrop(9)])
+    tensors, zeros, ones = [planes(image, device) for image in images], np.zeros((2, 2)), np.ones(2)
+
+    def refused(text: str, *arguments: Any, **options: Any) -> None:
+        given_ = [*arguments, *[tensors, zeros, ones, geometry, nothing(geometry)][len(arguments) :]]
+        with pytest.raises(UsageError, match=text):
+            augment(*given_, **options)
+
+    for wrong in (tensors[1][:2], tensors[1].float(), tensors[1][:, :, ::2], tensors[1][:, :0], tensors[1][0]):
+        refused("give contiguous uint8", [tensors[0], wrong])
+    refused("1 images, 2 geometries", tensors[:1])
+    refused("there are 0 images", [])
+    refused("origins have the shape", tensors, np.zeros(2))
+    refused("a factor, at least 1", tensors, zeros, [1, 0])
+    several = torch.empty((2, 3, 20, 30), dtype=torch.uint8, device=device)
+    refused("sizes", tensors, zeros, ones, geometry_of(images, []), out=several)
+    refused("not possible", dtype="int8")
+    refused("out is", out=torch.empty((2, 3, 9, 8), dtype=torch.uint8, device=device))
+    refused("out is", out=torch.empty((2, 3, 9, 9), dtype=torch.float32, device=device))
+    refused("out is", out=torch.empty((2, 3, 9, 9), dtype=torch.uint8, device=device), channels_last=True)
+    refused("not within 16777216 pixels", tensors, zeros, ones, replace(geometry, frame=geometry.frame * 1e9))
+
+
+def test_images_elsewhere_than_the_kernels_are_refused() -> None:
+    images = noise(1, 20, 30)
+    geometry = geometry_of(images, [CenterCrop(9)])
+    with pytest.raises(UsageError, match="the images are on"):
+        made(images, geometry, "meta" if INTERPRETED else "cpu")
+
+
+# Triton
+
+
+def test_the_kernels_compile_for_a_gpu_where_there_is_none(tmp_path: Path) -> None:
+    code = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from picstore.train.cuda.augment import _OPTIONS
+from picstore.train.cuda.kernels import blur_rows, make_phase
+
+def compile(kernel, types, **picks):
+    signature = {**types, **dict.fromkeys(picks, "constexpr")}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=picks)
+    assert triton.compile(source, target=GPUTarget("cuda", 90, 32), options=_OPTIONS).asm["ptx"]
+
+words = {"table": "*i64", "phase": "i32"}
+scratch = {"levels": "*u8", "rows": "*fp32"}
+for first, kind in ((True, "*u8"), (False, "*bf16")):
+    compile(make_phase, {**words, "out": kind, **scratch, "sums": "*i64"}, FIRST=first, LAST=first)
+compile(blur_rows, {**words, **scratch})
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_triton_the_error_says_what_to_install() -> None:
+    code = """
+import sys
+import torch
+from picstore.errors import MissingDependency
+for name in [name for name in sys.modules if name.split(".")[0] == "triton"]:
+    del sys.modules[name]
+sys.modules["triton"] = None  # as if it were not installed
+try:
+    import picstore.train.cuda.augment
+except MissingDependency as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install triton" in done.stdout
+
+
+def test_triton_is_imported_in_one_place() -> None:
+    import picstore.train.cuda.triton_jit as place
+
+    package = Path(place.__file__).parents[2]
+    for path in package.rglob("*.py"):
+        names = [
+            name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+        ]
+        uses = any(name and name.split(".")[0] == "triton" for name in names)
+        assert uses == (path == Path(place.__file__)), path

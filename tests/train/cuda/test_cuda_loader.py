@@ -1,0 +1,281 @@
+"""Loaders that decode on a GPU: the same batches as on the CPU within what decoders differ by, and what fails there.
+
+Without a GPU a decoder of this file takes the place of nvJPEG, and Triton's interpreter that of the kernels.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+
+import picstore
+from picstore.errors import Corrupt, ImageError, UsageError
+from picstore.train.batching.form import Form
+from picstore.train.batching.parameters import Look
+from picstore.train.cpu import decode
+from picstore.train.cpu import fill_images as train_pixels
+from picstore.train.cuda.decode import decode_all, find_decoder, numbered
+from picstore.train.pipeline import device, runner
+from picstore.train.transforms.color_program import compose_colour
+from picstore.train.transforms.geometry import Draws, Geometry
+
+Make = Callable[..., Path]
+CROP = [picstore.RandomResizedCrop((8, 16), scale=(0.3, 1.0)), picstore.RandomHorizontalFlip()]
+CPU = torch.device("cpu")
+
+
+class FakeDecoder:
+    """Decodes as libjpeg-turbo does; a list that holds a chosen stream fails as a whole, as nvJPEG's does."""
+
+    def __init__(self, fails: Callable[[bytes], bool] = lambda stream: False) -> None:
+        self.fails = fails
+        self.calls: list[int] = []
+
+    def __call__(self, streams: list[torch.Tensor]) -> list[torch.Tensor]:
+        self.calls.append(len(streams))
+        data = [stream.numpy().tobytes() for stream in streams]
+        if any(map(self.fails, data)):
+            raise RuntimeError("nvjpegDecodeBatched failed: 6")
+        return [torch.from_numpy(simplejpeg.decode_jpeg(one, "RGB").transpose(2, 0, 1).copy()) for one in data]
+
+
+Use = Callable[[FakeDecoder], None]
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Use:
+    """Makes loaders with ``decoder="torchvision"`` take a decoder of ours, and those on the CPU decode at full size."""
+    finish, lock = device.finish, threading.Lock()
+
+    def finish_one_by_one(*arguments: Any) -> Any:
+        with lock:  # Triton's interpreter has one state for all threads
+            return finish(*arguments)
+
+    def use(decoder: FakeDecoder) -> None:
+        real = runner.find_decoder
+        monkeypatch.setattr(
+            runner, "find_decoder", lambda name, device: decoder if name == "torchvision" else real(name, device)
+        )
+        monkeypatch.setattr(device, "finish", finish_one_by_one)
+        monkeypatch.setattr(train_pixels, "SCALES", False)
+
+    return use
+
+
+@pytest.fixture
+def use_plainly(use: Use, monkeypatch: pytest.MonkeyPatch) -> Use:
+    """The same where it is not about pixels: each image becomes four values of its left upper corner."""
+
+    def corner(pictures: list[torch.Tensor], *_: object) -> torch.Tensor:
+        return torch.stack([picture[:, :2, :2] for picture in pictures])
+
+    def use_plainly(decoder: FakeDecoder) -> None:
+        use(decoder)
+        monkeypatch.setattr(device, "finish", corner)
+
+    return use_plainly
+
+
+def pair(path: Path, **options: Any) -> tuple[picstore.Loader, picstore.Loader]:
+    """A loader that decodes with the fake decoder, and one of the same that decodes on the CPU."""
+    given = {"batch_size": 8, "transform": CROP, "threads": 2, "isolate": False, **options}
+    return picstore.Loader(path, decoder="torchvision", **given), picstore.Loader(path, **{**given, "isolate": False})
+
+
+def assert_alike(one: picstore.Batch, other: picstore.Batch, *, levels: float = 1) -> None:
+    assert torch.equal(one.ids, other.ids) and torch.equal(one.labels, other.labels)
+    for a, b in zip(one.images, other.images, strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        assert (a.float() - b.float()).abs().max() <= levels
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_batches_are_those_of_the_cpu_within_a_level(make_dataset: Make, use: Use, isolate: bool) -> None:
+    decoder = FakeDecoder()
+    use(decoder)
+    one, other = pair(make_dataset(7, width=24, height=20), batch_size=4, isolate=isolate, drop_last=False)
+    for _ in range(2):
+        batches = list(zip(one, other, strict=True))
+        assert len(batches) == 2
+        for batch, expected in batches:
+            assert_alike(batch, expected)
+    assert set(decoder.calls) == {4, 3}  # one call a batch
+    one.close()
+    other.close()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")] == []
+
+
+def test_less_than_whole_images_is_decoded(make_dataset: Make, use: Use) -> None:
+    seen: list[int] = []
+
+    def note(stream: bytes) -> bool:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(stream)
+        seen.append(height * width)
+        return False
+
+    use(FakeDecoder(note))
+    path = make_dataset(4, width=200, height=150)
+    one, other = pair(path, batch_size=4, transform=[picstore.RandomResizedCrop((8, 30), scale=(0.02, 0.04))])
+    assert_alike(next(iter(one)), next(iter(other)))
+    assert np.mean(seen) < 0.5 * 200 * 150
+
+
+def test_colour_types_layouts_and_targets_are_those_of_the_cpu(make_dataset: Make, use: Use) -> None:
+    use(FakeDecoder())
+    steps = [*CROP, picstore.ColorJitter(0.2, 0.2, 0.2), picstore.Normalize((0.5,) * 3, (0.25,) * 3)]
+    options = {"dtype": torch.float16, "memory_format": torch.channels_last, "targets": ["extra"]}
+    one, other = pair(make_dataset(4, width=24, height=20), batch_size=4, transform=steps, **options)
+    batch, expected = next(iter(one)), next(iter(other))
+    assert_alike(batch, expected, levels=4 / 255 / 0.25)
+    assert isinstance(batch.images, torch.Tensor) and batch.images.stride() == expected.images.stride()  # type: ignore
+    assert batch.targets == expected.targets
+
+
+STEPS: list[list[Any]] = [
+    [],
+    [picstore.RandomHorizontalFlip()],
+    [picstore.Resize(9), picstore.RandomInvert()],
+]
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.float16, "memory_format": torch.channels_last}])
+def test_images_without_a_common_size_come_as_a_list(
+    make_dataset: Make, use: Use, steps: list[Any], options: dict[str, Any]
+) -> None:
+    use(FakeDecoder())
+    one, other = pair(make_dataset(3, width=20, height=14), transform=steps, batch_size=3, **options)
+    batch, expected = next(iter(one)), next(iter(other))
+    assert isinstance(batch.images, list)
+    assert_alike(batch, expected, levels=1 if len(steps) > 1 else 0)
+    assert [image.stride() for image in batch.images] == [image.stride() for image in expected.images]
+    assert len({image.data_ptr() for image in batch.images}) == 3
+
+
+def test_an_image_in_place_of_a_lost_one_is_a_copy_in_a_list_too() -> None:
+    picture = torch.zeros(3, 5, 4, dtype=torch.uint8)
+    look = Look(Geometry.of_images([4, 4], [5, 5]), compose_colour([], np.array([[4, 5]] * 2), Draws(0, 0, [0, 1])))
+    first, second = device.finish([picture, picture], np.zeros((2, 2), np.int64), look, Form())
+    assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
+
+
+def test_an_image_that_fails_in_its_batch_is_tried_alone_and_then_on_the_cpu(
+    make_dataset: Make, use_plainly: Use
+) -> None:
+    longest = 0
+
+    def is_longest(stream: bytes) -> bool:
+        nonlocal longest
+        longest = max(longest, len(stream))
+        return len(stream) == longest
+
+    decoder = FakeDecoder(is_longest)
+    use_plainly(decoder)
+    one, other = pair(make_dataset(5), batch_size=5)
+    assert next(iter(one)).ids.tolist() == next(iter(other)).ids.tolist()
+    assert decoder.calls[0] == 5 and decoder.calls.count(1) >= 5  # the next epoch begins beside
+    assert one.damaged == 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_image_that_nothing_decodes_is_replaced_counted_and_named(
+    make_dataset: Make,
+    use_plainly: Use,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    strict: bool,
+) -> None:
+    path = make_dataset(4)
+    plain = next(iter(picstore.Loader(path, batch_size=4, transform=CROP, isolate=False)))
+    lost = int(plain.ids[2])
+    bad = picstore.Dataset(path)[lost].jpeg
+    real = decode.decode_rgb
+
+    def refuse(jpeg: Any, **size: Any) -> Any:
+        if bytes(jpeg) == bad:
+            raise ImageError("does not decode: broken")
+        return real(jpeg, **size)
+
+    monkeypatch.setattr(decode, "decode_rgb", refuse)
+    use_plainly(FakeDecoder(lambda stream: stream == bad))
+    whole = [picstore.Resize((12, 12))]  # of the whole image, so that the stream is the stored one
+    one, other = pair(path, batch_size=4, transform=whole, on_damage="raise" if strict else "skip")
+    if strict:
+        with pytest.raises(Corrupt, match=f"record {lost} does not decode"):
+            list(one)
+        return
+    batch, expected = next(iter(one)), next(iter(other))
+    ids = expected.ids.tolist()
+    assert batch.ids.tolist() == [*ids[:2], ids[3], ids[3]] and batch.labels[2] == expected.labels[3]
+    assert torch.equal(batch.images[2], batch.images[3]) and not torch.equal(batch.images[1], batch.images[3])
+    assert one.damaged == 1
+    assert f"record {lost} does not decode: broken" in caplog.text and ".pic" in caplog.text
+
+
+def test_damage_that_the_cpu_finds_is_replaced_before_anything_is_decoded(make_dataset: Make, use_plainly: Use) -> None:
+    path = make_dataset(24)
+    file = next(path.glob("*/*.pic"))
+    data = bytearray(file.read_bytes())
+    data[7000] ^= 255
+    file.write_bytes(data)
+    decoder = FakeDecoder()
+    use_plainly(decoder)
+    one, other = pair(path, transform=[picstore.Resize((4, 4))])
+    for batch, expected in zip(one, other, strict=True):
+        assert batch.ids.tolist() == expected.ids.tolist()
+    assert one.damaged == other.damaged > 0
+
+
+def test_an_early_end_ends_the_threads(make_dataset: Make, use_plainly: Use) -> None:
+    use_plainly(FakeDecoder())
+    one, _ = pair(make_dataset(80), transform=[picstore.Resize((4, 4))])
+    for _ in one:
+        break
+    one.close()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")] == []
+
+
+def test_images_of_another_size_than_the_index_says_are_no_images() -> None:
+    stream = torch.from_numpy(np.frombuffer(simplejpeg.encode_jpeg(np.zeros((20, 30, 3), np.uint8)), np.uint8).copy())
+    images, problems = decode_all([stream, stream], np.array([[30, 20], [20, 30]]), decode=FakeDecoder(), device=CPU)
+    assert images[0] is not None and images[0].shape == (3, 20, 30)
+    assert images[1] is None and "instead of 20 × 30" in problems[1]
+
+
+def test_pixels_that_a_decoder_interleaves_become_planes() -> None:
+    decoded = torch.arange(60, dtype=torch.uint8).view(4, 5, 3).permute(2, 0, 1)
+    stream = torch.zeros(9, dtype=torch.uint8)
+    (image,), _ = decode_all([stream], np.array([[5, 4]]), decode=lambda streams: [decoded], device=CPU)
+    assert image is not None and image.is_contiguous() and torch.equal(image, decoded)
+
+
+def test_memory_that_runs_out_is_no_damage() -> None:
+    def decode(streams: list[torch.Tensor]) -> list[torch.Tensor]:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        decode_all([torch.zeros(9, dtype=torch.uint8)], np.array([[1, 1]]), decode=decode, device=CPU)
+
+
+def test_a_device_without_a_number_is_the_one_of_the_consumers_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert numbered(torch.device("cuda")) == torch.device("cuda:3")
+    assert numbered(torch.device("cuda:1")) == torch.device("cuda:1")
+    assert numbered(CPU) == CPU
+
+
+def test_a_decoder_for_a_gpu_is_refused_without_one() -> None:
+    assert find_decoder("auto", CPU) is None
+    assert find_decoder("cpu", torch.device("cuda")) is None
+    assert find_decoder("torchvision", torch.device("cuda")) is not None
+    with pytest.raises(UsageError, match="works on a GPU"):
+        find_decoder("torchvision", CPU)
+    with pytest.raises(UsageError, match="unknown; use one of"):
+        find_decoder("pillow", CPU)

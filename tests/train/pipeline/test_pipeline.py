@@ -1,0 +1,559 @@
+"""The pipeline: batches in order, memory within the budget, and no thread left behind."""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import picstore
+from picstore.errors import UsageError
+from picstore.storage import container_reader
+from picstore.storage.location.resolve import read_at
+from picstore.train.batching.spec import Limits
+from picstore.train.buffers import Blocks
+from picstore.train.cpu import fill_images as train_pixels
+from picstore.train.cpu.fused import Upright
+from picstore.train.order.epoch import Epoch
+from picstore.train.order.requests import Part, Request, Source
+from picstore.train.pipeline.pipeline import AHEAD, LOOK_AHEAD, Pipeline
+from picstore.train.pipeline.prefetch import Fetcher, Key, Want
+from picstore.train.transforms.compose import Recipe
+from picstore.train.transforms.geometry import Geometry
+
+CONTAINER = 16 << 10
+READERS = 4
+TRANSFORM = [picstore.Resize((16, 16))]
+Make = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[None]:
+    """A deadlock ends the run with the stacks of all threads."""
+    faulthandler.dump_traceback_later(300, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    yield
+    if our_threads():
+        gc.collect()  # an iterator in a cycle closes late
+    assert our_threads() == []
+
+
+def our_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")]
+
+
+class Memory:
+    """Counts the bytes of containers that anything refers to, at any time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.peak = self.reads = 0
+        self._lock = threading.Lock()
+        monkeypatch.setattr(container_reader, "read_at", self._read_at)
+
+    def _read_at(self, path: Path, offset: int, size: int, **options: object) -> memoryview:
+        # A memoryview keeps its array alive, and arrays tell when they are freed.
+        data = np.frombuffer(read_at(path, offset, size, place=""), dtype=np.uint8).copy()
+        self._add(size)
+        self.reads += 1
+        weakref.finalize(data, self._add, -size)
+        return memoryview(data).toreadonly()
+
+    def _add(self, size: int) -> None:
+        with self._lock:
+            self.now += size
+            self.peak = max(self.peak, self.now)
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    return Memory(monkeypatch)
+
+
+def requests_of(dataset: picstore.Dataset, *, batch_size: int, lanes: int = 4, epoch: int = 0) -> Iterator[Request]:
+    order = Epoch(dataset.rows["records"], seed=0, epoch=epoch, lanes=lanes)
+    for start in range(0, len(dataset), batch_size):
+        samples = order.locate(np.arange(start, min(start + batch_size, len(dataset))))
+        yield [Part(0, epoch, samples, np.arange(len(samples)))]
+
+
+def source_of(dataset: picstore.Dataset) -> Source:
+    return Source(dataset, 0, recipe=Recipe(geometry=tuple(TRANSFORM)))
+
+
+def pipeline_of(path: Path, *, batch_size: int, budget: int = 1 << 20, threads: int = 2) -> Pipeline:
+    dataset = picstore.Dataset(path)
+    return Pipeline(
+        requests_of(dataset, batch_size=batch_size),
+        sources=[source_of(dataset)],
+        limits=Limits(threads, budget),
+    )
+
+
+def loader_of(path: Path, **options: object) -> picstore.Loader:
+    return picstore.Loader(path, **{"batch_size": 8, "transform": TRANSFORM, "threads": 2, "isolate": False, **options})  # type: ignore
+
+
+# The fetcher alone.
+
+
+class Loaded:
+    """Stands for a container."""
+
+
+class Reader:
+    """Loads nothing, and counts what is alive."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        self.now = self.reads = 0
+
+    def __call__(self, source: int, number: int) -> Loaded:
+        loaded = Loaded()
+        self.now += self.sizes[number]
+        self.reads += 1
+        weakref.finalize(loaded, self._free, self.sizes[number])
+        return loaded
+
+    def _free(self, size: int) -> None:
+        self.now -= size
+
+
+def wants_of(sizes: list[int], *, batch_size: int, lanes: int) -> list[dict[Key, Want]]:
+    """What the batches of an epoch want of containers with 5 records each."""
+    order = Epoch([5] * len(sizes), seed=0, epoch=0, lanes=lanes)
+    wanted = []
+    for start in range(0, order.records, batch_size):
+        samples = order.locate(np.arange(start, min(start + batch_size, order.records)))
+        wants: dict[Key, Want] = {}
+        columns = (samples.container.tolist(), samples.lane.tolist(), samples.last.tolist())
+        for number, lane, last in zip(*columns, strict=True):
+            want = wants.setdefault((0, 0, number), Want(sizes[number]))
+            want.lanes.add(lane)
+            if last:
+                want.done.add(lane)
+        wanted.append(wants)
+    return wanted
+
+
+@given(
+    sizes=st.lists(st.integers(1, 20), min_size=1, max_size=25),
+    batch_size=st.integers(1, 12),
+    lanes=st.integers(1, 12),
+    budget=st.integers(1, 120),
+)
+@settings(max_examples=60)
+def test_the_fetcher_exceeds_its_budget_only_by_what_one_batch_needs(
+    sizes: list[int], batch_size: int, lanes: int, budget: int
+) -> None:
+    reader = Reader(sizes)
+    fetcher = Fetcher(reader, budget=budget, threads=1)  # type: ignore[arg-type]
+    for wants in wants_of(sizes, batch_size=batch_size, lanes=lanes):
+        futures = fetcher.ask(wants, wait=True)
+        assert futures is not None
+        assert all(isinstance(future.result(), Loaded) for future in futures.values())
+        need = sum(want.size for want in wants.values())
+        assert reader.now <= max(budget, need)
+        del futures
+        fetcher.release(wants)
+    fetcher.close()  # the reader's thread has let go of its last result
+    assert reader.now == 0
+
+
+@given(batch_size=st.integers(1, 12), lanes=st.integers(1, 12))
+@settings(max_examples=30)
+def test_with_room_for_its_lanes_the_fetcher_reads_each_container_once_for_all_lanes_that_read_it_then(
+    batch_size: int, lanes: int
+) -> None:
+    reader = Reader([1] * 24)
+    fetcher = Fetcher(reader, budget=10_000, threads=1)  # type: ignore[arg-type]
+    for wants in wants_of(reader.sizes, batch_size=batch_size, lanes=lanes):
+        futures = fetcher.ask(wants, wait=False)
+        assert futures is not None
+        wait(futures.values())
+        fetcher.release(wants)
+    fetcher.close()
+    # Where one lane ends and the next begins a container is read for both, and never more.
+    assert 24 <= reader.reads <= 24 + lanes - 1
+
+
+def test_lanes_in_the_same_container_share_it() -> None:
+    reader = Reader([1])
+    fetcher = Fetcher(reader, budget=10, threads=1)  # type: ignore[arg-type]
+    for wants in wants_of(reader.sizes, batch_size=1, lanes=5):
+        futures = fetcher.ask(wants, wait=False)
+        assert futures is not None
+        wait(futures.values())
+    fetcher.close()
+    assert reader.reads == 1
+
+
+def test_without_waiting_the_fetcher_says_that_there_is_no_room() -> None:
+    fetcher = Fetcher(Reader([6, 6]), budget=10, threads=1)  # type: ignore[arg-type]
+    first, second = {(0, 0, 0): Want(6, {0}, {0})}, {(0, 0, 1): Want(6, {0}, {0})}
+    assert fetcher.ask(first, wait=False) is not None
+    assert fetcher.ask(second, wait=False) is None
+    fetcher.release(first)
+    assert fetcher.ask(second, wait=False) is not None
+    fetcher.close()
+
+
+def test_closing_the_fetcher_ends_a_wait() -> None:
+    fetcher = Fetcher(Reader([6, 6]), budget=10, threads=1)  # type: ignore[arg-type]
+    assert fetcher.ask({(0, 0, 0): Want(6, {0}, {0})}, wait=True) is not None
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(fetcher.ask, {(0, 0, 1): Want(6, {0}, {0})}, wait=True)
+        fetcher.close()
+        assert waiting.result() is None
+
+
+def test_a_block_is_taken_again_only_when_no_view_of_it_is_left() -> None:
+    blocks = Blocks(keep=9)
+    first = blocks.take(100_000)
+    first[:] = b"1" * 100_000
+    part = np.frombuffer(first[10:20], dtype=np.uint8)
+    del first
+    second = blocks.take(100_000)
+    second[:] = b"2" * 100_000
+    assert bytes(part) == b"1" * 10
+    del part
+    third = blocks.take(90_000)
+    assert bytes(third[:10]) == b"1" * 10  # the first block, used again
+    assert bytes(second[:10]) == b"2" * 10
+    assert len(third) == 90_000
+
+
+# Order and memory.
+
+
+def test_batches_come_in_the_order_of_their_requests(make_dataset: Make) -> None:
+    path = make_dataset(150)
+    dataset = picstore.Dataset(path)
+    expected = []
+    for request in requests_of(dataset, batch_size=8):
+        samples = request[0].samples
+        pairs = zip(samples.container.tolist(), samples.record.tolist(), strict=True)
+        expected.append([int(dataset.entries(container)["id"][record]) for container, record in pairs])
+    pipeline = pipeline_of(path, batch_size=8, threads=5)
+    found = [filled.draft.ids.tolist() for filled in pipeline]
+    pipeline.close()
+    assert found == expected
+
+
+@pytest.mark.parametrize("batch_size", [4, 16])
+def test_containers_in_memory_stay_within_a_tenth_of_the_data_set(
+    make_dataset: Make, memory: Memory, batch_size: int
+) -> None:
+    path = make_dataset(600)
+    total = int(picstore.Dataset(path).rows["size"].sum())
+    budget = total // 10
+    assert budget > 4 * CONTAINER  # the four lanes fit
+    memory.reads = 0
+    loader = loader_of(path, batch_size=batch_size, lanes=4, budget=budget)
+    for _ in range(3):
+        for _ in loader:
+            pass
+    loader.close()
+    containers = len(picstore.Dataset(path).rows)
+    # Each epoch reads each container once; the fourth has begun.
+    assert 3 * containers <= memory.reads <= 3 * (containers + 3) + budget // CONTAINER
+    # A reader may still hold what it has just handed over.
+    assert memory.peak <= budget + READERS * CONTAINER
+    assert memory.peak > budget // 2
+
+
+def test_more_lanes_than_the_budget_holds_stay_within_it_too(
+    make_dataset: Make, memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = make_dataset(600)
+    budget = 8 * CONTAINER
+    loader = loader_of(path, batch_size=4, lanes=32, budget=budget)
+    ids = [i for batch in loader for i in batch.ids.tolist()]
+    assert sorted(ids) == list(range(600))
+    assert memory.peak <= budget + READERS * CONTAINER
+    assert "containers are read more than once" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_a_waiting_batch_keeps_no_container_in_memory(make_dataset: Make, memory: Memory) -> None:
+    pipeline = pipeline_of(make_dataset(20), batch_size=20)
+    (filled,) = list(pipeline)
+    filled.wait()
+    pipeline.close()
+    assert memory.reads > 0
+    assert memory.now == 0
+
+
+@pytest.mark.parametrize("budget", [1, CONTAINER + 1])
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_a_tiny_budget_is_slow_and_yields_the_same(make_dataset: Make, budget: int, batch_size: int) -> None:
+    path = make_dataset(100)
+    loaders = [loader_of(path, batch_size=batch_size, drop_last=False, budget=b) for b in (1 << 30, budget)]
+    rich, poor = ([batch.ids.tolist() for batch in loader] for loader in loaders)
+    assert rich == poor
+
+
+@pytest.mark.parametrize(("threads", "budget"), [(0, 1), (-1, 1), (1, 0), (1, -5)])
+def test_limits_that_allow_nothing_are_refused(threads: int, budget: int) -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        Limits(threads, budget)
+
+
+def test_the_planner_runs_ahead_of_a_slow_consumer_by_the_documented_number_of_batches(make_dataset: Make) -> None:
+    dataset = picstore.Dataset(make_dataset(200))
+    drawn = taken = 0
+    bound = AHEAD + LOOK_AHEAD + 1
+
+    def counted() -> Iterator[Request]:
+        nonlocal drawn
+        for request in requests_of(dataset, batch_size=1):
+            drawn += 1
+            assert drawn <= taken + bound
+            yield request
+
+    pipeline = Pipeline(counted(), sources=[source_of(dataset)], limits=Limits(2, 1 << 30))
+    batches = iter(pipeline)
+    for _ in range(4):
+        taken += 1
+        next(batches)
+        while drawn < taken + bound:  # it does run ahead so far
+            time.sleep(0.001)
+        time.sleep(0.02)  # in which a planner that did not stop would go on
+        assert drawn == taken + bound
+    pipeline.close()
+
+
+# Ends.
+
+
+def test_the_next_epoch_is_begun_until_the_loader_is_closed_or_garbage(make_dataset: Make) -> None:
+    loader = loader_of(make_dataset(50))
+    assert len(list(loader)) == 6
+    assert our_threads() != []
+    loader.close()
+    assert our_threads() == []
+    assert len(list(loader)) == 6
+    del loader
+    assert our_threads() == []
+
+
+def test_what_was_begun_is_dropped_where_another_epoch_is_wanted(make_dataset: Make) -> None:
+    path = make_dataset(50)
+    loader, fresh = loader_of(path), loader_of(path)
+    list(loader)
+    loader.set_epoch(5)
+    fresh.set_epoch(5)
+    assert [batch.ids.tolist() for batch in loader] == [batch.ids.tolist() for batch in fresh]
+
+
+def test_epochs_that_leave_records_out_do_not_keep_their_containers(
+    make_dataset: Make, memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = make_dataset(610)
+    loader = loader_of(path, batch_size=20, lanes=8, budget=20 * CONTAINER)
+    for _ in range(4):
+        assert len(list(loader)) == 30
+    loader.close()
+    assert caplog.records == []  # such as that containers are read more than once
+    assert memory.peak <= (20 + READERS) * CONTAINER
+
+
+@pytest.mark.parametrize("budget", [1, 1 << 30])
+def test_breaking_off_leaves_no_thread(make_dataset: Make, budget: int) -> None:
+    for _ in loader_of(make_dataset(100), batch_size=2, budget=budget):
+        assert our_threads() != []
+        break
+    assert our_threads() == []
+
+
+def test_an_iterator_that_is_dropped_or_closed_leaves_no_thread(make_dataset: Make) -> None:
+    loader = loader_of(make_dataset(100), batch_size=2)
+    dropped = iter(loader)
+    next(dropped)
+    del dropped
+    assert our_threads() == []
+    closed = iter(loader)
+    next(closed)
+    closed.close()  # type: ignore[attr-defined]
+    assert our_threads() == []
+
+
+def test_an_error_of_the_consumer_leaves_no_thread(make_dataset: Make) -> None:
+    with pytest.raises(ZeroDivisionError):
+        for _ in loader_of(make_dataset(100), batch_size=2):
+            _ = 1 // 0
+
+
+def test_an_interrupt_of_the_consumer_leaves_no_thread(make_dataset: Make) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        for _ in loader_of(make_dataset(100), batch_size=2):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_while_waiting_for_a_batch_leaves_no_thread(
+    make_dataset: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted, lock = threading.Event(), threading.Lock()
+    consumer = threading.get_ident()
+
+    def read_late(path: Path, offset: int, size: int, **options: Any) -> memoryview:
+        with lock:
+            if not interrupted.is_set():
+                while sys._current_frames()[consumer].f_code is not Pipeline.__iter__.__code__:
+                    time.sleep(0.001)
+                os.kill(os.getpid(), signal.SIGINT)
+                interrupted.wait(timeout=0.5)  # no batch comes until this ends
+                interrupted.set()
+        return read_at(path, offset, size, **options)
+
+    loader = loader_of(make_dataset(8), batch_size=8)
+    monkeypatch.setattr(container_reader, "read_at", read_late)
+    with pytest.raises(KeyboardInterrupt):
+        list(loader)
+
+
+def test_closing_twice_or_before_anything_was_taken_is_fine(make_dataset: Make) -> None:
+    pipeline = pipeline_of(make_dataset(100), batch_size=2)
+    pipeline.close()
+    pipeline.close()
+    begun = pipeline_of(make_dataset(100, name="other"), batch_size=2)
+    next(iter(begun))
+    begun.close()
+    begun.close()
+    assert our_threads() == []
+
+
+def test_closing_while_the_planner_waits_for_room_in_the_budget_ends_it(
+    make_dataset: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoding, go_on = threading.Event(), threading.Event()
+
+    def decode_late(*args: object, **options: object) -> np.ndarray:
+        decoding.set()
+        go_on.wait()
+        return np.zeros((1, 1, 3), dtype=np.uint8)
+
+    monkeypatch.setattr(Upright, "make", lambda *_: None)
+    monkeypatch.setattr(train_pixels, "decode_rgb", decode_late)
+    pipeline = pipeline_of(make_dataset(100), batch_size=2, budget=1)
+    next(iter(pipeline))  # it is being filled
+    decoding.wait()
+    closing = threading.Thread(target=pipeline.close)
+    closing.start()
+    go_on.set()
+    closing.join()
+
+
+# Errors.
+
+
+def test_an_error_of_the_operating_system_reaches_the_consumer(
+    make_dataset: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = loader_of(make_dataset(60), batch_size=1, budget=1, lanes=1)
+    batches = iter(loader)
+    next(batches)
+
+    def refused(path: Path, *args: object, **options: object) -> memoryview:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(container_reader, "read_at", refused)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        list(batches)
+    assert our_threads() == []
+
+
+class Broken:
+    """A transform with a bug."""
+
+    fixes_size = (16, 16)
+
+    def __call__(self, geometry: Geometry, draws: object) -> Geometry:
+        raise RuntimeError("a bug in a transform")
+
+
+def test_an_error_of_a_transform_reaches_the_consumer(make_dataset: Make) -> None:
+    with pytest.raises(RuntimeError, match="a bug in a transform"):
+        list(loader_of(make_dataset(60), transform=[Broken()]))
+    assert our_threads() == []
+
+
+@pytest.mark.parametrize("budget", [1, 1 << 30])
+def test_an_unexpected_error_of_a_worker_reaches_the_consumer(
+    make_dataset: Make, monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    def broken(*args: object, **options: object) -> None:
+        raise MemoryError("no memory for an image")
+
+    monkeypatch.setattr(train_pixels, "render", broken)
+    with pytest.raises(MemoryError, match="no memory for an image"):
+        list(loader_of(make_dataset(60), budget=budget))
+    assert our_threads() == []
+
+
+def test_an_error_in_the_middle_comes_after_the_batches_before_it(make_dataset: Make) -> None:
+    dataset = picstore.Dataset(make_dataset(60))
+
+    def requests() -> Iterator[Request]:
+        for number, request in enumerate(requests_of(dataset, batch_size=4)):
+            if number == 9:
+                raise LookupError("the tenth")
+            yield request
+
+    pipeline = Pipeline(requests(), sources=[source_of(dataset)], limits=Limits(2, 1 << 20))
+    batches = iter(pipeline)
+    taken = 0
+    with pytest.raises(LookupError, match="the tenth"):
+        for _ in batches:
+            taken += 1
+    pipeline.close()
+    assert taken <= 9
+
+
+# More than one.
+
+
+def test_loaders_run_side_by_side(make_dataset: Make) -> None:
+    path = make_dataset(100)
+    one, other = loader_of(path, seed=1), loader_of(path, seed=2)
+    alone = [[batch.ids.tolist() for batch in loader_of(path, seed=seed)] for seed in (1, 2)]
+    pairs = [(a.ids.tolist(), b.ids.tolist()) for a, b in zip(one, other, strict=True)]
+    assert pairs == list(zip(*alone, strict=True))
+
+
+def test_a_loader_can_be_iterated_in_a_thread(make_dataset: Make) -> None:
+    path = make_dataset(100)
+    with ThreadPoolExecutor(3) as pool:
+        loaders = [loader_of(path, seed=0) for _ in range(3)]
+        found = list(pool.map(lambda loader: [batch.ids.tolist() for batch in loader], loaders))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
+def test_no_file_stays_open(make_dataset: Make) -> None:
+    path = make_dataset(100)
+    list(loader_of(path))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    list(loader_of(path))
+    for _ in loader_of(path, batch_size=2):
+        break
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

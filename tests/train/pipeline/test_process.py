@@ -1,0 +1,278 @@
+"""isolate=True: the same batches from a process of their own, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import picstore
+from picstore.errors import Damage, PicstoreError
+from picstore.train.batch import Batch
+from picstore.train.buffers import KEPT_BATCHES
+
+Make = Callable[..., Path]
+CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
+
+
+@pytest.fixture
+def loader_of() -> Iterator[Callable[..., picstore.Loader]]:
+    """Makes isolated loaders, and ends their processes after the test."""
+    made: list[picstore.Loader] = []
+
+    def make(path: Path, **options: Any) -> picstore.Loader:
+        given = {"batch_size": 8, "transform": CROP, "threads": 2, "isolate": True, **options}
+        made.append(picstore.Loader(path, **given))
+        return made[-1]
+
+    yield make
+    for loader in made:
+        loader.close()
+
+
+def alone(path: Path, **options: Any) -> picstore.Loader:
+    return picstore.Loader(path, **{"batch_size": 8, "transform": CROP, "threads": 2, "isolate": False, **options})
+
+
+def same(one: Batch, other: Batch) -> bool:
+    if isinstance(one.images, list):
+        images = all(torch.equal(a, b) for a, b in zip(one.images, other.images, strict=True))
+    else:
+        images = torch.equal(one.images, other.images) and one.images.stride() == other.images.stride()  # type: ignore
+    return images and torch.equal(one.labels, other.labels) and torch.equal(one.ids, other.ids)
+
+
+def children() -> list[int]:
+    """Processes that this one has started and that still run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[1]) == os.getpid() and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"transform": []},
+        {"transform": [*CROP, picstore.Normalize((0.5,) * 3, (0.2,) * 3)], "memory_format": torch.channels_last},
+        {"dtype": torch.bfloat16, "drop_last": False},
+    ],
+)
+def test_batches_are_those_of_the_same_loader_without(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader], options: dict[str, Any]
+) -> None:
+    path = make_dataset(50)
+    isolated, plain = loader_of(path, **options), alone(path, **options)
+    for _ in range(2):
+        pairs = list(zip(isolated, plain, strict=True))
+        assert len(pairs) == len(plain)
+        assert all(same(one, other) for one, other in pairs)
+
+
+def test_batches_that_are_kept_do_not_change(make_dataset: Make, loader_of: Callable[..., picstore.Loader]) -> None:
+    path = make_dataset(200)
+    kept = list(loader_of(path))  # more than there are blocks to use again
+    assert len(kept) > 2 * KEPT_BATCHES
+    assert all(same(one, other) for one, other in zip(kept, alone(path), strict=True))
+
+
+def test_targets_come_too(make_dataset: Make, loader_of: Callable[..., picstore.Loader]) -> None:
+    batch = next(iter(loader_of(make_dataset(20), targets=["extra"])))
+    assert batch.targets is not None
+    assert [target["extra"]["number"] for target in batch.targets] == batch.ids.tolist()
+
+
+def test_after_a_break_the_next_epoch_comes_from_the_same_process(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader]
+) -> None:
+    path = make_dataset(100)
+    loader = loader_of(path)
+    for _ in loader:
+        break
+    before = children()
+    plain = alone(path)
+    plain.set_epoch(1)
+    assert all(same(one, other) for one, other in zip(loader, plain, strict=True))
+    assert children() == before
+
+
+def test_a_state_goes_on_in_another_process(make_dataset: Make, loader_of: Callable[..., picstore.Loader]) -> None:
+    path = make_dataset(60)
+    first = loader_of(path)
+    iterator = iter(first)
+    for _ in range(3):
+        next(iterator)
+    second = loader_of(path)
+    second.load_state_dict(first.state_dict())
+    assert all(same(one, other) for one, other in zip(second, iterator, strict=True))
+
+
+def test_damage_is_counted_and_raised_as_without(make_dataset: Make, loader_of: Callable[..., picstore.Loader]) -> None:
+    path = make_dataset(60)
+    file = next(path.glob("*/*.pic"))
+    data = bytearray(file.read_bytes())
+    data[9000] ^= 255
+    file.write_bytes(data)
+    skipping, plain = loader_of(path), alone(path)
+    assert all(same(one, other) for one, other in zip(skipping, plain, strict=True))
+    assert skipping.damaged == plain.damaged > 0
+    with pytest.raises(Damage, match=file.name):
+        list(loader_of(path, on_damage="raise"))
+
+
+def test_stats_of_both_processes_are_added(make_dataset: Make, loader_of: Callable[..., picstore.Loader]) -> None:
+    loader = loader_of(make_dataset(80))
+    for _ in loader:
+        pass
+    stats = loader.stats
+    assert stats.images == 80 and stats.batches == 10
+    assert stats.bytes > 0 and stats.working > 0
+
+
+def test_a_mux_can_be_isolated(make_dataset: Make, tmp_path: Path) -> None:
+    config = tmp_path / "mux.tsv"
+    config.write_text(f"{make_dataset(30)} 0 3\n{make_dataset(20, name='other')} 10 5\n")
+    isolated, plain = (picstore.DataMux(config, transform=CROP, isolate=flag) for flag in (True, False))
+    assert all(same(one, other) for one, other in islice(zip(isolated, plain, strict=True), 12))
+    isolated.close()
+
+
+def test_the_process_ends_with_the_loader(make_dataset: Make) -> None:
+    before = children()
+    loader = picstore.Loader(make_dataset(50), batch_size=8, transform=CROP, isolate=True)
+    next(iter(loader))
+    assert len(children()) == len(before) + 1
+    del loader
+    gc.collect()
+    assert children() == before
+
+
+def test_a_process_that_is_killed_is_an_error_that_says_so(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader]
+) -> None:
+    before = children()
+    loader = loader_of(make_dataset(200), batch_size=2)
+    iterator = iter(loader)
+    next(iterator)
+    (child,) = set(children()) - set(before)
+    os.kill(child, signal.SIGKILL)
+    with pytest.raises(PicstoreError, match="ended with exit status -9"):
+        list(iterator)
+    assert len(list(loader)) == 100  # another process
+
+
+def test_no_process_outlives_a_parent_that_is_killed(make_dataset: Make) -> None:
+    script = (
+        "import picstore, sys, time\n"
+        f"loader = picstore.Loader({str(make_dataset(50))!r}, batch_size=8, isolate=True)\n"
+        "for batch in loader:\n"
+        "    print(loader._outlet._child._process.pid, flush=True)\n"
+        "    time.sleep(100)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{child}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_an_interrupt_from_the_keyboard_ends_both(make_dataset: Make) -> None:
+    script = (
+        "import picstore, time\n"
+        f"loader = picstore.Loader({str(make_dataset(50))!r}, batch_size=8, isolate=True)\n"
+        "try:\n"
+        "    for batch in loader:\n"
+        "        print(loader._outlet._child._process.pid, flush=True)\n"
+        "        time.sleep(100)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    os.killpg(parent.pid, signal.SIGINT)
+    output, _ = parent.communicate(timeout=30)
+    assert output == b"interrupted\n" and parent.returncode == 0
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_no_descriptor_and_no_memory_stays_behind(make_dataset: Make) -> None:
+    path = make_dataset(60)
+    gc.collect()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(2):
+        loader = picstore.Loader(path, batch_size=8, transform=CROP, isolate=True)
+        for _ in range(3):
+            assert len(list(loader)) == 7
+        del loader
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_the_child_imports_no_torch_and_its_parent_no_compiler(make_dataset: Make) -> None:
+    child = (
+        "import sys, picstore.train.pipeline.process_main; print([name in sys.modules for name in ('torch', 'numba')])"
+    )
+    script = (
+        "import sys, picstore\n"
+        f"loader = picstore.Loader({str(make_dataset(50))!r}, batch_size=8, transform=[picstore.Resize((32, 32))])\n"
+        "print(len(list(loader)), [name in sys.modules for name in ('torch', 'numba')])\n"
+    )
+    outputs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        for code in (child, script)
+    ]
+    assert outputs == ["[False, True]\n", "6 [True, False]\n"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_the_compiler_in_the_child_does_without_the_libraries_that_no_kernel_uses(make_dataset: Make) -> None:
+    pytest.importorskip("scipy")
+    script = (
+        "import os, picstore\n"
+        "from pathlib import Path\n"
+        f"loader = picstore.Loader({str(make_dataset(50))!r}, batch_size=8, transform=[picstore.Resize((32, 32))])\n"
+        "batches = iter(loader)\n"
+        "next(batches)\n"
+        "child = Path('/proc/self/task', str(os.getpid()), 'children').read_text().split()[0]\n"
+        "maps = Path('/proc', child, 'maps').read_text()\n"
+        "print([name in maps for name in ('llvmlite', '/scipy/', '_cffi_backend')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[True, False, False]\n"
+
+
+def test_what_lies_in_the_working_directory_is_not_imported(make_dataset: Make, tmp_path: Path) -> None:
+    """As in any program that is started by its path."""
+    (tmp_path / "here").mkdir()
+    for name in ("numpy", "copy", "queue"):
+        (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('imported')\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import picstore\n"
+        f"print(len(list(picstore.Loader({str(make_dataset(50))!r}, batch_size=8, transform=[picstore.Resize(9)]))))\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path / "here", capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")
