@@ -18,8 +18,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-U64: TypeAlias = npt.NDArray[np.uint64]
-Words: TypeAlias = "int | npt.NDArray[np.uint64]"
+from picstore.arrays import F64, I64, U64
+
+Words: TypeAlias = "int | U64"
 
 DEAL = 1  # convert: which stream gets which record of a group
 SHUFFLE = 2  # shuffle: the order in a file, and the file of a record
@@ -70,13 +71,13 @@ def bits(k: Words, counters: npt.ArrayLike) -> U64:
         return _mix(base + (c + np.uint64(1)) * np.uint64(_GOLDEN))
 
 
-def unit(k: Words, counters: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def unit(k: Words, counters: npt.ArrayLike) -> F64:
     """Uniform numbers in [0, 1), multiples of 2**-53."""
-    high: npt.NDArray[np.float64] = (bits(k, counters) >> np.uint64(11)).astype(np.float64)
+    high: F64 = (bits(k, counters) >> np.uint64(11)).astype(np.float64)
     return high * 2.0**-53
 
 
-def below(k: Words, counters: npt.ArrayLike, limit: int) -> npt.NDArray[np.int64]:
+def below(k: Words, counters: npt.ArrayLike, limit: int) -> I64:
     """Uniform integers in [0, limit), limit at most 2**32: ``(bits >> 32) * limit >> 32``."""
     if not 0 < limit <= 1 << 32:
         raise ValueError(f"limit {limit} is not in 1 … 2**32")
@@ -85,6 +86,6 @@ def below(k: Words, counters: npt.ArrayLike, limit: int) -> npt.NDArray[np.int64
     return scaled.astype(np.int64)
 
 
-def permutation(k: int, n: int) -> npt.NDArray[np.int64]:
+def permutation(k: int, n: int) -> I64:
     """A permutation of 0 … n − 1: the counters sorted by their bits, ties by the counter itself."""
     return np.argsort(bits(k, np.arange(n, dtype=np.uint64)), kind="stable").astype(np.int64)

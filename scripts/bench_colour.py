@@ -1,6 +1,6 @@
 """Microseconds an image for transforms of colour, against torchvision on uint8 tensors, one thread, in one run.
 
-    python scripts/bench_colour.py FOLDER [--images 32] [--size 224] [--rounds 7]
+    python scripts/bench_color.py FOLDER [--images 32] [--size 224] [--rounds 7]
 
 Photographs are resized to size × size before. Both sides get the same steps and parameters, fixed ones. Ours may
 overwrite its image, so that it starts from a copy, which counts; both put the result into its place in a batch, whose
@@ -36,12 +36,12 @@ from picstore.train.transforms.color import (
     RandomGrayscale,
     RandomSolarize,
 )
-from picstore.train.transforms.color_program import ColourTransform, compose_colour
+from picstore.train.transforms.color_program import ColorTransform, compose_color
 from picstore.train.transforms.geometry import Draws
-from picstore.train.transforms.opcodes import Finish
+from picstore.train.transforms.opcodes import OutputDtype
 
 Job = Callable[[int], object]
-Steps = list[ColourTransform]
+Steps = list[ColorTransform]
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 COMPILED: dict[str, Steps] = {
     "pointwise steps": [ColorJitter(0.4)],
@@ -75,7 +75,7 @@ def contenders() -> dict[str, tuple[Steps, torch.dtype, Callable[[torch.Tensor],
     """Our transforms, the type of the result, and torchvision's functions, by what they do."""
     byte = torch.uint8
     light: Steps = [ColorJitter((1.2, 1.2), (0.8, 0.8), (1.2, 1.2))]
-    colour: Steps = [ColorJitter((1.2, 1.2), (0.8, 0.8), (1.2, 1.2), (0.1, 0.1))]
+    color: Steps = [ColorJitter((1.2, 1.2), (0.8, 0.8), (1.2, 1.2), (0.1, 0.1))]
     norm = Normalize(MEAN, STD)
 
     def blurred(taps: int, sigma: float) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -84,7 +84,7 @@ def contenders() -> dict[str, tuple[Steps, torch.dtype, Callable[[torch.Tensor],
     return {
         "brightness": ([ColorJitter((1.2, 1.2))], byte, brightness),
         "brightness, contrast, saturation": (light, byte, jitter),
-        "and hue": (colour, byte, lambda image: hue(jitter(image))),
+        "and hue": (color, byte, lambda image: hue(jitter(image))),
         "hue": ([ColorJitter(hue=(0.1, 0.1))], byte, hue),
         "greyscale": ([RandomGrayscale(1)], byte, lambda image: functional.rgb_to_grayscale(image, 3)),
         "solarize": ([RandomSolarize(128, 1)], byte, lambda image: functional.solarize(image, 128)),
@@ -100,7 +100,7 @@ def contenders() -> dict[str, tuple[Steps, torch.dtype, Callable[[torch.Tensor],
             lambda image: erase(normalise(image, torch.float32)),
         ),
         "jitter with hue, normalise": (
-            [*colour, norm],
+            [*color, norm],
             torch.float32,
             lambda image: normalise(hue(jitter(image)), torch.float32),
         ),
@@ -115,10 +115,10 @@ def jobs(images: list[np.ndarray]) -> dict[str, tuple[Job, Job]]:
     tensors = [torch.from_numpy(image) for image in images]
 
     def ours(steps: Steps, dtype: torch.dtype) -> Job:
-        program = compose_colour(steps, sizes, Draws(0, 0, np.arange(count)))
+        program = compose_color(steps, sizes, Draws(0, 0, np.arange(count)))
         batch = torch.empty((count, 3, size, size), dtype=dtype)
         arrays = list((batch.view(torch.int16) if dtype.itemsize == 2 else batch).numpy())
-        finish = Finish.of(dtype)
+        finish = OutputDtype.of(dtype)
 
         def job(i: int) -> None:
             image = arrays[i] if dtype == torch.uint8 else scratch
@@ -158,9 +158,9 @@ def first_use(name: str) -> float:
     floats = any(step.normalises for step in steps)
     image = np.zeros((3, 8, 8), dtype=np.uint8)
     out = np.zeros((3, 8, 8), dtype=np.float32) if floats else image
-    program = compose_colour(steps, np.array([[8, 8]]), Draws(0, 0, [0]))
+    program = compose_color(steps, np.array([[8, 8]]), Draws(0, 0, [0]))
     start = time.process_time()
-    develop(program, 0, image, out, Finish.FLOAT32 if floats else Finish.UINT8)
+    develop(program, 0, image, out, OutputDtype.FLOAT32 if floats else OutputDtype.UINT8)
     return time.process_time() - start
 
 

@@ -61,7 +61,7 @@ first = source.open_source(task["source"]).inputs[:1]
 convert.mean_bytes(first, encode, 1, 0)  # waits until the fork server has imported all
 start = time.perf_counter()
 listing = source.open_source(task["source"])
-convert.convert(listing, task["target"], encode=encode, shape=job.Shape(), workers=task["workers"])
+convert.convert(listing, task["target"], encode=encode, shape=job.DatasetShape(), workers=task["workers"])
 print(time.perf_counter() - start)
 """
 

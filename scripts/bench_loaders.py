@@ -86,7 +86,7 @@ class Bench:
         if result.problem:
             say(f"{result.name}: {result.problem}")
 
-    def compare_colours(self) -> None:
+    def compare_colors(self) -> None:
         """Mark a contender whose mean colour is not that of the others: wrong channels, or images left out."""
         ran = [result for result in self.results if result.means]
         middle = [statistics.median(result.means[c] for result in ran) for c in range(3)] if ran else []
@@ -143,7 +143,7 @@ def run(options: argparse.Namespace, work: Path) -> int:
         for result in bench.results:
             if not result.problem:
                 bench.attempt(result, prepare=False)
-    bench.compare_colours()
+    bench.compare_colors()
     sys.stdout.write(text(bench.results, about) + "\n")
     if options.json:
         options.json.write_text(json.dumps(values(bench.results, about), indent=2) + "\n")

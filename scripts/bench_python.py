@@ -32,16 +32,16 @@ from picstore.kernels.resample import resample
 from picstore.storage.format.container import Container
 from picstore.train.batch import Batch
 from picstore.train.batching.damage import replace_lost
-from picstore.train.batching.form import Form
-from picstore.train.batching.gather import make_draft
-from picstore.train.batching.parameters import make_look
-from picstore.train.batching.spec import Ready
+from picstore.train.batching.form import OutputSpec
+from picstore.train.batching.gather import gather_records
+from picstore.train.batching.parameters import make_params
+from picstore.train.batching.spec import HostBatch
 from picstore.train.buffers import Blocks
 from picstore.train.cpu import color, decode, fused
-from picstore.train.cpu.fill_images import Pixels
-from picstore.train.order.epoch import Share, default_lanes
+from picstore.train.cpu.fill_images import ImageFiller
+from picstore.train.order.epoch import RankShard, default_lanes
 from picstore.train.order.requests import Source, make_requests
-from picstore.train.transforms.compose import Step, sort_steps
+from picstore.train.transforms.compose import Step, plan_transforms
 
 LIMIT = 15  # us
 PYTHON = "of it in the interpreter"
@@ -125,10 +125,10 @@ class Watch:
 
 def measure(dataset: picstore.Dataset, steps: list[Step], batches: int, loaded: dict[Any, Container]) -> Watch:
     """All stages of some batches, in this thread; ``loaded`` keeps what was read."""
-    recipe, _ = sort_steps(steps)
+    recipe, _ = plan_transforms(steps)
     sources = (Source(dataset, 0, recipe=recipe),)
-    share = Share(records=len(dataset), lanes=default_lanes(1), batch_size=BATCH)
-    form, blocks, watch = Form.of([recipe]), Blocks(keep=2), Watch()
+    share = RankShard(records=len(dataset), lanes=default_lanes(1), batch_size=BATCH)
+    form, blocks, watch = OutputSpec.of([recipe]), Blocks(keep=2), Watch()
     requests = make_requests(sources, share=share, seed=0, epoch=0)
     for _ in range(batches):
         with watch.stage("requests"):
@@ -137,11 +137,11 @@ def measure(dataset: picstore.Dataset, steps: list[Step], batches: int, loaded: 
             if (0, number) not in loaded:
                 loaded[0, number] = dataset.container(number)
         with watch.stage("draft"):
-            draft = make_draft(request, loaded, sources=sources)
+            draft = gather_records(request, loaded, sources=sources)
         with watch.stage("look"):
-            look = make_look(draft, request, sources=sources)
+            look = make_params(draft, request, sources=sources)
         with watch.stage("prepare"):
-            pixels = Pixels(look, form, blocks)
+            pixels = ImageFiller(look, form, blocks)
         with watch.stage("fill"):
             problems = [pixels.fill(draft, range(start, start + CHUNK)) for start in range(0, BATCH, CHUNK)]
         if any(problems):
@@ -149,7 +149,7 @@ def measure(dataset: picstore.Dataset, steps: list[Step], batches: int, loaded: 
         with watch.stage("finish"):
             draft.forget()
             replace_lost({}, draft.source, draft.labels, draft.ids, pixels.copy)
-            Batch.of(Ready(pixels.images, draft.labels, draft.ids, pixels.targets, []), torch.uint8)
+            Batch.of(HostBatch(pixels.images, draft.labels, draft.ids, pixels.targets, []), torch.uint8)
     return watch
 
 

@@ -53,9 +53,9 @@ def uses() -> dict[str, Callable[[], object]]:
     from picstore.kernels.jit import kernel
     from picstore.train.cpu.color import develop
     from picstore.train.cpu.render import render, render_mask
-    from picstore.train.transforms.color_program import Program, compose_colour
+    from picstore.train.transforms.color_program import Program, compose_color
     from picstore.train.transforms.geometry import Draws, Geometry, compose
-    from picstore.train.transforms.opcodes import Finish
+    from picstore.train.transforms.opcodes import OutputDtype
 
     side = 64
     pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
@@ -75,12 +75,12 @@ def uses() -> dict[str, Callable[[], object]]:
         image = np.zeros((side, side), dtype)
         render_mask(image, geometry(), 0, out=image.copy())
 
-    def colour(*steps: object, dtype: torch.dtype = torch.uint8, channels_last: bool = False) -> None:
-        program: Program = compose_colour(steps, size, draws)
+    def color(*steps: object, dtype: torch.dtype = torch.uint8, channels_last: bool = False) -> None:
+        program: Program = compose_color(steps, size, draws)
         image = torch.zeros((1, 3, side, side), dtype=torch.uint8).numpy()[0]
         bits = np.uint16 if dtype.itemsize == 2 else np.float32
         target = np.zeros((side, side, 3), bits).transpose(2, 0, 1) if channels_last else np.zeros_like(image, bits)
-        develop(program, 0, image, image if dtype is torch.uint8 else target, Finish.of(dtype))
+        develop(program, 0, image, image if dtype is torch.uint8 else target, OutputDtype.of(dtype))
 
     def upright() -> None:
         steps = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
@@ -98,17 +98,17 @@ def uses() -> dict[str, Callable[[], object]]:
         "cut": lambda: picstore.cut(picstore.add_restart_markers(out.getvalue()), (10, 10, 20, 20)),
         "resample": lambda: resample(picstore.Resize(32)),
         "affine": lambda: resample(picstore.RandomRotation((20, 20)), picstore.Resize(32)),
-        "pointwise": lambda: colour(picstore.ColorJitter(0.4)),
-        "blur": lambda: colour(picstore.GaussianBlur(5)),
-        "noise": lambda: colour(picstore.GaussianNoise()),
+        "pointwise": lambda: color(picstore.ColorJitter(0.4)),
+        "blur": lambda: color(picstore.GaussianBlur(5)),
+        "noise": lambda: color(picstore.GaussianNoise()),
     }
     for name in ("uint8", "uint16", "int32"):
         found[f"mask {name}"] = lambda name=name: mask(getattr(np, name))
     for name in ("float32", "float16", "bfloat16"):
         dtype = getattr(torch, name)
-        found[f"normalise {name}"] = lambda dtype=dtype: colour(normalise, dtype=dtype)
-        found[f"channels last {name}"] = lambda dtype=dtype: colour(normalise, dtype=dtype, channels_last=True)
-    found["erase"] = lambda: colour(normalise, picstore.RandomErasing(1, value="random"), dtype=torch.float16)
+        found[f"normalise {name}"] = lambda dtype=dtype: color(normalise, dtype=dtype)
+        found[f"channels last {name}"] = lambda dtype=dtype: color(normalise, dtype=dtype, channels_last=True)
+    found["erase"] = lambda: color(normalise, picstore.RandomErasing(1, value="random"), dtype=torch.float16)
     return found
 
 

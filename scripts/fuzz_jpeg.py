@@ -106,7 +106,7 @@ def damaged(streams: list[bytes], rng: random.Random) -> bytes:
 def exact_room(decode: Any) -> Any:
     """Arrays to decode with that are no longer than they must be."""
 
-    class Exact(decode._Room):
+    class Exact(decode._Workspace):
         def __init__(self) -> None:
             super().__init__()
             self._scratch, self._segments = decode.np.empty(0, np.uint8), decode.np.empty(0, np.int64)
@@ -154,7 +154,7 @@ class Exercise:
         box = left, top, rng.randrange(1, width - left + 1), rng.randrange(1, height - top + 1)
         self._call("cut", part["cut"].cut, jpeg, box)
         if self._guard:
-            part["decode"].ROOM = exact_room(part["decode"])
+            part["decode"].WORKSPACE = exact_room(part["decode"])
         shown = self._call("decode", part["decode"].decode, jpeg)
         if shown is not None:
             self._call_libjpeg(stream, np.array(shown))

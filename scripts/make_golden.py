@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import picstore
-from picstore.prepare.convert.job import Shape
+from picstore.prepare.convert.job import DatasetShape
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "fixtures" / "golden"
 COUNT = 24
@@ -28,15 +28,15 @@ def picture(number: int) -> np.ndarray:
     width, height = 12 + 9 * (number % 4), 10 + 7 * (number % 3)
     y, x = np.mgrid[:height, :width]
     planes = [(7 * x + 31 * number) % 256, (5 * y + 17 * number) % 256, (3 * (x + y) + 59 * number) % 256]
-    colour = np.stack(planes, axis=-1).astype(np.uint8)
-    return np.ascontiguousarray(colour[..., 0]) if number % 3 == 0 else colour
+    color = np.stack(planes, axis=-1).astype(np.uint8)
+    return np.ascontiguousarray(color[..., 0]) if number % 3 == 0 else color
 
 
 def main() -> None:
     """Write the data set anew, and ``expected.json`` beside it."""
     root = GOLDEN / "dataset"
     shutil.rmtree(root, ignore_errors=True)
-    shape = Shape(streams=2, container_size=4096, file_size=1 << 20, seed=1)
+    shape = DatasetShape(streams=2, container_size=4096, file_size=1 << 20, seed=1)
     with picstore.Writer(root, classes=["grey", "colour"], attachments=["mask"], shape=shape) as writer:
         for number in range(COUNT):
             label = -1 if number == 5 else int(number % 3 != 0)

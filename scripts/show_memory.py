@@ -93,7 +93,7 @@ def convert(folder: Path) -> tuple[int, int]:
     def row(name: str, count: int) -> RowTask:
         (folder / name / UNFINISHED).mkdir(parents=True)
         inputs = [Input(f"{k}", 0, str(folder / "input" / f"{k % PICTURES}.jpg")) for k in range(count)]
-        shape = job.Shape(streams=STREAMS, container_size=CONVERT_CONTAINER)
+        shape = job.DatasetShape(streams=STREAMS, container_size=CONVERT_CONTAINER)
         return RowTask(folder / name, 0, 0, inputs, EncodeSettings(), shape)
 
     convert_row(row("little", PICTURES), lambda _: None)
@@ -105,10 +105,11 @@ def shuffle(folder: Path) -> tuple[int, int]:
     """One of ten files."""
     little = Dataset(write_dataset(folder / "little", files=1, file_size=4 * CONTAINER))
     write_file(
-        next(_file_tasks(little, folder / "little-shuffled", job.Shape(container_size=CONTAINER))), lambda _: None
+        next(_file_tasks(little, folder / "little-shuffled", job.DatasetShape(container_size=CONTAINER))),
+        lambda _: None,
     )
     whole = Dataset(write_dataset(folder / "whole", files=FILES, file_size=FILE))
-    task = next(_file_tasks(whole, folder / "whole-shuffled", job.Shape(container_size=CONTAINER)))
+    task = next(_file_tasks(whole, folder / "whole-shuffled", job.DatasetShape(container_size=CONTAINER)))
     return FILE, peak_of(lambda: write_file(task, lambda _: None))
 
 

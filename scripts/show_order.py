@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore import rng
-from picstore.prepare.convert.job import Shape, count_rows, row_slice
-from picstore.train.order.epoch import Epoch, Share
+from picstore.prepare.convert.job import DatasetShape, count_rows, row_slice
+from picstore.train.order.epoch import EpochOrder, RankShard
 
 Ints = npt.NDArray[np.int64]
 Files = dict[tuple[int, int], Ints]  # by stream and file, the inputs' numbers in the order of the file
@@ -43,7 +43,7 @@ class Order:
     containers: Ints
 
 
-def convert(images: int, image_bytes: int, shape: Shape) -> Files:
+def convert(images: int, image_bytes: int, shape: DatasetShape) -> Files:
     """Deal each row's groups of inputs to the streams, as ``prepare/pack.py`` does."""
     rows = count_rows(images, image_bytes, shape)
     files: Files = {}
@@ -90,8 +90,8 @@ def store(files: Files, per_container: int) -> Stored:
 
 def run_epoch(stored: Stored, epoch: int, lanes: int) -> Order:
     """The samples of an epoch, batch by batch, by the loader's plan."""
-    share = Share(records=len(stored.inputs), lanes=lanes, batch_size=BATCH)
-    order = Epoch(stored.counts, seed=SEED, epoch=epoch, lanes=lanes)
+    share = RankShard(records=len(stored.inputs), lanes=lanes, batch_size=BATCH)
+    order = EpochOrder(stored.counts, seed=SEED, epoch=epoch, lanes=lanes)
     starts = np.cumsum(stored.counts) - stored.counts
     batches = [order.locate(share.samples(*share.bounds(k))) for k in range(share.batches)]
     containers = np.concatenate([samples.container for samples in batches])
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=110_000, help="of an image, on average")
     parser.add_argument("--lanes", type=int, default=32)
     options = parser.parse_args()
-    shape, images = Shape(), options.images
+    shape, images = DatasetShape(), options.images
     of_class, of_container = images // options.classes, shape.container_size // options.bytes
 
     files = convert(images, options.bytes, shape)

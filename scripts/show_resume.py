@@ -23,7 +23,7 @@ from picstore.storage.format.file import FileSummary
 from picstore.storage.format.layout import FOOTER_ROW
 from picstore.storage.manifest import finish
 from picstore.train.loader import Loader
-from picstore.train.order.epoch import Epoch, Share
+from picstore.train.order.epoch import EpochOrder, RankShard
 from picstore.train.order.requests import Source, make_requests
 
 ROUNDS = 21
@@ -76,7 +76,7 @@ def measure(path: Path) -> None:
     loader = Loader(path, batch_size=BATCH, lanes=LANES)
     half = len(loader) // 2
     state = {**loader.state_dict(), "epoch": 3, "samples": half * BATCH}
-    share = Share(records=len(dataset), lanes=LANES, batch_size=BATCH)
+    share = RankShard(records=len(dataset), lanes=LANES, batch_size=BATCH)
     sources = [Source(dataset, 0)]
 
     def resume() -> None:
@@ -100,8 +100,8 @@ def measure(path: Path) -> None:
     print(f"asked: {LIMIT * 1e3:.0f} ms; {'reached' if whole < LIMIT else 'missed'}")
 
 
-def epoch_of(counts: np.ndarray) -> Epoch:
-    return Epoch(counts, seed=0, epoch=3, lanes=LANES)
+def epoch_of(counts: np.ndarray) -> EpochOrder:
+    return EpochOrder(counts, seed=0, epoch=3, lanes=LANES)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from samples import picture
 from stores import GoogleProxy, Proxy, azure_server, install_azurite, request, s3_server
 
 import picstore
-from picstore.prepare.convert.job import Shape
+from picstore.prepare.convert.job import DatasetShape
 from picstore.storage.location import object_store
 
 # Where the tests were started in the background interrupts are ignored, here and in all that is started from here.
@@ -101,7 +101,7 @@ def make_dataset(tmp_path: Path) -> Callable[..., Path]:
         width: int = 60,
         height: int = 40,
     ) -> Path:
-        shape = Shape(streams=streams, container_size=container_size, file_size=file_size)
+        shape = DatasetShape(streams=streams, container_size=container_size, file_size=file_size)
         names = [f"class{k}" for k in range(classes)]
         with picstore.Writer(tmp_path / name, classes=names, shape=shape) as writer:
             for number in range(count):

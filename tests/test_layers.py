@@ -13,13 +13,14 @@ PACKAGE = Path(__file__).parents[1] / "picstore"
 # part: the parts it may import from, besides itself
 ALLOWED = {
     "errors": set(),
-    "rng": {"errors"},
-    "kernels": {"errors"},
-    "jpeg": {"errors", "rng", "kernels"},
-    "storage": {"errors", "rng"},
-    "prepare": {"errors", "rng", "kernels", "jpeg", "storage"},
-    "train": {"errors", "rng", "kernels", "jpeg", "storage"},
-    "cli": {"errors", "rng", "jpeg", "storage", "prepare", "train"},
+    "arrays": set(),
+    "rng": {"errors", "arrays"},
+    "kernels": {"errors", "arrays"},
+    "jpeg": {"errors", "arrays", "rng", "kernels"},
+    "storage": {"errors", "arrays", "rng"},
+    "prepare": {"errors", "arrays", "rng", "kernels", "jpeg", "storage"},
+    "train": {"errors", "arrays", "rng", "kernels", "jpeg", "storage"},
+    "cli": {"errors", "arrays", "rng", "jpeg", "storage", "prepare", "train"},
 }
 HEAVY = {
     "numba": {"kernels"},

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--images", type=click.IntRange(min=1), default=2000, show_default=True, help="How many to take.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True, help="Images in a batch.")
 @click.option("--size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels a side of the output.")
-@click.option("--colour", is_flag=True, help="Also ColorJitter(0.4, 0.4, 0.4, 0.1) and Normalize.")
+@click.option("--color", "--colour", is_flag=True, help="Also ColorJitter(0.4, 0.4, 0.4, 0.1) and Normalize.")
 @click.option("--threads", type=click.IntRange(min=1), help="Of the loader.  [default: one a core]")
 @click.option(
     "--isolate/--no-isolate", default=True, show_default=True, help="Run the loader in a process of its own or in ours."
@@ -32,7 +32,7 @@ def command(
     images: int,
     batch_size: int,
     size: int,
-    colour: bool,
+    color: bool,
     threads: int | None,
     as_json: bool,
     **of_loader: Any,
@@ -46,7 +46,7 @@ def command(
     from picstore.train.profile import measure
 
     transform = [picstore.RandomResizedCrop(size), picstore.RandomHorizontalFlip()]
-    if colour:
+    if color:
         finish = picstore.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
         transform += [picstore.ColorJitter(0.4, 0.4, 0.4, 0.1), finish]
     report = measure(

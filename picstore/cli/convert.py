@@ -25,7 +25,7 @@ _SHAPE = ("streams", "file_size", "container_size", "seed")
 _ENCODE = ("quality", "subsampling", "background", "max_pixels", "reencode", "encoder")
 
 
-def colour(text: str) -> tuple[int, int, int]:
+def color(text: str) -> tuple[int, int, int]:
     """Red, green and blue of ``ffffff``."""
     try:
         red, green, blue = bytes.fromhex(text.removeprefix("#"))
@@ -58,7 +58,7 @@ def colour(text: str) -> tuple[int, int, int]:
 @click.option(
     "--subsampling", type=click.Choice(["420", "422", "444"]), default="420", show_default=True, help="Of chroma."
 )
-@click.option("--background", type=colour, default="ffffff", show_default=True, help="Behind transparent images.")
+@click.option("--background", type=color, default="ffffff", show_default=True, help="Behind transparent images.")
 @click.option("--max-pixels", type=click.IntRange(1), default=1 << 28, show_default=True, help="Refuse larger images.")
 @options.image_timeout
 @click.option("--reencode", is_flag=True, help="Encode anew JPEGs that could be kept without loss.")
@@ -121,11 +121,11 @@ def command(
     processes.start(*encode.warm)  # at once: it imports while this process does
 
     from picstore.cli.progress import Bar
-    from picstore.prepare.convert.job import Shape
+    from picstore.prepare.convert.job import DatasetShape
     from picstore.prepare.sources.dedupe import mark_duplicates
     from picstore.prepare.sources.open import open_source
 
-    shape = Shape(**{name: settings[name] for name in _SHAPE})
+    shape = DatasetShape(**{name: settings[name] for name in _SHAPE})
     listing = open_source(source, **{name: settings[name] for name in _SOURCE_OPTIONS})
     for remark in listing.remarks:
         click.echo(remark, err=True)

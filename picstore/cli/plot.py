@@ -17,7 +17,7 @@ _ABOVE, _BELOW = -8, 16  # a label, from its point
 # Attributes and no style sheet, which ImageMagick's renderer does not know.
 _GRID = 'stroke="#dddddd"'
 _GREY, _DARK = "#666666", "#333333"
-_COLOURS = {"420": ("#1f6fb4", _ABOVE), "444": ("#c8553d", _BELOW), "422": ("#3f8f4f", _ABOVE)}
+_COLORS = {"420": ("#1f6fb4", _ABOVE), "444": ("#c8553d", _BELOW), "422": ("#3f8f4f", _ABOVE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class _Curve:
 
     xs: Sequence[float]
     ys: Sequence[float]
-    colour: str
+    color: str
     marks: Sequence[str] = ()
     aside: int = 0
 
@@ -42,11 +42,11 @@ def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> str:
     for number, subsampling in enumerate(dict.fromkeys(row["subsampling"] for row in rows)):
         mine = [row for row in rows if row["subsampling"] == subsampling]
         sizes, marks = [row["bytes"] / 1000 for row in mine], [str(row["quality"]) for row in mine]
-        colour, aside = _COLOURS[subsampling]
-        psnr.append(_Curve(sizes, [row["psnr"] for row in mine], colour, marks, aside))
-        ssim.append(_Curve(sizes, [row["ssim"] for row in mine], colour, marks, aside))
-        low.append(_Curve(sizes, [row["ssim_low"] for row in mine], colour))
-        legend.append(_text(_LEFT + 72 * number, 42, f"— {':'.join(subsampling)}", colour=colour))
+        color, aside = _COLORS[subsampling]
+        psnr.append(_Curve(sizes, [row["psnr"] for row in mine], color, marks, aside))
+        ssim.append(_Curve(sizes, [row["ssim"] for row in mine], color, marks, aside))
+        low.append(_Curve(sizes, [row["ssim_low"] for row in mine], color))
+        legend.append(_text(_LEFT + 72 * number, 42, f"— {':'.join(subsampling)}", color=color))
     height = _TOP + 2 * (_PANEL + _GAP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}">',
@@ -71,15 +71,15 @@ def _panel(top: float, name: str, curves: Sequence[_Curve], dashed: Sequence[_Cu
         up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
         return _LEFT + across * (_WIDTH - _LEFT - _RIGHT), top + (1 - up) * _PANEL
 
-    parts = [_text(_LEFT, top - 8, name, size=11, colour=_GREY)]
+    parts = [_text(_LEFT, top - 8, name, size=11, color=_GREY)]
     for tick in x_ticks:
         x, bottom = place(tick, y_ticks[0])
         parts.append(f'<line {_GRID} x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom:.1f}"/>')
-        parts.append(_text(x, bottom + 16, f"{tick:g}", anchor="middle", size=11, colour=_GREY))
+        parts.append(_text(x, bottom + 16, f"{tick:g}", anchor="middle", size=11, color=_GREY))
     for tick in y_ticks:
         left, y = place(x_ticks[0], tick)
         parts.append(f'<line {_GRID} x1="{left}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(left - 6, y + 4, f"{tick:g}", anchor="end", size=11, colour=_GREY))
+        parts.append(_text(left - 6, y + 4, f"{tick:g}", anchor="end", size=11, color=_GREY))
     for curve in dashed:
         parts += _line(curve, list(map(place, curve.xs, curve.ys)), 'stroke-dasharray="6 4"')
     for curve in curves:
@@ -90,12 +90,12 @@ def _panel(top: float, name: str, curves: Sequence[_Curve], dashed: Sequence[_Cu
 def _line(curve: _Curve, points: Sequence[tuple[float, float]], look: str = "") -> list[str]:
     """A curve, and its points and labels where it has marks; a label in the way of the last one is left out."""
     joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    parts = [f'<polyline fill="none" stroke="{curve.colour}" stroke-width="2" {look} points="{joined}"/>']
+    parts = [f'<polyline fill="none" stroke="{curve.color}" stroke-width="2" {look} points="{joined}"/>']
     labelled = -math.inf
     for (x, y), mark in zip(points, curve.marks, strict=False):
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{curve.colour}"/>')
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{curve.color}"/>')
         if x - labelled >= _APART:
-            parts.append(_text(x, y + curve.aside, mark, anchor="middle", size=11, colour=curve.colour))
+            parts.append(_text(x, y + curve.aside, mark, anchor="middle", size=11, color=curve.color))
             labelled = x
     return parts
 
@@ -119,6 +119,6 @@ def _ticks(low: float, high: float) -> list[float]:
     return [round(k * step, 12) for k in range(first, last + 1)]
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 13, colour: str = _DARK) -> str:
-    look = f'font-family="sans-serif" font-size="{size}" fill="{colour}"'
+def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 13, color: str = _DARK) -> str:
+    look = f'font-family="sans-serif" font-size="{size}" fill="{color}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {look}>{escape(text)}</text>'

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import I64, U8, U16, U64
 from picstore.errors import UsageError
 from picstore.jpeg.markers import parse
 from picstore.jpeg.segments import find_segments
-from picstore.kernels.jit import array_at, copy_bytes, kernel, part, prefetch
+from picstore.kernels.jit import array_at, copy_bytes, device_function, kernel, prefetch
 
 Buffer: TypeAlias = "bytes | memoryview"
-I64: TypeAlias = npt.NDArray[np.int64]
 
 MARGIN = 1  # pixels
 # Rows of tiles that are fetched from memory before they are copied. A row is a few KB, too short for the processor to
@@ -48,12 +47,12 @@ class Tiled:
     """
 
     layouts: I64
-    addresses: npt.NDArray[np.uint64]
+    addresses: U64
     sizes: I64
     kept: tuple[object, ...]
 
     @classmethod
-    def of(cls, jpegs: Sequence[Buffer], layouts: I64, segments: Sequence[npt.NDArray[np.uint16]]) -> Tiled:
+    def of(cls, jpegs: Sequence[Buffer], layouts: I64, segments: Sequence[U16]) -> Tiled:
         """Describe streams; ``segments`` holds the lengths of their restart segments without markers, as is stored.
 
         Raises:
@@ -84,12 +83,12 @@ class Cuts:
         places: int64 (n, 4): left, top, width and height, in pixels of the whole image, of what each cut shows.
     """
 
-    data: npt.NDArray[np.uint8]
+    data: U8
     offsets: I64
     places: I64
 
 
-def cut_batch(tiled: Tiled, boxes: I64, *, out: npt.NDArray[np.uint8] | None = None) -> Cuts:
+def cut_batch(tiled: Tiled, boxes: I64, *, out: U8 | None = None) -> Cuts:
     """Cut a box out of each of several JPEGs, in one call without the GIL.
 
     A stream whose restart markers make no grid of tiles, or whose segments are not those given, is copied whole.
@@ -154,7 +153,7 @@ def _cut_all(addresses, sizes, layouts, boxes, out, offsets, places):  # type: i
         offsets[i + 1] = cut_one(addresses[i], sizes[i], layouts[i], boxes[i], out, offsets[i], places[i])
 
 
-@part
+@device_function
 def cut_one(addresses, sizes, layout, box, out, to, place):  # type: ignore[no-untyped-def]
     """For kernels: write the cut of one image, or all of it, to ``out``, which has room for all of it.
 
@@ -177,7 +176,7 @@ def cut_one(addresses, sizes, layout, box, out, to, place):  # type: ignore[no-u
     return to + source.size
 
 
-@part
+@device_function
 def _frame_at(source, layout):  # type: ignore[no-untyped-def]
     """Where the baseline frame header begins, 0 if there is none before the entropy-coded data (T.81, B.2.2)."""
     at = 2
@@ -192,7 +191,7 @@ def _frame_at(source, layout):  # type: ignore[no-untyped-def]
     return 0
 
 
-@part
+@device_function
 def _is_grid(source, layout, lengths):  # type: ignore[no-untyped-def]
     """Whether the segments fill the stream and make rows of tiles."""
     for number in layout:
@@ -208,7 +207,7 @@ def _is_grid(source, layout, lengths):  # type: ignore[no-untyped-def]
     return total == source.size
 
 
-@part
+@device_function
 def _cut(source, layout, lengths, box, frame, out, to, place):  # type: ignore[no-untyped-def]
     """Write the cut of one image from ``to`` on; the byte behind it. ``place`` takes left, top, width and height."""
     width, height, header = layout[_WIDTH], layout[_HEIGHT], layout[_HEADER]
@@ -241,7 +240,7 @@ def _cut(source, layout, lengths, box, frame, out, to, place):  # type: ignore[n
     return to
 
 
-@part
+@device_function
 def _rows(lengths, header, per_row, tiles):  # type: ignore[no-untyped-def]
     """Where in the stream the tiles of a box begin and end, for each of their rows."""
     left, top, right, bottom = tiles
@@ -262,7 +261,7 @@ def _rows(lengths, header, per_row, tiles):  # type: ignore[no-untyped-def]
     return begins, ends
 
 
-@part
+@device_function
 def _fetch(source, begin, end):  # type: ignore[no-untyped-def]
     address = np.uint64(source.ctypes.data)
     for at in range(begin, end, _LINE):

@@ -14,7 +14,17 @@ from __future__ import annotations
 import numpy as np
 
 from picstore.jpeg.huffman_lookup import END, LOOK, PASSED
-from picstore.kernels.jit import array_at, inlined, kernel, load_u16, load_u64, part, store_u8, store_u32, store_u64
+from picstore.kernels.jit import (
+    array_at,
+    device_function,
+    inlined,
+    kernel,
+    load_u16,
+    load_u64,
+    store_u8,
+    store_u32,
+    store_u64,
+)
 
 # What the kernels say of damage, as negative numbers.
 BAD_CODE, TOO_SHORT, TOO_MANY_COEFFICIENTS, BAD_DC, BAD_MARKER, TOO_MANY_SEGMENTS = -1, -2, -3, -4, -5, -6
@@ -103,7 +113,7 @@ def _row(table):  # type: ignore[no-untyped-def]
     return _u64(table) << _u64(LOOK + 1)
 
 
-@part
+@device_function
 def _find(accumulator, table, rare):  # type: ignore[no-untyped-def]
     """The code at the head of the accumulator, by its length (F.2.2.3): (length, symbol); length 0 if there is none."""
     slow, symbols = array_at(rare[0], 54 * (table + 1), np.uint32), array_at(rare[1], 256 * (table + 1), np.uint32)

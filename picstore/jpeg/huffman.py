@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import U32
 from picstore.errors import ImageError
-
-U32: TypeAlias = npt.NDArray[np.uint32]
 
 LONGEST = 16  # bits of a code
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from picstore.jpeg.huffman import LONGEST, U32, HuffmanTable
-from picstore.kernels.jit import kernel, part
-
-U16: TypeAlias = npt.NDArray[np.uint16]
+from picstore.arrays import U16, U32
+from picstore.jpeg.huffman import LONGEST, HuffmanTable
+from picstore.kernels.jit import device_function, kernel
 
 LOOK = 12  # bits looked up at once; longer codes are rare (T.81's own tables: 0.3 % of AC symbols) and found by search
 PASSED, END = 6, 1 << 14  # of an entry of ``many``: shift of the coefficients passed; flag that the block ends
@@ -54,7 +51,7 @@ def _fill(raw, dc, one, many, slow, symbols):  # type: ignore[no-untyped-def]
                 many[k, j] = parts[(1 << LOOK) + j]
 
 
-@part
+@device_function
 def _fill_one(counts, symbols, one, slow):  # type: ignore[no-untyped-def]
     code = k = at = 0
     for length in range(1, LONGEST + 1):
@@ -71,7 +68,7 @@ def _fill_one(counts, symbols, one, slow):  # type: ignore[no-untyped-def]
         code <<= 1
 
 
-@part
+@device_function
 def _fill_many(counts, symbols, width, parts):  # type: ignore[no-untyped-def]
     """Make what ``many`` holds, for windows of ``width`` bits, at 2**width in ``parts``, where the narrower ones are.
 

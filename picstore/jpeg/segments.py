@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import I64
 from picstore.errors import ImageError
 from picstore.jpeg.markers import EOI, RST0, RST7, Header
 
-Offsets: TypeAlias = npt.NDArray[np.int64]
+Offsets: TypeAlias = I64
 
 
 def find_segments(jpeg: bytes | memoryview, header: Header) -> tuple[Offsets, Offsets]:

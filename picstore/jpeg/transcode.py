@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import I64, U8
 from picstore.errors import ImageError, NotTranscodable, UsageError
 from picstore.jpeg import entropy
 from picstore.jpeg.headers import Coding, Huffman, read_coding, write_headers
@@ -20,8 +19,6 @@ from picstore.jpeg.huffman import optimal_table
 from picstore.jpeg.huffman_lookup import lookups
 from picstore.jpeg.markers import EOI, Header, Segment, read_header, walk
 from picstore.jpeg.tiles import restart_interval
-
-I64: TypeAlias = npt.NDArray[np.int64]
 
 _DAMAGE = {
     entropy.BAD_CODE: "a code that its Huffman table lacks",
@@ -83,7 +80,7 @@ def mark(jpeg: bytes | memoryview, segments: Sequence[Segment], header: Header, 
         coding = read_coding(segments)
     except ImageError as error:
         raise NotTranscodable(f"damaged JPEG: {error}") from error
-    reason = why_not(header, coding)
+    reason = reason_not_lossless(header, coding)
     if reason:
         raise NotTranscodable(reason)
     if interval is None:
@@ -105,7 +102,7 @@ def mark(jpeg: bytes | memoryview, segments: Sequence[Segment], header: Header, 
     return Marked(made, marked, lengths)
 
 
-def why_not(header: Header, coding: Coding) -> str:
+def reason_not_lossless(header: Header, coding: Coding) -> str:
     """Why a JPEG cannot get restart markers losslessly, by its headers; empty if it can."""
     adobe = coding.adobe[11] if coding.adobe else None
     ids = bytes(component.id for component in header.components)
@@ -132,7 +129,7 @@ def why_not(header: Header, coding: Coding) -> str:
     return next((reason for holds, reason in reasons if holds), "")
 
 
-def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[npt.NDArray[np.uint8], I64]:
+def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
     """The entropy-coded data without stuffing and markers, zeros behind, and where each old segment begins in it."""
     source = np.frombuffer(jpeg, np.uint8)
     columns, rows = header.mcus
@@ -151,9 +148,7 @@ def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[npt.NDArray[np.u
 class _Scan:
     """One scan being rewritten: which tables it is coded with, and the edits that new segments need."""
 
-    def __init__(
-        self, header: Header, coding: Coding, interval: int, flat: npt.NDArray[np.uint8], segments: I64
-    ) -> None:
+    def __init__(self, header: Header, coding: Coding, interval: int, flat: U8, segments: I64) -> None:
         self._flat, self._segments, self._interval = flat, segments, interval
         self._huffman = coding.huffman
         self._dc = sorted({selector.dc for selector in coding.selectors})
@@ -190,7 +185,7 @@ class _Scan:
         if count < 0:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[count]}")
 
-    def _frequencies(self) -> npt.NDArray[np.int64]:
+    def _frequencies(self) -> I64:
         """How often each DC table has to code each size of difference: (tables, sizes)."""
         frequencies = np.zeros((len(self._dc), _DC_SIZES), np.int64)
         entropy.count_sizes(self._edits[3], self._edited, frequencies)

@@ -21,7 +21,7 @@ _PACKAGE = Path(__file__).parents[1]
 _IMPORT = re.compile(rb"^ *from (picstore[.\w]*) import ((?:[^(\n]|\([^)]*\))*)", re.MULTILINE)
 _WORD64 = ir.IntType(64)
 # numba's annotations lack the last two.
-_PART: dict[str, Any] = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_DEVICE_FUNCTION: dict[str, Any] = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -44,9 +44,9 @@ def kernel(function: Callable[..., Any]) -> Any:
     return dispatcher
 
 
-def part(function: Callable[..., Any]) -> Any:
+def device_function(function: Callable[..., Any]) -> Any:
     """A function that kernels call, and nobody else: without what Python needs to call it, it compiles sooner."""
-    return numba.njit(**_PART)(function)
+    return numba.njit(**_DEVICE_FUNCTION)(function)
 
 
 def _uncollected(compile_: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -99,7 +99,7 @@ def _pointer(typing: Any, address: Any, kind: Any) -> Any:  # noqa: ARG001 - num
     return types.CPointer(kind.dtype)(types.uint64, kind), generate
 
 
-@part
+@device_function
 def array_at(address, size, kind):  # type: ignore[no-untyped-def]
     """For kernels: an array over memory that the caller keeps alive; with it a kernel can take a list of buffers.
 
@@ -190,7 +190,7 @@ def _prefetch(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's form
 prefetch: Any = _prefetch
 
 
-@part
+@device_function
 def copy_bytes(out, to, source, begin, count):  # type: ignore[no-untyped-def]
     """For kernels: ``out[to : to + count] = source[begin : begin + count]``, uint8, by memcpy; 5 times as fast.
 

@@ -20,8 +20,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from picstore.arrays import U8
 from picstore.errors import UsageError
-from picstore.kernels.jit import array_at, kernel, part
+from picstore.kernels.jit import array_at, device_function, kernel
 from picstore.kernels.strided import place_of, put_bytes
 
 _GROUP = 8  # rows that are interleaved at once: LLVM interleaves stores by at most 8, and 8 bytes fill a 64-bit word
@@ -41,12 +42,12 @@ _SERIES = tuple(1 / (k * (k - 1)) for k in range(16, 0, -2))  # of the cosine, f
 
 
 def resample(
-    source: npt.NDArray[np.uint8],
+    source: U8,
     box: npt.ArrayLike,
     clip: npt.ArrayLike,
     flip: bool,
     kind: int,
-    out: npt.NDArray[np.uint8],
+    out: U8,
     *,
     upside_down: bool = False,
     fill: npt.ArrayLike = _BLACK,
@@ -77,21 +78,21 @@ def resample(
         raise UsageError(f"source has the shape {source.shape} and out {out.shape}; give images that are not empty")
     region = np.ascontiguousarray(box, dtype=np.float64)
     visible = np.ascontiguousarray(clip, dtype=np.int64)
-    colour = np.array(fill, dtype=np.int32)
-    if region.shape != (4,) or visible.shape != (4,) or colour.shape != (3,):
+    color = np.array(fill, dtype=np.int32)
+    if region.shape != (4,) or visible.shape != (4,) or color.shape != (3,):
         raise UsageError(
-            f"box, clip and fill have the shapes {region.shape}, {visible.shape} and {colour.shape}; "
+            f"box, clip and fill have the shapes {region.shape}, {visible.shape} and {color.shape}; "
             "give four, four and three numbers"
         )
     flips = bool(flip), bool(upside_down)
-    if not resample_box(source, region, visible, flips, int(kind), colour, place_of(out)):
+    if not resample_box(source, region, visible, flips, int(kind), color, place_of(out)):
         raise UsageError(
             f"box {region} or clip {visible} is empty, or not within {_FARTHEST} pixels of the image, "
-            f"or fill {colour} not within 0 to 255"
+            f"or fill {color} not within 0 to 255"
         )
 
 
-@part
+@device_function
 def _tap(distance, lanczos):  # type: ignore[no-untyped-def]
     """A filter's value at a distance from its centre, as part of its half-width, up to a factor."""
     if distance >= 1.0:
@@ -111,7 +112,7 @@ def _tap(distance, lanczos):  # type: ignore[no-untyped-def]
     return sine * sine * (3.0 - 4.0 * sine * sine) / (_LOBES * angle * angle)
 
 
-@part
+@device_function
 def _weights(start, size, low, high, extent, kind, length):  # type: ignore[no-untyped-def]
     """One axis: for each output pixel its first source pixel, number of source pixels, their weights, and what these
     lack of _ONE: the weight of what lies outside of the image, or all where the centre lies outside of the clip.
@@ -153,7 +154,7 @@ def _weights(start, size, low, high, extent, kind, length):  # type: ignore[no-u
     return first, count, weights, missing
 
 
-@part
+@device_function
 def _used(first, count):  # type: ignore[no-untyped-def]
     """First and last + 1 of the source pixels that carry weight, and their greatest count; 0, 0, 0 if none does.
 
@@ -172,7 +173,7 @@ def _used(first, count):  # type: ignore[no-untyped-def]
     return low, high, taps
 
 
-@part
+@device_function
 def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no-untyped-def]
     """One output row from ``count`` source rows, of the bytes from ``begin`` on; 6 bits after the point.
 
@@ -200,7 +201,7 @@ def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no
                 line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + total[i]) >> _i32(8))
 
 
-@part
+@device_function
 def _shade(line, fill, missing):  # type: ignore[no-untyped-def]
     """Add the weight that is missing in a row of the vertical pass, in the colour of ``fill``."""
     for c in range(3):
@@ -209,7 +210,7 @@ def _shade(line, fill, missing):  # type: ignore[no-untyped-def]
             line[i] += shade
 
 
-@part
+@device_function
 def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
     """(8 rows, samples) to (samples, 8 rows), then into the lanes of ``group`` of each column."""
     a, b, c, d, e, f, g, h = lines[0], lines[1], lines[2], lines[3], lines[4], lines[5], lines[6], lines[7]
@@ -232,7 +233,7 @@ def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
             target[_LANES // 4 * x + 6 * group + k] = words[6 * x + k]
 
 
-@part
+@device_function
 def _horizontal(columns, axis, taps, flip, fill, total, lanes):  # type: ignore[no-untyped-def]
     """All lanes of each output column, as bytes, from those of its source columns."""
     first, weights, missing = axis
@@ -252,7 +253,7 @@ def _horizontal(columns, axis, taps, flip, fill, total, lanes):  # type: ignore[
             lanes[to, j] = _u8(min(max(total[j] >> _i32(20), _i32(0)), _i32(255)))
 
 
-@part
+@device_function
 def _deal(lanes, word, row, place, top, bottom):  # type: ignore[no-untyped-def]
     """Lanes back to rows: a 64-bit word holds 8 rows of one pixel of one colour, the first in its lowest byte."""
     words = array_at(_u64(lanes.ctypes.data), _LANES // 8 * word.size, np.uint64)
@@ -268,7 +269,7 @@ def _deal(lanes, word, row, place, top, bottom):  # type: ignore[no-untyped-def]
                 put_bytes(row.ctypes.data, word.size, place[0] + c * place[1] + (y + r) * place[2], place[3])
 
 
-@part
+@device_function
 def _copy(source, left, top, flip, upside_down, row, place):  # type: ignore[no-untyped-def]
     """A box of whole pixels at its own size."""
     height, width = place[5], place[6]
@@ -284,7 +285,7 @@ def _copy(source, left, top, flip, upside_down, row, place):  # type: ignore[no-
             put_bytes(row.ctypes.data, width, place[0] + c * place[1] + y * place[2], place[3])
 
 
-@part
+@device_function
 def _is_sane(box, clip, fill):  # type: ignore[no-untyped-def]
     """Whether the box is not empty, nothing is out of reach and fill is bytes; a NaN fails every comparison."""
     for c in range(3):
@@ -296,7 +297,7 @@ def _is_sane(box, clip, fill):  # type: ignore[no-untyped-def]
     return box[2] > 0 and box[3] > 0
 
 
-@part
+@device_function
 def _is_copy(source, box, clip, place):  # type: ignore[no-untyped-def]
     left, top, width, height = box[0], box[1], box[2], box[3]
     return (

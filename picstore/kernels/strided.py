@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from picstore.kernels.jit import array_at, memcpy, part, store_u8
+from picstore.arrays import I64, Array
+from picstore.kernels.jit import array_at, device_function, memcpy, store_u8
 from picstore.kernels.simd import load_u8, load_u32, store_i16, store_i32
 
-Place: TypeAlias = npt.NDArray[np.int64]
+StridedImage: TypeAlias = I64
 
 _u64 = np.uint64
 
 
-def place_of(image: npt.NDArray[Any]) -> Place:
+def place_of(image: Array) -> StridedImage:
     """int64: address of the first element, strides in bytes, shape. The caller keeps the array alive."""
     return np.array([image.__array_interface__["data"][0], *image.strides, *image.shape], np.int64)
 
 
-def places_of(images: npt.NDArray[Any]) -> Place:
+def places_of(images: Array) -> StridedImage:
     """int64 (n, 7): those of n images, one array (n, 3, H, W)."""
     places = np.tile(place_of(images[0]), (len(images), 1))
     places[:, 0] += np.arange(len(images)) * images.strides[0]
     return places
 
 
-@part
+@device_function
 def put_bytes(row, count, to, step):  # type: ignore[no-untyped-def]
     """Write bytes ``step`` bytes apart. Addresses, as numba would count references to arrays: 20 ns a row.
 
@@ -42,7 +42,7 @@ def put_bytes(row, count, to, step):  # type: ignore[no-untyped-def]
             store_u8(_u64(to + x * step), load_u8(_u64(row + x)))
 
 
-@part
+@device_function
 def put_patterns(row, count, to, step, size):  # type: ignore[no-untyped-def]
     """Write the lowest 2 or 4 bytes of uint32, as ``put_bytes`` does bytes."""
     if size == 4 and step == 4:

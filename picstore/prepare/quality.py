@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from picstore import rng
+from picstore.arrays import F32, U8
 from picstore.errors import ImageError
 from picstore.prepare.convert.ledger import LOSSLESS
 from picstore.prepare.engine import processes
@@ -25,8 +25,6 @@ from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 
-Plane = npt.NDArray[np.float32]
-
 QUALITIES = tuple(range(50, 100, 5))
 SUBSAMPLINGS = ("420", "444")  # measured always, so that they can be compared
 LOW = 5  # per cent of the images; their SSIM is what a user is warned by
@@ -36,7 +34,7 @@ _MAX_PSNR = 100.0  # dB, of images that come back equal, so that a mean stays fi
 _RADIUS, _SIGMA = 5, 1.5
 _C1, _C2 = 6.5025, 58.5225  # (0.01 × 255)², (0.03 × 255)²
 _BELL = np.exp(-(np.arange(-_RADIUS, _RADIUS + 1) ** 2) / (2 * _SIGMA**2))
-_TAPS: Plane = (_BELL / _BELL.sum()).astype(np.float32)
+_TAPS: F32 = (_BELL / _BELL.sum()).astype(np.float32)
 _STRIP = 32  # rows at a time, so that the planes of a strip stay in the second-level cache: 2.8 times as fast
 
 
@@ -185,14 +183,14 @@ def _loss(image: Image.Image, settings: EncodeSettings) -> Loss:
     return Loss(len(jpeg), psnr(one, other), float(similarity))
 
 
-def psnr(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
+def psnr(one: U8, other: U8) -> float:
     """Peak signal-to-noise ratio of two uint8 arrays of one shape, over all their values, in dB; at most 100."""
     difference = np.subtract(one, other, dtype=np.int16).ravel().astype(np.float32)
     error = float(np.dot(difference, difference)) / difference.size
     return min(_MAX_PSNR, 10 * float(np.log10(255**2 / error))) if error else _MAX_PSNR
 
 
-def ssim(one: Plane, other: Plane) -> float:
+def ssim(one: F32, other: F32) -> float:
     """Mean structural similarity of two planes of values in 0 … 255, float32 (H, W), by a Gaussian of 11 × 11 pixels.
 
     The mean is over windows that lie inside; sides of less than 11 pixels are mirrored.
@@ -207,29 +205,29 @@ def ssim(one: Plane, other: Plane) -> float:
     return total / float(rows * (one.shape[1] - 2 * _RADIUS))
 
 
-def _similarity(x: Plane, y: Plane) -> Plane:
+def _similarity(x: F32, y: F32) -> F32:
     mean_x, mean_y = _blurred(x), _blurred(y)
     product, squares = mean_x * mean_y, mean_x * mean_x + mean_y * mean_y
     covariance = _blurred(x * y) - product
     variances = _blurred(x * x + y * y) - squares  # the sum of both
     above = (2 * product + _C1) * (2 * covariance + _C2)
-    similar: Plane = np.divide(above, (squares + _C1) * (variances + _C2), dtype=np.float32)
+    similar: F32 = np.divide(above, (squares + _C1) * (variances + _C2), dtype=np.float32)
     return similar
 
 
-def _blurred(plane: Plane) -> Plane:
+def _blurred(plane: F32) -> F32:
     """The weighted mean of each window that lies inside."""
     for axis in (0, 1):
         size = plane.shape[axis] - 2 * _RADIUS
         plane = np.moveaxis(plane, axis, 0)
         rows = [plane[k : k + size] for k in range(len(_TAPS))]
-        summed: Plane = rows[_RADIUS] * _TAPS[_RADIUS]
+        summed: F32 = rows[_RADIUS] * _TAPS[_RADIUS]
         for k in range(_RADIUS):
             summed += _TAPS[k] * (rows[k] + rows[-1 - k])
         plane = np.moveaxis(summed, 0, axis)
     return plane
 
 
-def _planes(pixels: npt.NDArray[np.uint8]) -> Plane:
+def _planes(pixels: U8) -> F32:
     """The channels of an image (H, W, 3) or (H, W), one after the other."""
     return np.ascontiguousarray(np.moveaxis(np.atleast_3d(pixels), 2, 0), dtype=np.float32)

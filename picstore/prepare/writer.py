@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from picstore import __version__
+from picstore.arrays import U8
 from picstore.errors import ImageError, UsageError
 from picstore.prepare.convert import job
 from picstore.prepare.convert.row_writer import RowWriter, make_record
@@ -19,8 +20,6 @@ from picstore.storage.location.resolve import Where, locate
 from picstore.storage.manifest import finish
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from PIL import Image
     from typing_extensions import Unpack
 
@@ -50,7 +49,7 @@ class Writer:
         *,
         classes: Sequence[str] = (),
         attachments: Sequence[str] = (),
-        shape: job.Shape | None = None,
+        shape: job.DatasetShape | None = None,
         **encode: Unpack[EncodeOptions],
     ) -> None:
         self._root = locate(path)
@@ -59,7 +58,7 @@ class Writer:
         self._encode = EncodeSettings.from_json({**encode})
         if self._encode.encoder == "mozjpeg":
             require_mozjpeg()
-        self._shape = shape or job.Shape()
+        self._shape = shape or job.DatasetShape()
         self._summaries: list[FileSummary] = []
         self._rows = 0
         self._count = 0
@@ -68,7 +67,7 @@ class Writer:
 
     def add(
         self,
-        image: bytes | Image.Image | npt.NDArray[np.uint8],
+        image: bytes | Image.Image | U8,
         label: int = -1,
         *,
         extra: Any = None,

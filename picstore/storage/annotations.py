@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import F64, I64
 from picstore.errors import ImageError
-
-F64: TypeAlias = npt.NDArray[np.float64]
-I64: TypeAlias = npt.NDArray[np.int64]
 
 FIELDS = ("boxes", "box_labels", "polygons", "keypoints")
 MAX_COORDINATE = 1 << 24  # pixels on either side of zero: far beyond any image, and float32 still counts in ones

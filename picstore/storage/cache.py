@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from picstore.errors import NotADataset, PicstoreError, Truncated, UsageError
-from picstore.storage.format.container import Place
+from picstore.storage.format.container import ContainerRef
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import PARTIAL, Allocate
 from picstore.storage.sizes import parse_size
@@ -73,7 +73,7 @@ class Cache:
         except OSError as error:
             raise UsageError(f"the cache {self.folder} cannot be used: {error.strerror}") from error
 
-    def read(self, place: Place, size: int, *, allocate: Allocate) -> memoryview | None:
+    def read(self, place: ContainerRef, size: int, *, allocate: Allocate) -> memoryview | None:
         """The bytes kept for a container, unchecked; None where there are none."""
         path = self._path(place)
         try:
@@ -88,7 +88,7 @@ class Cache:
             return None
         return buffer
 
-    def keep(self, place: Place, buffer: memoryview) -> None:
+    def keep(self, place: ContainerRef, buffer: memoryview) -> None:
         """Keep a container that was found sound. Where that fails, as on a full disk, it is not kept."""
         size = len(buffer)
         if time.monotonic() < self._full_until:
@@ -104,12 +104,12 @@ class Cache:
         except OSError as error:
             self._warn(error)
 
-    def discard(self, place: Place) -> None:
+    def discard(self, place: ContainerRef) -> None:
         """Throw an entry away."""
         with contextlib.suppress(OSError):
             self._path(place).unlink()
 
-    def _path(self, place: Place) -> Path:
+    def _path(self, place: ContainerRef) -> Path:
         return self._own / f"{place.stream:04d}-{place.file:06d}-{place.offset}"
 
     def _write(self, path: Path, buffer: memoryview) -> None:

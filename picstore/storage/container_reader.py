@@ -10,12 +10,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import I64, Table
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.storage.cache import Cache
-from picstore.storage.edits.tombstones import Ints
-from picstore.storage.format.container import Container, Place, read_header, unpack
+from picstore.storage.format.container import Container, ContainerRef, read_header, unpack
 from picstore.storage.format.layout import SEALED
 from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, many, read_at
 from picstore.storage.manifest import ordinals_of
@@ -33,22 +32,20 @@ class Containers:
         cache: keeps what was read whole.
     """
 
-    def __init__(
-        self, root: Location, rows: npt.NDArray[np.void], fields: tuple[str, ...], cache: Cache | None = None
-    ) -> None:
+    def __init__(self, root: Location, rows: Table, fields: tuple[str, ...], cache: Cache | None = None) -> None:
         self.rows = rows
         self.cache = cache
         self._root = root
         self._fields = fields
         self._ordinals = ordinals_of(rows)
         self._indexes: OrderedDict[int, Container] = OrderedDict()
-        self._ids: Ints | None = None
+        self._ids: I64 | None = None
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> ContainerRef:
         """Where the ``number``-th container in stored order lies."""
         row = self.rows[number]
         stream, file = int(row["stream"]), int(row["file"])
-        return Place(file_name(stream, file), int(row["offset"]), stream, file, int(self._ordinals[number]))
+        return ContainerRef(file_name(stream, file), int(row["offset"]), stream, file, int(self._ordinals[number]))
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read and check a whole container, into memory that ``allocate`` gives.
@@ -78,13 +75,13 @@ class Containers:
                 self._indexes.popitem(last=False)
         return container
 
-    def ids(self) -> Ints:
+    def ids(self) -> I64:
         """int64 (records,), of all that are stored; -1 where an index entry is damaged. Read once."""
         if self._ids is None:
             self._ids = np.concatenate([np.zeros(0, np.int64), *many(self._ids_in, range(len(self.rows)))])
         return self._ids
 
-    def positions(self, ids: Ints) -> Ints:
+    def positions(self, ids: I64) -> I64:
         """Numbers in stored order of the records with these ids; UsageError where there is no such record."""
         stored = self.ids()
         order = np.argsort(stored, kind="stable")
@@ -95,10 +92,10 @@ class Containers:
             missing = ids[~there | (ids < 0)]
             others = f" nor {len(missing) - 1:,} other ids that were given" if len(missing) > 1 else ""
             raise UsageError(f"{self._root} has no record with the id {missing[0]}{others}")
-        positions: Ints = order[at]
+        positions: I64 = order[at]
         return positions
 
-    def _ids_in(self, number: int) -> Ints:
+    def _ids_in(self, number: int) -> I64:
         try:
             container = self.index(number)
         except (Damage, NotADataset):  # the latter where a file is missing

@@ -11,14 +11,15 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from picstore.arrays import I64, Array, Table
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.container_reader import Containers
 from picstore.storage.edits.columns import LABEL, Column, make_column, merge_columns, read_column
 from picstore.storage.edits.manifest_entries import Edits
-from picstore.storage.edits.npy_files import Array, Part, pack_part, parse_part, read_part, write_part
-from picstore.storage.edits.tombstones import Ints, Live
-from picstore.storage.format.container import Container, Place
+from picstore.storage.edits.npy_files import Part, pack_part, parse_part, read_part, write_part
+from picstore.storage.edits.tombstones import Live
+from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, owned
 from picstore.storage.location.resolve import INDEX, Allocate, Location, Where, fresh, locate
@@ -119,9 +120,9 @@ class Dataset(Sequence[Record]):
         return tuple(entry.name for entry in self._edits.columns)
 
     @property
-    def ids(self) -> Ints:
+    def ids(self) -> I64:
         """int64 (len(ds),): the records' ids in stored order, -1 where an index entry is damaged."""
-        chosen: Ints = self.stored_ids()[self.live.stored(np.arange(len(self)))]
+        chosen: I64 = self.stored_ids()[self.live.stored(np.arange(len(self)))]
         return chosen
 
     def __len__(self) -> int:
@@ -153,7 +154,7 @@ class Dataset(Sequence[Record]):
             for k in np.flatnonzero(self.live.mask(number)).tolist():
                 yield owned(self.with_values(container.record(k)))
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> ContainerRef:
         """Where the ``number``-th container in stored order lies."""
         return self._containers.place(number)
 
@@ -165,11 +166,11 @@ class Dataset(Sequence[Record]):
         """
         return self._containers.read(number, allocate=allocate)
 
-    def stored_ids(self) -> Ints:
+    def stored_ids(self) -> I64:
         """int64 (records,), of all that are stored; -1 where an index entry is damaged."""
         return self._containers.ids()
 
-    def entries(self, number: int) -> npt.NDArray[np.void]:
+    def entries(self, number: int) -> Table:
         """Entries of the ``number``-th container, ``layout.ENTRY``, read without its payload.
 
         Damaged and deleted ones are left out, and labels are those of the column that replaces them.
@@ -177,17 +178,17 @@ class Dataset(Sequence[Record]):
         if not self.live.mask(number).any():
             return np.zeros(0, dtype=ENTRY)
         container = self._containers.index(number)
-        entries: npt.NDArray[np.void] = container.index[container.good & self.live.mask(number)]
+        entries: Table = container.index[container.good & self.live.mask(number)]
         entries["label"] = self.labels(entries["id"], entries["label"])
         return entries
 
-    def labels(self, ids: npt.NDArray[np.integer[Any]], labels: Ints) -> Ints:
+    def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
         """The labels of records that are stored with ``labels``: those of the column ``label`` where it has one."""
         if LABEL not in self.columns:
             return labels
         column = self.column(LABEL)
         places, found = column.find(ids.astype(np.int64))
-        changed: Ints = labels.copy()
+        changed: I64 = labels.copy()
         changed[found] = column.values[places[found]]
         return changed
 
@@ -214,7 +215,7 @@ class Dataset(Sequence[Record]):
         positions = self._containers.positions(np.fromiter(ids, dtype=np.int64))
         return self.without_positions(np.union1d(self.live.deleted, positions))
 
-    def without_positions(self, deleted: Ints) -> Dataset:
+    def without_positions(self, deleted: I64) -> Dataset:
         """The data set in which just these records are deleted: their numbers in stored order, ascending."""
         part, raw = pack_part(deleted.astype("<i8"))
         tombstones = part if len(deleted) else None
@@ -225,7 +226,7 @@ class Dataset(Sequence[Record]):
         self,
         columns: Mapping[str, Sequence[Any] | Array],
         *,
-        ids: Sequence[int] | Ints | None = None,
+        ids: Sequence[int] | I64 | None = None,
         classes: Sequence[str] | None = None,
     ) -> Dataset:
         """The data set with values attached to its records: captions, embeddings, other labels.
@@ -249,7 +250,7 @@ class Dataset(Sequence[Record]):
             raise UsageError(f"{self.path} has an attachment called {min(taken)!r}; give the column another name")
         entries, files = {}, {}
         for name, values in columns.items():
-            owners: Ints = chosen
+            owners: I64 = chosen
             if ids is not None and name in self.columns:
                 owners, values = self.column(name).joined(chosen, values)
             entries[name], parts = make_column(name, owners, values)
@@ -319,7 +320,7 @@ def _reopen(
     return dataset
 
 
-def _uuid_of_containers(manifest: Manifest, rows: npt.NDArray[np.void]) -> str:
+def _uuid_of_containers(manifest: Manifest, rows: Table) -> str:
     """The uuid without tombstones and columns: their changes leave what a cache has kept as it is."""
     if manifest.edits is None:
         return manifest.uuid

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import I64, Table
 from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarge, Truncated, Unfinished, UsageError
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.checksum import crc32c
@@ -33,8 +33,6 @@ from picstore.storage.format.layout import (
     check_version,
 )
 from picstore.storage.location.resolve import EDITS, INDEX, MANIFEST, UNFINISHED, Location, Where, locate, read_at
-
-Rows = npt.NDArray[np.void]
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -75,7 +73,7 @@ class Manifest:
         return self.images - (0 if self.edits is None else self.edits.deleted)
 
 
-def index_rows(summaries: Sequence[FileSummary]) -> Rows:
+def index_rows(summaries: Sequence[FileSummary]) -> Table:
     """The rows of the index, in stored order, from the files' footers."""
     parts = []
     ordinals = []
@@ -93,7 +91,7 @@ def index_rows(summaries: Sequence[FileSummary]) -> Rows:
     return joined[order]
 
 
-def ordinals_of(rows: Rows) -> npt.NDArray[np.int64]:
+def ordinals_of(rows: Table) -> I64:
     """For each row of an index the container's ordinal in its file."""
     order = np.lexsort((rows["offset"], rows["stream"], rows["file"]))
     position = np.arange(len(rows))
@@ -123,7 +121,7 @@ def finish(root: Where, summaries: Sequence[FileSummary], **fields: Any) -> Mani
     return manifest
 
 
-def count(rows: Rows, files: tuple[FileEntry, ...], **fields: Any) -> Manifest:
+def count(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manifest:
     """The manifest of a data set of these containers and files."""
     counted = Manifest(
         uuid="",
@@ -137,7 +135,7 @@ def count(rows: Rows, files: tuple[FileEntry, ...], **fields: Any) -> Manifest:
     return with_uuid(counted, rows)
 
 
-def with_uuid(manifest: Manifest, rows: Rows) -> Manifest:
+def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
     """The same manifest with the uuid of its content; edits that change nothing are none."""
     edits = None if manifest.edits == Edits() else manifest.edits
     bare = replace(manifest, uuid="", edits=edits)
@@ -148,7 +146,7 @@ def with_uuid(manifest: Manifest, rows: Rows) -> Manifest:
 
 
 def append_rows(
-    manifest: Manifest, old: Rows, summaries: Sequence[FileSummary], **fields: Any
+    manifest: Manifest, old: Table, summaries: Sequence[FileSummary], **fields: Any
 ) -> tuple[Manifest, bytes]:
     """The manifest of a data set to which files were added behind, and the index that it names, as bytes.
 
@@ -168,7 +166,7 @@ def append_rows(
     return count(rows, files, **{**kept, "edits": edits, **fields}), raw
 
 
-def index_file(rows: Rows) -> bytes:
+def index_file(rows: Table) -> bytes:
     """The bytes of an index."""
     raw = rows.tobytes()
     header = IndexHeader(FORMAT_VERSION, INDEX_ROW.itemsize, len(rows), int(rows["records"].sum()), crc32c(raw))
@@ -304,7 +302,7 @@ def _absence(root: Location) -> NotADataset:
     return NotADataset(f"{root} is not a picstore data set (it has no {MANIFEST}); make one with `picstore convert`")
 
 
-def read_index(root: Where, manifest: Manifest) -> Rows:
+def read_index(root: Where, manifest: Manifest) -> Table:
     """Read and check the index: ``layout.INDEX_ROW`` (containers,) in stored order."""
     path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)
     try:
@@ -320,7 +318,7 @@ def read_index(root: Where, manifest: Manifest) -> Rows:
     return rows
 
 
-def load_index(path: Location) -> Rows:
+def load_index(path: Location) -> Table:
     """Read an index by itself; NotADataset, Damage or UnsupportedVersion as their names say."""
     place = str(path)
     first = read_at(path, 0, min(SEALED, path.size()), place=place)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from picstore.arrays import Array
 from picstore.errors import UsageError
 from picstore.storage.edits.columns import Values
 
 if TYPE_CHECKING:
-    from picstore.train.batching.spec import Ready
+    from picstore.train.batching.spec import HostBatch
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Batch:
     columns: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ready: Ready, dtype: torch.dtype) -> Batch:
+    def of(cls, ready: HostBatch, dtype: torch.dtype) -> Batch:
         """The tensors of a finished batch, in its memory; ``dtype`` says what the bits of the images mean."""
         images: Any = ready.images
         tensors: Any = _each(images, dtype) if isinstance(images, list) else _tensor(images, dtype)
@@ -129,7 +129,7 @@ def is_channels_last(memory_format: torch.memory_format) -> bool:
     return memory_format is torch.channels_last
 
 
-def _each(images: list[npt.NDArray[Any]], dtype: torch.dtype) -> list[torch.Tensor]:
+def _each(images: list[Array], dtype: torch.dtype) -> list[torch.Tensor]:
     """Images of several sizes, none in the memory of another: what replaces a lost one is copied."""
     tensors: dict[int, torch.Tensor] = {}
     listed = []
@@ -140,7 +140,7 @@ def _each(images: list[npt.NDArray[Any]], dtype: torch.dtype) -> list[torch.Tens
     return listed
 
 
-def _tensor(array: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+def _tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
     if array.dtype == np.uint16:  # 16 bits that numpy has no name for
         return torch.from_numpy(array.view(np.int16)).view(dtype)
     return torch.from_numpy(array)

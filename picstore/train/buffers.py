@@ -6,17 +6,15 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+
+from picstore.arrays import U8
 
 _GRAIN = 1 << 16  # bytes; containers differ by a few images, so that most blocks fit most of them
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-
-def private(size: int) -> Bytes:
+def private(size: int) -> U8:
     """Memory of this process, uint8 (size,)."""
     return np.empty(size, dtype=np.uint8)
 
@@ -32,10 +30,10 @@ class Blocks:
         allocate: makes a block of so many bytes.
     """
 
-    def __init__(self, keep: int, *, allocate: Callable[[int], Bytes] = private) -> None:
+    def __init__(self, keep: int, *, allocate: Callable[[int], U8] = private) -> None:
         self._keep = keep
         self._allocate = allocate
-        self._free: list[Bytes] = []
+        self._free: list[U8] = []
         self._lock = threading.Lock()
 
     def take(self, size: int) -> memoryview:
@@ -53,7 +51,7 @@ class Blocks:
         weakref.finalize(lent, self._give_back, block).atexit = False
         return lent.data
 
-    def _give_back(self, block: Bytes) -> None:
+    def _give_back(self, block: U8) -> None:
         # Without the lock: a finaliser may run in the thread that holds it.
         if len(self._free) < self._keep:
             self._free.append(block)

@@ -15,15 +15,15 @@ from picstore.errors import UsageError
 from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, is_channels_last, name_of
-from picstore.train.batching.damage import Losses
-from picstore.train.batching.form import Form
-from picstore.train.batching.spec import Feed, Limits
-from picstore.train.order.cursor import Position, Worker
-from picstore.train.order.epoch import Share, default_lanes, find_rank
+from picstore.train.batching.damage import DamageLog
+from picstore.train.batching.form import OutputSpec
+from picstore.train.batching.spec import PipelineSpec, Resources
+from picstore.train.order.cursor import EpochCursor, Worker
+from picstore.train.order.epoch import RankShard, default_lanes, find_rank
 from picstore.train.order.requests import Source, default_budget, make_requests
-from picstore.train.pipeline.runner import Outlet
+from picstore.train.pipeline.runner import PipelineRunner
 from picstore.train.pipeline.stats import Stats
-from picstore.train.transforms.compose import Step, check_targets, sort_steps
+from picstore.train.transforms.compose import Step, check_targets, plan_transforms
 
 
 class Loader(IterableDataset[Batch]):
@@ -114,7 +114,7 @@ class Loader(IterableDataset[Batch]):
         rank, world_size = rank_of_process(rank, world_size)
         if lanes is None:
             lanes = default_lanes(world_size)
-        self._share = Share(
+        self._share = RankShard(
             records=len(self.dataset),
             lanes=lanes if shuffle else 1,
             batch_size=batch_size,
@@ -124,24 +124,24 @@ class Loader(IterableDataset[Batch]):
             drop_last=drop_last,
         )
         wanted = check_targets(targets, self.dataset)
-        recipe, callables = sort_steps(transform, targets=wanted, columns=self.dataset.columns)
+        recipe, callables = plan_transforms(transform, targets=wanted, columns=self.dataset.columns)
         self._seed = seed
         if budget is None:
             budget = default_budget([self.dataset], self._share.lanes // (world_size if shuffle else 1))
-        self._outlet = Outlet(
-            Feed(
+        self._outlet = PipelineRunner(
+            PipelineSpec(
                 sources=(Source(self.dataset, seed, recipe=recipe),),
-                form=Form.of([recipe], dtype=name_of(dtype), channels_last=is_channels_last(memory_format)),
-                limits=Limits(default_threads() if threads is None else threads, budget),
+                form=OutputSpec.of([recipe], dtype=name_of(dtype), channels_last=is_channels_last(memory_format)),
+                limits=Resources(default_threads() if threads is None else threads, budget),
             ),
-            losses=Losses(on_damage),
+            losses=DamageLog(on_damage),
             device=torch.device(device),
             decoder=decoder,
             callables=callables,
             isolate=isolate,
             threads=threads,
         )
-        self._position = Position(self._share.batches, whole=True)
+        self._position = EpochCursor(self._share.batches, whole=True)
 
     @property
     def damaged(self) -> int:

@@ -16,17 +16,17 @@ from picstore.errors import UsageError
 from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, is_channels_last, name_of
-from picstore.train.batching.damage import Losses
-from picstore.train.batching.form import Form
-from picstore.train.batching.spec import Feed, Limits
+from picstore.train.batching.damage import DamageLog
+from picstore.train.batching.form import OutputSpec
+from picstore.train.batching.spec import PipelineSpec, Resources
 from picstore.train.loader import default_threads, rank_of_process
 from picstore.train.mux_config import MuxConfig, MuxOptions, read_config
-from picstore.train.order.cursor import Position, Worker
-from picstore.train.order.mixing import Mix, locate, make_requests, mux_lanes
+from picstore.train.order.cursor import EpochCursor, Worker
+from picstore.train.order.mixing import MixOrder, locate, make_requests, mux_lanes
 from picstore.train.order.requests import Source, default_budget
-from picstore.train.pipeline.runner import Outlet
+from picstore.train.pipeline.runner import PipelineRunner
 from picstore.train.pipeline.stats import Stats
-from picstore.train.transforms.compose import Step, check_targets, sort_steps
+from picstore.train.transforms.compose import Step, check_targets, plan_transforms
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -85,7 +85,7 @@ class DataMux(IterableDataset[Batch]):
         mixed = read_config(config)
         chosen: MuxOptions = {**mixed.options, **options}
         rank, world_size = rank_of_process(chosen.get("rank"), chosen.get("world_size"))
-        self._mix = Mix(
+        self._mix = MixOrder(
             counts=tuple(entry.count for entry in mixed.entries),
             lanes=mux_lanes(chosen.get("lanes"), sources=len(mixed.entries), world_size=world_size),
             seed=chosen.get("seed", 0),
@@ -100,17 +100,17 @@ class DataMux(IterableDataset[Batch]):
             datasets = [source.dataset for source in self._sources]
             budget = default_budget(datasets, self._mix.lanes * len(datasets) // world_size)
         recipes = [source.recipe for source in self._sources]
-        self._outlet = Outlet(
-            Feed(
+        self._outlet = PipelineRunner(
+            PipelineSpec(
                 sources=self._sources,
-                form=Form.of(
+                form=OutputSpec.of(
                     recipes,
                     dtype=name_of(chosen.get("dtype")),
                     channels_last=is_channels_last(chosen.get("memory_format", torch.contiguous_format)),
                 ),
-                limits=Limits(default_threads() if threads is None else threads, budget),
+                limits=Resources(default_threads() if threads is None else threads, budget),
             ),
-            losses=Losses(chosen.get("on_damage", "skip")),
+            losses=DamageLog(chosen.get("on_damage", "skip")),
             device=torch.device(chosen.get("device", "cpu")),
             decoder=chosen.get("decoder", "auto"),
             callables=callables,
@@ -118,7 +118,7 @@ class DataMux(IterableDataset[Batch]):
             threads=threads,
         )
         self._length = length
-        self._position = Position(length, whole=False)
+        self._position = EpochCursor(length, whole=False)
         self._read = 0  # samples of the batch at the position
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
@@ -260,7 +260,7 @@ def _open(
 ) -> tuple[tuple[Source, ...], tuple[Step, ...]]:
     """The sources, and the callables that every batch goes through."""
     common = tuple(mixed.transform if transform is None else transform)
-    _, callables = sort_steps(common)
+    _, callables = plan_transforms(common)
     cache: dict[str, Any] = {
         "cache": options.get("cache"),
         "cache_limit": options.get("cache_limit", DEFAULT_LIMIT),
@@ -273,7 +273,7 @@ def _open(
             raise UsageError(f"{entry.path} has no records")
         targets = check_targets(options.get("targets", ()), dataset, columns)
         steps = common if entry.transform is None else entry.transform
-        recipe, own = sort_steps(steps, targets=targets, columns=tuple(columns))
+        recipe, own = plan_transforms(steps, targets=targets, columns=tuple(columns))
         if entry.transform is not None and own:
             raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
         # A seed of its own for each source: one data set may be listed twice.

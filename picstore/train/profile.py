@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from picstore.storage.format.container import Container
-from picstore.train.batching.form import Form
-from picstore.train.batching.gather import make_draft
-from picstore.train.batching.parameters import make_look
+from picstore.train.batching.form import OutputSpec
+from picstore.train.batching.gather import gather_records
+from picstore.train.batching.parameters import make_params
 from picstore.train.buffers import Memory
 from picstore.train.cpu.color import develop
 from picstore.train.cpu.cut import cut_streams
@@ -23,11 +23,11 @@ from picstore.train.cpu.decode import decode_rgb
 from picstore.train.cpu.fill_images import decode_factors
 from picstore.train.cpu.render import render
 from picstore.train.loader import Loader
-from picstore.train.order.epoch import Share, default_lanes
+from picstore.train.order.epoch import RankShard, default_lanes
 from picstore.train.order.requests import Source, make_requests
 from picstore.train.pipeline.stats import Stats
-from picstore.train.transforms.compose import Step, sort_steps
-from picstore.train.transforms.opcodes import Finish
+from picstore.train.transforms.compose import Step, plan_transforms
+from picstore.train.transforms.opcodes import OutputDtype
 
 STAGES = ("read", "plan", "cut", "decode", "augment")
 _WARM = 8  # batches before the clock starts: kernels are loaded, pages are fresh, each lane reads a container
@@ -135,11 +135,11 @@ def measure(
 
 def _time_stages(loader: Loader, transform: Sequence[Step], *, batch_size: int, batches: int) -> tuple[Clock, int]:
     """The stages of the same batches one after the other, and the bytes of the containers read."""
-    recipe, _ = sort_steps(transform)
+    recipe, _ = plan_transforms(transform)
     sources = (Source(loader.dataset, 0, recipe=recipe),)
-    share = Share(records=len(loader.dataset), lanes=default_lanes(1), batch_size=batch_size)
-    form = Form.of([recipe])
-    finish = Finish.of(form.dtype)
+    share = RankShard(records=len(loader.dataset), lanes=default_lanes(1), batch_size=batch_size)
+    form = OutputSpec.of([recipe])
+    finish = OutputDtype.of(form.dtype)
     memory = Memory()
     loaded: dict[tuple[int, int], Container] = {}
     clock, size = Clock(), 0
@@ -154,8 +154,8 @@ def _time_stages(loader: Loader, transform: Sequence[Step], *, batch_size: int, 
                 loaded[key] = loader.dataset.container(key[1], allocate=memory.containers.take)
             size += loaded[key].size
         with clock.stage("plan"):
-            draft = make_draft(request, dict(loaded), sources=sources)
-            look = make_look(draft, request, sources=sources)
+            draft = gather_records(request, dict(loaded), sources=sources)
+            look = make_params(draft, request, sources=sources)
             factors = decode_factors(look.geometry).tolist()
             reach = look.geometry.reach()
         with clock.stage("cut"):

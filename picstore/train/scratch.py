@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-import numpy.typing as npt
+
+from picstore.arrays import U8
 
 _LEAST = 1 << 20  # bytes
 
@@ -16,7 +17,7 @@ class Scratch(threading.local):
     def __init__(self) -> None:
         self._buffer = np.empty(0, dtype=np.uint8)
 
-    def take(self, size: int) -> npt.NDArray[np.uint8]:
+    def take(self, size: int) -> U8:
         """uint8 (m,) with m ≥ size, valid until this thread takes again."""
         if len(self._buffer) < size or not len(self._buffer):
             self._buffer = np.empty(max(size, _LEAST), dtype=np.uint8)

@@ -17,7 +17,7 @@ THREADS = (1, 2, 4, 8)
 
 def cases(bench: Bench) -> list[Case]:
     """Decoders: whether the hardware takes the streams, markers, sizes, threads, batches, other decoders."""
-    streams = Streams(bench)
+    streams = StreamFiller(bench)
     others = [name for name in bench.device.decoders() if name != "torchvision"]
     found = []
     for subsampling in ("4:2:0", "4:4:4"):
@@ -44,7 +44,7 @@ def cases(bench: Bench) -> list[Case]:
 
 def cut_cases(bench: Bench) -> list[Case]:
     """Whole images against cuts: all bytes decoded, or those of RandomResizedCrop's boxes."""
-    streams = Streams(bench)
+    streams = StreamFiller(bench)
     decoder = "torchcodec" if "torchcodec" in streams.decoders else "torchvision"  # as the loader chooses
     found = []
     for subsampling in ("4:2:0", "4:4:4"):
@@ -55,7 +55,7 @@ def cut_cases(bench: Bench) -> list[Case]:
     return found
 
 
-class Streams:
+class StreamFiller:
     """Encoded photographs, made when they are asked for and kept."""
 
     def __init__(self, bench: Bench) -> None:
@@ -86,7 +86,7 @@ class Streams:
         return 512 * 384e-6 if equal else sum(width * height for width, height in sizes) / len(sizes) / 1e6
 
 
-def hardware_takes(streams: Streams, names: Row, _: float) -> Row:
+def hardware_takes(streams: StreamFiller, names: Row, _: float) -> Row:
     """What nvJPEG itself says."""
     if not streams.bench.device.cuda:
         return {"taken": "n/a"}
@@ -94,7 +94,7 @@ def hardware_takes(streams: Streams, names: Row, _: float) -> Row:
     return {"taken": sum(map(streams.nvjpeg.takes, jpegs)), "of": len(jpegs)}
 
 
-def decode_rate(streams: Streams, options: Row, seconds: float) -> Row:
+def decode_rate(streams: StreamFiller, options: Row, seconds: float) -> Row:
     """Images/s and megapixels/s of a decoder, each batch in one call."""
     options = dict(options)
     decoder = streams.decoders[options.pop("decoder", "torchvision")]

@@ -90,7 +90,7 @@ def test_lossless_and_broken_images_are_counted_and_the_others_measured(tmp_path
     assert again == measured
 
 
-def test_subsampling_shows_in_psnr_and_ssim_of_colour_and_not_of_grey(tmp_path: Path) -> None:
+def test_subsampling_shows_in_psnr_and_ssim_of_color_and_not_of_grey(tmp_path: Path) -> None:
     stripes = np.tile(np.array([[200, 80, 80], [80, 120, 200]], np.uint8), (60, 40, 1))  # of nearly one luma
     settings = EncodeSettings(reencode=True)
     for image, differs in ((Image.fromarray(stripes), True), (Image.fromarray(stripes).convert("L"), False)):
@@ -102,7 +102,7 @@ def test_subsampling_shows_in_psnr_and_ssim_of_colour_and_not_of_grey(tmp_path: 
         assert (coarse["ssim"] < full["ssim"] - 0.1) == differs
 
 
-def test_the_ssim_of_a_colour_image_is_scikit_images_mean_over_its_channels(tmp_path: Path) -> None:
+def test_the_ssim_of_a_color_image_is_scikit_images_mean_over_its_channels(tmp_path: Path) -> None:
     metrics = pytest.importorskip("skimage.metrics")
     image, settings = picture(5, width=90, height=70), EncodeSettings(quality=80)
     source = listing(tmp_path, {"a.png": saved(Image.fromarray(image), "PNG")})

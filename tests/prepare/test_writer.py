@@ -11,7 +11,7 @@ from PIL import Image
 from samples import jpeg, picture
 
 import picstore
-from picstore.prepare.convert.job import Shape
+from picstore.prepare.convert.job import DatasetShape
 
 
 def test_bytes_pil_images_and_arrays_become_records_with_their_label_and_extra(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_the_same_images_give_the_same_uuid(tmp_path: Path) -> None:
 
 
 def test_rows_end_when_their_files_are_full(tmp_path: Path) -> None:
-    shape = Shape(streams=2, file_size=8 << 10, container_size=8 << 10)
+    shape = DatasetShape(streams=2, file_size=8 << 10, container_size=8 << 10)
     with picstore.Writer(tmp_path / "out", shape=shape) as writer:
         for number in range(40):
             writer.add(picture(number, width=100, height=100))

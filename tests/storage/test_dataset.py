@@ -14,13 +14,13 @@ from samples import jpeg, picture
 
 import picstore
 from picstore.errors import Corrupt, Damage, NotADataset, Truncated, UsageError
-from picstore.prepare.convert.job import Shape
+from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.convert.row_writer import describe
 from picstore.storage.format.layout import ALIGNMENT, SEALED
 from picstore.storage.location.resolve import file_name
 
 MakeDataset = Callable[..., Path]
-SMALL = Shape(streams=2, container_size=8 << 10, file_size=32 << 10)
+SMALL = DatasetShape(streams=2, container_size=8 << 10, file_size=32 << 10)
 
 
 def open_descriptors() -> int:

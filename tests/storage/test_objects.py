@@ -180,7 +180,7 @@ def test_a_conversion_to_a_store_that_goes_away_leaves_what_resume_goes_on_with(
         object_store.retries = lambda: {{"max_retries": 0}}
         from pathlib import Path
         from picstore.prepare import convert as module, engine
-        from picstore.prepare.convert.job import Shape
+        from picstore.prepare.convert.job import DatasetShape
         from picstore.prepare.image.settings import EncodeSettings
         from picstore.prepare.sources.open import open_source
 
@@ -190,7 +190,7 @@ def test_a_conversion_to_a_store_that_goes_away_leaves_what_resume_goes_on_with(
                 yield task, function(task, lambda count: None)
 
         engine.run = run
-        shape = Shape(streams=3, container_size=8 << 10, file_size=16 << 10)
+        shape = DatasetShape(streams=3, container_size=8 << 10, file_size=16 << 10)
         module.convert(open_source(Path({str(pictures)!r})), {where!r}, encode=EncodeSettings(), shape=shape, workers=1)
     """
     with Proxy(s3) as between:

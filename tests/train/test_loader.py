@@ -17,12 +17,12 @@ from torchvision.transforms import v2
 import picstore
 from picstore.errors import Damage, ImageError, UsageError
 from picstore.prepare.convert.convert import convert
-from picstore.prepare.convert.job import Shape
+from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.train.batch import Batch
 from picstore.train.cpu import fill_images as train_pixels
-from picstore.train.cpu.fused import Upright
+from picstore.train.cpu.fused import FusedKernel
 
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
 Make = Callable[..., Path]
@@ -32,7 +32,7 @@ Make = Callable[..., Path]
 def converted(photographs_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The 400 photographs as a data set."""
     path = tmp_path_factory.mktemp("loader") / "photographs"
-    shape = Shape(streams=4, container_size=1 << 20)
+    shape = DatasetShape(streams=4, container_size=1 << 20)
     convert(open_source(photographs_folder), path, encode=EncodeSettings(), shape=shape, workers=2)
     return path
 
@@ -521,7 +521,7 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
         return decode(jpeg, **size)
 
     expected = list(loader_of(path, drop_last=False))
-    monkeypatch.setattr(Upright, "make", lambda *_: None)
+    monkeypatch.setattr(FusedKernel, "make", lambda *_: None)
     monkeypatch.setattr(train_pixels, "decode_rgb", decode_rgb)
     loader = loader_of(path, drop_last=False)
     for one, other in zip(expected, loader, strict=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.kernels.jit import inlined, load_u16, load_u64, part
+from picstore.kernels.jit import device_function, inlined, load_u16, load_u64
 from picstore.kernels.simd import (
     load_byte,
     load_native_u64,
@@ -50,7 +50,7 @@ _DIAGONALS = sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8
 ZIGZAG = np.array(_DIAGONALS + [WASTE] * (15 + _ENDS + 64 - 63), np.uint8)
 
 
-@part
+@device_function
 def fill_table(counts, one, rare):  # type: ignore[no-untyped-def]
     """Make the lookup of single codes (C.2); all arguments are addresses.
 
@@ -105,7 +105,7 @@ def _with_second(entry, length, symbol):  # type: ignore[no-untyped-def]
     return (entry - _u64(size << _SECOND_SHIFT)) + _u64(length + size + (begin << _SECOND) + (step << _STEP))
 
 
-@part
+@device_function
 def fill_pairs(one, pairs):  # type: ignore[no-untyped-def]
     """Make the lookup of AC codes, uint64 (2**LOOK,), from that of single ones, both by address."""
     window = 0
@@ -139,7 +139,7 @@ def _value(bits, shift):  # type: ignore[no-untyped-def]
     return np.int64(((bits >> _u64(1)) >> shift) - below)
 
 
-@part
+@device_function
 def _search(accumulator, rare):  # type: ignore[no-untyped-def]
     """The code at the head of the accumulator, by its length (F.2.2.3), symbol | length << 8; 0 if there is none."""
     for length in range(LOOK + 1, LONGEST + 1):

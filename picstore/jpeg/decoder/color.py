@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from picstore.kernels.jit import part, store_u8
+from picstore.kernels.jit import device_function, store_u8
 from picstore.kernels.simd import Lanes, Memory, lanes, load_u8
 
 STEP = 16  # samples at a time; what is behind the last one of a row is read and written with it
@@ -43,7 +43,7 @@ def _to_rgb(memory: Memory, luma: Any, blue: Any, red: Any, out: Any) -> None:
     r = y + cr + (_times(cr << 1, 26345) + 1 >> 1)
     b = y + (cb << 1) + (_times(cb << 1, -14942) + 1 >> 1)
     g = y - cr + (cb.widened(32) * -22554 + cr.widened(32) * 18734 + 32768 >> 16).narrowed(16)
-    r, g, b = (colour.clamped(0, 255).narrowed(8) for colour in (r, g, b))
+    r, g, b = (color.clamped(0, 255).narrowed(8) for color in (r, g, b))
     rg, bb = r.picked(g, range(32)), b.picked(b, range(32))
     for third in range(3):
         places = [(k // 3, 16 + k // 3, 32 + k // 3)[k % 3] for k in range(16 * third, 16 * third + 16)]
@@ -80,7 +80,7 @@ def _repeated(memory: Memory, row: Any, out: Any) -> None:
     memory.store(out, _zipped(here, here))
 
 
-@part
+@device_function
 def upsample(row, aside, below, shape, out):  # type: ignore[no-untyped-def]
     """Make a row of chroma as wide as the luma.
 
@@ -104,7 +104,7 @@ def upsample(row, aside, below, shape, out):  # type: ignore[no-untyped-def]
             _between(row + at, aside + at, _u64(2 if below else 1), out + at)
 
 
-@part
+@device_function
 def to_rgb(luma, blue, red, width, out, spare):  # type: ignore[no-untyped-def]
     """Make a row of pixels.
 
@@ -124,7 +124,7 @@ def to_rgb(luma, blue, red, width, out, spare):  # type: ignore[no-untyped-def]
             store_u8(out + at * _u64(3) + _u64(k), load_u8(spare + _u64(k)))
 
 
-@part
+@device_function
 def to_grey(luma, width, out):  # type: ignore[no-untyped-def]
     """Make a row of grey pixels; addresses as for ``to_rgb``."""
     for k in range(width):

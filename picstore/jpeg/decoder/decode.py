@@ -8,19 +8,17 @@ are restart markers; docs/design.md has the figures.
 from __future__ import annotations
 
 import threading
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import U8
 from picstore.errors import ImageError, UsageError
 from picstore.jpeg import entropy
 from picstore.jpeg.decoder import coefficients, parse, scan
 from picstore.kernels.jit import array_at, kernel
 
-U8: TypeAlias = npt.NDArray[np.uint8]
-
-NO_ROOM, _NO_EOI = -20, -21
+BUFFER_TOO_SMALL, _NO_EOI = -20, -21
 _REASONS = {
     entropy.BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
     entropy.TOO_SHORT: "its entropy-coded data ends early",
@@ -35,7 +33,7 @@ _PADDING, _ZIGZAG = entropy.PADDING, coefficients.ZIGZAG
 _u64, _u8 = np.uint64, np.uint8
 
 
-class _Room(threading.local):
+class _Workspace(threading.local):
     """This thread's arrays; fresh ones would cost more than decoding small images."""
 
     def __init__(self) -> None:
@@ -61,7 +59,7 @@ class _Room(threading.local):
         return int(size)
 
 
-ROOM = _Room()
+WORKSPACE = _Workspace()
 _NOWHERE = np.zeros(0, np.uint8)
 
 
@@ -85,17 +83,17 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None) -> U8:
     source = np.frombuffer(jpeg, np.uint8)
     address = _u64(source.ctypes.data)
     pixels = _NOWHERE if out is None else out
-    code = decode_stream(address, source.size, ROOM.arrays, pixels)
-    if code == NO_ROOM:
-        size = ROOM.grow()
+    code = decode_stream(address, source.size, WORKSPACE.arrays, pixels)
+    if code == BUFFER_TOO_SMALL:
+        size = WORKSPACE.grow()
         if out is None:
             pixels = np.empty(size, np.uint8)
         elif len(out) < size:
             raise ImageError(f"does not decode: its pixels take {size} bytes, and there is room for {len(out)}")
-        code = decode_stream(address, source.size, ROOM.arrays, pixels)
+        code = decode_stream(address, source.size, WORKSPACE.arrays, pixels)
     if code:
         raise ImageError(f"does not decode: {_REASONS[code]}")
-    width, height = int(ROOM.frame[parse.WIDTH]), int(ROOM.frame[parse.HEIGHT])
+    width, height = int(WORKSPACE.frame[parse.WIDTH]), int(WORKSPACE.frame[parse.HEIGHT])
     return pixels[: 3 * width * height].reshape(height, width, 3)
 
 
@@ -105,12 +103,12 @@ def decode_stream(address, size, room, out):  # type: ignore[no-untyped-def]
 
     Args:
         address, size: of the stream; so numba need not compile anew for what cannot be written to.
-        room: ``ROOM.arrays``. The first takes what ``frame.read_frame`` finds, the second the tables.
+        room: ``WORKSPACE.arrays``. The first takes what ``frame.read_frame`` finds, the second the tables.
         out: uint8, takes the pixels.
 
     Returns:
-        0, or negative for a stream that is not decoded. ``NO_ROOM`` if an array is too short: the last three numbers
-        of the first are the lengths that will do, of ``out`` and of the last two.
+        0, or a negative code for a stream that is not decoded. ``BUFFER_TOO_SMALL``: an array is too short, and the
+        last three numbers of the first array are the lengths that suffice, of ``out`` and of the last two arrays.
     """
     found, tables, plan, block, scratch, segments = room
     wrong = parse.read_frame(_u64(address), size, found, _u64(tables.ctypes.data))
@@ -133,7 +131,7 @@ def decode_stream(address, size, room, out):  # type: ignore[no-untyped-def]
     needed = first + left + _PADDING
     found[parse.FRAME - 3], found[parse.FRAME - 2], found[parse.FRAME - 1] = 3 * width * height, needed, expected + 1
     if out.size < 3 * width * height or scratch.size < needed or segments.size < expected + 1:
-        return NO_ROOM
+        return BUFFER_TOO_SMALL
     flat = scratch[first:needed]
     count, length = entropy.unstuff(_u64(address), size, found[parse.START], flat, segments[: expected + 1])
     if count != expected:

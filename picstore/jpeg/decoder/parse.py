@@ -16,7 +16,7 @@ from picstore.jpeg.decoder.coefficients import (
     fill_pairs,
     fill_table,
 )
-from picstore.kernels.jit import part
+from picstore.kernels.jit import device_function
 from picstore.kernels.simd import load_byte, store_i16
 
 _u64 = np.uint64
@@ -27,18 +27,18 @@ DAMAGED_HEADER, UNSUPPORTED = -10, -11
 # A frame as int64: pixels, sampling factors of the luma, components, MCUs between restart markers (0 for none), bytes
 # before the entropy-coded data, and for each component its tables.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTISATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
-_IDS, _SEEN, _COLOURS = 16, 19, 20  # their ids; flags of tables defined; what markers say of colours
+_IDS, _SEEN, _COLORS = 16, 19, 20  # their ids; flags of tables defined; what markers say of colours
 FRAME = 24
 
 _JFIF, _ADOBE_RGB = 1, 2  # of colours
 
 
-@part
+@device_function
 def _u16(at):  # type: ignore[no-untyped-def]
     return load_byte(at) << 8 | load_byte(at + _u64(1))
 
 
-@part
+@device_function
 def read_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
     """Read all up to the entropy-coded data.
 
@@ -73,7 +73,7 @@ def read_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
     return 0
 
 
-@part
+@device_function
 def _read_segment(marker, body, length, frame, tables):  # type: ignore[no-untyped-def]
     """Read what is in one segment; 0, or negative."""
     if marker == 0xDB:
@@ -88,21 +88,21 @@ def _read_segment(marker, body, length, frame, tables):  # type: ignore[no-untyp
         frame[INTERVAL] = _u16(body) if length == 2 else 0
         return 0 if length == 2 else DAMAGED_HEADER
     if marker == 0xE0 or marker == 0xEE:
-        _read_colours(marker, body, length, frame)
+        _read_colors(marker, body, length, frame)
     return 0 if 0xE0 <= marker < 0xF0 or marker == 0xFE else UNSUPPORTED
 
 
-@part
-def _read_colours(marker, body, length, frame):  # type: ignore[no-untyped-def]
+@device_function
+def _read_colors(marker, body, length, frame):  # type: ignore[no-untyped-def]
     """What libjpeg takes from APP0, "JFIF" and a zero, and from APP14, "Adobe"."""
     name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4)) if length >= 12 else 0
     if marker == 0xE0 and length >= 14 and name == 0x4A46494600:
-        frame[_COLOURS] |= _JFIF
+        frame[_COLORS] |= _JFIF
     elif marker == 0xEE and name == 0x41646F6265 and load_byte(body + _u64(11)) != 1:
-        frame[_COLOURS] |= _ADOBE_RGB
+        frame[_COLORS] |= _ADOBE_RGB
 
 
-@part
+@device_function
 def _read_quantisation(body, length, frame, tables):  # type: ignore[no-untyped-def]
     """Tables of 8 bits (B.2.4.1)."""
     if length % 65:
@@ -119,7 +119,7 @@ def _read_quantisation(body, length, frame, tables):  # type: ignore[no-untyped-
     return 0
 
 
-@part
+@device_function
 def _read_huffman(body, length, frame, tables):  # type: ignore[no-untyped-def]
     """Tables (B.2.4.2)."""
     while length > 0:
@@ -150,7 +150,7 @@ def _read_huffman(body, length, frame, tables):  # type: ignore[no-untyped-def]
     return 0
 
 
-@part
+@device_function
 def _read_size(body, length, frame):  # type: ignore[no-untyped-def]
     """The frame header (B.2.2), of one component or three, those of chroma not sampled more finely."""
     if frame[COMPONENTS] or length < 6 or length != 6 + 3 * load_byte(body + _u64(5)):
@@ -174,7 +174,7 @@ def _read_size(body, length, frame):  # type: ignore[no-untyped-def]
     return 0 if good else UNSUPPORTED
 
 
-@part
+@device_function
 def _read_scan(body, length, frame):  # type: ignore[no-untyped-def]
     """The scan header (B.2.3): all components, in the frame's order, sequential; and whether all tables are there."""
     count = frame[COMPONENTS]
@@ -193,5 +193,5 @@ def _read_scan(body, length, frame):  # type: ignore[no-untyped-def]
     if _u16(rest) != 63 or load_byte(rest + _u64(2)) != 0:
         return UNSUPPORTED
     named = frame[_IDS] == 0x52 and frame[_IDS + 1] == 0x47 and frame[_IDS + 2] == 0x42
-    rgb = frame[_COLOURS] == _ADOBE_RGB or (named and frame[_COLOURS] & _JFIF == 0)
+    rgb = frame[_COLORS] == _ADOBE_RGB or (named and frame[_COLORS] & _JFIF == 0)
     return UNSUPPORTED if count == 3 and rgb else 0

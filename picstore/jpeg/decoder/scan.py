@@ -24,7 +24,7 @@ from picstore.jpeg.decoder.color import STEP, to_grey, to_rgb, upsample
 from picstore.jpeg.decoder.idct import inverse_dct
 from picstore.jpeg.decoder.parse import AC, COMPONENTS, DC, HEIGHT, HORIZONTAL, INTERVAL, QUANTISATION, VERTICAL, WIDTH
 from picstore.jpeg.entropy import BAD_CODE, TOO_SHORT
-from picstore.kernels.jit import part, store_u8
+from picstore.kernels.jit import device_function, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
 
 LEFT_OVER = -12  # of a segment with more bytes than its MCUs need
@@ -40,20 +40,20 @@ PLAN = BLOCKS * _FIELDS + 3  # behind it, the DC of the last block of each compo
 _LAST, _TO, _NEXT, _FACTORS, _AC, _DC, _RARE_AC, _RARE_DC, _ORIGIN = range(0, 8 * _FIELDS, 8)
 
 
-@part
+@device_function
 def row_stride(frame):  # type: ignore[no-untyped-def]
     """Bytes between rows of samples."""
     h = frame[HORIZONTAL]
     return (frame[WIDTH] + 8 * h - 1) // (8 * h) * 8 * h + 2 * _EDGE + STEP
 
 
-@part
+@device_function
 def planes_length(frame):  # type: ignore[no-untyped-def]
     """Bytes that ``read_scan`` needs: three planes of two rows of MCUs, two rows of wide chroma, and a few pixels."""
     return (3 * 16 * frame[VERTICAL] + 2) * row_stride(frame) + 3 * STEP
 
 
-@part
+@device_function
 def make_plan(frame, tables, planes, plan):  # type: ignore[no-untyped-def]
     """Write the plan.
 
@@ -79,7 +79,7 @@ def make_plan(frame, tables, planes, plan):  # type: ignore[no-untyped-def]
         plan[at + _ORIGIN // 8] = planes + _u64(_EDGE + (c * 16 * v + 8 * y) * stride + 8 * x)
 
 
-@part
+@device_function
 def read_scan(flat, segments, frame, plan, places):  # type: ignore[no-untyped-def]
     """Decode a scan.
 
@@ -139,7 +139,7 @@ def read_scan(flat, segments, frame, plan, places):  # type: ignore[no-untyped-d
     return 0
 
 
-@part
+@device_function
 def _start_row(plan, row, luma, v, stride):  # type: ignore[no-untyped-def]
     """Where the samples of a row of MCUs go: into the upper or lower half of the planes."""
     begin, per_mcu = plan
@@ -149,7 +149,7 @@ def _start_row(plan, row, luma, v, stride):  # type: ignore[no-untyped-def]
         store_native_u64(at + _u64(_TO), load_native_u64(at + _u64(_ORIGIN)) + _u64(down))
 
 
-@part
+@device_function
 def _grey_rows(luma, frame, row, out):  # type: ignore[no-untyped-def]
     """Make the pixels of a row of MCUs."""
     width, stride = frame[WIDTH], row_stride(frame)
@@ -157,7 +157,7 @@ def _grey_rows(luma, frame, row, out):  # type: ignore[no-untyped-def]
         to_grey(luma + _u64(y % 16 * stride), width, out + _u64(3 * y * width))
 
 
-@part
+@device_function
 def _rows(start, frame, row, out):  # type: ignore[no-untyped-def]
     """Make the pixels that are known since a row of MCUs is there: the last one may need the row of chroma below it."""
     if frame[COMPONENTS] == 1:

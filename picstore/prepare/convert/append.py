@@ -34,7 +34,7 @@ def append(
     destination: Where,
     *,
     encode: EncodeSettings,
-    shape: job.Shape,
+    shape: job.DatasetShape,
     workers: int | processes.Engine,
     resume: bool = False,
     progress: Progress | None = None,

@@ -65,7 +65,7 @@ class RowTask:
     first_id: int
     inputs: Sequence[Input]
     encode: EncodeSettings
-    shape: job.Shape
+    shape: job.DatasetShape
     marks: Path
     attachments: tuple[str, ...] = ()
     blamed: dict[int, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def convert(  # noqa: PLR0913 - all but four have a default
     destination: Where,
     *,
     encode: EncodeSettings,
-    shape: job.Shape,
+    shape: job.DatasetShape,
     workers: int | processes.Engine,
     resume: bool = False,
     shard: job.Shard | None = None,
@@ -161,7 +161,7 @@ def convert(  # noqa: PLR0913 - all but four have a default
     return replace(done, seconds=clock.seconds)
 
 
-def describe(listing: Listing, encode: EncodeSettings, shape: job.Shape) -> dict[str, Any]:
+def describe(listing: Listing, encode: EncodeSettings, shape: job.DatasetShape) -> dict[str, Any]:
     """A conversion as its manifest tells of it; one that is resumed must be the same."""
     wanted = {
         "verb": "convert",

@@ -22,7 +22,7 @@ SMALLEST_FILE = 1 * MIB  # bytes; below, starting processes and syncing files wo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class DatasetShape:
     """The geometry of a data set.
 
     Attributes:
@@ -75,7 +75,7 @@ class Shard:
         return f"{self.index}/{self.count}"
 
 
-def count_rows(inputs: int, mean_bytes: float, shape: Shape) -> int:
+def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
     """How many rows a list of inputs is cut into.
 
     As many as keep files below ``file_size``; more, up to WISHED_ROWS, while files do not fall below SMALLEST_FILE.

@@ -30,7 +30,7 @@ def retry_failed(
     destination: Where,
     *,
     encode: EncodeSettings,
-    shape: job.Shape,
+    shape: job.DatasetShape,
     workers: int | processes.Engine,
     progress: Progress | None = None,
     image_timeout: float = IMAGE_TIMEOUT,

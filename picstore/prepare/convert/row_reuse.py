@@ -16,10 +16,10 @@ from dataclasses import replace
 from picstore.errors import Damage, NotADataset
 from picstore.prepare.convert import ledger
 from picstore.prepare.convert.row_writer import RowWriter, describe
-from picstore.storage.format.container import Container, Place, unpack
+from picstore.storage.format.container import Container, ContainerRef, unpack
 from picstore.storage.format.file import read_summary
 from picstore.storage.format.record import Record, owned
-from picstore.storage.format.recovery import walk
+from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, file_name, many, read_at
 from picstore.storage.manifest import FileEntry
 
@@ -118,7 +118,7 @@ def _containers(folder: Location, stream: int, file: int, fields: tuple[str, ...
     try:
         footer = read_summary(folder, stream=stream, file=file).footer
     except Damage:
-        yield from walk(folder, stream=stream, file=file, fields=fields)
+        yield from recover_containers(folder, stream=stream, file=file, fields=fields)
         return
     name = file_name(stream, file)
     for ordinal, row in enumerate(footer):
@@ -126,7 +126,7 @@ def _containers(folder: Location, stream: int, file: int, fields: tuple[str, ...
         with suppress(Damage):
             yield unpack(
                 read_at(folder / name, offset, size, place=str(folder / name)),
-                place=Place(name, offset, stream, file, ordinal),
+                place=ContainerRef(name, offset, stream, file, ordinal),
                 fields=fields,
                 records=int(row["records"]),
                 header_crc=int(row["header_crc"]),

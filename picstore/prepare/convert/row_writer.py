@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from picstore import rng
+from picstore.arrays import I64
 from picstore.jpeg import markers
 from picstore.jpeg.segments import find_segments
 from picstore.storage.format.checksum import crc32c
@@ -55,7 +55,7 @@ def describe(jpeg: bytes) -> ImageInfo:
     return image_info(header, ends - starts)
 
 
-def image_info(header: markers.Header, lengths: npt.NDArray[np.int64]) -> ImageInfo:
+def image_info(header: markers.Header, lengths: I64) -> ImageInfo:
     """What the index says of a training JPEG with this header and segments of these lengths in bytes."""
     segments = NO_SEGMENTS
     if header.restart_interval and lengths.max() <= np.iinfo(SEGMENT).max:

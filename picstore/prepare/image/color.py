@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageCms
 
+from picstore.arrays import F64, U8
 from picstore.errors import ImageError
 
 
@@ -83,20 +84,20 @@ def _from_deep(image: Image.Image, background: tuple[int, int, int]) -> Image.Im
     return flat
 
 
-def _from_16_bits(values: npt.NDArray[np.integer]) -> npt.NDArray[np.uint8]:
+def _from_16_bits(values: npt.NDArray[np.integer]) -> U8:
     table = np.rint(np.arange(65_536) * (255 / 65_535)).astype(np.uint8)
-    taken: npt.NDArray[np.uint8] = table[np.clip(values, 0, 65_535)]
+    taken: U8 = table[np.clip(values, 0, 65_535)]
     return taken
 
 
-def _from_float(values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+def _from_float(values: npt.NDArray[np.floating]) -> U8:
     """Floats are in [0, 1] by custom, but 0 … 255 and 0 … 65,535 are found too; NaN is black, infinities clip."""
     most = float(np.max(values, initial=0, where=np.isfinite(values)))
     top = next((top for top in (1.0, 255.0, 65_535.0) if most <= top), most)
     return _scale(np.nan_to_num(values.astype(np.float64), nan=0, posinf=top, neginf=0), top)
 
 
-def _scale(values: npt.NDArray[np.float64], top: float) -> npt.NDArray[np.uint8]:
+def _scale(values: F64, top: float) -> U8:
     return np.rint(np.clip(values, 0, top) * (255 / top)).astype(np.uint8)
 
 

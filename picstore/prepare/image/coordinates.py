@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from picstore.arrays import F64
 from picstore.errors import ImageError
-from picstore.storage.annotations import F64, read_objects
+from picstore.storage.annotations import read_objects
 
 _DECIMALS = 3  # of moved coordinates: a thousandth of a pixel
 

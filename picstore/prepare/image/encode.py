@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.tiles import mcu_size, restart_interval
 from picstore.prepare.image.mozjpeg import encode_by_mozjpeg
@@ -17,9 +17,7 @@ from picstore.prepare.image.settings import EncodeSettings
 _PILLOW_SUBSAMPLING = {"444": 0, "422": 1, "420": 2}
 
 
-def reencode(
-    source: bytes | Image.Image | npt.NDArray[np.uint8], *, settings: EncodeSettings, name: str = ""
-) -> tuple[bytes, str]:
+def reencode(source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "") -> tuple[bytes, str]:
     """Make a training JPEG of an image.
 
     Args:
@@ -38,9 +36,7 @@ def reencode(
     return encode(decoded, settings=settings), decoded.origin
 
 
-def decode_any(
-    source: bytes | Image.Image | npt.NDArray[np.uint8], *, settings: EncodeSettings, name: str = ""
-) -> Decoded:
+def decode_any(source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """The first half of :func:`reencode`: upright pixels, in grey or RGB, of the size asked for."""
     if isinstance(source, np.ndarray):
         return finish(_from_array(source), origin="array", settings=settings)
@@ -81,7 +77,7 @@ def _save(image: Image.Image, settings: EncodeSettings, *, optimize: bool) -> by
     return out.getvalue()
 
 
-def _from_array(array: npt.NDArray[np.uint8]) -> Image.Image:
+def _from_array(array: U8) -> Image.Image:
     shape = array.shape
     if array.dtype != np.uint8:
         raise ImageError(f"array of dtype {array.dtype}; images are uint8")

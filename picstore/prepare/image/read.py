@@ -12,10 +12,9 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
 
+from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.decode import decode as decode_baseline
 from picstore.jpeg.headers import read_coding
@@ -147,9 +146,7 @@ def finish(
         return _resized(image, Placement(max(orientation, turned), upright, upright), origin=origin, settings=settings)
 
 
-def _resized(
-    image: Image.Image | npt.NDArray[np.uint8], placement: Placement, *, origin: str, settings: EncodeSettings
-) -> Decoded:
+def _resized(image: Image.Image | U8, placement: Placement, *, origin: str, settings: EncodeSettings) -> Decoded:
     """Give an upright image, in "L" or "RGB" or as an array of RGB, the size asked for."""
     upright = placement.upright
     target = upright if settings.resize is None else settings.resize.target(*upright)

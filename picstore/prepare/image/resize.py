@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from picstore.arrays import U8
 from picstore.kernels.resample import LANCZOS, resample
 
 
-def resize(image: Image.Image | npt.NDArray[np.uint8], size: tuple[int, int]) -> Image.Image:
+def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image:
     """Give an image another size.
 
     Args:

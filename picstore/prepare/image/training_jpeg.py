@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from picstore.arrays import U8
 from picstore.errors import NotTranscodable
 from picstore.jpeg.markers import Header
 from picstore.jpeg.transcode import mark, read_segments
@@ -39,9 +38,7 @@ class TrainingJpeg:
     reason: str = ""
 
 
-def make_training_jpeg(
-    source: bytes | Image.Image | npt.NDArray[np.uint8], *, settings: EncodeSettings, name: str = ""
-) -> TrainingJpeg:
+def make_training_jpeg(source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "") -> TrainingJpeg:
     """Make a training JPEG: add restart markers to the bytes of a JPEG, or encode anew what that is not possible for.
 
     Args:

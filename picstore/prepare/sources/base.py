@@ -15,7 +15,7 @@ HEAD = 1 << 12  # bytes of a file that tell its kind
 
 
 @dataclass(frozen=True)
-class Glance:
+class SourceProbe:
     """A place and what can be seen of it without reading it: what sources are told apart by.
 
     Attributes:
@@ -31,7 +31,7 @@ class Glance:
     files: tuple[str, ...] = ()
 
     @classmethod
-    def at(cls, where: Where) -> Glance:
+    def at(cls, where: Where) -> SourceProbe:
         """Look at a place."""
         place = locate(where)
         if not place.is_folder():
@@ -78,7 +78,7 @@ class Source:
 
     list: Callable[..., Listing]
     options: tuple[str, ...] = ()
-    guess: Callable[[Glance], bool] | None = None
+    guess: Callable[[SourceProbe], bool] | None = None
     stores: bool = False
 
 

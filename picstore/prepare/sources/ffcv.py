@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from picstore.arrays import I64, Table
 from picstore.errors import Corrupt, NotADataset, UsageError
-from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.base import Source, SourceProbe
 from picstore.prepare.sources.inputs import Listing, SourceFile, printable
 from picstore.prepare.sources.raw_pixels import read_rgb
 from picstore.prepare.sources.samples import (
@@ -101,7 +102,7 @@ def _samples(
             yield _sample(file, number, values, size, fields, names, left_out)
 
 
-def _sizes(pieces: npt.NDArray[np.void], images: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+def _sizes(pieces: Table, images: Table) -> I64:
     """Bytes of images: of the piece that begins where each does, −1 where none does; raw ones by their sides."""
     sizes = np.full(len(images), -1, np.int64)
     if len(pieces):
@@ -146,7 +147,7 @@ def _json(file: SourceFile, place: int, size: int) -> Any:
     return value["value"]
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A file .beton whose header has the version."""
     head = glance.head()[: _HEADER.size] if glance.place.name.endswith(".beton") else b""
     return len(head) == _HEADER.size and _HEADER.unpack(head)[0] == _VERSION

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.base import Source, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing, entries_of, printable
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, many
@@ -69,7 +69,7 @@ def _walk(path: Path, prefix: str, label: int, above: set[tuple[int, int]]) -> I
             yield Input(printable(name), label, entry.path, problem="not a regular file")
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """Any folder."""
     return glance.is_folder
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Damage, ImageError, UsageError
-from picstore.prepare.sources.base import Glance, Source, missing
+from picstore.prepare.sources.base import Source, SourceProbe, missing
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing, printable
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import (
@@ -133,7 +133,7 @@ def read_hdf5(source: Input) -> bytes:
     return array.tobytes() if array.ndim == 1 else image_file(array)
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A file that begins as HDF5 does."""
     return glance.head().startswith(_MAGIC)
 

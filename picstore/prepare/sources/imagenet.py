@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from picstore.errors import Damage, UsageError
-from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.base import Source, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing, entries_of, printable
 from picstore.prepare.sources.tars import members_of
 from picstore.storage.location.resolve import Location, Where, locate
@@ -38,7 +38,7 @@ def _members(tar: str, name: str, label: int) -> Iterator[Input]:
         yield Input(printable(f"{name}.tar"), label, tar, problem=f"the tar is damaged: {error.what}")
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A folder that holds tars and no sub-folders."""
     return glance.is_folder and not glance.folders and bool(glance.files_ending(".tar"))
 

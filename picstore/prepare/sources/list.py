@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from picstore.errors import UsageError
-from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.base import Source, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing, printable
 from picstore.storage.location.resolve import Location, Where, locate
 
@@ -29,7 +29,7 @@ def list_source(place: Location, *, root: Where | None = None) -> Listing:
     return Listing("list", inputs, [])
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """Any file that no other source knows."""
     return not glance.is_folder
 

@@ -17,7 +17,7 @@ import numpy as np
 import zstandard
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.base import Source, SourceProbe
 from picstore.prepare.sources.compressed import Block, Plain, decompressed, read_compressed
 from picstore.prepare.sources.index_json import plain_name, read_index, whole
 from picstore.prepare.sources.inputs import Listing, SourceFile, printable
@@ -213,7 +213,7 @@ def _decode(kind: str, data: bytes, place: str, at: int) -> Any:
         raise Corrupt(f"not a value of type {kind}", place, at) from error
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A folder whose index.json has chunks."""
     try:
         return "index.json" in glance.files and "config" in read_index(glance.place, "chunks")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Damage, ImageError, NotADataset
-from picstore.prepare.sources.base import Glance, Source, missing
+from picstore.prepare.sources.base import Source, SourceProbe, missing
 from picstore.prepare.sources.inputs import Input, Listing, printable
 from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, reader_of, signed
 from picstore.prepare.sources.raw_pixels import image_file
@@ -107,7 +107,7 @@ def _image(value: Any, datum: dict[int, Field]) -> bytes:
     return image_file(np.ascontiguousarray(planes[::-1].transpose(1, 2, 0)))
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A folder with data.mdb, or such a file."""
     if glance.is_folder:
         return "data.mdb" in glance.files and _has_magic(glance.head("data.mdb"))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.base import Source, SourceProbe
 from picstore.prepare.sources.compressed import CODECS, Block, Plain, decompressed, read_compressed
 from picstore.prepare.sources.index_json import plain_name, read_index, whole
 from picstore.prepare.sources.inputs import Input, Listing, SourceFile, printable
@@ -180,7 +180,7 @@ def _decode(encoding: str, data: bytes, place: str, at: int) -> Any:
         raise Corrupt(f"not a value of type {encoding}", place, at) from error
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A folder whose index.json has shards."""
     try:
         return "index.json" in glance.files and bool(read_index(glance.place, "shards"))

@@ -12,12 +12,12 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
-from picstore.prepare.sources.base import Glance, Source, path_of
+from picstore.prepare.sources.base import Source, SourceProbe, path_of
 from picstore.prepare.sources.inputs import Input, Listing, printable, read_input
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 
-__all__ = ["KINDS", "Glance", "Input", "Listing", "Source", "open_source", "read_input"]
+__all__ = ["KINDS", "Input", "Listing", "Source", "SourceProbe", "open_source", "read_input"]
 
 ENTRY_POINTS = "picstore.sources"
 # In the order of guessing: what has a magic number or an index comes before the last two, which any folder or file may
@@ -77,7 +77,7 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
 
 
 def _guess(place: Location) -> str:
-    glance = Glance.at(place)
+    glance = SourceProbe.at(place)
     for kind in (*KINDS[:-2], *sorted(_plugins()), *KINDS[-2:]):
         source = _find(kind)
         if kind not in KINDS and not source.stores and not isinstance(place, Folder):

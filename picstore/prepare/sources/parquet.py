@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import Damage, ImageError, UsageError
-from picstore.prepare.sources.base import Glance, Source, missing
+from picstore.prepare.sources.base import Source, SourceProbe, missing
 from picstore.prepare.sources.inputs import Input, Listing, entries_of, printable, read_input
 from picstore.prepare.sources.samples import (
     IMAGE_FIELDS,
@@ -219,12 +219,12 @@ def read_parquet(source: Input) -> bytes:
     return value
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A Parquet file, or a folder of them, also below ``data`` as on Hugging Face's hub."""
     if not glance.is_folder:
         return glance.head().startswith(_MAGIC)
     return bool(glance.files_ending(".parquet")) or (
-        "data" in glance.folders and bool(Glance.at(glance.place / "data").files_ending(".parquet"))
+        "data" in glance.folders and bool(SourceProbe.at(glance.place / "data").files_ending(".parquet"))
     )
 
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 
 from picstore.errors import Corrupt, PicstoreError
-from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.base import Source, SourceProbe
 from picstore.prepare.sources.inputs import Listing, SourceFile, entries_of
 from picstore.prepare.sources.samples import Sample, json_object, listing_of, until_damaged
 from picstore.storage.location.resolve import Location
@@ -96,7 +96,7 @@ def _records(file: SourceFile, start: int, end: int, name: str, number: int) -> 
         at += length
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A folder of numbered folders, of whose files the first one has PicPoc's magic."""
     streams = sorted((name for name in glance.folders if name.isdecimal()), key=int)
     try:

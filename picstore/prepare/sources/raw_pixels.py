@@ -6,9 +6,9 @@ import io
 import struct
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.prepare.sources.compressed import read_compressed
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, read_input
@@ -24,7 +24,7 @@ def netpbm(pixels: bytes, width: int, height: int, channels: int) -> bytes:
     return b"%s %d %d 255\n" % (b"P5" if channels == 1 else b"P6", width, height) + pixels
 
 
-def image_file(array: npt.NDArray[np.uint8]) -> bytes:
+def image_file(array: U8) -> bytes:
     """A uint8 array as an image file: (H, W), (H, W, C) or (C, H, W) with C of 1, 3 or 4; ImageError for others."""
     if array.dtype != np.uint8 or array.ndim not in (2, 3):
         raise ImageError(f"array of {array.dtype} {array.shape}; images are uint8 (H, W), (H, W, C) or (C, H, W)")

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 
 from picstore.errors import Corrupt
-from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.base import Source, SourceProbe
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing, SourceFile, printable
 from picstore.prepare.sources.samples import Sample, files_of, listing_of, take_label, until_damaged
 from picstore.storage.location.resolve import Location
@@ -93,7 +93,7 @@ def read_split(source: Input) -> bytes:
     return struct.pack("<I", _MAGIC).join(parts)[skip:]
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A file that begins with the magic, or a folder of files ``*.rec``."""
     magic = struct.pack("<I", _MAGIC)
     if glance.is_folder:

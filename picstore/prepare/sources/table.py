@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from picstore.errors import Damage, NotADataset, UsageError
-from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.base import Source, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing, SourceFile, printable
 from picstore.prepare.sources.samples import LABEL_FIELDS, Label, Sample, as_label, choose, json_object, listing_of
 from picstore.storage.location.resolve import Location, Where, locate
@@ -128,7 +128,7 @@ def _attachments(row: dict[str, Any], root: Location, place: str) -> tuple[tuple
     return tuple((key, Input(printable(name), -1, str(root / name))) for key, name in found.items())
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A file .csv, .tsv, .jsonl or .ndjson."""
     return not glance.is_folder and _suffix(glance.place) in (*_JSON, *_COMMAS)
 

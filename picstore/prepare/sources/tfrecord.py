@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from picstore.errors import Corrupt
-from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.base import Source, SourceProbe
 from picstore.prepare.sources.inputs import Listing, SourceFile, printable
 from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, signed, varint
 from picstore.prepare.sources.samples import (
@@ -55,12 +55,12 @@ def list_tfrecord(place: Location, *, image_field: str | None = None, label_fiel
 
 
 def _files(place: Location) -> list[Location]:
-    if place.is_folder() and (shards := _shards(Glance.at(place))):
+    if place.is_folder() and (shards := _shards(SourceProbe.at(place))):
         return [place / name for name in shards]
     return files_of(place, *_SUFFIXES)
 
 
-def _shards(glance: Glance) -> list[str]:
+def _shards(glance: SourceProbe) -> list[str]:
     """Files that are named as TensorFlow's tools number them."""
     return [name for name in glance.files if "-of-" in name and ".parquet" not in name]
 
@@ -166,7 +166,7 @@ def _values(file: SourceFile, kind: int, found: list[Field]) -> list[Any] | None
     return values
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A file whose first length has its CRC, or a folder whose first file of a usual name is one."""
     if not glance.is_folder:
         return _is_record(glance.head())

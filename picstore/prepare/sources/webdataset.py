@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from picstore.errors import Damage
-from picstore.prepare.sources.base import Glance, Source
+from picstore.prepare.sources.base import Source, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing, SourceFile, printable
 from picstore.prepare.sources.samples import (
     Label,
@@ -112,7 +112,7 @@ def _take_label(extra: dict[str, Any]) -> Label:
     return label if isinstance(label, (int, str)) and not isinstance(label, bool) else None
 
 
-def looks_like(glance: Glance) -> bool:
+def looks_like(glance: SourceProbe) -> bool:
     """A tar, or a folder of tars, in which neighbours share a key; or a name with braces."""
     if "{" in glance.place.name and not glance.place.exists():
         return glance.place.name.endswith(".tar")

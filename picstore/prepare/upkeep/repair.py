@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from picstore.arrays import Table
 from picstore.errors import Corrupt, Damage, NotADataset
 from picstore.prepare.convert.convert import Progress
 from picstore.prepare.upkeep.repair_manifest import mend_manifest
@@ -19,9 +20,9 @@ from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.format.layout import FOOTER_ROW, SEALED
-from picstore.storage.format.recovery import walk
+from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import Location, Where, locate
-from picstore.storage.manifest import FileEntry, Manifest, Rows, index_file, index_rows, read_index, read_manifest
+from picstore.storage.manifest import FileEntry, Manifest, index_file, index_rows, read_index, read_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ def repair(where: Where, *, classes: Sequence[str] | None = None, progress: Prog
             files have lost what it could be made of; or of the manifest what was deleted.
     """
     root = locate(where)
-    mended = mend_manifest(root, classes=classes)
-    anew = _mend_index(root, read_manifest(root)) or (mended is not None and mended.index)
+    correct_bit_flip = mend_manifest(root, classes=classes)
+    anew = _mend_index(root, read_manifest(root)) or (correct_bit_flip is not None and correct_bit_flip.index)
     dataset = Dataset(root)
     if classes is not None:
         dataset = dataset.with_columns({}, classes=classes)
@@ -87,8 +88,8 @@ def repair(where: Where, *, classes: Sequence[str] | None = None, progress: Prog
         if progress is not None:
             progress.advance(len(good))
     saved = dataset.without_positions(np.concatenate(positions)).save()
-    remarks = [] if mended is None else mended.remarks
-    return Repaired(saved, anew, losses, manifest=mended is not None, remarks=remarks)
+    remarks = [] if correct_bit_flip is None else correct_bit_flip.remarks
+    return Repaired(saved, anew, losses, manifest=correct_bit_flip is not None, remarks=remarks)
 
 
 def _readable(dataset: Dataset, number: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], str]:
@@ -119,11 +120,11 @@ def _summary(root: Location, entry: FileEntry, fields: tuple[str, ...]) -> FileS
     try:
         return read_summary(root, stream=entry.stream, file=entry.file)
     except NotADataset:
-        footer: Rows = np.zeros(0, dtype=FOOTER_ROW)
+        footer: Table = np.zeros(0, dtype=FOOTER_ROW)
     except Damage:
         found = [
             (each.place.offset, each.size, len(each), int.from_bytes(each.buffer[SEALED - 4 : SEALED], "little"), 0)
-            for each in walk(root, stream=entry.stream, file=entry.file, fields=fields)
+            for each in recover_containers(root, stream=entry.stream, file=entry.file, fields=fields)
         ]
         footer = np.array(found, dtype=FOOTER_ROW)
     return FileSummary(entry.stream, entry.file, entry.bytes, entry.records, entry.crc32c, footer)

@@ -8,27 +8,28 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from picstore.arrays import Table
 from picstore.errors import Corrupt, Damage, NotADataset, UnsupportedVersion
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.container import Place, read_header
+from picstore.storage.format.container import ContainerRef, read_header
 from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.format.layout import ALIGNMENT, FOOTER_ROW, SEALED
-from picstore.storage.format.recovery import walk
+from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import EDITS, INDEX, UNFINISHED, Location, file_name, many, read_at
-from picstore.storage.manifest import FileEntry, Rows, index_rows, load_index
+from picstore.storage.manifest import FileEntry, index_rows, load_index
 
-Found: TypeAlias = "tuple[str | None, Rows]"  # name and rows of the index; no name where it has to be written
+Found: TypeAlias = "tuple[str | None, Table]"  # name and rows of the index; no name where it has to be written
 
 FILE = re.compile(r"(\d{4})/(\d{6,})\.pic")
 
 
-def find_index(root: Location, left: dict[str, Any]) -> tuple[str | None, Rows | None]:
+def find_index(root: Location, left: dict[str, Any]) -> tuple[str | None, Table | None]:
     """The index that belongs to the manifest: the one with the CRC that it tells, or the only or longest one.
 
     Where one of them is damaged that might have been it, none is taken, as another knows fewer files.
     """
     names = [INDEX, *(f"{EDITS}/{name}" for name, _ in (root / EDITS).files() if name.endswith(".idx"))]
-    sound: dict[str, Rows] = {}
+    sound: dict[str, Table] = {}
     for name in names:
         with suppress(NotADataset, Damage, UnsupportedVersion):
             sound[name] = load_index(root / name)
@@ -41,7 +42,7 @@ def find_index(root: Location, left: dict[str, Any]) -> tuple[str | None, Rows |
     return max(sound.items(), key=lambda item: len(item[1]))
 
 
-def rows_of_files(root: Location) -> Rows:
+def rows_of_files(root: Location) -> Table:
     """The rows of the index from the footers of all files that are there; Corrupt where these do not suffice."""
     if (root / UNFINISHED).is_folder():
         raise Corrupt("the index is lost, and files of an unfinished append are here; remove them first", str(root))
@@ -57,7 +58,7 @@ def _summary(root: Location, stream: int, file: int) -> FileSummary:
     except Damage as error:
         at, found = ALIGNMENT, []
         fields = tuple(map(str, range(_width(root, file_name(stream, file), ALIGNMENT) or 0)))
-        for ordinal, each in enumerate(walk(root, stream=stream, file=file, fields=fields)):
+        for ordinal, each in enumerate(recover_containers(root, stream=stream, file=file, fields=fields)):
             if (each.place.offset, each.place.ordinal) != (at, ordinal):
                 raise Corrupt("index and footer are lost, and a container; restore one of them", error.place) from error
             header_crc = int.from_bytes(each.buffer[SEALED - 4 : SEALED], "little")
@@ -67,7 +68,7 @@ def _summary(root: Location, stream: int, file: int) -> FileSummary:
         return FileSummary(stream, file, 0, 0, 0, footer)
 
 
-def entries_of(rows: Rows) -> tuple[FileEntry, ...]:
+def entries_of(rows: Table) -> tuple[FileEntry, ...]:
     """What the manifest says of files, from the index: it knows all of their footers."""
     entries = []
     order = np.lexsort((rows["offset"], rows["stream"], rows["file"]))
@@ -84,7 +85,7 @@ def entries_of(rows: Rows) -> tuple[FileEntry, ...]:
     return tuple(entries)
 
 
-def attachments_in(root: Location, rows: Rows) -> int:
+def attachments_in(root: Location, rows: Table) -> int:
     """How many attachments a record has, as the first container says whose header can be read."""
     for row in rows:
         width = _width(root, file_name(int(row["stream"]), int(row["file"])), int(row["offset"]))
@@ -95,6 +96,6 @@ def attachments_in(root: Location, rows: Rows) -> int:
 
 def _width(root: Location, name: str, offset: int) -> int | None:
     with suppress(NotADataset, Damage):
-        header, _ = read_header(read_at(root / name, offset, SEALED, place=name), place=Place(name, offset))
+        header, _ = read_header(read_at(root / name, offset, SEALED, place=name), place=ContainerRef(name, offset))
         return header.attachments
     return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any
 
+from picstore.arrays import Table
 from picstore.errors import Damage, NotADataset, PicstoreError, UnsupportedVersion, UsageError
 from picstore.prepare.convert import ledger
 from picstore.prepare.upkeep.parse_damaged import (
@@ -31,15 +32,7 @@ from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.layout import ALIGNMENT, MAX_MANIFEST
 from picstore.storage.location.resolve import LEDGER, MANIFEST, UNFINISHED, Location, file_name
-from picstore.storage.manifest import (
-    Manifest,
-    Rows,
-    count,
-    index_file,
-    manifest_file,
-    read_manifest,
-    with_uuid,
-)
+from picstore.storage.manifest import Manifest, count, index_file, manifest_file, read_manifest, with_uuid
 
 DAMAGED = f"{MANIFEST}.damaged"  # what a manifest that could not be restored in full is kept as
 _COMBINATIONS = 200
@@ -227,7 +220,7 @@ def _values(sources: Sequence[Fields], name: str) -> Iterator[Any]:
             yield KEPT[name](source[name])
 
 
-def _fallbacks(root: Location, rows: Rows) -> Fields:
+def _fallbacks(root: Location, rows: Table) -> Fields:
     """What is put in the place of fields of which nothing is left."""
     return {
         "streams": _streams_in(rows),
@@ -240,7 +233,7 @@ def _fallbacks(root: Location, rows: Rows) -> Fields:
     }
 
 
-def _streams_in(rows: Rows) -> int:
+def _streams_in(rows: Table) -> int:
     return 1 + int(rows["stream"].max(initial=0))
 
 

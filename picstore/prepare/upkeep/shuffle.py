@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from picstore import __version__, rng
+from picstore.arrays import I64, Table
 from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.convert import job
 from picstore.prepare.convert.convert import Progress
@@ -22,7 +22,7 @@ from picstore.prepare.engine import processes
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import write_part
-from picstore.storage.format.container import Place, unpack
+from picstore.storage.format.container import ContainerRef, unpack
 from picstore.storage.format.file import FileSummary, FileWriter
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import UNFINISHED, Location, Where, file_name, locate, read_at
@@ -46,14 +46,14 @@ class FileTask:
 
     source: Location
     source_stream: int
-    extents: npt.NDArray[np.void]
+    extents: Table
     root: Location
     stream: int
     file: int
     container_size: int
     fields: tuple[str, ...]
     key: int
-    deleted: tuple[npt.NDArray[np.int64], ...] = ()
+    deleted: tuple[I64, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def shuffle(
         raise UsageError(f"shuffle method {method!r} is not one of {', '.join(METHODS)}")
     dataset = Dataset(locate(source))
     destination = locate(destination)
-    shape = job.Shape(container_size=dataset.manifest.container_size, seed=seed)
+    shape = job.DatasetShape(container_size=dataset.manifest.container_size, seed=seed)
     wanted = {"verb": "shuffle", "picstore": __version__, "parent": dataset.uuid, "method": method, "seed": seed}
     job.remember(destination, job.begin(destination, wanted, resume=False))
     passes = 1 if method == "transpose" else 2
@@ -137,7 +137,7 @@ def _copy_columns(dataset: Dataset, root: Location) -> Edits | None:
     return edits if edits.columns else None
 
 
-def _file_tasks(dataset: Dataset, root: Location, shape: job.Shape) -> Iterator[FileTask]:
+def _file_tasks(dataset: Dataset, root: Location, shape: job.DatasetShape) -> Iterator[FileTask]:
     """A task for each file of a data set that writes the same file, permuted."""
     rows = dataset.rows
     order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
@@ -164,13 +164,17 @@ def _file_tasks(dataset: Dataset, root: Location, shape: job.Shape) -> Iterator[
         )
 
 
-def _transposed(dataset: Dataset, root: Location, shape: job.Shape) -> deque[FileTask]:
+def _transposed(dataset: Dataset, root: Location, shape: job.DatasetShape) -> deque[FileTask]:
     tasks = _file_tasks(dataset, root, shape)
     return deque(replace(task, stream=task.file, file=task.stream) for task in tasks)
 
 
 def _dealt(
-    dataset: Dataset, root: Location, shape: job.Shape, workers: int | processes.Engine, progress: Progress | None
+    dataset: Dataset,
+    root: Location,
+    shape: job.DatasetShape,
+    workers: int | processes.Engine,
+    progress: Progress | None,
 ) -> deque[FileTask]:
     """Run the first pass of ``uniform`` into ``unfinished/`` and return the tasks of the second."""
     scratch = root / UNFINISHED
@@ -202,7 +206,7 @@ def _load(task: FileTask, report: processes.Report) -> list[Record]:
             continue
         name = file_name(task.source_stream, int(extent["file"]))
         offset, size = int(extent["offset"]), int(extent["size"])
-        place = Place(name, offset, task.source_stream, int(extent["file"]), int(extent["ordinal"]))
+        place = ContainerRef(name, offset, task.source_stream, int(extent["file"]), int(extent["ordinal"]))
         buffer = read_at(task.source / name, offset, size, place=name)
         container = unpack(
             buffer,
@@ -236,7 +240,7 @@ def write_file(task: FileTask, report: processes.Report) -> FileSummary:
         return writer.close()
 
 
-def deal_file(task: DealTask, report: processes.Report) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
+def deal_file(task: DealTask, report: processes.Report) -> tuple[I64, Table]:
     """Write one file's records sorted by target file, so that each target's lie in containers of their own.
 
     Returns:

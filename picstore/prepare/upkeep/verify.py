@@ -10,23 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from picstore.arrays import I64, Table
 from picstore.errors import Damage, ImageError, NotADataset
 from picstore.prepare.convert.convert import Progress
 from picstore.prepare.convert.row_writer import describe
 from picstore.prepare.engine import processes
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import Part, read_part
-from picstore.storage.edits.tombstones import Ints, Live
-from picstore.storage.format.container import Container, Place, unpack
+from picstore.storage.edits.tombstones import Live
+from picstore.storage.format.container import Container, ContainerRef, unpack
 from picstore.storage.format.file import FileSummary, read_summary
-from picstore.storage.format.recovery import walk
+from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, index_rows, ordinals_of, read_index, read_manifest
-
-Rows = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,8 @@ class FileCheck:
 
     root: Location
     entry: FileEntry
-    rows: Rows | None
-    deleted: tuple[Ints, ...]
+    rows: Table | None
+    deleted: tuple[I64, ...]
     fields: tuple[str, ...]
     decode: bool
 
@@ -70,7 +68,7 @@ def verify(
     root = locate(root)
     manifest = read_manifest(root)
     findings: list[Finding] = []
-    rows: Rows | None = None
+    rows: Table | None = None
     try:
         rows = read_index(root, manifest)
     except Damage as error:
@@ -90,7 +88,7 @@ def verify(
     return manifest, findings
 
 
-def _check_parts(root: Location, manifest: Manifest, rows: Rows | None) -> tuple[Live | None, list[Finding]]:
+def _check_parts(root: Location, manifest: Manifest, rows: Table | None) -> tuple[Live | None, list[Finding]]:
     """Which records are left, None where that is not known, and what is wrong with the parts of edits."""
     findings: list[Finding] = []
     live: Live | None = None
@@ -112,9 +110,9 @@ def _noting(part: Part, findings: list[Finding]) -> Iterator[None]:
 
 
 def _tasks(
-    root: Location, manifest: Manifest, rows: Rows | None, live: Live | None, decode: bool
+    root: Location, manifest: Manifest, rows: Table | None, live: Live | None, decode: bool
 ) -> Iterator[FileCheck]:
-    by_file: dict[tuple[int, int], tuple[Rows | None, tuple[Ints, ...]]] = {}
+    by_file: dict[tuple[int, int], tuple[Table | None, tuple[I64, ...]]] = {}
     if rows is not None:
         order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
         numbers = rows["stream"][order].astype(np.int64) << 32 | rows["file"][order]
@@ -146,7 +144,7 @@ def check_file(task: FileCheck, report: processes.Report) -> list[Finding]:
     if rows is None:
         return findings + _check_walk(task, report)
     for number, (row, ordinal) in enumerate(zip(rows, ordinals_of(rows), strict=True)):
-        place = Place(name, int(row["offset"]), entry.stream, entry.file, int(ordinal))
+        place = ContainerRef(name, int(row["offset"]), entry.stream, entry.file, int(ordinal))
         records = int(row["records"])
         deleted = task.deleted[number] if task.deleted else np.zeros(0, np.int64)
         try:
@@ -162,7 +160,7 @@ def check_file(task: FileCheck, report: processes.Report) -> list[Finding]:
     return findings
 
 
-def _rows_of(entry: FileEntry, footer: Rows) -> Rows:
+def _rows_of(entry: FileEntry, footer: Table) -> Table:
     return index_rows([FileSummary(entry.stream, entry.file, entry.bytes, entry.records, entry.crc32c, footer)])
 
 
@@ -170,7 +168,7 @@ def _check_walk(task: FileCheck, report: processes.Report) -> list[Finding]:
     """Without footer and index: what a walk over the containers finds, and how much is missing."""
     findings: list[Finding] = []
     found = 0
-    for container in walk(task.root, stream=task.entry.stream, file=task.entry.file, fields=task.fields):
+    for container in recover_containers(task.root, stream=task.entry.stream, file=task.entry.file, fields=task.fields):
         findings += _check_container(container, task.decode, np.zeros(0, np.int64))
         found += len(container)
     report(task.entry.records)
@@ -180,7 +178,7 @@ def _check_walk(task: FileCheck, report: processes.Report) -> list[Finding]:
     return findings
 
 
-def _check_container(container: Container, decode: bool, deleted: Ints) -> list[Finding]:
+def _check_container(container: Container, decode: bool, deleted: I64) -> list[Finding]:
     """All damage of a container, but for what costs deleted records alone."""
     left = np.ones(len(container), dtype=np.bool_)
     left[deleted] = False

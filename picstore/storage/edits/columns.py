@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import I64, Array, Bools
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.edits.manifest_entries import ColumnEntry
-from picstore.storage.edits.npy_files import Array, Part, pack_part
+from picstore.storage.edits.npy_files import Part, pack_part
 
 LABEL = "label"  # the column that replaces the records' labels
 NUMBERS, TEXT = "numbers", "text"
 RESERVED = ("boxes", "keypoints", "polygons", "extra", "labels", "visibility", "index", "images", "ids", "jpeg", "id")
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Values: TypeAlias = "Array | list[str | None]"
 Parts: TypeAlias = dict[str, bytes]  # files by name
 
@@ -26,18 +25,18 @@ Parts: TypeAlias = dict[str, bytes]  # files by name
 class Column:
     """A column in memory, or mapped: numbers (n, …), or the bytes of texts and where each ends, by ascending ids."""
 
-    ids: Ints
+    ids: I64
     values: Array
-    ends: Ints | None = None
+    ends: I64 | None = None
 
-    def find(self, ids: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    def find(self, ids: I64) -> tuple[I64, Bools]:
         """Where the values of some ids stand, and whether they do; what does not has the place 0."""
         places = np.searchsorted(self.ids, ids)
         places[places == len(self.ids)] = 0
         found = self.ids[places] == ids if len(self.ids) else np.zeros(len(ids), dtype=np.bool_)
         return places, found
 
-    def take(self, ids: Ints) -> Values:
+    def take(self, ids: I64) -> Values:
         """The values of some records: numbers (n, …), NaN or -1 where there are none, or a list with None there."""
         places, found = self.find(ids)
         if self.ends is not None:
@@ -62,7 +61,7 @@ class Column:
         value = self.values[places[0]]
         return value.copy() if value.ndim else value.item()
 
-    def joined(self, ids: Ints, given: Sequence[Any] | Array) -> tuple[Ints, Sequence[Any] | Array]:
+    def joined(self, ids: I64, given: Sequence[Any] | Array) -> tuple[I64, Sequence[Any] | Array]:
         """Ids and values of this column and of some that are given, which have precedence."""
         others = self.ids[~np.isin(self.ids, ids)]
         kept = self.take(others)
@@ -105,7 +104,7 @@ def read_column(entry: ColumnEntry, read: Callable[[Part], Array]) -> Column:
     return Column(ids, values, ends)
 
 
-def make_column(name: str, ids: Ints, given: Sequence[Any] | Array) -> tuple[ColumnEntry, Parts]:
+def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[ColumnEntry, Parts]:
     """The entry of a column and its files.
 
     Args:

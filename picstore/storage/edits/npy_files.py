@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import Array
 from picstore.errors import Corrupt, NotADataset, PicstoreError, Truncated
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import EDITS, Location, read_at
-
-Array = npt.NDArray[Any]
 
 _NAME = re.compile(rf"{EDITS}/[0-9a-f]{{16}}\.npy")
 _MAX_HEADER = 4096  # bytes; NumPy's own headers have 128

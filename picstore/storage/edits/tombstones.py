@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from picstore.arrays import I64, Bools
 from picstore.errors import Corrupt
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +25,14 @@ class Live:
         before: int64 (n,), how many are left before each of these.
     """
 
-    starts: Ints
-    deleted: Ints
-    before: Ints
+    starts: I64
+    deleted: I64
+    before: I64
 
     @classmethod
     def of(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, place: str) -> Live:
         """Of containers with ``records`` each; Corrupt where ``deleted`` cannot be of them."""
-        starts: Ints = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
+        starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
         numbers = deleted.astype(np.int64)
         inside = not len(numbers) or (numbers[0] >= 0 and numbers[-1] < starts[-1])
         if numbers.ndim != 1 or not inside or (np.diff(numbers) <= 0).any():
@@ -44,17 +43,17 @@ class Live:
         return int(self.starts[-1]) - len(self.deleted)
 
     @property
-    def counts(self) -> Ints:
+    def counts(self) -> I64:
         """int64 (containers,), how many records of each container are left."""
         return np.diff(self.starts - np.searchsorted(self.deleted, self.starts))
 
-    def stored(self, numbers: Ints) -> Ints:
+    def stored(self, numbers: I64) -> I64:
         """Of records by their numbers among those that are left, their numbers in stored order."""
         if not len(self.deleted):
             return numbers
         return numbers + np.searchsorted(self.before, numbers, side="right")
 
-    def within(self, containers: Ints, numbers: Ints) -> Ints:
+    def within(self, containers: I64, numbers: I64) -> I64:
         """The same in a container each: the k-th record left of a container is which of its records."""
         if not len(self.deleted):
             return numbers
@@ -62,14 +61,14 @@ class Live:
         left_before = starts - np.searchsorted(self.deleted, starts)
         return self.stored(left_before + numbers) - starts
 
-    def deleted_in(self, container: int) -> Ints:
+    def deleted_in(self, container: int) -> I64:
         """Which records of a container are deleted, ascending."""
         start, stop = self.starts[container], self.starts[container + 1]
         first, last = np.searchsorted(self.deleted, (start, stop))
-        within: Ints = self.deleted[first:last] - start
+        within: I64 = self.deleted[first:last] - start
         return within
 
-    def mask(self, container: int) -> npt.NDArray[np.bool_]:
+    def mask(self, container: int) -> Bools:
         """bool (records,): which records of a container are left."""
         mask = np.ones(int(self.starts[container + 1] - self.starts[container]), dtype=np.bool_)
         mask[self.deleted_in(container)] = False

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+
+from picstore.arrays import U32, Table
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -59,7 +60,7 @@ def masked(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def entry_crcs(table: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+def entry_crcs(table: Table) -> U32:
     """Masked CRC-32C of each entry of a table without its last four bytes, in the table's shape."""
     size = table.dtype.itemsize
     raw = memoryview(table.tobytes())

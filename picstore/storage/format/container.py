@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import zstandard
 
+from picstore.arrays import U16, Bools, Table
 from picstore.errors import Corrupt, Damage, Truncated
 from picstore.storage.format.checksum import crc32c, entry_crcs
 from picstore.storage.format.layout import (
@@ -25,15 +25,13 @@ from picstore.storage.format.layout import (
     SEALED,
     SEGMENT,
     ContainerHeader,
-    mended,
+    correct_bit_flip,
 )
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
 
-Table: TypeAlias = npt.NDArray[np.void]
-
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ContainerRef:
     """Where a container lies, as messages name it and its header repeats it."""
 
     name: str
@@ -56,14 +54,14 @@ class Container:
             returns is checked record by record. None when the whole container is in ``buffer`` and checked.
     """
 
-    place: Place
+    place: ContainerRef
     buffer: memoryview
     size: int
     index: Table
     fields: tuple[str, ...]
-    good: npt.NDArray[np.bool_]
+    good: Bools
     attached: Table
-    segment_table: npt.NDArray[np.uint16] | None
+    segment_table: U16 | None
     extras: bytes | None
     damage: list[Damage] = field(default_factory=list)
     read: Callable[[int, int], memoryview] | None = None
@@ -144,7 +142,7 @@ class Container:
 def unpack(
     buffer: memoryview,
     *,
-    place: Place,
+    place: ContainerRef,
     fields: Sequence[str] = (),
     records: int | None = None,
     header_crc: int | None = None,
@@ -210,13 +208,13 @@ def unpack(
     return container
 
 
-def read_header(buffer: memoryview, *, place: Place) -> tuple[ContainerHeader, Damage | None]:
+def read_header(buffer: memoryview, *, place: ContainerRef) -> tuple[ContainerHeader, Damage | None]:
     """The header at the beginning of a container, and what was wrong with it if one bit of it had to be put right."""
     flipped: Damage | None = None
     try:
         header = ContainerHeader.unpack(buffer, place=place.name, offset=place.offset)
     except Corrupt as error:
-        whole = mended(buffer)
+        whole = correct_bit_flip(buffer)
         if whole is None:
             raise
         header = ContainerHeader.unpack(whole, place=place.name, offset=place.offset)
@@ -225,7 +223,7 @@ def read_header(buffer: memoryview, *, place: Place) -> tuple[ContainerHeader, D
     return header, flipped
 
 
-def _compare(header: ContainerHeader, *, place: Place, fields: int, size: int) -> None:
+def _compare(header: ContainerHeader, *, place: ContainerRef, fields: int, size: int) -> None:
     """Refuse a sound header that is not of these bytes in this place."""
     if header.size > size:
         raise Truncated(
@@ -241,7 +239,7 @@ def _compare(header: ContainerHeader, *, place: Place, fields: int, size: int) -
         raise Corrupt("the container belongs elsewhere", place=place.name, offset=place.offset)
 
 
-def _lost(container: Container, what: str, bad: npt.NDArray[np.bool_]) -> None:
+def _lost(container: Container, what: str, bad: Bools) -> None:
     count = int((bad & container.good).sum())
     container.good &= ~bad
     text = f"{what} of container {container.place.ordinal} is damaged, {count} of {len(bad)} records lost"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import Table
 from picstore.errors import Corrupt, Truncated
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.container import Place
+from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.layout import (
     ALIGNMENT,
     FOOTER_ROW,
@@ -46,7 +46,7 @@ class FileSummary:
     size: int
     records: int
     crc: int
-    footer: npt.NDArray[np.void]
+    footer: Table
 
 
 class FileWriter:
@@ -103,7 +103,7 @@ class FileWriter:
     def end_container(self) -> int:
         """Write what is pending as a container; returns how many containers the file has now."""
         if self._pending:
-            place = Place(self._name, self._offset, self.stream, self.file, len(self._rows))
+            place = ContainerRef(self._name, self._offset, self.stream, self.file, len(self._rows))
             parts = pack(self._pending, fields=self._fields, place=place)
             for part in parts:
                 self._out.write(part)
@@ -185,7 +185,7 @@ def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
     return FileSummary(stream, file, size, trailer.records, trailer.footer_crc, footer)
 
 
-def _check_tiling(footer: npt.NDArray[np.void], trailer: Trailer, *, place: str) -> None:
+def _check_tiling(footer: Table, trailer: Trailer, *, place: str) -> None:
     """The containers lie back to back between the header block and the footer, and hold the trailer's records."""
     edges = ALIGNMENT + np.concatenate(([0], np.cumsum(footer["size"], dtype=np.int64)))
     if (footer["offset"] != edges[:-1]).any() or edges[-1] != trailer.footer_offset:

@@ -10,8 +10,8 @@ from dataclasses import astuple, dataclass
 from typing import ClassVar, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import Table
 from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format.checksum import crc32c
 
@@ -78,11 +78,11 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def mended(data: bytes | memoryview) -> bytes | None:
+def correct_bit_flip(data: bytes | memoryview) -> bytes | None:
     """A fixed structure that one flipped bit keeps from holding its CRC, put right; None if that is not the matter.
 
     CRC-32C tells any two strings of this length apart that differ in fewer than six bits, so what two, three or four
-    flipped bits have spoilt is never mended to something else.
+    flipped bits have spoilt is never changed into something else.
     """
     for bit in range(8 * SEALED):
         candidate = bytearray(data[:SEALED])
@@ -242,7 +242,7 @@ class IndexHeader(_Sealed):
     rows_crc: int
 
 
-def check_rows(rows: npt.NDArray[np.void], *, place: str) -> None:
+def check_rows(rows: Table, *, place: str) -> None:
     """Bound what a footer or an index says of containers before anything is read or allocated for it."""
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
     bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)

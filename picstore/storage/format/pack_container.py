@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import zstandard
 
+from picstore.arrays import I64, Array, Table
 from picstore.errors import UsageError
 from picstore.storage.format.checksum import Buffer, crc32c, crc32c_of_all, entry_crcs
-from picstore.storage.format.container import Place
+from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.layout import (
     ATTACHMENT,
     ENTRY,
@@ -35,7 +34,7 @@ def packed_size(records: int, *, attachments: int, segments: int, extras: int, p
     return aligned(SEALED + entries + segments * SEGMENT.itemsize + frame + payload)
 
 
-def pack(records: Sequence[Record], *, fields: Sequence[str] = (), place: Place) -> list[Buffer]:
+def pack(records: Sequence[Record], *, fields: Sequence[str] = (), place: ContainerRef) -> list[Buffer]:
     """Serialise records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
 
     They come in parts, the first of which is the header: joining them takes as long as all checksums.
@@ -102,12 +101,12 @@ def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[b
     return index.tobytes(), table.tobytes(), [blob for row in rows for blob in row]
 
 
-def _starts(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _starts(lengths: Array) -> I64:
     """Where each of some stretches begins that lie one behind the other."""
     ends = np.cumsum(lengths, dtype=np.int64)
-    starts: npt.NDArray[np.int64] = ends - lengths
+    starts: I64 = ends - lengths
     return starts
 
 
-def _seal(table: npt.NDArray[np.void]) -> None:
+def _seal(table: Table) -> None:
     table["entry_crc"] = entry_crcs(table)

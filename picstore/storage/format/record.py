@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import U16
 from picstore.errors import UsageError
 from picstore.storage.format.layout import SAMPLINGS, SEGMENT
 
 MAX_EXTRA = 1 << 24  # bytes of one record's extra as JSON
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # json.dumps makes one each time
-NO_SEGMENTS: npt.NDArray[np.uint16] = np.empty(0, dtype=SEGMENT)
+NO_SEGMENTS: U16 = np.empty(0, dtype=SEGMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ImageInfo:
     sampling: str = ""
     restart_interval: int = 0
     header_length: int = 0
-    segments: npt.NDArray[np.uint16] = field(default_factory=lambda: NO_SEGMENTS, compare=False)
+    segments: U16 = field(default_factory=lambda: NO_SEGMENTS, compare=False)
 
     def __post_init__(self) -> None:
         if not (0 < self.width < 1 << 16 and 0 < self.height < 1 << 16):

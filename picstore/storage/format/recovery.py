@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from picstore.errors import Damage
-from picstore.storage.format.container import Container, Place, read_header, unpack
+from picstore.storage.format.container import Container, ContainerRef, read_header, unpack
 from picstore.storage.format.layout import ALIGNMENT, CONTAINER_MAGIC, SEALED
 from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
 
 _WINDOW = 1 << 20  # bytes to look through at once: a request for each block of 4 KiB would take a store minutes
 
 
-def walk(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
+def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
     """Yield every container that can still be read, in order.
 
     After damage the walk goes on at the next aligned block that begins with a container's magic and whose header holds
@@ -26,9 +26,9 @@ def walk(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -
         step = ALIGNMENT
         try:
             head = read_at(path, offset, SEALED, place=name)
-            header, _ = read_header(head, place=Place(name, offset, stream, file))
+            header, _ = read_header(head, place=ContainerRef(name, offset, stream, file))
             buffer = read_at(path, offset, header.size, place=name)
-            container = unpack(buffer, place=Place(name, offset, stream, file, header.ordinal), fields=fields)
+            container = unpack(buffer, place=ContainerRef(name, offset, stream, file, header.ordinal), fields=fields)
         except Damage:
             pass  # whatever it is, the next aligned block is tried
         else:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.storage.edits.columns import Column, Values
-from picstore.train.order.epoch import Ints
 from picstore.train.order.requests import Source
 
 
-def take_columns(sources: Sequence[Source], source: Ints, ids: Ints) -> dict[str, Values]:
+def take_columns(sources: Sequence[Source], source: I64, ids: I64) -> dict[str, Values]:
     """The values of the columns that are wanted, by name: numbers (n, …), or a list of n texts.
 
     What has no value, such as a record of a data set without the column, has None, NaN or -1 as of ``Column.take``.
@@ -46,7 +46,7 @@ def _likely(columns: Sequence[Column]) -> Column:
     return next((column for column in columns if column.values.dtype.kind == "f"), columns[0])
 
 
-def _join(name: str, parts: list[Any], order: Ints) -> Values:
+def _join(name: str, parts: list[Any], order: I64) -> Values:
     if all(isinstance(part, list) for part in parts):
         texts = [text for part in parts for text in part]
         return [texts[k] for k in order]

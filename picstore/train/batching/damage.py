@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from picstore.arrays import I64
 from picstore.errors import Damage, UsageError
-from picstore.train.order.epoch import Ints
 
 logger = logging.getLogger("picstore")
 
 
 def replace_lost(
-    problems: Mapping[int, Damage], source: Ints, labels: Ints, ids: Ints, copy: Callable[[int, int], None]
+    problems: Mapping[int, Damage], source: I64, labels: I64, ids: I64, copy: Callable[[int, int], None]
 ) -> None:
     """Give each lost slot the sample of the next slot of its source that is not lost: the counts of a batch hold.
 
@@ -38,7 +38,7 @@ def replace_lost(
         labels[slot], ids[slot] = labels[other], ids[other]
 
 
-class Losses:
+class DamageLog:
     """Logs each record that was lost, once.
 
     Args:

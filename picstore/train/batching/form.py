@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import UsageError
-from picstore.train.transforms.compose import Recipe
+from picstore.train.transforms.compose import TransformPlan
 
 # numpy's dtype of the same size for each that images may have; it has no bfloat16.
 _ITEMS: dict[str, Any] = {"uint8": np.uint8, "float16": np.uint16, "bfloat16": np.uint16, "float32": np.float32}
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OutputSpec:
     """What the images of all batches are.
 
     Attributes:
@@ -34,7 +34,9 @@ class Form:
     decoded: bool = True
 
     @classmethod
-    def of(cls, recipes: Sequence[Recipe], *, dtype: str | None = None, channels_last: bool = False) -> Form:
+    def of(
+        cls, recipes: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
+    ) -> OutputSpec:
         """What the images of some sources become together.
 
         Raises:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import I64, U64, Table
 from picstore.errors import Corrupt, Damage
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.container import Container
@@ -19,14 +19,13 @@ from picstore.storage.format.layout import ENTRY, SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS
 from picstore.storage.location.resolve import Location
 from picstore.train.cpu.cut import Lengths, layouts_of
-from picstore.train.order.epoch import Ints
 from picstore.train.order.requests import Part, Source
 
 Loaded: TypeAlias = "Container | Damage"  # or why nothing of it can be read
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class BatchRecords:
     """All that is known of a batch before pixels: arrays by slot.
 
     Attributes:
@@ -45,22 +44,22 @@ class Draft:
     """
 
     containers: list[Container]
-    container: Ints
+    container: I64
     folders: tuple[Location, ...]
-    entries: npt.NDArray[np.void]
-    addresses: npt.NDArray[np.uint64]
-    sizes: Ints
-    layouts: Ints
-    labels: Ints
-    ids: Ints
-    source: Ints
+    entries: Table
+    addresses: U64
+    sizes: I64
+    layouts: I64
+    labels: I64
+    ids: I64
+    source: I64
     extras: list[bytes]
     attachments: list[dict[str, bytes | memoryview]]
     lost: list[Damage]
     problems: dict[int, Damage]
 
     @classmethod
-    def empty(cls, count: int, folders: Iterable[Location]) -> Draft:
+    def empty(cls, count: int, folders: Iterable[Location]) -> BatchRecords:
         """``count`` slots of which nothing is known."""
         return cls(
             containers=[],
@@ -123,25 +122,25 @@ class Draft:
         self.attachments.clear()
 
 
-def make_draft(
+def gather_records(
     parts: Sequence[Part],
     loaded: dict[tuple[int, int], Loaded],
     *,
     sources: Sequence[Source],
-) -> Draft:
+) -> BatchRecords:
     """Collect streams, sizes, labels and ids of a batch from its containers.
 
     Args:
         parts: together they have each slot once.
         loaded: containers by source and number, or why one cannot be read at all.
     """
-    draft = Draft.empty(sum(len(part.slots) for part in parts), (source.dataset.path for source in sources))
+    draft = BatchRecords.empty(sum(len(part.slots) for part in parts), (source.dataset.path for source in sources))
     for part in parts:
         _collect(draft, part, loaded, source=sources[part.source])
     return draft
 
 
-def _collect(draft: Draft, part: Part, loaded: dict[tuple[int, int], Loaded], *, source: Source) -> None:
+def _collect(draft: BatchRecords, part: Part, loaded: dict[tuple[int, int], Loaded], *, source: Source) -> None:
     """Fill the slots of a part. A batch has two or three records of a container, so what is done for each counts."""
     draft.source[part.slots] = part.source
     order = np.argsort(part.samples.container, kind="stable")
@@ -171,7 +170,7 @@ def _collect(draft: Draft, part: Part, loaded: dict[tuple[int, int], Loaded], *,
             _collect_targets(draft, container, here, mine, place=str(source.dataset.path / container.place.name))
 
 
-def _enter(draft: Draft, taken: Sequence[tuple[Container, Ints, Ints]], *, source: Source) -> None:
+def _enter(draft: BatchRecords, taken: Sequence[tuple[Container, I64, I64]], *, source: Source) -> None:
     """Fill the slots that were found, from containers, slots and records."""
     slots = np.concatenate([here for _, here, _ in taken])
     counts = [len(here) for _, here, _ in taken]
@@ -194,7 +193,7 @@ def _enter(draft: Draft, taken: Sequence[tuple[Container, Ints, Ints]], *, sourc
     draft.ids[slots] = entries["id"]
 
 
-def _collect_targets(draft: Draft, container: Container, slots: Ints, records: Ints, *, place: str) -> None:
+def _collect_targets(draft: BatchRecords, container: Container, slots: I64, records: I64, *, place: str) -> None:
     for slot, number in zip(slots.tolist(), records.tolist(), strict=True):
         try:
             record = container.record(number)

@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from picstore.train.order.epoch import Ints
+from picstore.arrays import I64
 from picstore.train.order.requests import Part, Source
-from picstore.train.transforms.color_program import Program, compose_colour
+from picstore.train.transforms.color_program import Program, compose_color
 from picstore.train.transforms.geometry import Draws, Geometry, compose
 
 if TYPE_CHECKING:
-    from picstore.train.batching.gather import Draft
+    from picstore.train.batching.gather import BatchRecords
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TransformParams:
     """What becomes of the images of a batch: parameters by slot."""
 
     geometry: Geometry
     program: Program
 
-    def of_slots(self, slots: Ints) -> Look:
+    def of_slots(self, slots: I64) -> TransformParams:
         """That of some slots, in this order; a slot may come twice."""
-        return Look(Geometry.join([self.geometry], slots), Program.join([self.program], slots))
+        return TransformParams(Geometry.join([self.geometry], slots), Program.join([self.program], slots))
 
 
-def make_look(draft: Draft, parts: Sequence[Part], *, sources: Sequence[Source]) -> Look:
+def make_params(draft: BatchRecords, parts: Sequence[Part], *, sources: Sequence[Source]) -> TransformParams:
     """Draw the parameters of all transforms."""
     geometries, programs = [], []
     for part in parts:
@@ -38,9 +38,9 @@ def make_look(draft: Draft, parts: Sequence[Part], *, sources: Sequence[Source])
         identity = Geometry.of_images(draft.layouts[part.slots, 0], draft.layouts[part.slots, 1])
         geometry = compose(source.recipe.geometry, identity, draws)
         geometries.append(geometry)
-        programs.append(compose_colour(source.recipe.colour, geometry.size, draws))
+        programs.append(compose_color(source.recipe.color, geometry.size, draws))
     slots = np.concatenate([part.slots for part in parts])
     if len(parts) == 1 and np.array_equal(slots, np.arange(len(slots))):
-        return Look(geometries[0], programs[0])
+        return TransformParams(geometries[0], programs[0])
     order = np.argsort(slots)
-    return Look(Geometry.join(geometries, order), Program.join(programs, order))
+    return TransformParams(Geometry.join(geometries, order), Program.join(programs, order))

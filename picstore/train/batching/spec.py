@@ -10,22 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from picstore.arrays import I64, Array
 from picstore.errors import Damage, UsageError
 from picstore.storage.edits.columns import Values
-from picstore.train.batching.form import Form
-from picstore.train.batching.parameters import Look
-from picstore.train.order.epoch import Ints
+from picstore.train.batching.form import OutputSpec
+from picstore.train.batching.parameters import TransformParams
 from picstore.train.order.requests import Request, Source
 
-Images: TypeAlias = "npt.NDArray[Any] | list[npt.NDArray[Any]]"  # (n, 3, H, W), or n of (3, H, W)
+Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or n of (3, H, W)
 MakeRequests: TypeAlias = Callable[[Sequence[Source]], Iterator[Request]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Resources:
     """What a pipeline may use: worker threads and bytes of containers."""
 
     threads: int
@@ -37,7 +34,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class PipelineSpec:
     """What batches are made of and how.
 
     Attributes:
@@ -48,13 +45,13 @@ class Feed:
     """
 
     sources: tuple[Source, ...]
-    form: Form
-    limits: Limits
+    form: OutputSpec
+    limits: Resources
     strict: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Undecoded:
+class EncodedBatch:
     """What a decoder on a device must know of a batch of streams, by slot.
 
     Attributes:
@@ -66,31 +63,31 @@ class Undecoded:
         shown: int64 (n,), the slot whose image is shown: another one's where a record was lost.
     """
 
-    bounds: Ints
-    places: Ints
-    look: Look
-    source: Ints
+    bounds: I64
+    places: I64
+    look: TransformParams
+    source: I64
     files: list[tuple[str, int]]
-    shown: Ints
+    shown: I64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ready:
+class HostBatch:
     """A finished batch in CPU memory; the fields are those of ``Batch`` as arrays, and what was lost and replaced.
 
     Where the form leaves streams undecoded, ``images`` holds their bytes, uint8 (m,), and ``undecoded`` the rest.
     """
 
     images: Images
-    labels: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int64]
+    labels: I64
+    ids: I64
     targets: list[dict[str, Any]] | None
     lost: list[Damage]
-    undecoded: Undecoded | None = None
+    undecoded: EncodedBatch | None = None
     columns: dict[str, Values] = field(default_factory=dict)
 
     @property
-    def streams(self) -> Undecoded:
+    def streams(self) -> EncodedBatch:
         """``undecoded`` where it is known to be there."""
         if self.undecoded is None:
             raise TypeError("this batch is decoded")

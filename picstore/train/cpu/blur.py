@@ -12,14 +12,14 @@ import math
 
 import numpy as np
 
-from picstore.kernels.jit import kernel, part
+from picstore.kernels.jit import device_function, kernel
 
 _i32 = np.int32
 _NEGLIGIBLE = 2.0**-16  # of the sum of the weights, on either side
 _GROUP = 4  # pairs of taps in a step
 
 
-@part
+@device_function
 def _half_weights(radius, sigma):  # type: ignore[no-untyped-def]
     """float32: weights of the middle tap and those to one side, as few as matter, padded by zeros to whole groups."""
     total = 1.0
@@ -37,7 +37,7 @@ def _half_weights(radius, sigma):  # type: ignore[no-untyped-def]
     return weights
 
 
-@part
+@device_function
 def _reflected(i, extent):  # type: ignore[no-untyped-def]
     """The index that i stands for, mirrored at the first and last as often as it takes."""
     period = max(2 * (extent - 1), 1)
@@ -45,7 +45,7 @@ def _reflected(i, extent):  # type: ignore[no-untyped-def]
     return period - i if i >= extent else i
 
 
-@part
+@device_function
 def _weigh(flat, low, high, weights, out):  # type: ignore[no-untyped-def]
     """``out`` becomes the weighted sum of pieces of ``flat``; low[k] and high[k] say where those of a pair begin."""
     middle, count = flat[low[0] :], out.size
@@ -60,7 +60,7 @@ def _weigh(flat, low, high, weights, out):  # type: ignore[no-untyped-def]
             out[i] += (a * (p0[i] + q0[i]) + b * (p1[i] + q1[i])) + (c * (p2[i] + q2[i]) + d * (p3[i] + q3[i]))
 
 
-@part
+@device_function
 def _pad(row, padded, margin):  # type: ignore[no-untyped-def]
     """The row as float32, mirrored at both ends."""
     middle = padded[margin:]
@@ -71,7 +71,7 @@ def _pad(row, padded, margin):  # type: ignore[no-untyped-def]
         padded[margin + row.size - 1 + k] = row[_reflected(row.size - 1 + k, row.size)]
 
 
-@part
+@device_function
 def _round(line, row):  # type: ignore[no-untyped-def]
     for i in range(row.size):
         row[i] = _i32(np.rint(line[i]))

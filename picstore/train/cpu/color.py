@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from picstore import rng
+from picstore.arrays import U8, Array
 from picstore.errors import UsageError
 from picstore.kernels.strided import place_of
 from picstore.train.cpu.blur import blur
@@ -20,18 +20,18 @@ from picstore.train.cpu.normals import standard_normals
 from picstore.train.cpu.pointwise import run_pointwise
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import Program
-from picstore.train.transforms.opcodes import Finish
+from picstore.train.transforms.opcodes import OutputDtype
 
 # Arrays of bit patterns for each finish: their dtype, and which dtypes of the same size ``out`` may have.
 _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
-    Finish.UINT8: (np.uint8, (np.dtype(np.uint8),)),
-    Finish.FLOAT32: (np.uint32, (np.dtype(np.float32), np.dtype(np.uint32))),
-    Finish.FLOAT16: (np.uint16, (np.dtype(np.float16), np.dtype(np.uint16), np.dtype(np.int16))),
-    Finish.BFLOAT16: (np.uint16, (np.dtype(np.uint16), np.dtype(np.int16))),
+    OutputDtype.UINT8: (np.uint8, (np.dtype(np.uint8),)),
+    OutputDtype.FLOAT32: (np.uint32, (np.dtype(np.float32), np.dtype(np.uint32))),
+    OutputDtype.FLOAT16: (np.uint16, (np.dtype(np.float16), np.dtype(np.uint16), np.dtype(np.int16))),
+    OutputDtype.BFLOAT16: (np.uint16, (np.dtype(np.uint16), np.dtype(np.int16))),
 }
 
 
-def develop(program: Program, slot: int, image: npt.NDArray[np.uint8], out: npt.NDArray[Any], finish: Finish) -> None:
+def develop(program: Program, slot: int, image: U8, out: Array, finish: OutputDtype) -> None:
     """Run the steps of image ``slot``: a kernel for each run of pointwise steps, noise and blur, without the GIL.
 
     Python takes 2 µs, and 1 µs for each kernel.
@@ -48,7 +48,7 @@ def develop(program: Program, slot: int, image: npt.NDArray[np.uint8], out: npt.
         UsageError: an array has another type, shape or layout, or is empty.
     """
     steps = program.codes[slot]
-    if image is out and finish == Finish.UINT8 and steps[0] == opcodes.NORMALIZE:
+    if image is out and finish == OutputDtype.UINT8 and steps[0] == opcodes.NORMALIZE:
         return
     pattern, possible = _PATTERNS[finish]
     if image.dtype != np.uint8 or image.ndim != 3 or len(image) != 3 or not image.flags.c_contiguous:
@@ -65,7 +65,7 @@ def develop(program: Program, slot: int, image: npt.NDArray[np.uint8], out: npt.
             _erase(program, slot, step, int(finish), bits)
 
 
-def _run_levels(program: Program, slot: int, end: int, image: npt.NDArray[np.uint8]) -> None:
+def _run_levels(program: Program, slot: int, end: int, image: U8) -> None:
     """The steps before ``end``, in place. Kernels apart, so that those that no transform needs are not compiled."""
     steps = program.codes[slot]
     step = 0
@@ -84,13 +84,13 @@ def _run_levels(program: Program, slot: int, end: int, image: npt.NDArray[np.uin
             _erase(program, slot, begin, opcodes.BYTES, image)
 
 
-def _erase(program: Program, slot: int, step: int, kind: int, out: npt.NDArray[Any]) -> None:
+def _erase(program: Program, slot: int, step: int, kind: int, out: Array) -> None:
     """Erase. Copying is left to NumPy, which needs no kernel for each type and layout."""
     left, top, right, bottom = program.value[slot, step, :4].astype(np.int64).tolist()
     part = out[:, max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
     if program.code[slot, step] == opcodes.ERASE:
-        colour = program.value[slot, step, 4:7].astype(np.float32)
-        part[:] = patterns_of(colour, kind)[:, None, None]
+        color = program.value[slot, step, 4:7].astype(np.float32)
+        part[:] = patterns_of(color, kind)[:, None, None]
     elif kind == opcodes.BYTES:
         levels = rng.bits(program.key[slot, step], np.arange(part.size)) >> np.uint64(56)
         part[:] = levels.reshape(part.shape)

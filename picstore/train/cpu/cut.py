@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import I64, U8, U16, Table
 from picstore.jpeg.cut import Tiled, cut_batch
 from picstore.jpeg.tiles import mcu_size
 from picstore.storage.format.layout import SAMPLINGS
-from picstore.train.order.epoch import Ints
 from picstore.train.scratch import CUTS
 
-Lengths: TypeAlias = npt.NDArray[np.uint16]
+Lengths: TypeAlias = U16
 
 # MCU sizes by code of sampling; none for those of which the index says nothing.
 _MCU_SIZES = np.array(
@@ -27,21 +26,21 @@ _MCU_SIZES = np.array(
 class Stream:
     """What is decoded for one slot: a JPEG of ``width`` × ``height`` pixels that begin at (``left``, ``top``)."""
 
-    jpeg: memoryview | npt.NDArray[np.uint8]
+    jpeg: memoryview | U8
     left: int
     top: int
     width: int
     height: int
 
 
-def layouts_of(entries: npt.NDArray[np.void]) -> Ints:
+def layouts_of(entries: Table) -> I64:
     """What ``jpeg.cut`` must know of images, from their index entries: int64 (n, 6)."""
     sizes = _MCU_SIZES[entries["sampling"]]
     columns = (entries["width"], entries["height"], sizes[:, 0], sizes[:, 1])
     return np.stack([*columns, entries["restart_interval"], entries["header_length"]], axis=1).astype(np.int64)
 
 
-def cut_streams(jpegs: Sequence[memoryview], layouts: Ints, segments: Sequence[Lengths], reach: Ints) -> list[Stream]:
+def cut_streams(jpegs: Sequence[memoryview], layouts: I64, segments: Sequence[Lengths], reach: I64) -> list[Stream]:
     """Cut what transforms can reach out of streams; those that are needed whole are not copied.
 
     Args:
@@ -66,7 +65,7 @@ def cut_streams(jpegs: Sequence[memoryview], layouts: Ints, segments: Sequence[L
     return streams
 
 
-def boxes_to_cut(reach: Ints, size: Ints) -> Ints:
+def boxes_to_cut(reach: I64, size: I64) -> I64:
     """What to cut for a reach: int64 (n, 4), left, top, right, bottom within images of these sizes, never empty.
 
     Where all output is padding nothing is reached; one pixel is decoded all the same.

@@ -6,9 +6,7 @@ give the same pixels.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
+from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.decode import decode
 from picstore.train.scratch import PIXELS
@@ -21,9 +19,7 @@ except ImportError:  # no wheel for this machine: torchvision decodes as well, b
 SCALES = simplejpeg is not None  # whether images can be decoded smaller
 
 
-def decode_rgb(
-    jpeg: bytes | memoryview | npt.NDArray[np.uint8], *, width: int, height: int, factor: int = 1
-) -> npt.NDArray[np.uint8]:
+def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:
     """Decode to RGB; grey images get three equal channels.
 
     Args:
@@ -57,9 +53,7 @@ def decode_rgb(
     return pixels
 
 
-def _by_ours(
-    jpeg: bytes | memoryview | npt.NDArray[np.uint8], buffer: npt.NDArray[np.uint8]
-) -> npt.NDArray[np.uint8] | None:
+def _by_ours(jpeg: bytes | memoryview | U8, buffer: U8) -> U8 | None:
     """None for what our decoder refuses."""
     try:
         return decode(jpeg, buffer)
@@ -67,9 +61,7 @@ def _by_ours(
         return None
 
 
-def _by_torchvision(
-    jpeg: bytes | memoryview | npt.NDArray[np.uint8], *, width: int, height: int
-) -> npt.NDArray[np.uint8]:
+def _by_torchvision(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> U8:
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
 
@@ -79,5 +71,5 @@ def _by_torchvision(
         raise ImageError(f"does not decode: {error}") from error
     if tuple(image.shape) != (3, height, width):
         raise ImageError(f"decodes to {image.shape[2]} × {image.shape[1]} pixels instead of {width} × {height}")
-    pixels: npt.NDArray[np.uint8] = image.permute(1, 2, 0).contiguous().numpy()
+    pixels: U8 = image.permute(1, 2, 0).contiguous().numpy()
     return pixels

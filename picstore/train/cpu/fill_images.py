@@ -11,35 +11,35 @@ from typing import Any
 
 import numpy as np
 
+from picstore.arrays import I64
 from picstore.errors import Corrupt, Damage, ImageError
-from picstore.kernels.strided import Place, place_of, places_of
-from picstore.train.batching.form import Form
-from picstore.train.batching.gather import Draft
-from picstore.train.batching.parameters import Look
+from picstore.kernels.strided import StridedImage, place_of, places_of
+from picstore.train.batching.form import OutputSpec
+from picstore.train.batching.gather import BatchRecords
+from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import Images
 from picstore.train.buffers import Blocks
 from picstore.train.cpu.color import develop
 from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.decode import SCALES, decode_rgb
-from picstore.train.cpu.fused import Upright
+from picstore.train.cpu.fused import FusedKernel
 from picstore.train.cpu.render import render
 from picstore.train.cpu.targets import add_target
-from picstore.train.order.epoch import Ints
 from picstore.train.scratch import PLAIN
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.opcodes import Finish
+from picstore.train.transforms.opcodes import OutputDtype
 
 
-def decode_factors(geometry: Geometry) -> Ints:
+def decode_factors(geometry: Geometry) -> I64:
     """By how much each image may be decoded smaller, 1, 2, 4 or 8: as long as its part stays at least as large as its
     output. Without antialiasing always 1: a smaller decode averages, which plain bilinear does not.
     """
     shrink = np.where(geometry.antialias & SCALES, geometry.shrink, 1.0)
-    factors: Ints = np.left_shift(1, np.clip(np.log2(np.maximum(shrink, 1)), 0, 3).astype(np.int64))
+    factors: I64 = np.left_shift(1, np.clip(np.log2(np.maximum(shrink, 1)), 0, 3).astype(np.int64))
     return factors
 
 
-class Pixels:
+class ImageFiller:
     """The images of a batch, and their targets, while they are being filled.
 
     Attributes:
@@ -48,19 +48,19 @@ class Pixels:
         targets: None where none are asked for.
     """
 
-    def __init__(self, look: Look, form: Form, blocks: Blocks) -> None:
+    def __init__(self, look: TransformParams, form: OutputSpec, blocks: Blocks) -> None:
         self._look = look
         self._geometry, self._program = look.geometry, look.program
         self._factors = decode_factors(look.geometry)
-        self._upright = Upright(look.geometry, self._factors)
+        self._upright = FusedKernel(look.geometry, self._factors)
         self._form = form
-        self._finish = Finish.of(form.dtype)
+        self._finish = OutputDtype.of(form.dtype)
         self._in_place = form.dtype == "uint8" and (look.program.empty or not form.channels_last)
         self.images = _allocate(look.geometry.size, form, blocks)
         self._places = _places_of(self.images) if self._in_place else np.empty((0, 7), dtype=np.int64)
         self.targets: list[dict[str, Any]] | None = [{} for _ in self.images] if form.targets else None
 
-    def fill(self, draft: Draft, slots: range) -> dict[int, Damage]:
+    def fill(self, draft: BatchRecords, slots: range) -> dict[int, Damage]:
         """Decode, resample and colour some slots; returns by slot what went wrong."""
         plain = self._plain(slots)
         places = self._places[slots.start : slots.stop] if self._in_place else _places_of(plain)
@@ -84,7 +84,7 @@ class Pixels:
             return [np.empty(array.shape, dtype=np.uint8) for array in arrays]
         return PLAIN.take(arrays.size)[: arrays.size].reshape(arrays.shape)
 
-    def _make_others(self, draft: Draft, slots: range, plain: Images) -> dict[int, str]:
+    def _make_others(self, draft: BatchRecords, slots: range, plain: Images) -> dict[int, str]:
         """Make what is still missing, stage by stage; returns by slot what is wrong with a stream."""
         missing = np.flatnonzero(~self._upright.made[slots.start : slots.stop]) + slots.start
         chosen = [slot for slot in missing.tolist() if slot not in draft.problems]
@@ -111,14 +111,14 @@ class Pixels:
             self.targets[target] = copy.deepcopy(self.targets[source])
 
 
-def _places_of(images: Images) -> Place:
+def _places_of(images: Images) -> StridedImage:
     """int64 (n, 7): where each image lies."""
     if isinstance(images, list):
         return np.stack([place_of(image) for image in images])
     return places_of(images)
 
 
-def _allocate(sizes: Ints, form: Form, blocks: Blocks) -> Images:
+def _allocate(sizes: I64, form: OutputSpec, blocks: Blocks) -> Images:
     """Arrays (N, 3, H, W) or (3, H, W) in one block of memory.
 
     Fresh pages for every batch would cost a tenth of the time that it takes to fill.

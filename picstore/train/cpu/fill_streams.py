@@ -1,4 +1,4 @@
-"""The streams of a batch, cut for a decoder on a device, while they are being cut. Stands in for ``Pixels``."""
+"""The streams of a batch, cut for a decoder on a device, while they are being cut. Stands in for ``ImageFiller``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from picstore.arrays import I64
 from picstore.errors import Corrupt, Damage
 from picstore.jpeg.cut import Tiled, cut_batch
-from picstore.train.batching.form import Form
-from picstore.train.batching.gather import Draft
-from picstore.train.batching.parameters import Look
-from picstore.train.batching.spec import Undecoded
+from picstore.train.batching.form import OutputSpec
+from picstore.train.batching.gather import BatchRecords
+from picstore.train.batching.parameters import TransformParams
+from picstore.train.batching.spec import EncodedBatch
 from picstore.train.buffers import Blocks
 from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.cpu.targets import add_target
-from picstore.train.order.epoch import Ints
 
 
-class Streams:
+class StreamFiller:
     """The streams of a batch in one block of memory, each chunk of slots where its whole streams would fit.
 
     Attributes:
@@ -28,12 +28,12 @@ class Streams:
         targets: None where none are asked for.
     """
 
-    def __init__(self, draft: Draft, look: Look, form: Form, blocks: Blocks) -> None:
+    def __init__(self, draft: BatchRecords, look: TransformParams, form: OutputSpec, blocks: Blocks) -> None:
         count = len(draft)
         self._names = form.targets
         self._starts = np.concatenate([[0], np.cumsum(draft.sizes[:, 0])])
         self.images = np.frombuffer(blocks.take(max(1, int(self._starts[-1]))), dtype=np.uint8)
-        self.undecoded = Undecoded(
+        self.undecoded = EncodedBatch(
             bounds=np.zeros((count, 2), dtype=np.int64),
             places=np.zeros((count, 4), dtype=np.int64),
             look=look,
@@ -43,7 +43,7 @@ class Streams:
         )
         self.targets: list[dict[str, Any]] | None = [{} for _ in range(count)] if form.targets else None
 
-    def fill(self, draft: Draft, slots: range) -> dict[int, Damage]:
+    def fill(self, draft: BatchRecords, slots: range) -> dict[int, Damage]:
         """Cut some streams; returns by slot what went wrong."""
         there = [slot for slot in slots if slot not in draft.problems and draft.sizes[slot, 0]]
         chosen = np.array(there, dtype=np.int64)
@@ -57,7 +57,7 @@ class Streams:
                 wrong |= add_target(self.targets, draft, slot, names=self._names, look=self.undecoded.look)
         return {slot: Corrupt(f"record {draft.ids[slot]} {text}", *draft.place(slot)) for slot, text in wrong.items()}
 
-    def _cut(self, draft: Draft, chosen: Ints, start: int, stop: int) -> None:
+    def _cut(self, draft: BatchRecords, chosen: I64, start: int, stop: int) -> None:
         layouts = draft.layouts[chosen]
         tiled = Tiled(layouts, draft.addresses[chosen], draft.sizes[chosen], ())  # the draft keeps the containers
         boxes = boxes_to_cut(self.undecoded.look.geometry.reach()[chosen], layouts[:, :2])

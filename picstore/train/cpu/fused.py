@@ -10,21 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from picstore.arrays import I64, Bools
 from picstore.jpeg.cut import cut_one
-from picstore.jpeg.decoder.decode import NO_ROOM, ROOM, decode_stream
+from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, decode_stream
 from picstore.jpeg.decoder.parse import HEIGHT, WIDTH
 from picstore.kernels.jit import kernel
 from picstore.kernels.resample import resample_box
-from picstore.kernels.strided import Place
-from picstore.train.batching.gather import Draft
+from picstore.kernels.strided import StridedImage
+from picstore.train.batching.gather import BatchRecords
 from picstore.train.cpu.cut import boxes_to_cut
-from picstore.train.order.epoch import Ints
 from picstore.train.scratch import CUTS, PIXELS
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.half_planes import Bools
 
 
-class Upright:
+class FusedKernel:
     """What the kernel must know of a batch.
 
     Args:
@@ -35,7 +34,7 @@ class Upright:
         made: bool (n,), the images that ``make`` has made.
     """
 
-    def __init__(self, geometry: Geometry, factors: Ints) -> None:
+    def __init__(self, geometry: Geometry, factors: I64) -> None:
         self._chosen: Bools = geometry.upright & ~geometry.bounded & (factors == 1) & (geometry.size > 0).all(axis=1)
         self.made: Bools = np.zeros(len(factors), dtype=np.bool_)
         columns = (
@@ -48,7 +47,7 @@ class Upright:
         )
         self._geometry: tuple[Any, ...] = tuple(np.ascontiguousarray(column, dtype) for column, dtype in columns)
 
-    def make(self, draft: Draft, slots: range, places: Place) -> None:
+    def make(self, draft: BatchRecords, slots: range, places: StridedImage) -> None:
         """Make some images, as far as they are no exception; releases the GIL.
 
         Args:
@@ -62,10 +61,10 @@ class Upright:
         cuts, pixels = CUTS.take(int(draft.sizes[slots.start : slots.stop, 0].max())), PIXELS.take(0)
         at = slots.start
         while at < slots.stop:
-            room = ROOM.arrays, cuts, pixels
+            room = WORKSPACE.arrays, cuts, pixels
             at = _make((at, slots.stop, slots.start), (self._chosen, self.made), streams, self._geometry, room, places)
             if at < slots.stop:
-                pixels = PIXELS.take(ROOM.grow())
+                pixels = PIXELS.take(WORKSPACE.grow())
 
 
 @kernel
@@ -98,7 +97,7 @@ def _make(slots, marks, streams, geometry, rooms, seats):  # type: ignore[no-unt
             size = cut_one(addresses[i], sizes[i], layouts[i], cuts[i], cut, 0, place)
             address = np.uint64(cut.ctypes.data)
         wrong = decode_stream(address, size, room, pixels)
-        if (wrong and wrong != NO_ROOM) or frame[WIDTH] != place[2] or frame[HEIGHT] != place[3]:
+        if (wrong and wrong != BUFFER_TOO_SMALL) or frame[WIDTH] != place[2] or frame[HEIGHT] != place[3]:
             continue
         if wrong:
             return i

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.kernels.jit import kernel, part
+from picstore.kernels.jit import device_function, kernel
 from picstore.train.cpu.normals import fill_normals
 
 _CHUNK = 1024  # values; with the scratch of the normals 16 KB
@@ -13,7 +13,7 @@ _f32, _i32, _u8 = np.float32, np.int32, np.uint8
 _ZERO, _TOP = np.float32(0), np.float32(255)
 
 
-@part
+@device_function
 def _add(row, normals, mean, deviation, clip):  # type: ignore[no-untyped-def]
     for i in range(row.size):
         level = _f32(row[i]) + np.trunc(mean + deviation * normals[i])

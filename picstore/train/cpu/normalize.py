@@ -7,12 +7,10 @@ values are made as bit patterns in uint32: numba knows neither float16 nor bfloa
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from picstore.kernels.jit import kernel, part
+from picstore.arrays import F32, Array
+from picstore.kernels.jit import device_function, kernel
 from picstore.kernels.strided import put_bytes, put_patterns
 from picstore.train.transforms.opcodes import BRAIN, BYTES, HALF, SINGLE
 
@@ -44,13 +42,13 @@ def _pack(line, kind, patterns):  # type: ignore[no-untyped-def]
         patterns[i] = b
 
 
-@part
+@device_function
 def _normalise(levels, mean, deviation, line):  # type: ignore[no-untyped-def]
     for i in range(line.size):
         line[i] = np.divide(_f32(levels[i]) * _PER_LEVEL - mean, deviation)
 
 
-def patterns_of(values: npt.NDArray[np.float32], kind: int) -> npt.NDArray[Any]:
+def patterns_of(values: F32, kind: int) -> Array:
     """Bit patterns of float32 (n,); uint8 (n,) for bytes, uint32 otherwise. Bytes drop the fraction."""
     if kind == BYTES:
         return values.astype(np.uint8)

@@ -11,9 +11,9 @@ The greatest magnitude is 6.7.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from picstore.kernels.jit import kernel, part
+from picstore.arrays import F32
+from picstore.kernels.jit import device_function, kernel
 
 _f32, _i32, _u64 = np.float32, np.int32, np.uint64
 _GOLDEN, _M1, _M2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -33,7 +33,7 @@ _C2, _C4, _C6, _C8 = np.float32(-1 / 2), np.float32(1 / 24), np.float32(-1 / 720
 _D3, _D5, _D7, _D9 = np.float32(-1 / 6), np.float32(1 / 120), np.float32(-1 / 5040), np.float32(1 / 362880)
 
 
-@part
+@device_function
 def _draw(key, first, uniform, angle, choice):  # type: ignore[no-untyped-def]
     """The three parts of as many words as ``choice`` has elements."""
     for j in range(choice.size):
@@ -46,7 +46,7 @@ def _draw(key, first, uniform, angle, choice):  # type: ignore[no-untyped-def]
         choice[j] = _i32(z & _S3)
 
 
-@part
+@device_function
 def _split(bits, exponent):  # type: ignore[no-untyped-def]
     """Bits of float32 to those of their mantissas, from sqrt(1/2) to sqrt(2), and their exponents."""
     for j in range(bits.size):
@@ -85,7 +85,7 @@ def fill_normals(key, first, scratch, choice, out):  # type: ignore[no-untyped-d
         out[2 * j + 1] = cosine if choice[j] & _I2 else sine
 
 
-def standard_normals(key: int, count: int) -> npt.NDArray[np.float32]:
+def standard_normals(key: int, count: int) -> F32:
     """float32 (count,): the first pairs of normals of a key, one after the other."""
     pairs = (count + 1) // 2
     normals = np.empty(2 * pairs, dtype=np.float32)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.kernels.jit import kernel, part
+from picstore.kernels.jit import device_function, kernel
 from picstore.train.transforms.opcodes import CONTRAST, HUE, POSTERIZE, SATURATION, SCALE, SOLARIZE
 
 _CHUNK = 1024  # pixels: 16 KB of float32 with the grey levels
@@ -24,7 +24,7 @@ _SIXTH = np.float32(1 / 6)
 _TO_BYTE = np.float32((256 - 1e-3) / 255)  # torchvision's to_dtype from 0 … 1 to uint8
 
 
-@part
+@device_function
 def _grey(chunk, grey):  # type: ignore[no-untyped-def]
     """Whole grey levels."""
     red, green, blue = chunk[0], chunk[1], chunk[2]
@@ -32,13 +32,13 @@ def _grey(chunk, grey):  # type: ignore[no-untyped-def]
         grey[i] = np.floor(_RED * red[i] + _GREEN * green[i] + _BLUE * blue[i])
 
 
-@part
+@device_function
 def _blend(flat, factor, offset):  # type: ignore[no-untyped-def]
     for i in range(flat.size):
         flat[i] = np.floor(min(max(factor * flat[i] + offset, _ZERO), _TOP))
 
 
-@part
+@device_function
 def _saturate(chunk, factor, rest):  # type: ignore[no-untyped-def]
     red, green, blue = chunk[0], chunk[1], chunk[2]
     for i in range(red.size):
@@ -49,7 +49,7 @@ def _saturate(chunk, factor, rest):  # type: ignore[no-untyped-def]
         blue[i] = np.floor(min(max(factor * b + grey, _ZERO), _TOP))
 
 
-@part
+@device_function
 def _turn_hue(chunk, turns):  # type: ignore[no-untyped-def]
     """Turn the hue at constant value and saturation.
 
@@ -82,21 +82,21 @@ def _turn_hue(chunk, turns):  # type: ignore[no-untyped-def]
         blue[i] = np.floor(top - span * min(max(min(k, _FOUR - k), _ZERO), _ONE))
 
 
-@part
+@device_function
 def _solarize(flat, threshold):  # type: ignore[no-untyped-def]
     for i in range(flat.size):
         x = flat[i]
         flat[i] = _TOP - x if x >= threshold else x
 
 
-@part
+@device_function
 def _posterize(flat, width):  # type: ignore[no-untyped-def]
     inverse = np.divide(_ONE, width)  # a power of two, so all of this is exact
     for i in range(flat.size):
         flat[i] = width * np.floor(flat[i] * inverse)
 
 
-@part
+@device_function
 def _read(image, begin, chunk):  # type: ignore[no-untyped-def]
     """Pixels ``begin`` … of the planes; where the last chunk is not full, what was in it before stays behind them."""
     for c in range(3):
@@ -105,7 +105,7 @@ def _read(image, begin, chunk):  # type: ignore[no-untyped-def]
             row[i] = source[i]
 
 
-@part
+@device_function
 def _write(chunk, begin, image):  # type: ignore[no-untyped-def]
     for c in range(3):
         row, target = chunk[c], image[c][begin : begin + _CHUNK]
@@ -113,7 +113,7 @@ def _write(chunk, begin, image):  # type: ignore[no-untyped-def]
             target[i] = _i32(row[i])
 
 
-@part
+@device_function
 def _total(grey, count):  # type: ignore[no-untyped-def]
     total = _i32(0)
     for i in range(count):
@@ -121,7 +121,7 @@ def _total(grey, count):  # type: ignore[no-untyped-def]
     return total
 
 
-@part
+@device_function
 def _step(step, number, mean, chunk):  # type: ignore[no-untyped-def]
     """One step on a chunk."""
     flat = chunk.reshape(3 * _CHUNK)

@@ -8,30 +8,29 @@ image is first resampled to the scale of the output, by the same filter as uprig
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import F64, I64, U8, Array
 from picstore.errors import UsageError
 from picstore.kernels.resample import resample
 from picstore.kernels.strided import place_of
 from picstore.train.cpu.warp import cover, nearest, warp
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.half_planes import F64, I64, length
+from picstore.train.transforms.half_planes import length
 
 _FARTHEST = 1 << 30  # pixels; what is farther away is not told from infinity
 _NEAR = 1e-6  # what differs by less is the same but for rounding
 
 
 def render(
-    pixels: npt.NDArray[np.uint8],
+    pixels: U8,
     geometry: Geometry,
     slot: int,
     *,
     origin: tuple[int, int],
     factor: int,
-    out: npt.NDArray[np.uint8],
+    out: U8,
 ) -> None:
     """Make the output of an image; releases the GIL while it is at it.
 
@@ -70,7 +69,7 @@ def render(
         cover(geometry.output_edges[slot], fill, place_of(out))
 
 
-def render_mask(mask: npt.NDArray[Any], geometry: Geometry, slot: int, *, out: npt.NDArray[Any], fill: int = 0) -> None:
+def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill: int = 0) -> None:
     """Make the output of a mask: of each pixel the one under its centre, no matter what was decoded of the image.
 
     Args:
@@ -97,9 +96,7 @@ def render_mask(mask: npt.NDArray[Any], geometry: Geometry, slot: int, *, out: n
     nearest((place_of(mask), mask.itemsize), matrix, clip, edges, np.uint64(bits), place_of(out))
 
 
-def _made_smaller(
-    pixels: npt.NDArray[np.uint8], reach: I64, matrix: F64, clip: I64
-) -> tuple[npt.NDArray[np.uint8], F64, I64]:
+def _made_smaller(pixels: U8, reach: I64, matrix: F64, clip: I64) -> tuple[U8, F64, I64]:
     """What the output shows of an image, resampled to the output's scale; with matrix and clip for it."""
     height, width = pixels.shape[:2]
     low, high = np.maximum(reach[:2], 0), np.minimum(reach[2:], (width, height))
@@ -128,7 +125,7 @@ def _clip_in(clip: I64, origin: tuple[int, int], factor: int) -> I64:
     return clip
 
 
-def _check_images(pixels: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
+def _check_images(pixels: U8, out: U8) -> None:
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.flags.c_contiguous:
         raise UsageError(f"pixels are {pixels.dtype} {pixels.shape}; give contiguous uint8 of shape (height, width, 3)")
     if out.ndim != 3 or out.shape[0] != 3 or out.dtype != np.uint8 or out.size == 0 or pixels.size == 0:

@@ -10,21 +10,20 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from picstore.arrays import F32, F64, I64, Array, Bools
 from picstore.errors import ImageError
-from picstore.storage.annotations import F64, I64, Objects, read_objects
-from picstore.train.batching.gather import Draft
-from picstore.train.batching.parameters import Look
+from picstore.storage.annotations import Objects, read_objects
+from picstore.train.batching.gather import BatchRecords
+from picstore.train.batching.parameters import TransformParams
 from picstore.train.cpu.render import render_mask
 from picstore.train.transforms.compose import TARGETS
 from picstore.train.transforms.geometry import Geometry
-
-F32: TypeAlias = npt.NDArray[np.float32]
 
 LEAST_SIDE = 1.0  # output pixels: an object whose box has less left of its width or height is dropped
 
@@ -34,7 +33,7 @@ _MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # "I": what some versions o
 
 
 def add_target(
-    targets: list[dict[str, Any]], draft: Draft, slot: int, *, names: Sequence[str], look: Look
+    targets: list[dict[str, Any]], draft: BatchRecords, slot: int, *, names: Sequence[str], look: TransformParams
 ) -> dict[int, str]:
     """Make what goes with the image of a slot of a batch; returns by the slot what is wrong with that."""
     try:
@@ -200,9 +199,9 @@ def _sides(low: npt.ArrayLike, high: npt.ArrayLike) -> F64:
     return np.array([[1, 0, -left], [0, 1, -top], [-1, 0, right], [0, -1, bottom]], dtype=np.float64)
 
 
-def _inside(points: F64, planes: F64) -> npt.NDArray[np.bool_]:
+def _inside(points: F64, planes: F64) -> Bools:
     """Whether points (…, 2) lie in half-planes (q, 3): bool (…, q)."""
-    inside: npt.NDArray[np.bool_] = points @ planes[:, :2].T + planes[:, 2] >= -_NEAR
+    inside: Bools = points @ planes[:, :2].T + planes[:, 2] >= -_NEAR
     return inside
 
 
@@ -223,7 +222,7 @@ def _clip(outline: F64, planes: F64) -> F64:
     return outline
 
 
-def _mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> npt.NDArray[Any]:
+def _mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
     mask = _open_mask(name, blob, *geometry.source[slot].tolist())
     width, height = geometry.size[slot].tolist()
     out = np.empty((height, width), dtype=mask.dtype)
@@ -231,7 +230,7 @@ def _mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) ->
     return out if out.dtype == np.uint8 else out.astype(np.int64)
 
 
-def _open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> npt.NDArray[Any]:
+def _open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> Array:
     """The values of a mask, uint8, uint16 or int32 (height, width)."""
     try:
         with Image.open(io.BytesIO(blob), formats=_MASK_FORMATS) as image:

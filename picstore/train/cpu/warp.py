@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from picstore.kernels.jit import inlined, kernel, load_u16, load_u64, part, store_u8
+from picstore.kernels.jit import device_function, inlined, kernel, load_u16, load_u64, store_u8
 from picstore.kernels.simd import (
     load_byte,
     load_native_u64,
@@ -34,7 +34,7 @@ _STEEP = float(1 << 20)  # pixels: larger steps leave every image, and no intege
 _TIE = 1e-6  # pixels: what is not farther from a limit lies on it
 
 
-@part
+@device_function
 def _run(edges, y, width, least):  # type: ignore[no-untyped-def]
     """First and last + 1 of the pixels of a row whose centres lie at least so far inside of every edge."""
     low = 0.0
@@ -53,7 +53,7 @@ def _run(edges, y, width, least):  # type: ignore[no-untyped-def]
     return math.ceil(low), math.floor(high) + 1
 
 
-@part
+@device_function
 def _narrow(start, step, low, high, first, last):  # type: ignore[no-untyped-def]
     """The part of a run in which low ≤ start + step · x ≤ high."""
     begin, end = float(first), last - 1.0
@@ -81,7 +81,7 @@ def _mixed(top, bottom, bits, weights):  # type: ignore[no-untyped-def]
     return _u8((total + _u32(_ONE // 2)) >> _u32(_BITS))
 
 
-@part
+@device_function
 def _inner(source, start, step, rows, line, run):  # type: ignore[no-untyped-def]
     """Pixels whose neighbours are all in the array; 8 bytes are read from the left ones on."""
     start_x, start_y = start
@@ -106,14 +106,14 @@ def _inner(source, start, step, rows, line, run):  # type: ignore[no-untyped-def
         blue[i] = _mixed(upper[i], lower[i], 40, weights)
 
 
-@part
+@device_function
 def _at(source, x, y, c, fill):  # type: ignore[no-untyped-def]
     if 0 <= x < source.shape[1] and 0 <= y < source.shape[0]:
         return _i64(source[y, x, c])
     return _i64(fill[c])
 
 
-@part
+@device_function
 def _outer(source, matrix, clip, fill, line, y, run):  # type: ignore[no-untyped-def]
     """Pixels anywhere: what is outside of the clip looks like its border, what is outside of the image is ``fill``."""
     for x in range(run[0], run[1]):
@@ -135,7 +135,7 @@ def _outer(source, matrix, clip, fill, line, y, run):  # type: ignore[no-untyped
             line[c, x] = _u8((total + _ONE // 2) >> _BITS)
 
 
-@part
+@device_function
 def _safe(start, step, low, high, begin, end):  # type: ignore[no-untyped-def]
     """The part of a run in which the positions start + step · (x − begin) are whole pixels of low … high, in integers.
 
@@ -204,18 +204,18 @@ def cover(edges, fill, place):  # type: ignore[no-untyped-def]
         place: that of the output, uint8 (3, H, W).
     """
     height, width = place[5], place[6]
-    colours = np.empty((3, width), np.uint8)
+    colors = np.empty((3, width), np.uint8)
     for c in range(3):
-        colours[c] = fill[c]
+        colors[c] = fill[c]
     for y in range(height):
         first, last = _run(edges, y, width, -0.5)
         begin, end = _run(edges, y, width, 0.5)
         if begin >= end:
             begin = end = last
         for c in range(3):
-            colour, to = colours.ctypes.data + c * width, place[0] + c * place[1] + y * place[2]
-            put_bytes(colour, first, to, place[3])
-            put_bytes(colour, width - last, to + last * place[3], place[3])
+            color, to = colors.ctypes.data + c * width, place[0] + c * place[1] + y * place[2]
+            put_bytes(color, first, to, place[3])
+            put_bytes(color, width - last, to + last * place[3], place[3])
         for x in range(first, last):
             if begin <= x < end:
                 continue
@@ -229,7 +229,7 @@ def cover(edges, fill, place):  # type: ignore[no-untyped-def]
                 store_u8(at, _u8((load_byte(at) * weight + _i64(fill[c]) * (_ONE - weight) + _ONE // 2) >> _BITS))
 
 
-@part
+@device_function
 def _move(at, size, fill, to):  # type: ignore[no-untyped-def]
     """Copy an element from an address, 0 for the fill."""
     if size == 1:

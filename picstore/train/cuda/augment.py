@@ -24,7 +24,7 @@ from picstore.train.cuda.resample_params import made_smaller, views_of
 from picstore.train.cuda.triton_jit import INTERPRETED
 from picstore.train.transforms.color_program import Program
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.opcodes import Finish
+from picstore.train.transforms.opcodes import OutputDtype
 
 _MOST = 1 << 31  # values of one image: offsets in it are 32-bit integers
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's of a grid in its second direction
@@ -67,7 +67,7 @@ def augment(
         UsageError: an argument is none of these.
         MissingDependency: Triton is not installed; raised when this module is imported.
     """
-    finish = Finish.of(dtype)
+    finish = OutputDtype.of(dtype)
     origins, factors = np.asarray(origins, dtype=np.int64), np.asarray(factors, dtype=np.int64)
     count = len(images)
     if not 0 < count <= _MOST_IMAGES or len(geometry.size) != count or len(program.code) != count:
@@ -83,7 +83,7 @@ def augment(
     planes, source = _sources(images)
     views = views_of(geometry, planes, source, origins, factors)
     batch, pictures = _outputs(geometry, finish, channels_last, images[0].device, out)
-    phases = Phases.of(program, geometry.size, floats=finish != Finish.UINT8)
+    phases = Phases.of(program, geometry.size, floats=finish != OutputDtype.UINT8)
     with torch.cuda.device(batch.device) if batch.is_cuda else contextlib.nullcontext():
         which, smaller, onto = made_smaller(views, geometry, origins, factors)
         if len(which) == 0:
@@ -119,7 +119,7 @@ def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:
 
 
 def _outputs(
-    geometry: Geometry, finish: Finish, channels_last: bool, device: torch.device, out: torch.Tensor | None
+    geometry: Geometry, finish: OutputDtype, channels_last: bool, device: torch.device, out: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | list[torch.Tensor]]:
     """The memory to write to, image after image without gaps, and what of it is returned."""
     sizes, values = geometry.size, 3 * geometry.size.prod(axis=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from picstore.train.cuda.descriptor import KEY, NUMBERS, SIZE, STEP, STEPS, single, whole
 from picstore.train.cuda.noise import random_bits, random_normals
-from picstore.train.cuda.triton_jit import part, tl
+from picstore.train.cuda.triton_jit import device_function, tl
 from picstore.train.transforms import opcodes
 
 ERASE_NORMALS = 20  # besides those of codes.py: what ERASE_RANDOM is behind NORMALIZE
@@ -31,7 +31,7 @@ _PER_LEVEL = tl.constexpr(1 / 255)
 _ROUND = tl.constexpr(1.5 * 2**23)  # added and taken away, it leaves whole numbers, ties to even
 
 
-@part
+@device_function
 def run_steps(row, begin, end, r, g, b, y, x):  # type: ignore[no-untyped-def]
     """Run the steps ``begin`` … ``end`` on the pixels (y, x)."""
     for k in range(begin, end):
@@ -61,19 +61,19 @@ def run_steps(row, begin, end, r, g, b, y, x):  # type: ignore[no-untyped-def]
     return r, g, b
 
 
-@part
+@device_function
 def grey_of(r, g, b):  # type: ignore[no-untyped-def]
     """Whole grey levels, torchvision's."""
     return tl.floor(0.2989 * r + 0.587 * g + 0.114 * b)
 
 
-@part
+@device_function
 def blended(value, factor, offset):  # type: ignore[no-untyped-def]
     """``factor`` times the levels plus ``offset``, as whole levels."""
     return tl.floor(tl.minimum(tl.maximum(factor * value + offset, 0.0), 255.0))
 
 
-@part
+@device_function
 def smoothed(source, fixed, i, extent, stride, radius, slope, weight):  # type: ignore[no-untyped-def]
     """One axis of a Gaussian blur, mirrored at the border.
 
@@ -93,27 +93,27 @@ def smoothed(source, fixed, i, extent, stride, radius, slope, weight):  # type: 
     return total
 
 
-@part
+@device_function
 def nearest(value):  # type: ignore[no-untyped-def]
     """Levels rounded to whole ones."""
     return (value + _ROUND) - _ROUND
 
 
-@part
+@device_function
 def _reflected(i, extent):  # type: ignore[no-untyped-def]
     period = tl.maximum(2 * (extent - 1), 1)
     i = tl.abs(i) % period
     return tl.where(i >= extent, period - i, i)
 
 
-@part
+@device_function
 def _normalised(step, value, channel: tl.constexpr):  # type: ignore[no-untyped-def]
     mean = single(step, NUMBERS + channel)
     deviation = single(step, NUMBERS + 3 + channel)
     return tl.math.div_rn(value * _PER_LEVEL - mean, tl.full(value.shape, 1.0, tl.float32) * deviation)
 
 
-@part
+@device_function
 def _turned(r, g, b, turns):  # type: ignore[no-untyped-def]
     """Turn the hue by sixths of a turn; see ``pointwise.py``."""
     v = tl.maximum(tl.maximum(r, g), b)
@@ -128,23 +128,23 @@ def _turned(r, g, b, turns):  # type: ignore[no-untyped-def]
     return _channel(h + 5.0, top, span), _channel(h + 3.0, top, span), _channel(h + 1.0, top, span)
 
 
-@part
+@device_function
 def _channel(k, top, span):  # type: ignore[no-untyped-def]
     k -= 6.0 * tl.floor(k * _SIXTH)
     return tl.floor(top - span * tl.minimum(tl.maximum(tl.minimum(k, 4.0 - k), 0.0), 1.0))
 
 
-@part
+@device_function
 def _inverted(value, least):  # type: ignore[no-untyped-def]
     return tl.where(value >= least, 255.0 - value, value)
 
 
-@part
+@device_function
 def _posterized(value, width):  # type: ignore[no-untyped-def]
     return width * tl.floor(value * (1.0 / width))
 
 
-@part
+@device_function
 def _noisy(row, step, value, y, x, channel: tl.constexpr):  # type: ignore[no-untyped-def]
     width = whole(row, SIZE)
     pairs = (width.to(tl.int64) * whole(row, SIZE + 1) + 1) // 2
@@ -156,7 +156,7 @@ def _noisy(row, step, value, y, x, channel: tl.constexpr):  # type: ignore[no-un
     return tl.where(single(step, NUMBERS + 2) != 0, clipped, wrapped)
 
 
-@part
+@device_function
 def _erased(step, code, r, g, b, y, x):  # type: ignore[no-untyped-def]
     """A box in one colour, or of random values."""
     if code == _ERASE:
@@ -171,7 +171,7 @@ def _erased(step, code, r, g, b, y, x):  # type: ignore[no-untyped-def]
     return r, g, b
 
 
-@part
+@device_function
 def _in_box(step, y, x):  # type: ignore[no-untyped-def]
     """Whether pixels lie in the step's box."""
     left, top = single(step, NUMBERS), single(step, NUMBERS + 1)
@@ -179,7 +179,7 @@ def _in_box(step, y, x):  # type: ignore[no-untyped-def]
     return (y >= top) & (y < bottom) & (x >= left) & (x < right)
 
 
-@part
+@device_function
 def _number(step, y, x, channel: tl.constexpr):  # type: ignore[no-untyped-def]
     """The numbers of values in the step's box, int64; anything for those outside."""
     left, top = single(step, NUMBERS).to(tl.int32), single(step, NUMBERS + 1).to(tl.int32)
@@ -188,13 +188,13 @@ def _number(step, y, x, channel: tl.constexpr):  # type: ignore[no-untyped-def]
     return (channel * height + (y - top)).to(tl.int64) * width + (x - left)
 
 
-@part
+@device_function
 def _levels(step, value, y, x, channel: tl.constexpr):  # type: ignore[no-untyped-def]
     drawn = random_bits(tl.load(step + KEY).to(tl.uint64), _number(step, y, x, channel)) >> 56
     return tl.where(_in_box(step, y, x), drawn.to(tl.int32).to(tl.float32), value)
 
 
-@part
+@device_function
 def _normals(step, value, y, x, channel: tl.constexpr):  # type: ignore[no-untyped-def]
     drawn = random_normals(tl.load(step + KEY).to(tl.uint64), _number(step, y, x, channel))
     return tl.where(_in_box(step, y, x), drawn, value)

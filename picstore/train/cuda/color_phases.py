@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import F64, I64, Bools
 from picstore.train.cuda.color import ERASE_NORMALS
 from picstore.train.cuda.descriptor import NUMBERS, STEP
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import Program
-from picstore.train.transforms.half_planes import F64, I64
 
 _NEGLIGIBLE = 2.0**-16  # of the sum of a blur's weights, on either side; as the CPU's
 
@@ -65,7 +64,7 @@ class Phases:
         return cls(words, counts, begins, blurs)
 
 
-def _prepare_boxes(code: I64, value: F64, size: I64, behind: npt.NDArray[np.bool_]) -> None:
+def _prepare_boxes(code: I64, value: F64, size: I64, behind: Bools) -> None:
     """Boxes to erase become those within the image; before normalising, levels to fill them with become whole."""
     erases = (code == opcodes.ERASE) | (code == opcodes.ERASE_RANDOM)
     if not erases.any():

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from picstore.arrays import I64
 from picstore.errors import ImageError, UsageError
-from picstore.train.order.epoch import Ints
 
 # Streams, uint8 (m,) in CPU memory, to images of red, green and blue, uint8 (3, h, w) on the device.
 Decode: TypeAlias = Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -82,7 +82,7 @@ def _by_torchvision(device: torch.device) -> Decode:
 
 
 def decode_all(
-    streams: Sequence[torch.Tensor], sizes: Ints, *, decode: Decode, device: torch.device
+    streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, device: torch.device
 ) -> tuple[list[torch.Tensor | None], dict[int, str]]:
     """Decode a batch.
 

@@ -7,7 +7,7 @@ places the row says.
 
 from __future__ import annotations
 
-from picstore.train.cuda.triton_jit import part, tl
+from picstore.train.cuda.triton_jit import device_function, tl
 
 # Words of the header.
 WIDTH_OF_ROW = tl.constexpr(0)
@@ -45,25 +45,25 @@ TILE_WIDTH = tl.constexpr(32)
 TILE_HEIGHT = tl.constexpr(8)
 
 
-@part
+@device_function
 def real(row, word):  # type: ignore[no-untyped-def]
     """A word as float64."""
     return tl.load(row + word).to(tl.float64, bitcast=True)
 
 
-@part
+@device_function
 def single(row, word):  # type: ignore[no-untyped-def]
     """A word that is a float64, as float32."""
     return tl.load(row + word).to(tl.float64, bitcast=True).to(tl.float32)
 
 
-@part
+@device_function
 def whole(row, word):  # type: ignore[no-untyped-def]
     """A word as int32."""
     return tl.load(row + word).to(tl.int32)
 
 
-@part
+@device_function
 def level(row, word):  # type: ignore[no-untyped-def]
     """A word that is an integer, as float32."""
     return tl.load(row + word).to(tl.float32)

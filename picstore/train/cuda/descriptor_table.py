@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from picstore.arrays import I64
 from picstore.train.cuda import descriptor
 from picstore.train.cuda.color_phases import Phases
 from picstore.train.cuda.resample_params import Views
-from picstore.train.transforms.half_planes import I64
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from picstore.train.cuda.descriptor import (
     whole,
 )
 from picstore.train.cuda.resample import sampled
-from picstore.train.cuda.triton_jit import kernel, part, tl
+from picstore.train.cuda.triton_jit import device_function, kernel, tl
 from picstore.train.transforms import opcodes
 
 _CONTRAST = tl.constexpr(opcodes.CONTRAST)
@@ -106,13 +106,13 @@ def blur_rows(table, phase, levels, rows):  # type: ignore[no-untyped-def]
         tl.store(rows + target + plane + y * width + x, line_of, _inside(row, y, x))
 
 
-@part
+@device_function
 def _row(table):  # type: ignore[no-untyped-def]
     """This program's row."""
     return table + HEADER + tl.program_id(1) * tl.load(table + WIDTH_OF_ROW)
 
 
-@part
+@device_function
 def _pixels(row):  # type: ignore[no-untyped-def]
     """This program's pixels: int32 y (h, 1) and x (1, w)."""
     across = (whole(row, SIZE) + TILE_WIDTH - 1) // TILE_WIDTH
@@ -122,12 +122,12 @@ def _pixels(row):  # type: ignore[no-untyped-def]
     return y[:, None], x[None, :]
 
 
-@part
+@device_function
 def _inside(row, y, x):  # type: ignore[no-untyped-def]
     return (y < whole(row, SIZE + 1)) & (x < whole(row, SIZE))
 
 
-@part
+@device_function
 def _put(row, out, r, g, b, y, x, LAST: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     """Store a tile, rounded to the type of ``out``."""
     width, height = whole(row, SIZE), whole(row, SIZE + 1)
@@ -143,7 +143,7 @@ def _put(row, out, r, g, b, y, x, LAST: tl.constexpr):  # type: ignore[no-untype
     tl.store(out + pixel + 2 * plane, _as(b, out), inside)
 
 
-@part
+@device_function
 def _as(value, out):  # type: ignore[no-untyped-def]
     """Values in the type of ``out``, to the nearest, ties to even."""
     if out.dtype.element_ty == tl.bfloat16:
@@ -154,7 +154,7 @@ def _as(value, out):  # type: ignore[no-untyped-def]
         return value.to(out.dtype.element_ty)
 
 
-@part
+@device_function
 def _contrasted(row, step, levels, total, y, x):  # type: ignore[no-untyped-def]
     """The levels of the phase before, away from or towards their mean grey level."""
     width, height = whole(row, SIZE), whole(row, SIZE + 1)
@@ -169,7 +169,7 @@ def _contrasted(row, step, levels, total, y, x):  # type: ignore[no-untyped-def]
     return r, g, b
 
 
-@part
+@device_function
 def _blurred_down(row, step, rows, y, x):  # type: ignore[no-untyped-def]
     """The vertical half of a blur."""
     width, height = whole(row, SIZE), whole(row, SIZE + 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from picstore.train.cuda.triton_jit import part, tl
+from picstore.train.cuda.triton_jit import device_function, tl
 
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _M1 = tl.constexpr(0xBF58476D1CE4E5B9)
@@ -31,7 +31,7 @@ _D7 = tl.constexpr(-1 / 5040)
 _D9 = tl.constexpr(1 / 362880)
 
 
-@part
+@device_function
 def random_bits(key, counter):  # type: ignore[no-untyped-def]
     """``draw.bits``: uint64 of a uint64 key and int64 counters."""
     z = key + (counter + 1).to(tl.uint64) * _GOLDEN
@@ -40,7 +40,7 @@ def random_bits(key, counter):  # type: ignore[no-untyped-def]
     return z ^ (z >> 31)
 
 
-@part
+@device_function
 def random_normals(key, number):  # type: ignore[no-untyped-def]
     """``standard_normals``: float32, those of these numbers, int64."""
     z = random_bits(key, number >> 1)

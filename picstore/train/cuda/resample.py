@@ -31,7 +31,7 @@ from picstore.train.cuda.descriptor import (
     single,
     whole,
 )
-from picstore.train.cuda.triton_jit import part, tl
+from picstore.train.cuda.triton_jit import device_function, tl
 
 # Halves are frequent, as in the middle of two pixels. They are rounded up as on the CPU, though a sum of float32 may
 # miss one by a ten-thousandth.
@@ -41,7 +41,7 @@ _ONE = tl.constexpr(1 << 12)
 _HALF = tl.constexpr(1 << 11)
 
 
-@part
+@device_function
 def sampled(row, y, x):  # type: ignore[no-untyped-def]
     """Red, green, blue of an output's pixels: whole float32 levels.
 
@@ -62,7 +62,7 @@ def sampled(row, y, x):  # type: ignore[no-untyped-def]
     return r, g, b
 
 
-@part
+@device_function
 def _window(row, i, axis: tl.constexpr):  # type: ignore[no-untyped-def]
     """One axis of the filter, for output pixels ``i``.
 
@@ -89,13 +89,13 @@ def _window(row, i, axis: tl.constexpr):  # type: ignore[no-untyped-def]
     return first, distance, in_clip, in_image, (centre >= low) & (centre < high)
 
 
-@part
+@device_function
 def _triangle(distance, k, slope):  # type: ignore[no-untyped-def]
     """Weights, not normalised yet, ``k`` pixels behind the first one."""
     return tl.maximum(1.0 - tl.abs(distance + k) * slope, 0.0)
 
 
-@part
+@device_function
 def _filtered(row, y, x):  # type: ignore[no-untyped-def]
     """Antialiased resampling. What the loops need of the row is read before: a compiler need not move loads."""
     first_x, distance_x, clip_x, image_x, seen_x = _window(row, x, 0)
@@ -133,7 +133,7 @@ def _filtered(row, y, x):  # type: ignore[no-untyped-def]
     return r, g, b
 
 
-@part
+@device_function
 def _interpolated(row, y, x):  # type: ignore[no-untyped-def]
     """Bilinear interpolation: what is outside of the clip looks like its border, outside of the image is ``fill``."""
     left, right, fx = _neighbours(row, y, x, 0)
@@ -146,12 +146,12 @@ def _interpolated(row, y, x):  # type: ignore[no-untyped-def]
     return _rounded(r0 + r1 + r2 + r3), _rounded(g0 + g1 + g2 + g3), _rounded(b0 + b1 + b2 + b3)
 
 
-@part
+@device_function
 def _rounded(total):  # type: ignore[no-untyped-def]
     return ((total + _HALF) >> _BITS).to(tl.float32)
 
 
-@part
+@device_function
 def _neighbours(row, y, x, axis: tl.constexpr):  # type: ignore[no-untyped-def]
     """The two nearest source pixels along an axis, and the 12-bit weight of the second."""
     across = x.to(tl.float64) + 0.5
@@ -166,7 +166,7 @@ def _neighbours(row, y, x, axis: tl.constexpr):  # type: ignore[no-untyped-def]
     return near, tl.minimum(near + 1, last), weight
 
 
-@part
+@device_function
 def _corner(row, y, x, weight):  # type: ignore[no-untyped-def]
     """A neighbour's three levels times its weight."""
     source = tl.load(row + ADDRESS).to(tl.pointer_type(tl.uint8))
@@ -182,7 +182,7 @@ def _corner(row, y, x, weight):  # type: ignore[no-untyped-def]
     return r * weight, g * weight, b * weight
 
 
-@part
+@device_function
 def _shown(row, y, x, count):  # type: ignore[no-untyped-def]
     """How much of each pixel the edges let be seen: int32 up to ``_ONE``."""
     across = x.to(tl.float64) + 0.5
@@ -196,6 +196,6 @@ def _shown(row, y, x, count):  # type: ignore[no-untyped-def]
     return (seen * _ONE + 0.5).to(tl.int32)
 
 
-@part
+@device_function
 def _blended(value, fill, weight):  # type: ignore[no-untyped-def]
     return _rounded(value.to(tl.int32) * weight + fill * (_ONE - weight))

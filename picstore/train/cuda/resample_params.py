@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import F64, I64, Bools
 from picstore.errors import UsageError
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.half_planes import F64, I64, Bools, length, none_of
+from picstore.train.transforms.half_planes import length, none_of
 
 _FARTHEST = 1 << 24  # pixels; bounds every loop, and keeps positions far from what an integer holds
 _NEAR = 1e-6  # what differs by less is the same but for rounding
@@ -141,7 +141,7 @@ def _clip_in(clip: I64, origins: I64, factors: I64) -> I64:
     return np.concatenate([clip[:, :2] // by, -(-clip[:, 2:] // by)], axis=1)
 
 
-def _check(box: F64, matrix: F64, clip: I64, size: npt.NDArray[np.int64]) -> None:
+def _check(box: F64, matrix: F64, clip: I64, size: I64) -> None:
     known = np.isfinite(matrix).all(axis=(1, 2)) & (np.abs(clip) <= _FARTHEST).all(axis=1) & (size > 0).all(axis=1)
     known &= (np.abs(box) <= _FARTHEST).all(axis=1) & (box[:, 2:] > 0).all(axis=1)
     if not known.all():

@@ -19,7 +19,7 @@ except ImportError as error:
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
-__all__ = ["INTERPRETED", "kernel", "part", "tl"]
+__all__ = ["INTERPRETED", "device_function", "kernel", "tl"]
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -27,6 +27,6 @@ def kernel(function: Callable[..., Any]) -> Any:
     return triton.jit(function, do_not_specialize=["phase"])
 
 
-def part(function: Callable[..., Any]) -> Any:
+def device_function(function: Callable[..., Any]) -> Any:
     """A function that kernels call, and nobody else."""
     return triton.jit(function)

@@ -29,7 +29,7 @@ class Worker:
         return max(1, self.count)
 
 
-class Position:
+class EpochCursor:
     """The next batch, as an epoch and a number in it.
 
     A DataLoader's workers are copies of the loader, made anew for each epoch or kept, and none of them tells the

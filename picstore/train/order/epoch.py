@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from picstore import rng
+from picstore.arrays import I64, Bools
 from picstore.errors import UsageError
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 MIN_LANES = 32  # a batch of 256 then takes 8 records each from 32 places
 
@@ -36,10 +34,10 @@ class Samples:
         last: whether its lane is done with the container after this sample.
     """
 
-    container: Ints
-    record: Ints
-    lane: Ints
-    last: npt.NDArray[np.bool_]
+    container: I64
+    record: I64
+    lane: I64
+    last: Bools
 
     def __len__(self) -> int:
         return len(self.container)
@@ -53,7 +51,7 @@ def default_lanes(world_size: int) -> int:
     return -(-MIN_LANES // world_size) * world_size
 
 
-class Epoch:
+class EpochOrder:
     """The order of one epoch over containers that hold ``counts`` records each.
 
     Args:
@@ -70,16 +68,16 @@ class Epoch:
         self._counts = counts
         self._shuffle = shuffle
         self._key = rng.key(rng.PLAN, seed, epoch)
-        self._order: Ints = np.arange(len(counts))
+        self._order: I64 = np.arange(len(counts))
         if shuffle:
             self._order = rng.permutation(self._key, len(counts))
         self._ends = np.cumsum(counts[self._order])
         base, longer = divmod(self.records, lanes)
         lane = np.arange(lanes + 1)
         self._lane_starts = lane * base + np.minimum(lane, longer)
-        self._permutations: OrderedDict[int, Ints] = OrderedDict()
+        self._permutations: OrderedDict[int, I64] = OrderedDict()
 
-    def locate(self, samples: Ints) -> Samples:
+    def locate(self, samples: I64) -> Samples:
         """Where samples lie, given their numbers g in the epoch, int64 (n,) in [0, records)."""
         lane = samples % self.lanes
         at = self._lane_starts[lane] + samples // self.lanes
@@ -93,7 +91,7 @@ class Epoch:
                 record[mine] = self._permutation(int(number))[record[mine]]
         return Samples(container, record, lane, last)
 
-    def _permutation(self, container: int) -> Ints:
+    def _permutation(self, container: int) -> I64:
         found = self._permutations.get(container)
         if found is None:
             key = rng.key(self._key, container)
@@ -105,7 +103,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class RankShard:
     """A rank's share of an epoch of ``records`` samples, in batches; every rank has the same number of them.
 
     Attributes:
@@ -169,7 +167,7 @@ class Share:
         # A rank that has one sample less than others may have none left for the last batch: it keeps one for each.
         return min(batch * self.batch_size, self.count - left)
 
-    def samples(self, start: int, stop: int) -> Ints:
+    def samples(self, start: int, stop: int) -> I64:
         """Numbers in the epoch of this rank's samples ``start`` to ``stop``."""
         k = np.arange(start, stop, dtype=np.int64)
         if not self.shuffle:

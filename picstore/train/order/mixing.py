@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from picstore import rng
+from picstore.arrays import I64
 from picstore.errors import UsageError
-from picstore.train.order.epoch import MIN_LANES, Epoch, Ints
+from picstore.train.order.epoch import MIN_LANES, EpochOrder
 from picstore.train.order.requests import Part, Request, Source, find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
+class MixOrder:
     """The order of a mux, of which batch k of rank r is a pure function.
 
     Source i gives ``counts[i]`` records to each batch of each rank. Its samples are numbered through all its epochs,
@@ -34,27 +35,27 @@ class Mix:
         """Records in a batch of one rank."""
         return sum(self.counts)
 
-    def samples(self, source: int, batch: int) -> Ints:
+    def samples(self, source: int, batch: int) -> I64:
         """Numbers t of the samples of a source in a batch, int64 (counts[source],)."""
         count = self.counts[source]
         own = np.arange(batch * count, (batch + 1) * count, dtype=np.int64)
         return own * self.world_size + self.rank
 
-    def slots(self, batch: int) -> Ints:
+    def slots(self, batch: int) -> I64:
         """Where in the batch its samples go, those of the first source first."""
         number = batch * self.world_size + self.rank
         return rng.permutation(rng.key(rng.MUX, self.seed, len(self.counts), number), self.batch_size)
 
 
-class _Endless:
+class RepeatingSource:
     """The samples of one source, epoch after epoch."""
 
     def __init__(self, source: Source, *, lanes: int) -> None:
         self._source = source
         self._lanes = lanes
-        self._orders: dict[int, Epoch] = {}
+        self._orders: dict[int, EpochOrder] = {}
 
-    def parts(self, number: int, samples: Ints, slots: Ints) -> Iterator[Part]:
+    def parts(self, number: int, samples: I64, slots: I64) -> Iterator[Part]:
         """Some samples, ascending, by the epochs that they lie in."""
         epochs, places = np.divmod(samples, len(self._source.dataset))
         for epoch in np.unique(epochs).tolist():
@@ -62,16 +63,16 @@ class _Endless:
             found = find(self._order(epoch).locate(places[chosen]), self._source.dataset)
             yield Part(number, epoch, found, slots[chosen])
 
-    def _order(self, epoch: int) -> Epoch:
+    def _order(self, epoch: int) -> EpochOrder:
         if epoch not in self._orders:
             counts = self._source.dataset.live.counts
-            self._orders = {epoch: Epoch(counts, seed=self._source.seed, epoch=epoch, lanes=self._lanes)}
+            self._orders = {epoch: EpochOrder(counts, seed=self._source.seed, epoch=epoch, lanes=self._lanes)}
         return self._orders[epoch]
 
 
-def make_requests(sources: Sequence[Source], *, mix: Mix, batches: range) -> Iterator[Request]:
+def make_requests(sources: Sequence[Source], *, mix: MixOrder, batches: range) -> Iterator[Request]:
     """The requests of some batches, counted from the first of all."""
-    streams = [_Endless(source, lanes=mix.lanes) for source in sources]
+    streams = [RepeatingSource(source, lanes=mix.lanes) for source in sources]
     ends = np.cumsum(mix.counts)
     for batch in batches:
         slots = np.split(mix.slots(batch), ends[:-1])
@@ -91,7 +92,7 @@ def mux_lanes(lanes: int | None, *, sources: int, world_size: int) -> int:
     return lanes
 
 
-def locate(state: Mapping[str, Any], mix: Mix) -> tuple[int, int]:
+def locate(state: Mapping[str, Any], mix: MixOrder) -> tuple[int, int]:
     """Batches of this mux, and samples of the next, that a state is after.
 
     Raises:

@@ -8,9 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from picstore.arrays import I64
 from picstore.storage.dataset import Dataset
-from picstore.train.order.epoch import Epoch, Ints, Samples, Share
-from picstore.train.transforms.compose import Recipe
+from picstore.train.order.epoch import EpochOrder, RankShard, Samples
+from picstore.train.transforms.compose import TransformPlan
 
 _LEAST_BUDGET = 64 << 20  # bytes
 
@@ -22,7 +23,7 @@ class Source:
     dataset: Dataset
     seed: int
     base: int = 0
-    recipe: Recipe = field(default_factory=Recipe)
+    recipe: TransformPlan = field(default_factory=TransformPlan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,14 @@ class Part:
     source: int
     epoch: int
     samples: Samples
-    slots: Ints
+    slots: I64
 
 
 Request: TypeAlias = Sequence[Part]  # a batch
 
 
 def make_requests(
-    sources: Sequence[Source], *, share: Share, seed: int, epoch: int, first: int = 0, step: int = 0
+    sources: Sequence[Source], *, share: RankShard, seed: int, epoch: int, first: int = 0, step: int = 0
 ) -> Iterator[Request]:
     """The requests of batches of the first source.
 
@@ -50,7 +51,7 @@ def make_requests(
     """
     dataset = sources[0].dataset
     while True:
-        order = Epoch(dataset.live.counts, seed=seed, epoch=epoch, lanes=share.lanes, shuffle=share.shuffle)
+        order = EpochOrder(dataset.live.counts, seed=seed, epoch=epoch, lanes=share.lanes, shuffle=share.shuffle)
         for batch in range(first, share.batches, max(1, step)):
             start, stop = share.bounds(batch)
             samples = find(order.locate(share.samples(start, stop)), dataset)

@@ -17,17 +17,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from picstore.arrays import I64, Bools
 from picstore.errors import Corrupt, Damage
 from picstore.train.batch import Batch, make_tensors, tensors_of
 from picstore.train.batching.damage import replace_lost
-from picstore.train.batching.form import Form
-from picstore.train.batching.parameters import Look
-from picstore.train.batching.spec import Ready
+from picstore.train.batching.form import OutputSpec
+from picstore.train.batching.parameters import TransformParams
+from picstore.train.batching.spec import HostBatch
 from picstore.train.cuda.decode import Decode, decode_all
-from picstore.train.order.epoch import Ints
 from picstore.train.pipeline.thread_pool import Pool
 from picstore.train.transforms.geometry import Geometry
 
@@ -55,7 +54,7 @@ class Made:
 
 
 def make_ahead(
-    source: Generator[Ready], *, form: Form, decode: Decode, device: torch.device, strict: bool
+    source: Generator[HostBatch], *, form: OutputSpec, decode: Decode, device: torch.device, strict: bool
 ) -> Generator[tuple[Batch, list[Damage]]]:
     """Decode and augment what ``source`` yields, in its order; closing the generator ends the threads and the source.
 
@@ -87,12 +86,12 @@ def make_ahead(
 class _Turns:
     """Takes from an iterator in the order of numbers, from several threads."""
 
-    def __init__(self, source: Iterator[Ready]) -> None:
+    def __init__(self, source: Iterator[HostBatch]) -> None:
         self._source = source
         self._next = 0
         self._changed = threading.Condition()
 
-    def take(self, number: int) -> Ready | None:
+    def take(self, number: int) -> HostBatch | None:
         """Item ``number``, None behind the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._next == number)
@@ -106,14 +105,14 @@ class _Turns:
 class _Worker(threading.local):
     """Makes batches; each thread on a CUDA stream of its own."""
 
-    def __init__(self, form: Form, decode: Decode, device: torch.device, strict: bool) -> None:
+    def __init__(self, form: OutputSpec, decode: Decode, device: torch.device, strict: bool) -> None:
         self._form = form
         self._decode = decode
         self._device = device
         self._strict = strict
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def make(self, ready: Ready) -> Made:
+    def make(self, ready: HostBatch) -> Made:
         if self._stream is None:
             return Made(*self._make(ready), event=None)
         with torch.cuda.stream(self._stream):
@@ -123,7 +122,7 @@ class _Worker(threading.local):
             batch, lost = self._make(ready)
             return Made(batch, lost, self._stream.record_event())
 
-    def _make(self, ready: Ready) -> tuple[Batch, list[Damage]]:
+    def _make(self, ready: HostBatch) -> tuple[Batch, list[Damage]]:
         undecoded, device = ready.streams, self._device
         slots = np.unique(undecoded.shown)
         data = torch.from_numpy(ready.images)
@@ -149,7 +148,7 @@ class _Worker(threading.local):
         return Batch(images, labels, ids, targets, columns), [*ready.lost, *lost]
 
 
-def _replace(ready: Ready, wrong: dict[int, str]) -> list[Damage]:
+def _replace(ready: HostBatch, wrong: dict[int, str]) -> list[Damage]:
     """Show others in place of images that do not decode; returns what is lost."""
     undecoded = ready.streams
     problems: dict[int, Damage] = {
@@ -169,7 +168,7 @@ def _replace(ready: Ready, wrong: dict[int, str]) -> list[Damage]:
     return list(problems.values())
 
 
-def finish(pictures: Sequence[torch.Tensor], origins: Ints, look: Look, form: Form) -> Any:
+def finish(pictures: Sequence[torch.Tensor], origins: I64, look: TransformParams, form: OutputSpec) -> Any:
     """Resample and colour decoded images (3, h, w): a batch (N, 3, H, W), or a list where sizes differ."""
     from picstore.train.cuda.augment import augment  # with Triton
 
@@ -191,11 +190,11 @@ def finish(pictures: Sequence[torch.Tensor], origins: Ints, look: Look, form: Fo
     return [image if firsts[id(image)] == slot else image.clone() for slot, image in enumerate(images)]
 
 
-def _as_it_is(look: Look, form: Form) -> npt.NDArray[np.bool_]:
+def _as_it_is(look: TransformParams, form: OutputSpec) -> Bools:
     """bool (n,): which images are what was decoded; none of a batch that is one tensor."""
     geometry = look.geometry
     if form.size is not None or form.dtype != "uint8" or form.channels_last or not look.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)
     same = (geometry.frame == Geometry.of_images(*geometry.source.T).frame).all(axis=(1, 2))
-    plain: npt.NDArray[np.bool_] = same & (geometry.size == geometry.source).all(axis=1) & ~geometry.bounded
+    plain: Bools = same & (geometry.size == geometry.source).all(axis=1) & ~geometry.bounded
     return plain

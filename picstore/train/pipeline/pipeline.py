@@ -25,13 +25,13 @@ from queue import SimpleQueue
 from picstore.errors import Damage, NotADataset
 from picstore.train.batching.columns import take_columns
 from picstore.train.batching.damage import replace_lost
-from picstore.train.batching.form import Form
-from picstore.train.batching.gather import Draft, make_draft
-from picstore.train.batching.parameters import make_look
-from picstore.train.batching.spec import Feed, Limits, MakeRequests, Ready
+from picstore.train.batching.form import OutputSpec
+from picstore.train.batching.gather import BatchRecords, gather_records
+from picstore.train.batching.parameters import make_params
+from picstore.train.batching.spec import HostBatch, MakeRequests, PipelineSpec, Resources
 from picstore.train.buffers import Memory
-from picstore.train.cpu.fill_images import Pixels
-from picstore.train.cpu.fill_streams import Streams
+from picstore.train.cpu.fill_images import ImageFiller
+from picstore.train.cpu.fill_streams import StreamFiller
 from picstore.train.order.requests import Request, Source
 from picstore.train.pipeline.prefetch import Fetcher, Key, Loaded, Want
 from picstore.train.pipeline.stats import Counters
@@ -47,8 +47,8 @@ _READERS = 4  # readers keep several requests under way on disks and networks
 class Filled:
     """A batch whose slots are being filled; ``wait`` ends when all are."""
 
-    draft: Draft
-    pixels: Pixels | Streams
+    draft: BatchRecords
+    pixels: ImageFiller | StreamFiller
     chunks: list[Future[dict[int, Damage]]] = field(default_factory=list)
 
     def wait(self) -> dict[int, Damage]:
@@ -101,14 +101,14 @@ class Pipeline:
         requests: Iterator[Request],
         *,
         sources: Sequence[Source],
-        limits: Limits,
-        form: Form | None = None,
+        limits: Resources,
+        form: OutputSpec | None = None,
         memory: Memory | None = None,
         counters: Counters | None = None,
     ) -> None:
         self._requests = requests
         self._sources = sources
-        self._form = form or Form()
+        self._form = form or OutputSpec()
         self._memory = memory or Memory()
         self._counters = counters or Counters()
         self._fetcher = Fetcher(self._load, budget=limits.budget, threads=_READERS)
@@ -203,12 +203,14 @@ class Pipeline:
         """Wait for a batch's containers, draft it, and hand its chunks to the workers."""
         with self._counters.timed("waited_on_disk"):
             loaded = {(source, number): future.result() for (source, _, number), future in asked.futures.items()}
-        draft = make_draft(asked.request, loaded, sources=self._sources)
-        look = make_look(draft, asked.request, sources=self._sources)
+        draft = gather_records(asked.request, loaded, sources=self._sources)
+        look = make_params(draft, asked.request, sources=self._sources)
         blocks = self._memory.batches
         filled = Filled(
             draft,
-            Pixels(look, self._form, blocks) if self._form.decoded else Streams(draft, look, self._form, blocks),
+            ImageFiller(look, self._form, blocks)
+            if self._form.decoded
+            else StreamFiller(draft, look, self._form, blocks),
         )
         chunks = [range(k, min(k + _CHUNK, len(draft))) for k in range(0, len(draft), _CHUNK)]
         release = _Countdown(len(chunks), lambda: self._release(draft, asked.wants))
@@ -223,12 +225,14 @@ class Pipeline:
         finally:
             release.count()
 
-    def _release(self, draft: Draft, wants: dict[Key, Want]) -> None:
+    def _release(self, draft: BatchRecords, wants: dict[Key, Want]) -> None:
         draft.forget()
         self._fetcher.release(wants)
 
 
-def make_batches(feed: Feed, requests: MakeRequests, *, memory: Memory, counters: Counters) -> Generator[Ready]:
+def make_batches(
+    feed: PipelineSpec, requests: MakeRequests, *, memory: Memory, counters: Counters
+) -> Generator[HostBatch]:
     """Make batches with threads of this process; closing the generator ends them.
 
     Raises:
@@ -249,7 +253,7 @@ def make_batches(feed: Feed, requests: MakeRequests, *, memory: Memory, counters
         pipeline.close()
 
 
-def _settle(filled: Filled, feed: Feed) -> Ready:
+def _settle(filled: Filled, feed: PipelineSpec) -> HostBatch:
     """Wait for a batch and deal with its lost records."""
     problems = filled.wait()
     draft, pixels = filled.draft, filled.pixels
@@ -257,9 +261,9 @@ def _settle(filled: Filled, feed: Feed) -> Ready:
     if lost and feed.strict:
         raise lost[0]
     replace_lost(problems, draft.source, draft.labels, draft.ids, pixels.copy)
-    undecoded = pixels.undecoded if isinstance(pixels, Streams) else None
+    undecoded = pixels.undecoded if isinstance(pixels, StreamFiller) else None
     columns = take_columns(feed.sources, draft.source, draft.ids)
-    return Ready(pixels.images, draft.labels, draft.ids, pixels.targets, lost, undecoded, columns)
+    return HostBatch(pixels.images, draft.labels, draft.ids, pixels.targets, lost, undecoded, columns)
 
 
 _AT_WORK: weakref.WeakSet[Pipeline] = weakref.WeakSet()

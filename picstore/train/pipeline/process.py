@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import I64, U8, Array
 from picstore.errors import Damage, PicstoreError
 from picstore.storage.edits.columns import Values
-from picstore.train.batching.spec import Feed, MakeRequests, Ready, Undecoded
-from picstore.train.buffers import KEPT_BATCHES, Bytes
+from picstore.train.batching.spec import EncodedBatch, HostBatch, MakeRequests, PipelineSpec
+from picstore.train.buffers import KEPT_BATCHES
 from picstore.train.pipeline.stats import Counters, Stats
 
 AHEAD = 2  # batches on their way, beside those that the pipeline has ready
@@ -52,7 +52,7 @@ _PATIENCE = 5  # seconds that the child has to end in
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class SharedArray:
     """An array in shared memory: where it begins, its shape, strides in bytes, and dtype."""
 
     offset: int
@@ -68,20 +68,20 @@ class Message:
     number: int
     block: int
     size: int
-    images: Picture | list[Picture]
-    labels: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int64]
+    images: SharedArray | list[SharedArray]
+    labels: I64
+    ids: I64
     targets: list[dict[str, Any]] | None
     lost: list[Damage]
-    undecoded: Undecoded | None
+    undecoded: EncodedBatch | None
     columns: dict[str, Values]
     stats: Stats
 
 
-class Child:
+class LoaderProcess:
     """A feed in a process of its own, which lives as long as this object; it runs one sequence of batches at a time."""
 
-    def __init__(self, feed: Feed, counters: Counters) -> None:
+    def __init__(self, feed: PipelineSpec, counters: Counters) -> None:
         self._counters = counters
         self._stats = Stats()  # the child's, as far as they are in ``counters``
         self._pid = os.getpid()
@@ -101,7 +101,7 @@ class Child:
         self.running = False
         self._send(feed)
 
-    def run(self, requests: MakeRequests) -> Generator[Ready]:
+    def run(self, requests: MakeRequests) -> Generator[HostBatch]:
         """As :func:`picstore.train.pipeline.pipeline.make_batches`, in the child.
 
         Raises:
@@ -159,7 +159,7 @@ class Child:
         code = self._process.wait()
         return PicstoreError(f"the loader's process has ended with exit status {code}; isolate=False shows its errors")
 
-    def _take(self, message: Message) -> Ready:
+    def _take(self, message: Message) -> HostBatch:
         """Map a batch's memory and make arrays of it."""
         descriptor = recv_handle(self._connection)
         try:
@@ -175,7 +175,7 @@ class Child:
         images = [_array(lent, p) for p in pictures] if isinstance(pictures, list) else _array(lent, pictures)
         self._counters.add(**asdict(message.stats - self._stats))
         self._stats = message.stats
-        return Ready(
+        return HostBatch(
             images=images,
             labels=message.labels,
             ids=message.ids,
@@ -213,8 +213,6 @@ def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _array(memory: Bytes, picture: Picture) -> npt.NDArray[Any]:
-    array: npt.NDArray[Any] = np.ndarray(
-        picture.shape, np.dtype(picture.dtype), memory.data, picture.offset, picture.strides
-    )
+def _array(memory: U8, picture: SharedArray) -> Array:
+    array: Array = np.ndarray(picture.shape, np.dtype(picture.dtype), memory.data, picture.offset, picture.strides)
     return array

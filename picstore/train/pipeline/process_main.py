@@ -16,13 +16,13 @@ from multiprocessing.reduction import send_handle
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError
-from picstore.train.batching.spec import Feed, MakeRequests, Ready
-from picstore.train.buffers import KEPT_BATCHES, Blocks, Bytes, Memory
+from picstore.train.batching.spec import HostBatch, MakeRequests, PipelineSpec
+from picstore.train.buffers import KEPT_BATCHES, Blocks, Memory
 from picstore.train.pipeline.pipeline import make_batches
-from picstore.train.pipeline.process import AHEAD, Message, Picture
+from picstore.train.pipeline.process import AHEAD, Message, SharedArray
 from picstore.train.pipeline.stats import Counters
 
 Address: TypeAlias = int
@@ -35,7 +35,7 @@ class _Shared:
         self._blocks: OrderedDict[Address, tuple[int, int, int]] = OrderedDict()  # number, size, descriptor
         self._next = 0
 
-    def allocate(self, size: int) -> Bytes:
+    def allocate(self, size: int) -> U8:
         descriptor = _anonymous(size)
         block = np.frombuffer(mmap.mmap(descriptor, size), dtype=np.uint8)
         address = block.ctypes.data
@@ -66,11 +66,11 @@ def _anonymous(size: int) -> int:
     return descriptor
 
 
-def _picture(image: npt.NDArray[Any], start: Address) -> Picture:
-    return Picture(image.ctypes.data - start, image.shape, image.strides, image.dtype.str)
+def _picture(image: Array, start: Address) -> SharedArray:
+    return SharedArray(image.ctypes.data - start, image.shape, image.strides, image.dtype.str)
 
 
-class _Server:
+class ProcessServer:
     """The child's side of the socket."""
 
     def __init__(self, connection: Connection) -> None:
@@ -78,12 +78,12 @@ class _Server:
         self._shared = _Shared()
         self._memory = Memory(batches=Blocks(keep=KEPT_BATCHES, allocate=self._shared.allocate))
         self._counters = Counters()
-        self._lent: dict[int, Ready] = {}  # batches that the parent may be using
+        self._lent: dict[int, HostBatch] = {}  # batches that the parent may be using
         self._sent = 0
 
     def serve(self) -> None:
         """Do what the parent says until it hangs up."""
-        feed: Feed | Exception
+        feed: PipelineSpec | Exception
         try:
             feed = self._connection.recv()
         except (PicstoreError, OSError) as error:  # its data sets cannot be opened
@@ -95,7 +95,7 @@ class _Server:
             elif verb == "taken":  # after the last batch; a stop that comes too late needs no answer
                 self._forget(content[0])
 
-    def _run(self, feed: Feed | Exception, requests: MakeRequests) -> tuple[str, Any]:
+    def _run(self, feed: PipelineSpec | Exception, requests: MakeRequests) -> tuple[str, Any]:
         if isinstance(feed, Exception):
             return "error", feed
         under_way = 0
@@ -118,9 +118,9 @@ class _Server:
         for number in numbers:
             self._lent.pop(number, None)
 
-    def _send(self, ready: Ready) -> None:
+    def _send(self, ready: HostBatch) -> None:
         listed = isinstance(ready.images, list)
-        images: list[npt.NDArray[Any]] = list(ready.images) if listed else [ready.images]  # type: ignore[list-item]
+        images: list[Array] = list(ready.images) if listed else [ready.images]  # type: ignore[list-item]
         start, block, size, descriptor = self._shared.find(images[0].ctypes.data)
         pictures = [_picture(image, start) for image in images]
         message = Message(
@@ -145,4 +145,4 @@ class _Server:
 def main() -> None:
     """Serve the socket whose descriptor is the first argument."""
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has hung up
-        _Server(Connection(int(sys.argv[1]))).serve()
+        ProcessServer(Connection(int(sys.argv[1]))).serve()

@@ -12,16 +12,16 @@ import torch
 
 from picstore.errors import Damage
 from picstore.train.batch import Batch
-from picstore.train.batching.damage import Losses
-from picstore.train.batching.spec import Feed, MakeRequests, Ready
+from picstore.train.batching.damage import DamageLog
+from picstore.train.batching.spec import HostBatch, MakeRequests, PipelineSpec
 from picstore.train.buffers import Memory
 from picstore.train.cuda.decode import find_decoder, numbered
 from picstore.train.order.cursor import Worker
-from picstore.train.pipeline.process import Child
+from picstore.train.pipeline.process import LoaderProcess
 from picstore.train.pipeline.stats import Counters, Stats
 
 
-class Outlet:
+class PipelineRunner:
     """Yields the batches of a feed.
 
     Args:
@@ -36,9 +36,9 @@ class Outlet:
 
     def __init__(
         self,
-        feed: Feed,
+        feed: PipelineSpec,
         *,
-        losses: Losses,
+        losses: DamageLog,
         device: torch.device,
         decoder: str = "auto",
         callables: Sequence[Callable[[Any], Any]] = (),
@@ -55,7 +55,7 @@ class Outlet:
         self._counters = Counters()
         self._memory = Memory()
         self._pid = os.getpid()
-        self._child: Child | None = None
+        self._child: LoaderProcess | None = None
         self._kept: tuple[int, tuple[int, int], Generator[Batch]] | None = None  # process, place, feed
 
     @property
@@ -96,7 +96,7 @@ class Outlet:
             self._kept[2].close()
             self._kept = None
 
-    def _run(self, requests: MakeRequests) -> Generator[Ready]:
+    def _run(self, requests: MakeRequests) -> Generator[HostBatch]:
         worker = Worker.current()
         if self._isolate and not worker.count:
             return self._isolated(requests)
@@ -112,14 +112,14 @@ class Outlet:
         feed = replace(self._feed, limits=limits)
         return make_batches(feed, requests, memory=self._memory, counters=self._counters)
 
-    def _isolated(self, requests: MakeRequests) -> Generator[Ready]:
+    def _isolated(self, requests: MakeRequests) -> Generator[HostBatch]:
         """Batches from the child, which is kept from epoch to epoch, since starting it takes half a second."""
         if self._child is None or not self._child.alive:
-            self._child = Child(self._feed, self._counters)
+            self._child = LoaderProcess(self._feed, self._counters)
         if not self._child.running:
             yield from self._child.run(requests)
             return
-        other = Child(self._feed, self._counters)  # as long as another iterator is not over
+        other = LoaderProcess(self._feed, self._counters)  # as long as another iterator is not over
         try:
             yield from other.run(requests)
         finally:
@@ -149,7 +149,7 @@ class Outlet:
 
 
 def _as_tensors(
-    source: Generator[Ready], dtype: torch.dtype, device: torch.device
+    source: Generator[HostBatch], dtype: torch.dtype, device: torch.device
 ) -> Generator[tuple[Batch, list[Damage]]]:
     """Decoded batches as tensors on a device, and what was lost."""
     try:
@@ -160,7 +160,7 @@ def _as_tensors(
         source.close()
 
 
-def _counted(source: Generator[tuple[Batch, list[Damage]]], counters: Counters, losses: Losses) -> Generator[Batch]:
+def _counted(source: Generator[tuple[Batch, list[Damage]]], counters: Counters, losses: DamageLog) -> Generator[Batch]:
     """The same batches; what is taken, lost and waited for is noted.
 
     No method: a feed that an outlet keeps must not keep the outlet.

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from picstore.arrays import F64, I64
 from picstore.errors import UsageError
 from picstore.train.transforms.crops import checked_fill
 from picstore.train.transforms.geometry import Draws, Fill, Geometry
-from picstore.train.transforms.half_planes import F64, I64
 
 _BILINEAR = ("bilinear", 2)  # torchvision's name, and Pillow's number
 

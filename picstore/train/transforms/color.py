@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from picstore import rng
+from picstore.arrays import F64, I64, U64
 from picstore.errors import UsageError
 from picstore.train.transforms import opcodes
-from picstore.train.transforms.color_program import ColourTransform, Program
+from picstore.train.transforms.color_program import ColorTransform, Program
 from picstore.train.transforms.geometry import Draws
 
-F64: TypeAlias = npt.NDArray[np.float64]
-I64: TypeAlias = npt.NDArray[np.int64]
 Range: TypeAlias = "float | Sequence[float]"
 
 _TRIES = 10  # torchvision's, of RandomErasing: then nothing is erased
@@ -28,7 +26,7 @@ _MAX_TAPS = 1023  # of a blur; beyond any image it could be meant for, and bound
 _CHANNELS = 3
 
 
-class ColorJitter(ColourTransform):
+class ColorJitter(ColorTransform):
     """Change brightness, contrast, saturation and hue by random factors, in random order. Takes 8 draws.
 
     Args:
@@ -70,7 +68,7 @@ class ColorJitter(ColourTransform):
         return Program.chain(programs)
 
 
-class RandomGrayscale(ColourTransform):
+class RandomGrayscale(ColorTransform):
     """Make all channels the grey level, with probability ``p``. Takes 1 draw.
 
     Raises:
@@ -84,7 +82,7 @@ class RandomGrayscale(ColourTransform):
         return _sometimes(self._p, opcodes.SATURATION, [0.0], draws, len(sizes))
 
 
-class RandomInvert(ColourTransform):
+class RandomInvert(ColorTransform):
     """Turn each level x into 255 − x, with probability ``p``. Takes 1 draw.
 
     Raises:
@@ -98,7 +96,7 @@ class RandomInvert(ColourTransform):
         return _sometimes(self._p, opcodes.SOLARIZE, [0.0], draws, len(sizes))
 
 
-class RandomSolarize(ColourTransform):
+class RandomSolarize(ColorTransform):
     """Invert the levels from ``threshold`` on, with probability ``p``. Takes 1 draw.
 
     Raises:
@@ -115,7 +113,7 @@ class RandomSolarize(ColourTransform):
         return _sometimes(self._p, opcodes.SOLARIZE, [self._threshold], draws, len(sizes))
 
 
-class RandomPosterize(ColourTransform):
+class RandomPosterize(ColorTransform):
     """Keep the ``bits`` highest bits of each level, with probability ``p``. Takes 1 draw.
 
     Raises:
@@ -133,7 +131,7 @@ class RandomPosterize(ColourTransform):
         return _sometimes(self._p, code, [2.0 ** (8 - self._bits)], draws, len(sizes))
 
 
-class GaussianNoise(ColourTransform):
+class GaussianNoise(ColorTransform):
     """Add normal noise to each value of each channel; what is added is truncated to whole levels. Takes 1 draw.
 
     Args:
@@ -155,7 +153,7 @@ class GaussianNoise(ColourTransform):
         return Program.of_step(opcodes.NOISE, values, key=key, count=len(sizes))
 
 
-class GaussianBlur(ColourTransform):
+class GaussianBlur(ColorTransform):
     """Blur by a Gaussian, mirrored at the border. Takes 1 draw.
 
     An image smaller than the kernel is mirrored again and again, where torchvision raises an error.
@@ -188,7 +186,7 @@ class GaussianBlur(ColourTransform):
         return Program.of_step(opcodes.BLUR, [*self._radius, sigma], count=len(sizes))
 
 
-class RandomErasing(ColourTransform):
+class RandomErasing(ColorTransform):
     """Overwrite a random box, with probability ``p`` (Zhong et al., "Random Erasing Data Augmentation", 2017).
 
     Ten times an area (uniform in ``scale`` × the image's) and a ratio height / width (log-uniform in ``ratio``) are
@@ -229,12 +227,12 @@ class RandomErasing(ColourTransform):
         self._random = isinstance(value, str)
         if value == "random":
             value = 0.0
-        self._colour = _channels(value, "RandomErasing: value", 'or "random"')
+        self._color = _channels(value, "RandomErasing: value", 'or "random"')
 
     def check(self, *, normalised: bool) -> None:
-        if not normalised and not all(0 <= level <= 255 for level in self._colour):
+        if not normalised and not all(0 <= level <= 255 for level in self._color):
             raise UsageError(
-                f"RandomErasing: value {self._colour} is no grey level of 0 to 255; put it behind Normalize, where it"
+                f"RandomErasing: value {self._color} is no grey level of 0 to 255; put it behind Normalize, where it"
                 " is in normalised units, or give a grey level"
             )
 
@@ -244,7 +242,7 @@ class RandomErasing(ColourTransform):
         box, found = self._draw(sizes, numbers[:, 4 : 4 + _TRIES], numbers[:, 4 + _TRIES :], numbers[:, 1:3])
         step = opcodes.ERASE_RANDOM if self._random else opcodes.ERASE
         code = np.where(found & (chance < self._p), step, opcodes.NOTHING)
-        return Program.of_step(code, [*box.T, *self._colour], key=key, count=len(sizes))
+        return Program.of_step(code, [*box.T, *self._color], key=key, count=len(sizes))
 
     def _draw(self, sizes: I64, areas: F64, ratios: F64, place: F64) -> tuple[F64, Any]:
         """Boxes (n, 4), left, top, right, bottom, and whether there is one."""
@@ -258,7 +256,7 @@ class RandomErasing(ColourTransform):
         return np.concatenate([corner, corner + size], axis=1), fits.max(axis=1) & (size > 0).min(axis=1)
 
 
-class Normalize(ColourTransform):
+class Normalize(ColorTransform):
     """Levels, as parts of 255, minus ``mean`` and divided by ``std``: the images become floats. Takes no draws.
 
     Args:
@@ -286,7 +284,7 @@ def _sometimes(p: float, code: int, values: Sequence[float], draws: Draws, count
     return Program.of_step(np.where(chosen, code, opcodes.NOTHING), values, count=count)
 
 
-def _keys(numbers: F64) -> npt.NDArray[np.uint64]:
+def _keys(numbers: F64) -> U64:
     """Keys for what is drawn pixel by pixel, from numbers of 53 random bits."""
     return rng.keys(rng.key(rng.AUGMENT), (numbers * 2.0**53).astype(np.uint64))
 

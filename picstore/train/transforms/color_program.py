@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from picstore.arrays import F64, I64, U64
 from picstore.errors import UsageError
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.cached_property import cached_property
 from picstore.train.transforms.geometry import Draws
 
-I64: TypeAlias = npt.NDArray[np.int64]
 _AS_IT_IS = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)  # means and deviations that leave 0 … 1
 
 
@@ -28,14 +28,14 @@ class Program:
     """Steps for n images, those that do nothing behind all others.
 
     Attributes:
-        code: int64 (n, k), of ``codes.py``; in what ``compose_colour`` returns each row has one ``NORMALIZE``.
+        code: int64 (n, k), of ``codes.py``; in what ``compose_color`` returns each row has one ``NORMALIZE``.
         value: float64 (n, k, 8), the steps' parameters.
         key: uint64 (n, k), of what is drawn pixel by pixel.
     """
 
     code: I64
-    value: npt.NDArray[np.float64]
-    key: npt.NDArray[np.uint64]
+    value: F64
+    key: U64
 
     @classmethod
     def of_step(cls, code: npt.ArrayLike, values: Sequence[npt.ArrayLike], *, key: Any = 0, count: int) -> Program:
@@ -85,7 +85,7 @@ class Program:
         return listed
 
 
-class ColourTransform:
+class ColorTransform:
     """One step of colour on a batch; what all transforms of ``photometric.py`` are.
 
     Attributes:
@@ -104,11 +104,11 @@ class ColourTransform:
         """Raise UsageError if this cannot work on grey levels, or, if ``normalised``, behind ``Normalize``."""
 
 
-def compose_colour(transforms: Sequence[ColourTransform], sizes: I64, draws: Draws) -> Program:
+def compose_color(transforms: Sequence[ColorTransform], sizes: I64, draws: Draws) -> Program:
     """Draw the parameters of all transforms for a batch.
 
     Args:
-        transforms: in the order in which they apply; see ``check_colour``.
+        transforms: in the order in which they apply; see ``check_color``.
         sizes: int64 (n, 2), width and height of the images.
         draws: of those images.
     """
@@ -119,12 +119,12 @@ def compose_colour(transforms: Sequence[ColourTransform], sizes: I64, draws: Dra
     return Program.chain(programs)
 
 
-def normalises(transforms: Sequence[ColourTransform]) -> bool:
+def normalises(transforms: Sequence[ColorTransform]) -> bool:
     """Whether the images have to be floats because of a transform."""
     return any(transform.normalises for transform in transforms)
 
 
-def check_colour(transforms: Sequence[ColourTransform]) -> None:
+def check_color(transforms: Sequence[ColorTransform]) -> None:
     """Check the order of a list of transforms of colour.
 
     Raises:

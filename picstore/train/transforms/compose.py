@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.transforms import affine, color, crops
-from picstore.train.transforms.color_program import ColourTransform, check_colour, normalises
+from picstore.train.transforms.color_program import ColorTransform, check_color, normalises
 from picstore.train.transforms.geometry import Transform, common_fill, output_size
 
 Step: TypeAlias = Any  # a geometric transform, one of colour, or any callable that takes the images of a batch
@@ -44,18 +44,18 @@ _ALSO = ("labels", "visibility", "index")  # what comes with boxes and keypoints
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class TransformPlan:
     """What happens to each image of a source, in this order.
 
     Attributes:
         geometry: transforms that become one resampling.
-        colour: those that become one pass over the pixels.
+        color: those that become one pass over the pixels.
         targets: names of what goes with the images, see ``train/targets.py``.
         columns: names of the data set's columns whose values go with the records.
     """
 
     geometry: tuple[Transform, ...] = ()
-    colour: tuple[ColourTransform, ...] = ()
+    color: tuple[ColorTransform, ...] = ()
     targets: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
@@ -67,7 +67,7 @@ class Recipe:
     @property
     def normalises(self) -> bool:
         """Whether the images have to be floats."""
-        return normalises(self.colour)
+        return normalises(self.color)
 
 
 def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[str] = ()) -> tuple[str, ...]:
@@ -96,9 +96,9 @@ def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[st
     return tuple(dict.fromkeys(names))
 
 
-def sort_steps(
+def plan_transforms(
     steps: Sequence[Step], *, targets: tuple[str, ...] = (), columns: Sequence[str] = ()
-) -> tuple[Recipe, tuple[Step, ...]]:
+) -> tuple[TransformPlan, tuple[Step, ...]]:
     """The recipe of a list of transforms, and the callables behind it, which take whole batches.
 
     Args:
@@ -119,11 +119,11 @@ def sort_steps(
             )
         stages[stage].append(step)
         latest = stage
-    geometry, colour, callables = map(tuple, stages)
+    geometry, color, callables = map(tuple, stages)
     common_fill(geometry)
-    check_colour(colour)
+    check_color(color)
     moved = tuple(name for name in targets if name not in columns)
-    return Recipe(geometry, colour, moved, tuple(name for name in targets if name in columns)), callables
+    return TransformPlan(geometry, color, moved, tuple(name for name in targets if name in columns)), callables
 
 
 def make_step(table: Mapping[str, Any]) -> Step:
@@ -143,7 +143,7 @@ def make_step(table: Mapping[str, Any]) -> Step:
 
 
 def _stage(step: Step) -> int:
-    if isinstance(step, ColourTransform):
+    if isinstance(step, ColorTransform):
         return 1
     if hasattr(step, "fixes_size"):
         return 0

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from picstore.arrays import F64, I64
 from picstore.errors import UsageError
 from picstore.train.transforms.geometry import Draws, Fill, Geometry
-from picstore.train.transforms.half_planes import F64, I64
 
 Size: TypeAlias = "int | tuple[int, int]"
 Padding: TypeAlias = "int | Sequence[int]"

@@ -18,12 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore import rng
+from picstore.arrays import F64, I64, U8, Bools
 from picstore.errors import UsageError
 from picstore.train.transforms.cached_property import cached_property
 from picstore.train.transforms.half_planes import (
-    F64,
-    I64,
-    Bools,
     bound,
     inverse,
     length,
@@ -63,7 +61,7 @@ class Geometry:
     size: I64
     edges: F64
     antialias: Bools
-    fill: npt.NDArray[np.uint8]
+    fill: U8
 
     @classmethod
     def of_images(cls, widths: npt.ArrayLike, heights: npt.ArrayLike) -> Geometry:

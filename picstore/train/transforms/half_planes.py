@@ -8,14 +8,10 @@ in pixels of the canvas whose edge it is; what has less than half a pixel on eit
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-F64: TypeAlias = npt.NDArray[np.float64]
-I64: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
+from picstore.arrays import F64, I64, Bools
 
 _NEAR = 1e-6  # pixels: what differs by less is equal but for rounding
 

@@ -31,7 +31,7 @@ VALUES = 8  # for each step
 BYTES, SINGLE, HALF, BRAIN = 0, 1, 2, 3  # uint8, float32, float16, bfloat16
 
 
-class Finish(IntEnum):
+class OutputDtype(IntEnum):
     """The type that images have in the end; programs do not depend on it."""
 
     UINT8 = BYTES
@@ -40,7 +40,7 @@ class Finish(IntEnum):
     BFLOAT16 = BRAIN
 
     @classmethod
-    def of(cls, dtype: object) -> Finish:
+    def of(cls, dtype: object) -> OutputDtype:
         """That of a ``torch.dtype``.
 
         Raises:

@@ -164,7 +164,7 @@ def test_what_is_no_training_jpeg_is_refused(jpeg: bytes) -> None:
         decode(jpeg)
 
 
-def test_colours_are_as_jfif_and_adobe_say() -> None:
+def test_colors_are_as_jfif_and_adobe_say() -> None:
     jfif = pillow()
     length = 4 + struct.unpack_from(">H", jfif, 4)[0]
     bare = jfif[:2] + jfif[length:]

@@ -17,12 +17,12 @@ from picstore.prepare.convert import append as append_module
 from picstore.prepare.convert import convert as convert_module
 from picstore.prepare.convert.append import append
 from picstore.prepare.convert.convert import convert
-from picstore.prepare.convert.job import Shape
+from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.verify import verify
 
-SHAPE = Shape(streams=3, container_size=8 << 10, file_size=16 << 10)
+SHAPE = DatasetShape(streams=3, container_size=8 << 10, file_size=16 << 10)
 
 
 def folder(root: Path, classes: Sequence[str], count: int = 5, first: int = 0) -> Path:

@@ -28,7 +28,7 @@ from samples import jpeg, picture
 import picstore
 from picstore.cli.outcome import lines_of_formats
 from picstore.jpeg import markers
-from picstore.prepare.convert.job import MIB, Shape, count_rows, row_slice
+from picstore.prepare.convert.job import MIB, DatasetShape, count_rows, row_slice
 from picstore.prepare.convert.ledger import Line, Tally
 
 SMALL = ("--streams", "3", "--file-size", "8KiB", "--container-size", "8KiB")
@@ -287,7 +287,7 @@ SVG = """<svg xmlns="http://www.w3.org/2000/svg" width="96" height="64">
 </svg>"""
 
 
-def test_everything_that_pillow_and_imagemagick_write_arrives_in_the_right_colours(tmp_path: Path) -> None:
+def test_everything_that_pillow_and_imagemagick_write_arrives_in_the_right_colors(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     folder.mkdir()
     image = quadrants(96, 64)
@@ -534,7 +534,7 @@ def test_an_image_that_ends_its_process_twice_is_left_out_and_the_others_arrive(
 
 
 def test_rows_keep_files_below_their_size_and_give_every_core_work() -> None:
-    shape = Shape(streams=16, file_size=256 * MIB)
+    shape = DatasetShape(streams=16, file_size=256 * MIB)
     assert count_rows(10, 1000, shape) == 1
     assert count_rows(1_281_167, 110_000, shape) == 256
     assert count_rows(100_000_000, 110_000, shape) == -(-100_000_000 * 110_000 // (16 * 256 * MIB))

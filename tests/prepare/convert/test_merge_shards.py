@@ -18,14 +18,14 @@ from samples import jpeg
 import picstore
 from picstore.errors import NotADataset, Unfinished, UsageError
 from picstore.prepare.convert.convert import convert
-from picstore.prepare.convert.job import Shape, Shard
+from picstore.prepare.convert.job import DatasetShape, Shard
 from picstore.prepare.convert.merge_shards import Converted, merge
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage.location.resolve import locate
 
 SMALL = ("--streams", "2", "--file-size", "16KiB", "--container-size", "8KiB", "--max-errors", "2%")
-SHAPE = Shape(streams=2, file_size=16 << 10, container_size=8 << 10)
+SHAPE = DatasetShape(streams=2, file_size=16 << 10, container_size=8 << 10)
 COUNT = 120
 
 

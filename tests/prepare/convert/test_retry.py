@@ -14,7 +14,7 @@ import picstore
 from picstore.errors import Unfinished, UsageError
 from picstore.prepare.convert import retry
 from picstore.prepare.convert.convert import convert
-from picstore.prepare.convert.job import Shape
+from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.convert.merge_shards import Converted
 from picstore.prepare.convert.retry import retry_failed
 from picstore.prepare.image.settings import EncodeSettings
@@ -23,7 +23,7 @@ from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.open import open_source
 from picstore.storage.location.resolve import locate
 
-SHAPE = Shape(streams=2, file_size=16 << 10, container_size=8 << 10)
+SHAPE = DatasetShape(streams=2, file_size=16 << 10, container_size=8 << 10)
 OPTIONS = ("--streams", 2, "--file-size", "16KiB", "--container-size", "8KiB")
 COUNT = 100
 

@@ -21,7 +21,7 @@ from samples import jpeg
 
 from picstore.errors import Corrupt, PicstoreError
 from picstore.prepare.convert.convert import convert
-from picstore.prepare.convert.job import Shape
+from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.engine import ray
 from picstore.prepare.engine.ray import Ray
 from picstore.prepare.image.settings import EncodeSettings
@@ -29,7 +29,7 @@ from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.shuffle import shuffle
 
 COUNT = 120
-SHAPE = Shape(streams=2, file_size=16 << 10, container_size=8 << 10)
+SHAPE = DatasetShape(streams=2, file_size=16 << 10, container_size=8 << 10)
 pytestmark = [
     pytest.mark.filterwarnings("default::ResourceWarning"),  # Ray's own files and sockets
     pytest.mark.filterwarnings("default::FutureWarning"),

@@ -47,7 +47,7 @@ def test_pillow_writes_every_format_of_the_list():
 
 
 @pytest.mark.parametrize("format", sorted(PILLOW))
-def test_colours_survive_every_format_of_pillow(format):
+def test_colors_survive_every_format_of_pillow(format):
     require(format in Image.SAVE, f"Pillow's {format}")
     side = 64  # icons have fixed sizes
     source = quadrants(side, side)
@@ -59,7 +59,7 @@ def test_colours_survive_every_format_of_pillow(format):
 
 
 @pytest.mark.parametrize("format", sorted(GREY_OR_BILEVEL))
-def test_brightness_survives_formats_without_colour(format):
+def test_brightness_survives_formats_without_color(format):
     source = Image.new("1", (64, 48), 1)
     source.paste(0, (0, 0, 32, 48))
     data = saved(source.convert("F") if format == "SPIDER" else source, format)
@@ -85,7 +85,7 @@ def test_of_an_animation_the_first_frame_is_taken(format):
 
 
 @pytest.mark.parametrize("coder", sorted(MAGICK))
-def test_colours_survive_every_format_of_imagemagick(coder):
+def test_colors_survive_every_format_of_imagemagick(coder):
     light = {"transform_colorspace": "rgb"} if coder == "exr" else {}
     data = by_imagemagick(quadrants(64, 48), coder, **light)
     image = imagemagick.read(data, name=f"x.{coder}", max_pixels=PLAIN.max_pixels)
@@ -310,7 +310,7 @@ def test_an_svg_cannot_smuggle_in_drawing_commands_that_read_files(body, tmp_pat
         image = open_image(drawing(body.replace("{}", str(canary))), settings=PLAIN)
     except ImageError:
         return
-    assert (255, 0, 255) not in {colour for _, colour in image.convert("RGB").getcolors(1 << 16)}
+    assert (255, 0, 255) not in {color for _, color in image.convert("RGB").getcolors(1 << 16)}
 
 
 def test_an_svg_that_declares_entities_is_too_large_or_too_deep_is_refused():
@@ -379,25 +379,25 @@ def test_alpha_is_laid_on_the_background():
     )
 
 
-@pytest.mark.parametrize(("mode", "colour"), [("RGB", (1, 2, 3)), ("L", 7), ("1", 0), ("P", 0), ("I;16", 300)])
-def test_a_transparent_colour_shows_the_background(mode, colour):
-    image = Image.new(mode, (4, 2), colour)
+@pytest.mark.parametrize(("mode", "color"), [("RGB", (1, 2, 3)), ("L", 7), ("1", 0), ("P", 0), ("I;16", 300)])
+def test_a_transparent_color_shows_the_background(mode, color):
+    image = Image.new(mode, (4, 2), color)
     if mode == "P":
         image.putpalette([9, 9, 9, 200, 200, 200])
     other = {"RGB": (90, 91, 92), "L": 200, "1": 255, "P": 1, "I;16": 51_400}[mode]
     for place in ((2, 0), (3, 0), (2, 1), (3, 1)):
         image.putpixel(place, other)
-    data = saved(image, "PNG", transparency=colour)
+    data = saved(image, "PNG", transparency=color)
     flat = open_image(data, settings=EncodeSettings(background=(11, 12, 13))).convert("RGB")
     kept = {"RGB": (90, 91, 92), "1": (255,) * 3}.get(mode, (200,) * 3)
     assert [flat.getpixel((0, 0)), flat.getpixel((3, 1))] == [(11, 12, 13), kept]
 
 
-def png(bits: int, colour_type: int, row: bytes, width: int, **chunks: bytes) -> bytes:
+def png(bits: int, color_type: int, row: bytes, width: int, **chunks: bytes) -> bytes:
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
-    header = struct.pack(">IIBBBBB", width, 1, bits, colour_type, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, 1, bits, color_type, 0, 0, 0)
     extra = b"".join(chunk(kind.encode(), body) for kind, body in chunks.items())
     body = chunk(b"IHDR", header) + extra + chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
@@ -419,7 +419,7 @@ def png(bits: int, colour_type: int, row: bytes, width: int, **chunks: bytes) ->
         (png(16, 6, b"\x80\x80" * 3 + b"\xff\xff" + b"\x80\x80" * 3 + b"\0\0", 2), [128, 99]),
     ],
 )
-def test_png_of_every_depth_with_and_without_a_transparent_colour(data, expected):
+def test_png_of_every_depth_with_and_without_a_transparent_color(data, expected):
     flat = open_image(data, settings=EncodeSettings(background=(99, 99, 99))).convert("L")
     assert list(np.asarray(flat)[0]) == expected
 
@@ -519,9 +519,9 @@ def test_cmyk_goes_through_its_own_profile(format):
     image = open_image(saved(cmyk(), format, icc_profile=cmyk_profile()), settings=PLAIN)
     red, green, blue, white = corners(image)
     assert close(white, WHITE, 3)
-    for colour in (red, green, blue):
-        assert max(colour) - min(colour) <= 3
-        assert max(colour) < 120
+    for color in (red, green, blue):
+        assert max(color) - min(color) <= 3
+        assert max(color) < 120
 
 
 def test_lab_becomes_srgb():

@@ -17,13 +17,13 @@ from samples import jpeg, picture
 
 import picstore
 from picstore.prepare.convert.convert import convert
-from picstore.prepare.convert.job import Shape
+from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.image.settings import EncodeSettings, Size
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.open import open_source
 from picstore.storage.format.record import MAX_EXTRA
 
-SMALL = Shape(streams=2, file_size=16 << 10, container_size=16 << 10)
+SMALL = DatasetShape(streams=2, file_size=16 << 10, container_size=16 << 10)
 LEFT, TOP, RIGHT, BOTTOM = 16, 24, 56, 40
 MARK = (230, 20, 20)
 

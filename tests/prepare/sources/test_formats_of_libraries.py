@@ -30,7 +30,7 @@ from source_files import DATA, JPEGS, make_tar, picpoc_record, put, write_picpoc
 import picstore
 from picstore.errors import Damage, ImageError, MissingDependency, NotADataset, UsageError
 from picstore.prepare.sources.inputs import Input, Listing
-from picstore.prepare.sources.open import KINDS, Glance, open_source, read_input
+from picstore.prepare.sources.open import KINDS, SourceProbe, open_source, read_input
 from picstore.prepare.sources.samples import expand
 from picstore.storage.format.checksum import crc32c, masked
 
@@ -656,4 +656,4 @@ def test_a_reader_that_raises_anything_costs_its_input_only() -> None:
 
 
 def test_a_glance_at_nothing_is_no_folder(tmp_path: Path) -> None:
-    assert not Glance.at(tmp_path / "nothing").is_folder
+    assert not SourceProbe.at(tmp_path / "nothing").is_folder

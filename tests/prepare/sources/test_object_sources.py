@@ -24,7 +24,7 @@ import picstore
 from picstore.errors import ImageError, NotADataset, PicstoreError, UsageError
 from picstore.prepare.sources.compressed import decompressed
 from picstore.prepare.sources.inputs import Input, Listing, ReadAhead, read_input
-from picstore.prepare.sources.open import KINDS, Glance, Source, open_source
+from picstore.prepare.sources.open import KINDS, Source, SourceProbe, open_source
 from picstore.storage.location.resolve import Location, locate
 
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
@@ -327,7 +327,7 @@ MAPPED = Source(
 
 
 def test_a_glance_at_nothing_in_a_store_is_no_folder(bucket: str) -> None:
-    assert not Glance.at(f"{bucket}/nothing").is_folder
+    assert not SourceProbe.at(f"{bucket}/nothing").is_folder
 
 
 def test_objects_that_mark_folders_are_no_images(bucket: str, s3: str) -> None:

@@ -20,7 +20,7 @@ from picstore.prepare.exports.export import export
 from picstore.prepare.upkeep.shuffle import shuffle
 from picstore.prepare.upkeep.verify import verify
 from picstore.storage.edits.tombstones import Live
-from picstore.train.order.epoch import Epoch, Share
+from picstore.train.order.epoch import EpochOrder, RankShard
 
 Make = Callable[..., Path]
 GONE = [0, 7, 8, 9, 31, 49]
@@ -70,8 +70,8 @@ def test_an_epoch_is_each_record_that_is_left_exactly_once_on_ranks_of_equal_len
         return
     found = []
     for rank in range(world_size):
-        share = Share(records=len(live), lanes=4, batch_size=3, rank=rank, world_size=world_size, drop_last=False)
-        order = Epoch(live.counts, seed=seed, epoch=1, lanes=4)
+        share = RankShard(records=len(live), lanes=4, batch_size=3, rank=rank, world_size=world_size, drop_last=False)
+        order = EpochOrder(live.counts, seed=seed, epoch=1, lanes=4)
         samples = order.locate(share.samples(0, share.count))
         found += (live.starts[samples.container] + live.within(samples.container, samples.record)).tolist()
     assert sorted(found) == sorted(set(range(sum(counts))) - set(deleted))

@@ -19,12 +19,12 @@ from samples import picture
 from picstore.errors import Corrupt, Damage, TooLarge, Truncated, UsageError
 from picstore.prepare.convert.row_writer import make_record
 from picstore.storage.format.checksum import crc32c, crc32c_of_all, masked, portable_crc32c
-from picstore.storage.format.container import Container, Place, unpack
+from picstore.storage.format.container import Container, ContainerRef, unpack
 from picstore.storage.format.layout import ALIGNMENT, ATTACHMENT, ENTRY, SAMPLINGS, SEALED, SEGMENT, ContainerHeader
 from picstore.storage.format.pack_container import pack, packed_size
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
 
-PLACE = Place("0003/000007.pic", 8192, stream=3, file=7, ordinal=2)
+PLACE = ContainerRef("0003/000007.pic", 8192, stream=3, file=7, ordinal=2)
 FIELDS = ("mask", "depth")
 _EXTEND = portable_crc32c()
 

@@ -15,12 +15,12 @@ import pytest
 from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.container import Place, unpack
+from picstore.storage.format.container import ContainerRef, unpack
 from picstore.storage.format.file import FileSummary, FileWriter, read_summary
 from picstore.storage.format.layout import ALIGNMENT, FOOTER_ROW, SEALED, FileHeader, Trailer
 from picstore.storage.format.pack_container import pack
 from picstore.storage.format.record import ImageInfo, Record
-from picstore.storage.format.recovery import walk
+from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location import resolve
 from picstore.storage.location.resolve import file_name, read_at, write_whole
 
@@ -62,12 +62,12 @@ def summary_of(path: Path) -> FileSummary:
 
 def walked(path: Path) -> list[int]:
     """Offsets of the containers that a walk finds."""
-    return [container.place.offset for container in walk(path.parents[1], stream=STREAM, file=FILE)]
+    return [container.place.offset for container in recover_containers(path.parents[1], stream=STREAM, file=FILE)]
 
 
 def contents(path: Path) -> list[tuple[int, bytes]]:
     found = []
-    for container in walk(path.parents[1], stream=STREAM, file=FILE):
+    for container in recover_containers(path.parents[1], stream=STREAM, file=FILE):
         found += [(container.record(k).id, bytes(container.jpeg(k))) for k in np.flatnonzero(container.good)]
     return found
 
@@ -99,7 +99,7 @@ def test_footer_and_trailer_tell_where_every_container_is(path: Path) -> None:
     for ordinal, row in enumerate(footer):
         assert row["offset"] == expected
         first, size = int(row["offset"]), int(row["size"])
-        place = Place("x", first, STREAM, FILE, ordinal)
+        place = ContainerRef("x", first, STREAM, FILE, ordinal)
         container = unpack(memoryview(data)[first : first + size], place=place, records=int(row["records"]))
         assert not container.damage
         assert row["header_crc"] == int.from_bytes(data[first + SEALED - 4 : first + SEALED], "little")
@@ -293,7 +293,7 @@ def test_a_walk_finds_containers_whose_header_or_payload_has_a_flipped_bit(path:
     data[offsets[1] + 4000] ^= 1
     path.write_bytes(data)
     assert walked(path) == offsets
-    first, second, *others = walk(path.parents[1], stream=STREAM, file=FILE)
+    first, second, *others = recover_containers(path.parents[1], stream=STREAM, file=FILE)
     assert first.good.all()
     assert len(first.damage) == 1
     assert (~second.good).sum() == 1
@@ -303,7 +303,7 @@ def test_a_walk_finds_containers_whose_header_or_payload_has_a_flipped_bit(path:
 def test_a_walk_trusts_no_container_of_another_file(path: Path) -> None:
     data = bytearray(path.read_bytes())
     offset = int(summary_of(path).footer["offset"][1])
-    stranger = b"".join(pack(records(2), place=Place("x", 0, STREAM, FILE + 1, 1)))
+    stranger = b"".join(pack(records(2), place=ContainerRef("x", 0, STREAM, FILE + 1, 1)))
     data[offset : offset + len(stranger)] = stranger
     path.write_bytes(data)
     assert offset not in walked(path)

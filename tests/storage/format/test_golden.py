@@ -18,7 +18,7 @@ from PIL import Image
 import picstore
 from picstore.storage.format.file import FileSummary, FileWriter, read_summary
 from picstore.storage.format.record import Record
-from picstore.storage.format.recovery import walk
+from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import INDEX, MANIFEST, file_name
 from picstore.storage.manifest import finish
 
@@ -136,7 +136,7 @@ def test_packing_the_golden_records_again_gives_the_same_bytes(tmp_path: Path) -
         with FileWriter(
             tmp_path, stream=entry.stream, file=entry.file, container_size=manifest.container_size, fields=("mask",)
         ) as writer:
-            for container in walk(ROOT, stream=entry.stream, file=entry.file, fields=("mask",)):
+            for container in recover_containers(ROOT, stream=entry.stream, file=entry.file, fields=("mask",)):
                 for k in range(len(container)):
                     writer.add(container.record(k))
             summaries.append(writer.close())

@@ -11,18 +11,18 @@ import pytest
 from samples import picture
 
 import picstore
-from picstore.prepare.convert.job import Shape
+from picstore.prepare.convert.job import DatasetShape
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import SAMPLINGS
-from picstore.train.batching.form import Form
-from picstore.train.batching.gather import Draft, make_draft
-from picstore.train.batching.parameters import make_look
+from picstore.train.batching.form import OutputSpec
+from picstore.train.batching.gather import BatchRecords, gather_records
+from picstore.train.batching.parameters import make_params
 from picstore.train.buffers import Blocks
-from picstore.train.cpu.fill_images import Pixels
-from picstore.train.cpu.fused import Upright
+from picstore.train.cpu.fill_images import ImageFiller
+from picstore.train.cpu.fused import FusedKernel
 from picstore.train.order.epoch import Samples
 from picstore.train.order.requests import Part, Source
-from picstore.train.transforms.compose import sort_steps
+from picstore.train.transforms.compose import plan_transforms
 
 COUNT = 10
 CROP = [picstore.RandomResizedCrop(64, scale=(0.1, 0.2)), picstore.RandomHorizontalFlip()]
@@ -32,7 +32,7 @@ CROP = [picstore.RandomResizedCrop(64, scale=(0.1, 0.2)), picstore.RandomHorizon
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> picstore.Dataset:
     """Noisy pictures of many sizes, some grey."""
     path = tmp_path_factory.mktemp("upright") / "dataset"
-    with picstore.Writer(path, shape=Shape(streams=1)) as writer:
+    with picstore.Writer(path, shape=DatasetShape(streams=1)) as writer:
         for number in range(COUNT):
             image = picture(number, width=200 + 31 * number, height=310 - 17 * number).astype(int)
             image = (image + np.random.default_rng(number).integers(-20, 20, image.shape)).clip(0, 255).astype(np.uint8)
@@ -42,14 +42,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> picstore.Dataset:
 
 def made(
     dataset: picstore.Dataset, container: Container, steps: Sequence[object], **form: object
-) -> tuple[Draft, Pixels, dict[int, picstore.Damage]]:
+) -> tuple[BatchRecords, ImageFiller, dict[int, picstore.Damage]]:
     """A batch of all records of a container."""
-    recipe, _ = sort_steps(steps)
+    recipe, _ = plan_transforms(steps)
     sources = (Source(dataset, 0, recipe=recipe),)
     numbers = np.arange(len(container))
     part = Part(0, 0, Samples(np.zeros_like(numbers), numbers, numbers, numbers < 0), numbers)
-    draft = make_draft([part], {(0, 0): container}, sources=sources)
-    pixels = Pixels(make_look(draft, [part], sources=sources), Form.of([recipe], **form), Blocks(keep=1))
+    draft = gather_records([part], {(0, 0): container}, sources=sources)
+    pixels = ImageFiller(make_params(draft, [part], sources=sources), OutputSpec.of([recipe], **form), Blocks(keep=1))
     return draft, pixels, pixels.fill(draft, range(len(draft)))
 
 
@@ -59,7 +59,7 @@ def writable(container: Container) -> tuple[Container, memoryview]:
     return container, container.buffer
 
 
-def assert_same(a: Pixels, b: Pixels) -> None:
+def assert_same(a: ImageFiller, b: ImageFiller) -> None:
     assert len(a.images) == len(b.images)
     for one, other in zip(a.images, b.images, strict=True):
         assert one.strides == other.strides and np.array_equal(one, other)
@@ -86,7 +86,7 @@ def test_images_are_the_same_as_stage_by_stage(
 ) -> None:
     _, together, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
     assert wrong == {}
-    monkeypatch.setattr(Upright, "make", lambda *_: None)
+    monkeypatch.setattr(FusedKernel, "make", lambda *_: None)
     _, apart, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
     assert wrong == {}
     assert_same(together, apart)
@@ -101,7 +101,7 @@ def test_the_kernel_makes_what_is_upright_and_of_full_size_and_nothing_else(data
 
 
 def test_a_new_thread_makes_room_for_large_images(tmp_path: Path) -> None:
-    with picstore.Writer(tmp_path / "large", shape=Shape(streams=1)) as writer:
+    with picstore.Writer(tmp_path / "large", shape=DatasetShape(streams=1)) as writer:
         for number in range(2):
             noise = np.random.default_rng(number).integers(0, 256, (900, 1200 + 300 * number, 3), dtype=np.uint8)
             writer.add(noise)

@@ -200,13 +200,13 @@ def test_photographs_cropped_and_rotated_in_one_are_torchvisions_two_steps(photo
 @pytest.mark.parametrize("size", [(32, 32), (20, 45), (70, 3)])
 def test_padding_a_random_crop_and_a_flip_move_pixels_as_torchvision_does(size, fill):
     image = noise(*size)
-    colour = list(fill) if isinstance(fill, tuple) else fill
+    color = list(fill) if isinstance(fill, tuple) else fill
     for seed in range(12):
         ours = run(image, [RandomCrop(32, (4, 30, 5, 17), True, fill), RandomHorizontalFlip()], seed=seed)
         x, y, flip = Draws(seed, 0, [0]).unit(3)[0]
-        theirs = functional.pad(tensor(image), [4, 30, 5, 17], colour)
+        theirs = functional.pad(tensor(image), [4, 30, 5, 17], color)
         lacking = [max(32 - side, 0) for side in theirs.shape[1:]]
-        theirs = functional.pad(theirs, [lacking[1], lacking[0]], colour)
+        theirs = functional.pad(theirs, [lacking[1], lacking[0]], color)
         top, left = (int(u * (side - 32 + 1)) for u, side in zip((y, x), theirs.shape[1:], strict=True))
         theirs = functional.crop(theirs, top, left, 32, 32)
         if flip < 0.5:
@@ -217,16 +217,16 @@ def test_padding_a_random_crop_and_a_flip_move_pixels_as_torchvision_does(size, 
 @pytest.mark.parametrize("fill", [0, 255, (9, 130, 77)])
 def test_padding_before_a_resize_is_blended_as_by_torchvision(fill):
     image = noise(40, 50)
-    colour = list(fill) if isinstance(fill, tuple) else fill
+    color = list(fill) if isinstance(fill, tuple) else fill
     for size in ((37, 41), (9, 110), (130, 12), (200, 210)):
         ours = run(image, [Pad((3, 11, 20, 7), fill), RandomVerticalFlip(1.0), Resize(size)])
-        padded = functional.pad(tensor(image), [3, 11, 20, 7], colour)
+        padded = functional.pad(tensor(image), [3, 11, 20, 7], color)
         expected = functional.resize(functional.vertical_flip(padded), list(size))
         assert difference(ours, expected).max() <= 1
 
 
 @given(st.integers(0, 255), st.tuples(sides, sides), st.tuples(sides, sides), st.booleans())
-def test_an_image_of_the_colour_of_its_padding_stays_even(level, source, size, antialias):
+def test_an_image_of_the_color_of_its_padding_stays_even(level, source, size, antialias):
     image = np.full((*source, 3), level, dtype=np.uint8)
     assert (run(image, [Pad(5, level), Resize(size, antialias=antialias)]) == level).all()
     turned = run(image, [Pad(5, level), RandomRotation((20, 20), fill=level), Resize(size, antialias=antialias)])

@@ -38,7 +38,7 @@ from picstore.train.transforms.color import (
     RandomPosterize,
     RandomSolarize,
 )
-from picstore.train.transforms.color_program import Program, compose_colour
+from picstore.train.transforms.color_program import Program, compose_color
 from picstore.train.transforms.crops import (
     CenterCrop,
     Pad,
@@ -49,7 +49,7 @@ from picstore.train.transforms.crops import (
     Resize,
 )
 from picstore.train.transforms.geometry import Draws, Geometry, compose
-from picstore.train.transforms.opcodes import Finish
+from picstore.train.transforms.opcodes import OutputDtype
 
 pytest.importorskip("triton")
 
@@ -92,7 +92,7 @@ def geometry_of(images: list[np.ndarray], transforms: list, seed: int = 0) -> Ge
 
 
 def program_of(geometry: Geometry, transforms: list, seed: int = 0) -> Program:
-    return compose_colour(transforms, geometry.size, Draws(seed, 1, np.arange(len(geometry.size))))
+    return compose_color(transforms, geometry.size, Draws(seed, 1, np.arange(len(geometry.size))))
 
 
 def nothing(geometry: Geometry) -> Program:
@@ -123,12 +123,12 @@ def rendered(images: list[np.ndarray], geometry: Geometry, origins: Any = None, 
     return torch.from_numpy(out)
 
 
-def coloured(batch: torch.Tensor, program: Program, dtype: str = "uint8") -> torch.Tensor:
+def colored(batch: torch.Tensor, program: Program, dtype: str = "uint8") -> torch.Tensor:
     """What the CPU's kernels of colour make of a batch of bytes."""
     out = torch.empty(batch.shape, dtype=getattr(torch, dtype))
     raw = out.view(torch.int16) if out.element_size() == 2 else out
     for slot, image in enumerate(batch):
-        develop(program, slot, image.numpy().copy(), raw[slot].numpy(), Finish.of(out.dtype))
+        develop(program, slot, image.numpy().copy(), raw[slot].numpy(), OutputDtype.of(out.dtype))
     return out
 
 
@@ -242,7 +242,7 @@ def test_a_grey_image_becomes_three_equal_channels(device: str) -> None:
         assert torch.equal(ours, made(grey, geometry, device))
 
 
-def test_an_image_of_the_colour_of_its_padding_stays_even(device: str) -> None:
+def test_an_image_of_the_color_of_its_padding_stays_even(device: str) -> None:
     for level in (0, 1, 254, 255):
         images = [np.full((15, 45, 3), level, dtype=np.uint8)]
         for transforms in ([Pad(5, level), Resize((8, 31))], [RandomRotation(20, fill=level), Resize((14, 15))]):
@@ -302,11 +302,11 @@ EVERY = {
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_colour_is_the_cpus_to_the_bit(name: str, device: str) -> None:
+def test_color_is_the_cpus_to_the_bit(name: str, device: str) -> None:
     images = noise(2, 25 * scaled(device), 47 * scaled(device), seed=3)
     geometry = geometry_of(images, [CenterCrop((5 * scaled(device), 37 * scaled(device)))])
     program = program_of(geometry, EVERY[name])
-    assert torch.equal(made(images, geometry, device, program), coloured(rendered(images, geometry), program))
+    assert torch.equal(made(images, geometry, device, program), colored(rendered(images, geometry), program))
 
 
 @pytest.mark.parametrize("taps", [1, 9, (3, 23), (51, 5)])
@@ -316,7 +316,7 @@ def test_a_blur_is_the_cpus_but_for_ties(taps: Any, device: str) -> None:
     blur = GaussianBlur(taps, (0.1, 9.0))
     for transforms in ([blur], [RandomInvert(1), blur, RandomPosterize(2, 1)]):
         program = program_of(geometry, transforms)
-        ours, theirs = made(images, geometry, device, program), coloured(rendered(images, geometry), program)
+        ours, theirs = made(images, geometry, device, program), colored(rendered(images, geometry), program)
         assert (ours != theirs).float().mean() < 0.002
         # Posterized, a level on the other side is 64 levels.
         assert apart(ours, theirs).max() <= (1 if transforms[0] is blur else 64)
@@ -335,23 +335,23 @@ def test_images_of_one_batch_may_need_different_phases(device: str) -> None:
         [ColorJitter(contrast=0.5), RandomErasing(1, value=(1, 2, 3))],
     ]
     sizes = geometry.size[:1]
-    programs = [compose_colour(steps, sizes, Draws(0, k, [k])) for k, steps in enumerate(lists)]
+    programs = [compose_color(steps, sizes, Draws(0, k, [k])) for k, steps in enumerate(lists)]
     program = Program.join(programs, np.arange(7))
-    ours, theirs = made(images, geometry, device, program), coloured(rendered(images, geometry), program)
+    ours, theirs = made(images, geometry, device, program), colored(rendered(images, geometry), program)
     for slot in range(7):
         assert (ours[slot] != theirs[slot]).float().mean() < (0.002 if slot in (2, 3, 4) else 1e-9)
 
 
 @few
 @given(st.permutations(list(chain(*EVERY.values()))), st.integers(0, 1000))
-def test_any_list_of_colours_in_one_launch_is_its_steps_one_after_the_other(
+def test_any_list_of_colors_in_one_launch_is_its_steps_one_after_the_other(
     device: str, transforms: list, seed: int
 ) -> None:
     images = noise(1, 20, 41, seed)
     geometry = geometry_of(images, [CenterCrop((9 * scaled(device), 19 * scaled(device)))], seed)
     program = program_of(geometry, transforms[:4], seed)
     plain = made(images, geometry, device)
-    assert torch.equal(made(images, geometry, device, program), coloured(plain, program))
+    assert torch.equal(made(images, geometry, device, program), colored(plain, program))
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -366,7 +366,7 @@ def test_types_and_layouts_hold_the_cpus_values_to_the_bit(dtype: str, last: boo
     ours = made(images, geometry, device, program, dtype=dtype, channels_last=last)
     layout = torch.channels_last if last else torch.contiguous_format
     assert ours.dtype == getattr(torch, dtype) and ours.is_contiguous(memory_format=layout)
-    assert torch.equal(ours, coloured(made(images, geometry, device), program, dtype))
+    assert torch.equal(ours, colored(made(images, geometry, device), program, dtype))
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # NumPy's, in the interpreter
@@ -377,7 +377,7 @@ def test_all_levels_are_normalised_as_by_the_cpu(dtype: str, device: str) -> Non
     for transforms in ([], [NORMALIZE], [Normalize((0, 1, -50), (1e-7, 1e5, 3e-6))]):  # with infinite and tiny values
         program = program_of(geometry, transforms)
         ours = made(images, geometry, device, program, dtype=dtype)
-        assert torch.equal(ours, coloured(rendered(images, geometry), program, dtype))
+        assert torch.equal(ours, colored(rendered(images, geometry), program, dtype))
 
 
 # Arguments

@@ -17,13 +17,13 @@ import torch
 
 import picstore
 from picstore.errors import Corrupt, ImageError, UsageError
-from picstore.train.batching.form import Form
-from picstore.train.batching.parameters import Look
+from picstore.train.batching.form import OutputSpec
+from picstore.train.batching.parameters import TransformParams
 from picstore.train.cpu import decode
 from picstore.train.cpu import fill_images as train_pixels
 from picstore.train.cuda.decode import decode_all, find_decoder, numbered
 from picstore.train.pipeline import device, runner
-from picstore.train.transforms.color_program import compose_colour
+from picstore.train.transforms.color_program import compose_color
 from picstore.train.transforms.geometry import Draws, Geometry
 
 Make = Callable[..., Path]
@@ -127,7 +127,7 @@ def test_less_than_whole_images_is_decoded(make_dataset: Make, use: Use) -> None
     assert np.mean(seen) < 0.5 * 200 * 150
 
 
-def test_colour_types_layouts_and_targets_are_those_of_the_cpu(make_dataset: Make, use: Use) -> None:
+def test_color_types_layouts_and_targets_are_those_of_the_cpu(make_dataset: Make, use: Use) -> None:
     use(FakeDecoder())
     steps = [*CROP, picstore.ColorJitter(0.2, 0.2, 0.2), picstore.Normalize((0.5,) * 3, (0.25,) * 3)]
     options = {"dtype": torch.float16, "memory_format": torch.channels_last, "targets": ["extra"]}
@@ -161,8 +161,10 @@ def test_images_without_a_common_size_come_as_a_list(
 
 def test_an_image_in_place_of_a_lost_one_is_a_copy_in_a_list_too() -> None:
     picture = torch.zeros(3, 5, 4, dtype=torch.uint8)
-    look = Look(Geometry.of_images([4, 4], [5, 5]), compose_colour([], np.array([[4, 5]] * 2), Draws(0, 0, [0, 1])))
-    first, second = device.finish([picture, picture], np.zeros((2, 2), np.int64), look, Form())
+    look = TransformParams(
+        Geometry.of_images([4, 4], [5, 5]), compose_color([], np.array([[4, 5]] * 2), Draws(0, 0, [0, 1]))
+    )
+    first, second = device.finish([picture, picture], np.zeros((2, 2), np.int64), look, OutputSpec())
     assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
 
 

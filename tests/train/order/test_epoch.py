@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from picstore import rng
 from picstore.errors import UsageError
-from picstore.train.order.epoch import MIN_LANES, Epoch, Share, default_lanes, find_rank
+from picstore.train.order.epoch import MIN_LANES, EpochOrder, RankShard, default_lanes, find_rank
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=30)
 SEED = st.integers(0, 2**64 - 1)
 
 
-def places(epoch: Epoch, numbers: np.ndarray | None = None) -> list[tuple[int, int]]:
+def places(epoch: EpochOrder, numbers: np.ndarray | None = None) -> list[tuple[int, int]]:
     """Container and record of samples, all of the epoch by default."""
     samples = epoch.locate(np.arange(epoch.records) if numbers is None else numbers)
     return list(zip(samples.container.tolist(), samples.record.tolist(), strict=True))
@@ -25,18 +25,18 @@ def stored(counts: list[int]) -> list[tuple[int, int]]:
     return [(container, record) for container, count in enumerate(counts) for record in range(count)]
 
 
-def batches(share: Share) -> list[list[int]]:
+def batches(share: RankShard) -> list[list[int]]:
     """Numbers of the samples in each batch of a share."""
     return [share.samples(*share.bounds(k)).tolist() for k in range(share.batches)]
 
 
-def shares(world_size: int, **fields: object) -> list[Share]:
-    return [Share(rank=rank, world_size=world_size, **fields) for rank in range(world_size)]  # type: ignore[arg-type]
+def shares(world_size: int, **fields: object) -> list[RankShard]:
+    return [RankShard(rank=rank, world_size=world_size, **fields) for rank in range(world_size)]  # type: ignore[arg-type]
 
 
 @given(counts=COUNTS, seed=SEED, epoch=st.integers(0, 99), lanes=st.integers(1, 40))
 def test_an_epoch_holds_each_record_exactly_once(counts: list[int], seed: int, epoch: int, lanes: int) -> None:
-    found = places(Epoch(counts, seed=seed, epoch=epoch, lanes=lanes))
+    found = places(EpochOrder(counts, seed=seed, epoch=epoch, lanes=lanes))
     assert sorted(found) == stored(counts)
 
 
@@ -56,7 +56,7 @@ def test_the_order_is_the_formula_of_the_design(counts: list[int], seed: int, la
         remaining = remaining[length:]
     assert not remaining
     expected = [runs[g % lanes][g // lanes] for g in range(len(joined))]
-    epoch = Epoch(counts, seed=seed, epoch=3, lanes=lanes)
+    epoch = EpochOrder(counts, seed=seed, epoch=3, lanes=lanes)
     assert places(epoch) == expected
     assert epoch.locate(np.arange(len(joined))).lane.tolist() == [g % lanes for g in range(len(joined))]
 
@@ -65,7 +65,7 @@ def test_the_order_is_the_formula_of_the_design(counts: list[int], seed: int, la
 def test_last_marks_the_end_of_a_lanes_use_of_a_container(
     counts: list[int], seed: int, lanes: int, shuffle: bool
 ) -> None:
-    epoch = Epoch(counts, seed=seed, epoch=0, lanes=lanes, shuffle=shuffle)
+    epoch = EpochOrder(counts, seed=seed, epoch=0, lanes=lanes, shuffle=shuffle)
     samples = epoch.locate(np.arange(epoch.records))
     uses = list(zip(samples.lane.tolist(), samples.container.tolist(), strict=True))
     final = {use: g for g, use in enumerate(uses)}
@@ -74,28 +74,28 @@ def test_last_marks_the_end_of_a_lanes_use_of_a_container(
 
 @given(counts=COUNTS, seed=SEED, lanes=st.integers(1, 40), data=st.data())
 def test_any_part_of_an_epoch_is_located_alone(counts: list[int], seed: int, lanes: int, data: st.DataObject) -> None:
-    every = places(Epoch(counts, seed=seed, epoch=5, lanes=lanes))
+    every = places(EpochOrder(counts, seed=seed, epoch=5, lanes=lanes))
     numbers = data.draw(st.lists(st.integers(0, len(every) - 1), min_size=1, max_size=20))
-    alone = places(Epoch(counts, seed=seed, epoch=5, lanes=lanes), np.array(numbers))
+    alone = places(EpochOrder(counts, seed=seed, epoch=5, lanes=lanes), np.array(numbers))
     assert alone == [every[g] for g in numbers]
 
 
 def test_epochs_and_seeds_differ_and_repeat() -> None:
     orders = {
-        (seed, epoch): tuple(places(Epoch([7] * 9, seed=seed, epoch=epoch, lanes=4)))
+        (seed, epoch): tuple(places(EpochOrder([7] * 9, seed=seed, epoch=epoch, lanes=4)))
         for seed in range(3)
         for epoch in range(3)
     }
     assert len(set(orders.values())) == 9
-    assert tuple(places(Epoch([7] * 9, seed=2, epoch=1, lanes=4))) == orders[2, 1]
+    assert tuple(places(EpochOrder([7] * 9, seed=2, epoch=1, lanes=4))) == orders[2, 1]
 
 
 def test_without_shuffle_the_stored_order_is_kept() -> None:
-    assert places(Epoch([3, 1, 4], seed=1, epoch=2, lanes=1, shuffle=False)) == stored([3, 1, 4])
+    assert places(EpochOrder([3, 1, 4], seed=1, epoch=2, lanes=1, shuffle=False)) == stored([3, 1, 4])
 
 
 def test_a_batch_in_the_middle_of_a_hundred_million_records_is_located() -> None:
-    epoch = Epoch(np.full(100_000, 1_000), seed=0, epoch=0, lanes=32)
+    epoch = EpochOrder(np.full(100_000, 1_000), seed=0, epoch=0, lanes=32)
     middle = epoch.records // 2
     samples = epoch.locate(np.arange(middle, middle + 256))
     assert epoch.records == 10**8
@@ -173,7 +173,7 @@ def test_a_rank_reads_a_contiguous_range_of_the_stored_order(records: int, world
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_fewer_records_than_ranks_are_refused(shuffle: bool, drop_last: bool) -> None:
     with pytest.raises(UsageError, match="3 records are too few for 4 ranks"):
-        Share(records=3, lanes=4, batch_size=1, world_size=4, shuffle=shuffle, drop_last=drop_last)
+        RankShard(records=3, lanes=4, batch_size=1, world_size=4, shuffle=shuffle, drop_last=drop_last)
 
 
 def test_a_rank_with_nothing_left_for_the_last_batch_keeps_one_sample() -> None:
@@ -202,7 +202,7 @@ def test_with_a_batch_size_of_one_the_odd_sample_joins_the_last_batch() -> None:
 )
 def test_a_share_that_cannot_be_is_refused(fields: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Share(**{"records": 100, "lanes": 32, "batch_size": 10, **fields})  # type: ignore[arg-type]
+        RankShard(**{"records": 100, "lanes": 32, "batch_size": 10, **fields})  # type: ignore[arg-type]
 
 
 @given(st.integers(1, 10_000))

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.train.batch import Batch
-from picstore.train.mux import Mix
-from picstore.train.order.epoch import Epoch, Share
+from picstore.train.mux import MixOrder
+from picstore.train.order.epoch import EpochOrder, RankShard
 
 Make = Callable[..., Path]
-Place = tuple[int, int]  # container and record
+ContainerRef = tuple[int, int]  # container and record
 
 # Every kind of random draw: of geometry, of levels, of pixels, after Normalize.
 EVERYTHING = [
@@ -54,8 +54,8 @@ class Run:
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", sum(self.counts))
 
-    def share(self, rank: int) -> Share:
-        return Share(
+    def share(self, rank: int) -> RankShard:
+        return RankShard(
             records=self.records,
             lanes=self.lanes if self.shuffle else 1,
             batch_size=self.batch_size,
@@ -65,22 +65,22 @@ class Run:
             drop_last=self.drop_last,
         )
 
-    def order(self) -> Epoch:
+    def order(self) -> EpochOrder:
         lanes = self.lanes if self.shuffle else 1
-        return Epoch(self.counts, seed=self.seed, epoch=self.epoch, lanes=lanes, shuffle=self.shuffle)
+        return EpochOrder(self.counts, seed=self.seed, epoch=self.epoch, lanes=lanes, shuffle=self.shuffle)
 
-    def batches(self, rank: int, *, first: int = 0) -> list[list[Place]]:
+    def batches(self, rank: int, *, first: int = 0) -> list[list[ContainerRef]]:
         """The batches of a rank from ``first`` on, by a plan that is made for them."""
         share, order = self.share(rank), self.order()
         return [places(order, share.samples(*share.bounds(k))) for k in range(first, share.batches)]
 
 
-def places(order: Epoch, numbers: np.ndarray) -> list[Place]:
+def places(order: EpochOrder, numbers: np.ndarray) -> list[ContainerRef]:
     samples = order.locate(numbers)
     return list(zip(samples.container.tolist(), samples.record.tolist(), strict=True))
 
 
-def stored(counts: list[int]) -> list[Place]:
+def stored(counts: list[int]) -> list[ContainerRef]:
     return [(container, record) for container, count in enumerate(counts) for record in range(count)]
 
 
@@ -144,10 +144,10 @@ def test_a_run_whose_world_size_changes_again_and_again_takes_the_same_global_ba
     global_batch = math.lcm(*world_sizes) * multiple
     steps[len(world_sizes) - 1] = sum(counts)  # the last one goes on to the end
     assume(sum(counts) >= global_batch)
-    order = Epoch(counts, seed=seed, epoch=0, lanes=lanes)
+    order = EpochOrder(counts, seed=seed, epoch=0, lanes=lanes)
     starts = range(0, sum(counts) - global_batch + 1, global_batch)
     expected = [places(order, np.arange(start, start + global_batch)) for start in starts]
-    found: list[list[Place]] = []
+    found: list[list[ContainerRef]] = []
     for world_size, count in zip(world_sizes, steps, strict=False):
         run = Run(counts, global_batch // world_size, lanes, world_size, drop_last=True, shuffle=True, seed=seed)
         ranks = [run.batches(rank, first=len(found))[:count] for rank in range(world_size)]
@@ -168,7 +168,9 @@ def test_a_mux_whose_world_size_changes_takes_the_same_samples_of_every_source(
     done = 0
     for world_size in worlds:  # each with the same counts times world size
         mixes = [
-            Mix(counts=tuple(12 // world_size * c for c in counts), lanes=12, seed=0, rank=r, world_size=world_size)
+            MixOrder(
+                counts=tuple(12 // world_size * c for c in counts), lanes=12, seed=0, rank=r, world_size=world_size
+            )
             for r in range(world_size)
         ]
         for source, count in enumerate(counts):
@@ -190,7 +192,7 @@ def test_any_two_seeds_or_epochs_have_orders_that_share_no_more_than_chance(
     counts = [20] * 50
     ranks = []
     for seed, epoch in names:
-        order = Epoch(counts, seed=seed, epoch=epoch, lanes=lanes)
+        order = EpochOrder(counts, seed=seed, epoch=epoch, lanes=lanes)
         samples = order.locate(np.arange(order.records))
         place = np.empty(order.records)
         place[samples.container * 20 + samples.record] = np.arange(order.records)

@@ -25,15 +25,15 @@ import picstore
 from picstore.errors import UsageError
 from picstore.storage import container_reader
 from picstore.storage.location.resolve import read_at
-from picstore.train.batching.spec import Limits
+from picstore.train.batching.spec import Resources
 from picstore.train.buffers import Blocks
 from picstore.train.cpu import fill_images as train_pixels
-from picstore.train.cpu.fused import Upright
-from picstore.train.order.epoch import Epoch
+from picstore.train.cpu.fused import FusedKernel
+from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.requests import Part, Request, Source
 from picstore.train.pipeline.pipeline import AHEAD, LOOK_AHEAD, Pipeline
 from picstore.train.pipeline.prefetch import Fetcher, Key, Want
-from picstore.train.transforms.compose import Recipe
+from picstore.train.transforms.compose import TransformPlan
 from picstore.train.transforms.geometry import Geometry
 
 CONTAINER = 16 << 10
@@ -90,14 +90,14 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 
 def requests_of(dataset: picstore.Dataset, *, batch_size: int, lanes: int = 4, epoch: int = 0) -> Iterator[Request]:
-    order = Epoch(dataset.rows["records"], seed=0, epoch=epoch, lanes=lanes)
+    order = EpochOrder(dataset.rows["records"], seed=0, epoch=epoch, lanes=lanes)
     for start in range(0, len(dataset), batch_size):
         samples = order.locate(np.arange(start, min(start + batch_size, len(dataset))))
         yield [Part(0, epoch, samples, np.arange(len(samples)))]
 
 
 def source_of(dataset: picstore.Dataset) -> Source:
-    return Source(dataset, 0, recipe=Recipe(geometry=tuple(TRANSFORM)))
+    return Source(dataset, 0, recipe=TransformPlan(geometry=tuple(TRANSFORM)))
 
 
 def pipeline_of(path: Path, *, batch_size: int, budget: int = 1 << 20, threads: int = 2) -> Pipeline:
@@ -105,7 +105,7 @@ def pipeline_of(path: Path, *, batch_size: int, budget: int = 1 << 20, threads: 
     return Pipeline(
         requests_of(dataset, batch_size=batch_size),
         sources=[source_of(dataset)],
-        limits=Limits(threads, budget),
+        limits=Resources(threads, budget),
     )
 
 
@@ -140,7 +140,7 @@ class Reader:
 
 def wants_of(sizes: list[int], *, batch_size: int, lanes: int) -> list[dict[Key, Want]]:
     """What the batches of an epoch want of containers with 5 records each."""
-    order = Epoch([5] * len(sizes), seed=0, epoch=0, lanes=lanes)
+    order = EpochOrder([5] * len(sizes), seed=0, epoch=0, lanes=lanes)
     wanted = []
     for start in range(0, order.records, batch_size):
         samples = order.locate(np.arange(start, min(start + batch_size, order.records)))
@@ -315,7 +315,7 @@ def test_a_tiny_budget_is_slow_and_yields_the_same(make_dataset: Make, budget: i
 @pytest.mark.parametrize(("threads", "budget"), [(0, 1), (-1, 1), (1, 0), (1, -5)])
 def test_limits_that_allow_nothing_are_refused(threads: int, budget: int) -> None:
     with pytest.raises(UsageError, match="at least 1"):
-        Limits(threads, budget)
+        Resources(threads, budget)
 
 
 def test_the_planner_runs_ahead_of_a_slow_consumer_by_the_documented_number_of_batches(make_dataset: Make) -> None:
@@ -330,7 +330,7 @@ def test_the_planner_runs_ahead_of_a_slow_consumer_by_the_documented_number_of_b
             assert drawn <= taken + bound
             yield request
 
-    pipeline = Pipeline(counted(), sources=[source_of(dataset)], limits=Limits(2, 1 << 30))
+    pipeline = Pipeline(counted(), sources=[source_of(dataset)], limits=Resources(2, 1 << 30))
     batches = iter(pipeline)
     for _ in range(4):
         taken += 1
@@ -452,7 +452,7 @@ def test_closing_while_the_planner_waits_for_room_in_the_budget_ends_it(
         go_on.wait()
         return np.zeros((1, 1, 3), dtype=np.uint8)
 
-    monkeypatch.setattr(Upright, "make", lambda *_: None)
+    monkeypatch.setattr(FusedKernel, "make", lambda *_: None)
     monkeypatch.setattr(train_pixels, "decode_rgb", decode_late)
     pipeline = pipeline_of(make_dataset(100), batch_size=2, budget=1)
     next(iter(pipeline))  # it is being filled
@@ -519,7 +519,7 @@ def test_an_error_in_the_middle_comes_after_the_batches_before_it(make_dataset: 
                 raise LookupError("the tenth")
             yield request
 
-    pipeline = Pipeline(requests(), sources=[source_of(dataset)], limits=Limits(2, 1 << 20))
+    pipeline = Pipeline(requests(), sources=[source_of(dataset)], limits=Resources(2, 1 << 20))
     batches = iter(pipeline)
     taken = 0
     with pytest.raises(LookupError, match="the tenth"):

@@ -37,9 +37,9 @@ from picstore.train.transforms.color import (
     RandomPosterize,
     RandomSolarize,
 )
-from picstore.train.transforms.color_program import Program, check_colour, compose_colour
+from picstore.train.transforms.color_program import Program, check_color, compose_color
 from picstore.train.transforms.geometry import Draws
-from picstore.train.transforms.opcodes import Finish
+from picstore.train.transforms.opcodes import OutputDtype
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -61,8 +61,8 @@ def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 def draft(transforms: list, count: int, *, width: int = 20, height: int = 30, seed: int = 0) -> Program:
     """The program of ``count`` images of the same size."""
-    check_colour(transforms)
-    return compose_colour(transforms, np.tile([width, height], (count, 1)), Draws(seed, 0, np.arange(count)))
+    check_color(transforms)
+    return compose_color(transforms, np.tile([width, height], (count, 1)), Draws(seed, 0, np.arange(count)))
 
 
 def run(program: Program, slot: int, image: np.ndarray, dtype: torch.dtype = torch.uint8, last: bool = False) -> Any:
@@ -70,7 +70,7 @@ def run(program: Program, slot: int, image: np.ndarray, dtype: torch.dtype = tor
     shape = (1, *image.shape)
     out = torch.full(shape, 99).to(dtype).to(memory_format=torch.channels_last if last else torch.contiguous_format)
     raw = out.view(torch.int16) if dtype in (torch.float16, torch.bfloat16) else out
-    develop(program, slot, image.copy(), raw[0].numpy(), Finish.of(dtype))
+    develop(program, slot, image.copy(), raw[0].numpy(), OutputDtype.of(dtype))
     return out[0]
 
 
@@ -340,7 +340,7 @@ def test_the_image_may_be_the_output_itself() -> None:
     image = noise(30, 20)
     program = draft([ColorJitter(0.4, 0.4, 0.4, 0.1)], 1)
     expected = run(program, 0, image)
-    develop(program, 0, image, image, Finish.UINT8)
+    develop(program, 0, image, image, OutputDtype.UINT8)
     assert (image == expected.numpy()).all()
 
 
@@ -353,7 +353,7 @@ def test_an_empty_list_changes_nothing() -> None:
     assert program.empty
     assert (run(program, 2, image).numpy() == image).all()
     strided = np.asfortranarray(image)
-    develop(program, 0, strided, strided, Finish.UINT8)
+    develop(program, 0, strided, strided, OutputDtype.UINT8)
     assert (strided == image).all()
     assert len(draft([ColorJitter(0.1)], 0).code) == 0
 
@@ -370,9 +370,9 @@ def test_an_image_does_not_depend_on_its_batch() -> None:
     steps = [*LISTS["simclr"], GaussianNoise(), RandomErasing(0.5, value="random"), Normalize(MEAN, STD)]
     sizes = np.array([[20 + k, 30 - k] for k in range(12)])
     ids = np.arange(12) * 7 + 3
-    together = compose_colour(steps, sizes, Draws(5, 2, ids))
+    together = compose_color(steps, sizes, Draws(5, 2, ids))
     for slot in range(12):
-        alone = compose_colour(steps, sizes[slot : slot + 1], Draws(5, 2, ids[slot : slot + 1]))
+        alone = compose_color(steps, sizes[slot : slot + 1], Draws(5, 2, ids[slot : slot + 1]))
         image = noise(sizes[slot][1], sizes[slot][0], slot)
         assert torch.equal(run(together, slot, image, torch.float32), run(alone, 0, image, torch.float32))
 
@@ -380,7 +380,7 @@ def test_an_image_does_not_depend_on_its_batch() -> None:
 def test_another_epoch_or_seed_gives_other_parameters() -> None:
     steps, sizes = [ColorJitter(0.4), GaussianNoise()], np.tile([20, 30], (8, 1))
     programs = [
-        compose_colour(steps, sizes, Draws(seed, epoch, np.arange(8))) for seed, epoch in [(0, 0), (0, 1), (1, 0)]
+        compose_color(steps, sizes, Draws(seed, epoch, np.arange(8))) for seed, epoch in [(0, 0), (0, 1), (1, 0)]
     ]
     for one, other in itertools.combinations(programs, 2):
         assert (one.value[:, 0, 0] != other.value[:, 0, 0]).all()
@@ -409,18 +409,18 @@ def test_threads_give_the_same_pixels() -> None:
 @pytest.mark.parametrize(
     ("image", "out", "finish"),
     [
-        (np.zeros((3, 4, 5), np.float32), np.zeros((3, 4, 5), np.uint8), Finish.UINT8),
-        (np.zeros((4, 5), np.uint8), np.zeros((4, 5), np.uint8), Finish.UINT8),
-        (np.zeros((1, 4, 5), np.uint8), np.zeros((1, 4, 5), np.uint8), Finish.UINT8),
-        (np.zeros((3, 4, 10), np.uint8)[:, :, ::2], np.zeros((3, 4, 5), np.uint8), Finish.UINT8),
-        (np.zeros((3, 4, 5), np.uint8), np.zeros((3, 4, 5), np.float32), Finish.UINT8),
-        (np.zeros((3, 4, 5), np.uint8), np.zeros((3, 4, 5), np.uint8), Finish.FLOAT32),
-        (np.zeros((3, 4, 5), np.uint8), np.zeros((3, 4, 5), np.float16), Finish.BFLOAT16),
-        (np.zeros((3, 4, 5), np.uint8), np.zeros((3, 5, 4), np.float32), Finish.FLOAT32),
-        (np.zeros((3, 0, 5), np.uint8), np.zeros((3, 0, 5), np.float32), Finish.FLOAT32),
+        (np.zeros((3, 4, 5), np.float32), np.zeros((3, 4, 5), np.uint8), OutputDtype.UINT8),
+        (np.zeros((4, 5), np.uint8), np.zeros((4, 5), np.uint8), OutputDtype.UINT8),
+        (np.zeros((1, 4, 5), np.uint8), np.zeros((1, 4, 5), np.uint8), OutputDtype.UINT8),
+        (np.zeros((3, 4, 10), np.uint8)[:, :, ::2], np.zeros((3, 4, 5), np.uint8), OutputDtype.UINT8),
+        (np.zeros((3, 4, 5), np.uint8), np.zeros((3, 4, 5), np.float32), OutputDtype.UINT8),
+        (np.zeros((3, 4, 5), np.uint8), np.zeros((3, 4, 5), np.uint8), OutputDtype.FLOAT32),
+        (np.zeros((3, 4, 5), np.uint8), np.zeros((3, 4, 5), np.float16), OutputDtype.BFLOAT16),
+        (np.zeros((3, 4, 5), np.uint8), np.zeros((3, 5, 4), np.float32), OutputDtype.FLOAT32),
+        (np.zeros((3, 0, 5), np.uint8), np.zeros((3, 0, 5), np.float32), OutputDtype.FLOAT32),
     ],
 )
-def test_arrays_that_do_not_fit_are_wrong_usage(image: Any, out: Any, finish: Finish) -> None:
+def test_arrays_that_do_not_fit_are_wrong_usage(image: Any, out: Any, finish: OutputDtype) -> None:
     with pytest.raises(UsageError, match="give"):
         develop(draft([RandomInvert(1)], 1), 0, image, out, finish)
 
@@ -541,11 +541,11 @@ def test_an_image_too_small_for_any_box_is_left_alone() -> None:
 )
 def test_an_impossible_order_says_how_to_reorder(steps: list, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        check_colour(steps)
+        check_color(steps)
 
 
 def test_erasing_may_stand_on_either_side_of_normalize() -> None:
-    check_colour([RandomErasing(value=255), Normalize(MEAN, STD), RandomErasing(value=-1), RandomErasing()])
+    check_color([RandomErasing(value=255), Normalize(MEAN, STD), RandomErasing(value=-1), RandomErasing()])
 
 
 @pytest.mark.parametrize(
@@ -608,7 +608,7 @@ class _Transforms:
         lambda: RandomPosterize(2.5),
         lambda: RandomSolarize(256),
         lambda: RandomSolarize("half"),
-        lambda: Finish.of(torch.float64),
+        lambda: OutputDtype.of(torch.float64),
     ],
 )
 def test_arguments_that_cannot_work_are_wrong_usage(make: Any) -> None:
