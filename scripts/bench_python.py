@@ -32,15 +32,14 @@ from picstore.kernels.resample import resample
 from picstore.storage.format.container import Container
 from picstore.train.batch import Batch
 from picstore.train.batching.damage import replace_lost
-from picstore.train.batching.form import OutputSpec
 from picstore.train.batching.gather import gather_records
 from picstore.train.batching.parameters import make_params
-from picstore.train.batching.spec import HostBatch
+from picstore.train.batching.spec import HostBatch, OutputSpec
 from picstore.train.buffers import Blocks
 from picstore.train.cpu import color, decode, fused
 from picstore.train.cpu.fill_images import ImageFiller
-from picstore.train.order.epoch import RankShard, default_lanes
 from picstore.train.order.requests import Source, make_requests
+from picstore.train.order.sharding import RankShard, default_lanes
 from picstore.train.transforms.compose import Step, plan_transforms
 
 LIMIT = 15  # us

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from picstore import rng
 from picstore.prepare.convert.job import DatasetShape, count_rows, row_slice
-from picstore.train.order.epoch import EpochOrder, RankShard
+from picstore.train.order.epoch import EpochOrder
+from picstore.train.order.sharding import RankShard
 
 Ints = npt.NDArray[np.int64]
 Files = dict[tuple[int, int], Ints]  # by stream and file, the inputs' numbers in the order of the file

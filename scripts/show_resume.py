@@ -23,8 +23,9 @@ from picstore.storage.format.file import FileSummary
 from picstore.storage.format.layout import FOOTER_ROW
 from picstore.storage.manifest import finish
 from picstore.train.loader import Loader
-from picstore.train.order.epoch import EpochOrder, RankShard
+from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.requests import Source, make_requests
+from picstore.train.order.sharding import RankShard
 
 ROUNDS = 21
 LIMIT = 0.050  # seconds

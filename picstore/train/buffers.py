@@ -66,3 +66,22 @@ class Memory:
 
     containers: Blocks = field(default_factory=lambda: Blocks(keep=1 << 20))  # as many as the budget allows
     batches: Blocks = field(default_factory=lambda: Blocks(keep=KEPT_BATCHES))
+
+
+_LEAST = 1 << 20  # bytes
+
+
+class Scratch(threading.local):
+    """One buffer for each thread, which grows and is used again."""
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, dtype=np.uint8)
+
+    def take(self, size: int) -> U8:
+        """uint8 (m,) with m ≥ size, valid until this thread takes again."""
+        if len(self._buffer) < size or not len(self._buffer):
+            self._buffer = np.empty(max(size, _LEAST), dtype=np.uint8)
+        return self._buffer
+
+
+CUTS, PIXELS, PLAIN = Scratch(), Scratch(), Scratch()  # streams; decoded images; resampled ones before their colour

@@ -16,11 +16,10 @@ from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, is_channels_last, name_of
 from picstore.train.batching.damage import DamageLog
-from picstore.train.batching.form import OutputSpec
-from picstore.train.batching.spec import PipelineSpec, Resources
+from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources
 from picstore.train.order.cursor import EpochCursor, Worker
-from picstore.train.order.epoch import RankShard, default_lanes, find_rank
 from picstore.train.order.requests import Source, default_budget, make_requests
+from picstore.train.order.sharding import RankShard, default_lanes, find_rank
 from picstore.train.pipeline.runner import PipelineRunner
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.compose import Step, check_targets, plan_transforms

@@ -17,8 +17,7 @@ from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, is_channels_last, name_of
 from picstore.train.batching.damage import DamageLog
-from picstore.train.batching.form import OutputSpec
-from picstore.train.batching.spec import PipelineSpec, Resources
+from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources
 from picstore.train.loader import default_threads, rank_of_process
 from picstore.train.mux_config import MuxConfig, MuxOptions, read_config
 from picstore.train.order.cursor import EpochCursor, Worker

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from picstore.storage.format.container import Container
-from picstore.train.batching.form import OutputSpec
 from picstore.train.batching.gather import gather_records
 from picstore.train.batching.parameters import make_params
+from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import Memory
 from picstore.train.cpu.color import develop
 from picstore.train.cpu.cut import cut_streams
@@ -23,8 +23,8 @@ from picstore.train.cpu.decode import decode_rgb
 from picstore.train.cpu.fill_images import decode_factors
 from picstore.train.cpu.render import render
 from picstore.train.loader import Loader
-from picstore.train.order.epoch import RankShard, default_lanes
 from picstore.train.order.requests import Source, make_requests
+from picstore.train.order.sharding import RankShard, default_lanes
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.compose import Step, plan_transforms
 from picstore.train.transforms.opcodes import OutputDtype

@@ -11,16 +11,21 @@ from typing import TypeAlias
 
 import numpy as np
 
-from picstore.arrays import I64, U64, Table
+from picstore.arrays import I64, U16, U64, Table
 from picstore.errors import Corrupt, Damage
+from picstore.jpeg.tiles import mcu_size
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.container import Container
-from picstore.storage.format.layout import ENTRY, SEGMENT
+from picstore.storage.format.layout import ENTRY, SAMPLINGS, SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS
 from picstore.storage.location.resolve import Location
-from picstore.train.cpu.cut import Lengths, layouts_of
 from picstore.train.order.requests import Part, Source
 
+Lengths: TypeAlias = U16
+# MCU sizes by code of sampling; none for those of which the index says nothing.
+_MCU_SIZES = np.array(
+    [(0, 0)] + [mcu_size(components=1 if name == "grey" else 3, subsampling=name) for name in SAMPLINGS[1:]]
+)
 Loaded: TypeAlias = "Container | Damage"  # or why nothing of it can be read
 
 
@@ -120,6 +125,13 @@ class BatchRecords:
         self.containers.clear()
         self.extras.clear()
         self.attachments.clear()
+
+
+def layouts_of(entries: Table) -> I64:
+    """What ``jpeg.cut`` must know of images, from their index entries: int64 (n, 6)."""
+    sizes = _MCU_SIZES[entries["sampling"]]
+    columns = (entries["width"], entries["height"], sizes[:, 0], sizes[:, 1])
+    return np.stack([*columns, entries["restart_interval"], entries["header_length"]], axis=1).astype(np.int64)
 
 
 def gather_records(

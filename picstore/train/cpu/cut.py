@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
-from picstore.arrays import I64, U8, U16, Table
+from picstore.arrays import I64, U8
 from picstore.jpeg.cut import Tiled, cut_batch
-from picstore.jpeg.tiles import mcu_size
-from picstore.storage.format.layout import SAMPLINGS
-from picstore.train.scratch import CUTS
-
-Lengths: TypeAlias = U16
-
-# MCU sizes by code of sampling; none for those of which the index says nothing.
-_MCU_SIZES = np.array(
-    [(0, 0)] + [mcu_size(components=1 if name == "grey" else 3, subsampling=name) for name in SAMPLINGS[1:]]
-)
+from picstore.train.batching.gather import Lengths
+from picstore.train.buffers import CUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +22,6 @@ class Stream:
     top: int
     width: int
     height: int
-
-
-def layouts_of(entries: Table) -> I64:
-    """What ``jpeg.cut`` must know of images, from their index entries: int64 (n, 6)."""
-    sizes = _MCU_SIZES[entries["sampling"]]
-    columns = (entries["width"], entries["height"], sizes[:, 0], sizes[:, 1])
-    return np.stack([*columns, entries["restart_interval"], entries["header_length"]], axis=1).astype(np.int64)
 
 
 def cut_streams(jpegs: Sequence[memoryview], layouts: I64, segments: Sequence[Lengths], reach: I64) -> list[Stream]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.decode import decode
-from picstore.train.scratch import PIXELS
+from picstore.train.buffers import PIXELS
 
 try:
     import simplejpeg

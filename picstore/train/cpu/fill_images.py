@@ -14,18 +14,16 @@ import numpy as np
 from picstore.arrays import I64
 from picstore.errors import Corrupt, Damage, ImageError
 from picstore.kernels.strided import StridedImage, place_of, places_of
-from picstore.train.batching.form import OutputSpec
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
-from picstore.train.batching.spec import Images
-from picstore.train.buffers import Blocks
+from picstore.train.batching.spec import Images, OutputSpec
+from picstore.train.buffers import PLAIN, Blocks
 from picstore.train.cpu.color import develop
 from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.decode import SCALES, decode_rgb
 from picstore.train.cpu.fused import FusedKernel
 from picstore.train.cpu.render import render
 from picstore.train.cpu.targets import add_target
-from picstore.train.scratch import PLAIN
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
 

@@ -10,10 +10,9 @@ import numpy as np
 from picstore.arrays import I64
 from picstore.errors import Corrupt, Damage
 from picstore.jpeg.cut import Tiled, cut_batch
-from picstore.train.batching.form import OutputSpec
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
-from picstore.train.batching.spec import EncodedBatch
+from picstore.train.batching.spec import EncodedBatch, OutputSpec
 from picstore.train.buffers import Blocks
 from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.cpu.targets import add_target

@@ -18,8 +18,8 @@ from picstore.kernels.jit import kernel
 from picstore.kernels.resample import resample_box
 from picstore.kernels.strided import StridedImage
 from picstore.train.batching.gather import BatchRecords
+from picstore.train.buffers import CUTS, PIXELS
 from picstore.train.cpu.cut import boxes_to_cut
-from picstore.train.scratch import CUTS, PIXELS
 from picstore.train.transforms.geometry import Geometry
 
 

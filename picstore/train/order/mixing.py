@@ -11,8 +11,9 @@ import numpy as np
 from picstore import rng
 from picstore.arrays import I64
 from picstore.errors import UsageError
-from picstore.train.order.epoch import MIN_LANES, EpochOrder
+from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.requests import Part, Request, Source, find
+from picstore.train.order.sharding import MIN_LANES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

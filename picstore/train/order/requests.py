@@ -10,7 +10,8 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.storage.dataset import Dataset
-from picstore.train.order.epoch import EpochOrder, RankShard, Samples
+from picstore.train.order.epoch import EpochOrder, Samples
+from picstore.train.order.sharding import RankShard
 from picstore.train.transforms.compose import TransformPlan
 
 _LEAST_BUDGET = 64 << 20  # bytes

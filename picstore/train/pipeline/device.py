@@ -23,9 +23,8 @@ from picstore.arrays import I64, Bools
 from picstore.errors import Corrupt, Damage
 from picstore.train.batch import Batch, make_tensors, tensors_of
 from picstore.train.batching.damage import replace_lost
-from picstore.train.batching.form import OutputSpec
 from picstore.train.batching.parameters import TransformParams
-from picstore.train.batching.spec import HostBatch
+from picstore.train.batching.spec import HostBatch, OutputSpec
 from picstore.train.cuda.decode import Decode, decode_all
 from picstore.train.pipeline.thread_pool import Pool
 from picstore.train.transforms.geometry import Geometry

@@ -25,10 +25,9 @@ from queue import SimpleQueue
 from picstore.errors import Damage, NotADataset
 from picstore.train.batching.columns import take_columns
 from picstore.train.batching.damage import replace_lost
-from picstore.train.batching.form import OutputSpec
 from picstore.train.batching.gather import BatchRecords, gather_records
 from picstore.train.batching.parameters import make_params
-from picstore.train.batching.spec import HostBatch, MakeRequests, PipelineSpec, Resources
+from picstore.train.batching.spec import HostBatch, MakeRequests, OutputSpec, PipelineSpec, Resources
 from picstore.train.buffers import Memory
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.fill_streams import StreamFiller

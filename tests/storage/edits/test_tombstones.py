@@ -20,7 +20,8 @@ from picstore.prepare.exports.export import export
 from picstore.prepare.upkeep.shuffle import shuffle
 from picstore.prepare.upkeep.verify import verify
 from picstore.storage.edits.tombstones import Live
-from picstore.train.order.epoch import EpochOrder, RankShard
+from picstore.train.order.epoch import EpochOrder
+from picstore.train.order.sharding import RankShard
 
 Make = Callable[..., Path]
 GONE = [0, 7, 8, 9, 31, 49]

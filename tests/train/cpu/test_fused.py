@@ -14,9 +14,9 @@ import picstore
 from picstore.prepare.convert.job import DatasetShape
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import SAMPLINGS
-from picstore.train.batching.form import OutputSpec
 from picstore.train.batching.gather import BatchRecords, gather_records
 from picstore.train.batching.parameters import make_params
+from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import Blocks
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.fused import FusedKernel

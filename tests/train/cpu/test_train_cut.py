@@ -12,10 +12,11 @@ from samples import picture
 
 import picstore
 from picstore.storage.format.record import NO_SEGMENTS
+from picstore.train.batching.gather import layouts_of
 from picstore.train.cpu import cut as train_cut
 from picstore.train.cpu import decode as train_decode
 from picstore.train.cpu import fill_images as train_pixels
-from picstore.train.cpu.cut import cut_streams, layouts_of
+from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.fill_images import decode_factors
 from picstore.train.cpu.fused import FusedKernel
 from picstore.train.transforms.geometry import Geometry

@@ -17,8 +17,8 @@ import torch
 
 import picstore
 from picstore.errors import Corrupt, ImageError, UsageError
-from picstore.train.batching.form import OutputSpec
 from picstore.train.batching.parameters import TransformParams
+from picstore.train.batching.spec import OutputSpec
 from picstore.train.cpu import decode
 from picstore.train.cpu import fill_images as train_pixels
 from picstore.train.cuda.decode import decode_all, find_decoder, numbered

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from picstore import rng
 from picstore.errors import UsageError
-from picstore.train.order.epoch import MIN_LANES, EpochOrder, RankShard, default_lanes, find_rank
+from picstore.train.order.epoch import EpochOrder
+from picstore.train.order.sharding import MIN_LANES, RankShard, default_lanes, find_rank
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=30)
 SEED = st.integers(0, 2**64 - 1)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import picstore
 from picstore.train.batch import Batch
 from picstore.train.mux import MixOrder
-from picstore.train.order.epoch import EpochOrder, RankShard
+from picstore.train.order.epoch import EpochOrder
+from picstore.train.order.sharding import RankShard
 
 Make = Callable[..., Path]
 ContainerRef = tuple[int, int]  # container and record

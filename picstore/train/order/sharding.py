@@ -1,0 +1,119 @@
+"""Rank shards: the samples of an epoch, and the number of batches, of one rank; rank and world size of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from picstore.arrays import I64
+from picstore.errors import UsageError
+
+MIN_LANES = 32  # a batch of 256 then takes 8 records each from 32 places
+
+
+def default_lanes(world_size: int) -> int:
+    """The smallest multiple of the world size that is at least MIN_LANES."""
+    return -(-MIN_LANES // world_size) * world_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankShard:
+    """A rank's share of an epoch of ``records`` samples, in batches; every rank has the same number of them.
+
+    Attributes:
+        lanes: of the epoch; a multiple of ``world_size``, or 1 when the stored order is read.
+        batch_size: of this rank.
+        drop_last: leave out samples that fill no batch. Otherwise every sample is in one batch, and last batches may be
+            smaller but are never empty; with a ``batch_size`` of 1 the last batch of some ranks may hold 2.
+    """
+
+    records: int
+    lanes: int
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    shuffle: bool = True
+    drop_last: bool = True
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size {self.batch_size}; at least 1 is needed")
+        check_rank(self.rank, self.world_size)
+        if self.shuffle and (self.lanes < 1 or self.lanes % self.world_size):
+            raise UsageError(
+                f"{self.lanes} lanes cannot be shared by {self.world_size} ranks; "
+                f"use a multiple such as {default_lanes(self.world_size)}"
+            )
+        if self.records < self.world_size:
+            raise UsageError(f"{self.records} records are too few for {self.world_size} ranks; use fewer ranks")
+        if self.batches == 0:
+            raise UsageError(
+                f"{self.records} records make no batch of {self.batch_size} on {self.world_size} ranks; "
+                "use a smaller batch_size or drop_last=False"
+            )
+
+    @property
+    def count(self) -> int:
+        """How many samples of the epoch this rank has; those of any two ranks differ by one at most."""
+        if not self.shuffle:
+            return (self.rank + 1) * self.records // self.world_size - self.rank * self.records // self.world_size
+        base, longer = divmod(self.records, self.lanes)
+        return base * (self.lanes // self.world_size) + len(range(self.rank, longer, self.world_size))
+
+    @property
+    def batches(self) -> int:
+        """Batches an epoch, the same on every rank."""
+        least, most = self.records // self.world_size, -(-self.records // self.world_size)
+        if self.drop_last:
+            return least // self.batch_size
+        return min(-(-most // self.batch_size), least)
+
+    def bounds(self, batch: int) -> tuple[int, int]:
+        """The rank's samples, counted from its first, that make batch number ``batch``."""
+        return self._start(batch), self._start(batch + 1)
+
+    def _start(self, batch: int) -> int:
+        if self.drop_last:
+            return batch * self.batch_size
+        left = self.batches - batch
+        if left == 0:
+            return self.count
+        # A rank that has one sample less than others may have none left for the last batch: it keeps one for each.
+        return min(batch * self.batch_size, self.count - left)
+
+    def samples(self, start: int, stop: int) -> I64:
+        """Numbers in the epoch of this rank's samples ``start`` to ``stop``."""
+        k = np.arange(start, stop, dtype=np.int64)
+        if not self.shuffle:
+            return self.rank * self.records // self.world_size + k
+        return k * self.world_size + self.rank
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    """Raise UsageError unless ``rank`` is one of ``world_size`` ranks."""
+    if not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} of world size {world_size}; ranks are 0 to world size - 1")
+
+
+def find_rank(rank: int | None, world_size: int | None, environment: Sequence[str | None]) -> tuple[int, int]:
+    """Rank and world size: the arguments, or RANK and WORLD_SIZE of the environment, or 0 and 1.
+
+    Args:
+        environment: the values of RANK and WORLD_SIZE.
+    """
+    if (rank is None) != (world_size is None):
+        raise UsageError("rank and world_size belong together: give both or neither")
+    if rank is None or world_size is None:
+        if environment[0] is None and environment[1] is None:
+            return 0, 1
+        try:
+            rank, world_size = int(environment[0] or ""), int(environment[1] or "")
+        except ValueError as error:
+            raise UsageError(
+                f"the environment's RANK is {environment[0]!r} and its WORLD_SIZE {environment[1]!r}; set both to "
+                "integers or neither, or give rank and world_size"
+            ) from error
+    check_rank(rank, world_size)
+    return rank, world_size
