@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from picstore import __version__
+from picstore._version import __version__
 from picstore.errors import PicstoreError
 
 # verb: what `picstore --help` says of it; the module of that name holds its command, `command`

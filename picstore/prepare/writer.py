@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from picstore import __version__
+from picstore._version import __version__
 from picstore.arrays import U8
 from picstore.errors import ImageError, UsageError
 from picstore.prepare.convert import job

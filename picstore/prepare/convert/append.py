@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from picstore import __version__
+from picstore._version import __version__
 from picstore.errors import Damage, Unfinished, UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.convert import Progress, RowTask, marks_of, mean_bytes, run_rows

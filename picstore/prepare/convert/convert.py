@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from picstore import __version__
+from picstore._version import __version__
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.merge_shards import Converted, already, complete, tally_of

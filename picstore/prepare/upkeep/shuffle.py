@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from picstore import __version__, rng
+from picstore import rng
+from picstore._version import __version__
 from picstore.arrays import I64, Table
 from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.convert import job
