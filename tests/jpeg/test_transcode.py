@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import random
 import re
 import shutil
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +29,6 @@ from picstore.jpeg.segments import find_segments
 from picstore.jpeg.transcode import add_restart_markers, mark, read_segments
 from picstore.prepare.convert.row_writer import describe
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 EXIF_ORIENTATION = b"Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0%c\0\0\0\0\0\0"
 
 
@@ -139,7 +136,7 @@ def test_restart_markers_of_jpegtran_give_the_same_pixels(sampling: str) -> None
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_pixels_of_every_size_stay(sampling: str) -> None:
-    # Every size in one sampling; `scripts/fuzz_jpeg.py --grid` takes them all, and cuts.
+    # Every size in one sampling; `tests/fuzz/fuzz_jpeg.py --grid` takes them all, and cuts.
     turn = SAMPLINGS.index(sampling)
     for width in range(1, 71):
         for height in range(1 + (turn - width) % 5, 71, 5):
@@ -717,92 +714,3 @@ def test_a_size_that_its_data_cannot_fill_is_refused_before_memory_is_taken() ->
     for stream in (huge, with_segments(huge, segment(0xDD, b"\0\1"))):
         with pytest.raises(NotTranscodable, match="ends early"):
             add_restart_markers(stream, 1)
-
-
-# Damaged input, and memory
-
-
-def fuzz(*options: str, **environment: str) -> dict[str, object]:
-    command = [sys.executable, str(SCRIPTS / "fuzz_jpeg.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
-    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
-    report = json.loads(done.stdout)
-    assert report["outcomes"]["add_restart_markers: clean"] > report["cases"] / 20
-    assert report["outcomes"]["cut: clean"] > report["cases"] / 20
-    return report
-
-
-def test_damage_gives_a_result_or_an_error_and_no_access_outside_a_buffer() -> None:
-    fuzz("--cases", "2500", "--guarded", "--seed", "7")
-
-
-def test_damage_gives_no_index_outside_an_array(tmp_path: Path) -> None:
-    # numba keeps machine code with and without these checks under the same name, so the cache must be another.
-    fuzz("--cases", "1500", "--seed", "8", NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
-
-
-def guarded(code: str) -> subprocess.CompletedProcess[str]:
-    """Run code in another process, where ``add`` is add_restart_markers with its arrays between guard pages."""
-    before = """
-import sys
-sys.path[:0] = sys.argv[1:]
-from dataclasses import replace
-import numpy as np
-from coefficients import *
-from guard_pages import GuardedNumpy
-from picstore.kernels import jit
-from picstore.jpeg import entropy, huffman_lookup, transcode
-guard = GuardedNumpy()
-plain = write(Coefficients(8, 8, [(1, 1)], [[0] * 64]))
-transcode.add_restart_markers(memoryview(plain))  # compiles
-huffman_lookup.lookups.cache_clear()
-def add(stream, interval):
-    for guard.flush_left in (False, True):
-        transcode.np = huffman_lookup.np = guard
-        after = transcode.add_restart_markers(guard.stream(stream), interval)
-        transcode.np = huffman_lookup.np = np
-    return after
-"""
-    command = [sys.executable, "-c", before + code, str(SCRIPTS), str(Path(__file__).parents[1])]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_guard_pages_catch_an_access_of_one_byte_outside() -> None:
-    reading = """
-@jit.kernel
-def load(array, at):
-    return jit.load_u64(np.uint64(array.ctypes.data) + np.uint64(at))
-guard.flush_left = LEFT
-array = guard.zeros(100, np.uint8)
-load(np.zeros(100, np.uint8), 0)
-load(array, 0), load(array, 92)
-print("inside", flush=True)
-load(array, AT)
-print("outside")
-"""
-    for left, at in (("False", "93"), ("True", "-1")):
-        done = guarded(reading.replace("LEFT", left).replace("AT", at))
-        assert (done.returncode, done.stdout) == (-11, "inside\n"), done.stderr
-
-
-def test_the_most_stuffing_there_can_be_stays_in_its_buffer() -> None:
-    # Codes of 16 bits with one zero, and coefficients of ones only: nearly all bytes are 0xFF. Then blocks of 2 bits
-    # each, whose DC difference needs 27 bits where every MCU becomes a segment; and the same with a full DC table.
-    done = guarded("""
-ones = bytes([1] * 16), bytes([*range(11), 12, 13, 14, 15, 11])
-ac = bytes([1] * 16), bytes([0, 0xF0, *range(0x21, 0x2E), 0x0F])
-for width, value, coefficient in ((8, 0, 32767), (800, 2047, 32767), (800, 2047, 0), (65528, 2047, 0), (808, -1, 0)):
-    empty = Coefficients(width, 8, [(1, 1)], [], tables=[ones, ac] * 2)
-    source = replace(empty, blocks=[[value] + [coefficient] * 63] * empty.mcus)
-    stream = write(source)
-    for interval in (1, 7, 65535):
-        after = add(stream, interval)
-        assert read(after).blocks == source.blocks
-        if coefficient and width > 8 and interval > 1:
-            assert after.count(b"\\xff\\0") > 0.4 * len(after), after.count(b"\\xff\\0") / len(after)
-full = bytes([1] * 16), bytes([0] * 7 + list(range(9)))
-slow = Coefficients(4000, 8, [(1, 1)], [[min(3 * k, 2000)] + [0] * 63 for k in range(500)], tables=[full, ac] * 2)
-assert read(add(write(slow), 1)).blocks == slow.blocks
-print("done")
-""")
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

@@ -133,8 +133,8 @@ class Exercise:
         self.counts, self.slowest = {}, (0.0, "")
         if guarded:
             self._guard = GuardedNumpy()
-            self._parts["lookups"].lookups.cache_clear()
-            for name in ("transcode", "cut", "lookups", "decode"):
+            self._parts["huffman_lookup"].lookups.cache_clear()
+            for name in ("transcode", "cut", "huffman_lookup", "decode"):
                 self._parts[name].np = self._guard
 
     def __call__(self, stream: bytes, rng: random.Random) -> None:
@@ -143,7 +143,7 @@ class Exercise:
         jpeg = self._guard.stream(stream) if self._guard else stream
         part = self._parts
         header = self._call("parse", part["markers"].parse, jpeg)
-        self._call("read_coding", lambda: part["coding"].read_coding(part["markers"].walk(jpeg)))
+        self._call("read_coding", lambda: part["headers"].read_coding(part["markers"].walk(jpeg)))
         found = self._call("find_segments", part["segments"].find_segments, jpeg, header) if header else None
         interval = rng.choice((None, None, 1, 3, rng.randrange(1, 100)))
         added = self._call("add_restart_markers", part["transcode"].add_restart_markers, jpeg, interval)
