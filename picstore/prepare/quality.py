@@ -185,7 +185,8 @@ def _loss(image: Image.Image, settings: EncodeSettings) -> Loss:
 
 def psnr(one: U8, other: U8) -> float:
     """Peak signal-to-noise ratio of two uint8 arrays of one shape, over all their values, in dB; at most 100."""
-    difference = np.subtract(one, other, dtype=np.int16).ravel().astype(np.float32)
+    # Sums of such integers are exact in float64, in whatever order a BLAS adds them; in float32 they are not.
+    difference = np.subtract(one, other, dtype=np.int16).ravel().astype(np.float64)
     error = float(np.dot(difference, difference)) / difference.size
     return min(_MAX_PSNR, 10 * float(np.log10(255**2 / error))) if error else _MAX_PSNR
 
