@@ -1,1 +1,1 @@
-"""The bitstream of one JPEG: headers, restart segments, tiles. No files, no pixels, no torch."""
+"""One JPEG: headers, segments, Huffman tables, lossless restart markers, cuts."""

@@ -1,1 +1,1 @@
-"""Before training: source → reencode → pack → shuffle. No torch."""
+"""Before training: converting, shuffling, verifying, repairing, exporting; without torch."""

@@ -1,1 +1,1 @@
-"""Bytes at rest: docs/format.md in code. Knows nothing of what is inside an image."""
+"""Bytes at rest: locations, the storage format, edits, the manifest, data sets."""

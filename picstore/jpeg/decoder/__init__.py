@@ -1,0 +1,1 @@
+"""Decoder for training JPEGs, with the pixels of libjpeg-turbo bit for bit."""

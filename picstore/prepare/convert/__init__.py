@@ -1,0 +1,1 @@
+"""Conversion of a source: rows, resuming, appending, retrying, merging shards."""

@@ -1,1 +1,1 @@
-"""What `picstore export` writes: a module for each format, each with a class that takes records."""
+"""Formats that export writes, a module each."""

@@ -1,0 +1,1 @@
+"""Shuffling, verifying and repairing of data sets."""

@@ -1,0 +1,1 @@
+"""The structures of docs/format.md: headers, containers, records, files."""

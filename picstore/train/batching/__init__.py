@@ -1,0 +1,1 @@
+"""Contents of a batch before its pixels: records, parameters, columns, damage."""

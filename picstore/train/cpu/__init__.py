@@ -1,0 +1,1 @@
+"""Images of a batch made on CPU cores: cut, decode, resample, color."""

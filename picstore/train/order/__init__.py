@@ -1,0 +1,1 @@
+"""Order of samples: epochs, lanes, ranks, mixtures."""
