@@ -1,7 +1,8 @@
-"""Vector arithmetic for kernels, written out: what LLVM would have to find in loops by itself, and often does not.
+"""Explicit SIMD for kernels: integer vectors, and loads and stores at addresses.
 
-A function decorated with ``lanes`` is run while a kernel is compiled; its arithmetic on ``Lanes`` becomes instructions
-of the kernel, on whatever vectors the machine has.
+LLVM often fails to vectorize such arithmetic when it is written as a loop. numba runs a function decorated with
+``vector_function`` while it compiles a kernel: arithmetic on ``Vector`` becomes the kernel's instructions, for the
+vector registers of the machine.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from numba.core import types
 from numba.extending import intrinsic
 
 
-class Lanes:
-    """A vector of signed integers that a kernel will compute; integers in expressions stand for all lanes."""
+class Vector:
+    """Signed integers that a kernel will compute; an ``int`` operand stands for a vector of that number."""
 
     __slots__ = ("_builder", "value")
 
@@ -23,105 +24,103 @@ class Lanes:
         self._builder = builder
         self.value = value
 
-    def _all(self, other: Lanes | int) -> Any:
-        if isinstance(other, Lanes):
+    def _operand(self, other: Vector | int) -> Any:
+        if isinstance(other, Vector):
             return other.value
         return ir.Constant(self.value.type, [other] * self.value.type.count)
 
-    def __add__(self, other: Lanes | int) -> Lanes:
-        return Lanes(self._builder, self._builder.add(self.value, self._all(other)))
+    def __add__(self, other: Vector | int) -> Vector:
+        return Vector(self._builder, self._builder.add(self.value, self._operand(other)))
 
-    def __sub__(self, other: Lanes | int) -> Lanes:
-        return Lanes(self._builder, self._builder.sub(self.value, self._all(other)))
+    def __sub__(self, other: Vector | int) -> Vector:
+        return Vector(self._builder, self._builder.sub(self.value, self._operand(other)))
 
-    def __mul__(self, other: Lanes | int) -> Lanes:
-        return Lanes(self._builder, self._builder.mul(self.value, self._all(other)))
+    def __mul__(self, other: Vector | int) -> Vector:
+        return Vector(self._builder, self._builder.mul(self.value, self._operand(other)))
 
-    def __xor__(self, other: Lanes | int) -> Lanes:
-        return Lanes(self._builder, self._builder.xor(self.value, self._all(other)))
+    def __xor__(self, other: Vector | int) -> Vector:
+        return Vector(self._builder, self._builder.xor(self.value, self._operand(other)))
 
-    def __lshift__(self, bits: int) -> Lanes:
-        return Lanes(self._builder, self._builder.shl(self.value, self._all(bits)))
+    def __lshift__(self, bits: int) -> Vector:
+        return Vector(self._builder, self._builder.shl(self.value, self._operand(bits)))
 
-    def __rshift__(self, bits: int) -> Lanes:
-        """Rounds down."""
-        return Lanes(self._builder, self._builder.ashr(self.value, self._all(bits)))
+    def __rshift__(self, bits: int) -> Vector:
+        """Arithmetic shift, which rounds down."""
+        return Vector(self._builder, self._builder.ashr(self.value, self._operand(bits)))
 
-    def _kind(self, bits: int) -> Any:
+    def _type(self, bits: int) -> Any:
         return ir.VectorType(ir.IntType(bits), self.value.type.count)
 
-    def widened(self, bits: int, *, signed: bool = True) -> Lanes:
-        """The same numbers in lanes of more bits."""
+    def widened(self, bits: int, *, signed: bool = True) -> Vector:
+        """Extend each element to ``bits`` bits."""
         extend = self._builder.sext if signed else self._builder.zext
-        return Lanes(self._builder, extend(self.value, self._kind(bits)))
+        return Vector(self._builder, extend(self.value, self._type(bits)))
 
-    def narrowed(self, bits: int) -> Lanes:
-        """The lowest bits of each lane."""
-        return Lanes(self._builder, self._builder.trunc(self.value, self._kind(bits)))
+    def narrowed(self, bits: int) -> Vector:
+        """Truncate each element to its lowest ``bits`` bits."""
+        return Vector(self._builder, self._builder.trunc(self.value, self._type(bits)))
 
-    def clamped(self, least: int, most: int) -> Lanes:
-        """Numbers outside of a range become its ends."""
+    def clamped(self, least: int, most: int) -> Vector:
+        """Clamp each element to ``least`` … ``most``."""
         value, builder = self.value, self._builder
         for sign, bound in (("<", least), (">", most)):
-            end = self._all(bound)
-            value = builder.select(builder.icmp_signed(sign, value, end), end, value)
-        return Lanes(builder, value)
+            limit = self._operand(bound)
+            value = builder.select(builder.icmp_signed(sign, value, limit), limit, value)
+        return Vector(builder, value)
 
-    def picked(self, other: Lanes, places: Sequence[int]) -> Lanes:
-        """Lanes of this vector and the other behind it, by their places."""
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
-        return Lanes(self._builder, self._builder.shuffle_vector(self.value, other.value, mask))
+    def shuffled(self, other: Vector, indices: Sequence[int]) -> Vector:
+        """Pick elements by index from this vector followed by ``other``."""
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(indices)), list(indices))
+        return Vector(self._builder, self._builder.shuffle_vector(self.value, other.value, mask))
 
 
-class Memory:
-    """The addresses that a function of ``lanes`` was called with."""
+class VectorMemory:
+    """Loads and stores of vectors at addresses, for a ``vector_function``."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder
 
-    def at(self, address: Any, offset: int) -> Any:
-        """An address some bytes on."""
-        return self._builder.add(address, ir.Constant(ir.IntType(64), offset))
+    def offset(self, address: Any, count: Any) -> Any:
+        """The address ``count`` bytes after another; the count is an ``int`` or an argument of the function."""
+        return self._builder.add(address, ir.Constant(ir.IntType(64), count) if isinstance(count, int) else count)
 
-    def load(self, address: Any, count: int, bits: int) -> Lanes:
-        """``count`` neighbouring integers, at any alignment."""
-        kind = ir.VectorType(ir.IntType(bits), count).as_pointer()
-        return Lanes(self._builder, self._builder.load(self._builder.inttoptr(address, kind), align=1))
+    def load(self, address: Any, count: int, bits: int) -> Vector:
+        """Load ``count`` neighbouring integers, at any alignment."""
+        pointer = self._builder.inttoptr(address, ir.VectorType(ir.IntType(bits), count).as_pointer())
+        return Vector(self._builder, self._builder.load(pointer, align=1))
 
-    def zeros(self, count: int, bits: int) -> Lanes:
-        return Lanes(self._builder, ir.Constant(ir.VectorType(ir.IntType(bits), count), None))
+    def store(self, address: Any, vector: Vector) -> None:
+        """Store a vector, at any alignment."""
+        pointer = self._builder.inttoptr(address, vector.value.type.as_pointer())
+        self._builder.store(vector.value, pointer, align=1)
 
-    def store(self, address: Any, lanes: Lanes) -> None:
-        pointer = self._builder.inttoptr(address, lanes.value.type.as_pointer())
-        self._builder.store(lanes.value, pointer, align=1)
+    def zeros(self, count: int, bits: int) -> Vector:
+        """A vector of ``count`` zeros."""
+        return Vector(self._builder, ir.Constant(ir.VectorType(ir.IntType(bits), count), None))
 
-    def splat(self, number: Any, count: int, bits: int) -> Lanes:
-        """An argument in all lanes."""
-        kind = ir.VectorType(ir.IntType(bits), count)
+    def splat(self, number: Any, count: int, bits: int) -> Vector:
+        """A vector of ``count`` times one argument of the function."""
         first = self._builder.trunc(number, ir.IntType(bits))
-        vector = self._builder.insert_element(ir.Constant(kind, None), first, ir.Constant(ir.IntType(32), 0))
-        return Lanes(self._builder, vector).picked(Lanes(self._builder, vector), [0] * count)
-
-    def next(self, address: Any, stride: Any) -> Any:
-        """The sum of two arguments."""
-        return self._builder.add(address, stride)
+        zeros, index = self.zeros(count, bits), ir.Constant(ir.IntType(32), 0)
+        vector = Vector(self._builder, self._builder.insert_element(zeros.value, first, index))
+        return vector.shuffled(vector, [0] * count)
 
 
-def lanes(count: int) -> Callable[[Callable[..., None]], Any]:
-    """For kernels: make a function of ``Memory`` and ``count`` uint64 numbers, such as addresses, part of a kernel."""
+def vector_function(arity: int) -> Callable[[Callable[..., None]], Any]:
+    """Decorator: compile a function of a ``VectorMemory`` and ``arity`` uint64 numbers or addresses into kernels."""
 
     def decorate(function: Callable[..., None]) -> Any:
         def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
-            function(Memory(builder), *arguments)
+            function(VectorMemory(builder), *arguments)
             return context.get_dummy_value()
 
-        form = types.void(*[types.uint64] * count), generate
-        forms: dict[int, Callable[..., Any]] = {  # numba looks at parameters
-            2: lambda _context, _a, _b: form,
-            3: lambda _context, _a, _b, _c: form,
-            4: lambda _context, _a, _b, _c, _d: form,
+        typed = types.void(*[types.uint64] * arity), generate
+        typings: dict[int, Callable[..., Any]] = {  # numba counts the parameters
+            2: lambda _context, _a, _b: typed,
+            3: lambda _context, _a, _b, _c: typed,
+            4: lambda _context, _a, _b, _c, _d: typed,
         }
-        return intrinsic(forms[count])
+        return intrinsic(typings[arity])
 
     return decorate
 
@@ -130,17 +129,17 @@ def _load(bits: int) -> Any:
     def generate(_: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
 
-    form = getattr(types, f"uint{bits}")(types.uint64), generate
-    return intrinsic(lambda _context, _address: form)
+    typed = getattr(types, f"uint{bits}")(types.uint64), generate
+    return intrinsic(lambda _context, _address: typed)
 
 
-def _store(bits: int, kind: Any) -> Any:
+def _store(bits: int, dtype: Any) -> Any:
     def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
         builder.store(arguments[1], builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
         return context.get_dummy_value()
 
-    form = types.void(types.uint64, kind), generate
-    return intrinsic(lambda _context, _address, _value: form)
+    typed = types.void(types.uint64, dtype), generate
+    return intrinsic(lambda _context, _address, _value: typed)
 
 
 def _load_byte() -> Any:
@@ -148,11 +147,11 @@ def _load_byte() -> Any:
         byte = builder.load(builder.inttoptr(arguments[0], ir.IntType(8).as_pointer()))
         return builder.zext(byte, ir.IntType(64))
 
-    form = types.int64(types.uint64), generate
-    return intrinsic(lambda _context, _address: form)
+    typed = types.int64(types.uint64), generate
+    return intrinsic(lambda _context, _address: typed)
 
 
-# For kernels: read and write an element of an array by its address; the caller bounds it.
+# Loads and stores of one number in the machine's byte order, at any address; the caller checks bounds.
 load_u8, load_u32, load_native_u64 = _load(8), _load(32), _load(64)
 store_i16, store_i32, store_native_u64 = _store(16, types.int16), _store(32, types.int32), _store(64, types.uint64)
 load_byte = _load_byte()  # as int64

@@ -1,4 +1,4 @@
-"""Where an image lies in memory, for kernels: of any layout and type, which numba would else compile them anew for."""
+"""Images as address, strides and shape: kernels compiled once take images of any memory layout and dtype."""
 
 from __future__ import annotations
 
@@ -10,30 +10,35 @@ from picstore.arrays import I64, Array
 from picstore.kernels.jit import array_at, device_function, memcpy, store_u8
 from picstore.kernels.simd import load_u8, load_u32, store_i16, store_i32
 
-StridedImage: TypeAlias = I64
+StridedImage: TypeAlias = I64  # address of the first element, strides in bytes, shape
 
 _u64 = np.uint64
 
 
-def place_of(image: Array) -> StridedImage:
-    """int64: address of the first element, strides in bytes, shape. The caller keeps the array alive."""
+def strided_image(image: Array) -> StridedImage:
+    """Describe an array to a kernel; the caller keeps the array alive.
+
+    Returns:
+        int64: (address, 3 strides, 3, height, width), or (address, 2 strides, height, width) of a single plane.
+    """
     return np.array([image.__array_interface__["data"][0], *image.strides, *image.shape], np.int64)
 
 
-def places_of(images: Array) -> StridedImage:
-    """int64 (n, 7): those of n images, one array (n, 3, H, W)."""
-    places = np.tile(place_of(images[0]), (len(images), 1))
-    places[:, 0] += np.arange(len(images)) * images.strides[0]
-    return places
+def strided_images(images: Array) -> StridedImage:
+    """Describe each image of an array (n, 3, H, W) to a kernel: int64 (n, 7)."""
+    described = np.tile(strided_image(images[0]), (len(images), 1))
+    described[:, 0] += np.arange(len(images)) * images.strides[0]
+    return described
 
 
 @device_function
 def put_bytes(row, count, to, step):  # type: ignore[no-untyped-def]
-    """Write bytes ``step`` bytes apart. Addresses, as numba would count references to arrays: 20 ns a row.
+    """Copy bytes to memory with a stride. Passing arrays would count references: 20 ns a row.
 
     Args:
         row: address of ``count`` bytes.
-        to: address of the first.
+        to: address of the first byte written.
+        step: bytes from one byte written to the next.
     """
     if step == 1:
         memcpy(to, row, count)
@@ -44,7 +49,7 @@ def put_bytes(row, count, to, step):  # type: ignore[no-untyped-def]
 
 @device_function
 def put_patterns(row, count, to, step, size):  # type: ignore[no-untyped-def]
-    """Write the lowest 2 or 4 bytes of uint32, as ``put_bytes`` does bytes."""
+    """Copy the lowest ``size`` bytes, 2 or 4, of ``count`` uint32 to memory with a stride, as ``put_bytes``."""
     if size == 4 and step == 4:
         memcpy(to, row, 4 * count)
     elif size == 4:

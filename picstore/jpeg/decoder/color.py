@@ -11,31 +11,31 @@ from typing import Any
 import numpy as np
 
 from picstore.kernels.jit import device_function, store_u8
-from picstore.kernels.simd import Lanes, Memory, lanes, load_u8
+from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
 STEP = 16  # samples at a time; what is behind the last one of a row is read and written with it
 _u64 = np.uint64
 
 
-def _samples(memory: Memory, address: Any, offset: int = 0) -> Lanes:
-    return memory.load(memory.at(address, offset), STEP, 8).widened(16, signed=False)
+def _samples(memory: VectorMemory, address: Any, offset: int = 0) -> Vector:
+    return memory.load(memory.offset(address, offset), STEP, 8).widened(16, signed=False)
 
 
-def _times(lanes: Lanes, factor: int) -> Lanes:
+def _times(vector: Vector, factor: int) -> Vector:
     """Multiples of 1 / 65536, rounded down, in 16-bit lanes."""
-    return (lanes.widened(32) * factor >> 16).narrowed(16)
+    return (vector.widened(32) * factor >> 16).narrowed(16)
 
 
 _ZIPPED = [k // 2 + 16 * (k % 2) for k in range(32)]
 
 
-def _zipped(left: Lanes, right: Lanes) -> Lanes:
-    """Lanes of two vectors in turn, as bytes."""
-    return left.narrowed(8).picked(right.narrowed(8), _ZIPPED)
+def _zipped(left: Vector, right: Vector) -> Vector:
+    """Vector of two vectors in turn, as bytes."""
+    return left.narrowed(8).shuffled(right.narrowed(8), _ZIPPED)
 
 
-@lanes(4)
-def _to_rgb(memory: Memory, luma: Any, blue: Any, red: Any, out: Any) -> None:
+@vector_function(4)
+def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> None:
     """16 pixels from their samples (JFIF 1.02, in 16 bits after the point)."""
     y, cb, cr = _samples(memory, luma), _samples(memory, blue) - 128, _samples(memory, red) - 128
     # 1.402 = 1 + 26345 / 65536, 1.772 = 2 - 14942 / 65536, -0.714 = 18734 / 65536 - 1: factors that fit 16 bits.
@@ -44,37 +44,37 @@ def _to_rgb(memory: Memory, luma: Any, blue: Any, red: Any, out: Any) -> None:
     b = y + (cb << 1) + (_times(cb << 1, -14942) + 1 >> 1)
     g = y - cr + (cb.widened(32) * -22554 + cr.widened(32) * 18734 + 32768 >> 16).narrowed(16)
     r, g, b = (color.clamped(0, 255).narrowed(8) for color in (r, g, b))
-    rg, bb = r.picked(g, range(32)), b.picked(b, range(32))
+    rg, bb = r.shuffled(g, range(32)), b.shuffled(b, range(32))
     for third in range(3):
         places = [(k // 3, 16 + k // 3, 32 + k // 3)[k % 3] for k in range(16 * third, 16 * third + 16)]
-        memory.store(memory.at(out, 16 * third), rg.picked(bb, places))
+        memory.store(memory.offset(out, 16 * third), rg.shuffled(bb, places))
 
 
-@lanes(2)
-def _twice_across(memory: Memory, row: Any, out: Any) -> None:
+@vector_function(2)
+def _twice_across(memory: VectorMemory, row: Any, out: Any) -> None:
     """32 samples of 16, interpolated."""
     near = _samples(memory, row) * 3
     left, right = near + _samples(memory, row, -1) + 1 >> 2, near + _samples(memory, row, 1) + 2 >> 2
     memory.store(out, _zipped(left, right))
 
 
-@lanes(3)
-def _twice_both(memory: Memory, row: Any, aside: Any, out: Any) -> None:
+@vector_function(3)
+def _twice_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> None:
     """32 samples of a row of 16 and the one above or below it, interpolated."""
     before, here, after = (_samples(memory, row, k) * 3 + _samples(memory, aside, k) for k in (-1, 0, 1))
     near = here * 3
     memory.store(out, _zipped(near + before + 8 >> 4, near + after + 7 >> 4))
 
 
-@lanes(4)
-def _between(memory: Memory, row: Any, aside: Any, bias: Any, out: Any) -> None:
+@vector_function(4)
+def _between(memory: VectorMemory, row: Any, aside: Any, bias: Any, out: Any) -> None:
     """16 samples between a row and the one above or below it; the bias is 1 above and 2 below."""
     rounding = memory.splat(bias, STEP, 16)
     memory.store(out, (_samples(memory, row) * 3 + _samples(memory, aside) + rounding >> 2).narrowed(8))
 
 
-@lanes(2)
-def _repeated(memory: Memory, row: Any, out: Any) -> None:
+@vector_function(2)
+def _repeated(memory: VectorMemory, row: Any, out: Any) -> None:
     """32 samples of 16, each twice."""
     here = _samples(memory, row)
     memory.store(out, _zipped(here, here))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from picstore.kernels.simd import Lanes, Memory, lanes
+from picstore.kernels.simd import Vector, VectorMemory, vector_function
 
 _POINT, _KEPT = 13, 2  # bits after the point: of constants, and of what the first pass leaves
 
@@ -24,11 +24,11 @@ _ONES = _fixed(0.298631336), _fixed(2.053119869), _fixed(3.072711026), _fixed(1.
 _TWOS = -_fixed(0.899976223), -_fixed(2.562915447), -_fixed(1.961570560), -_fixed(0.390180644)
 
 
-def _one_pass(x: list[Lanes], shift: int) -> list[Lanes]:
+def _one_pass(x: list[Vector], shift: int) -> list[Vector]:
     """Eight 1-D transforms side by side: 16-bit lanes to 16-bit lanes, which saturate."""
 
-    def wide(lanes: Lanes) -> Lanes:
-        return lanes.widened(32)
+    def wide(vector: Vector) -> Vector:
+        return vector.widened(32)
 
     half = 1 << (shift - 1)
     sum04, difference04 = (wide(x[0] + x[4]) << _POINT) + half, (wide(x[0] - x[4]) << _POINT) + half
@@ -48,16 +48,16 @@ def _one_pass(x: list[Lanes], shift: int) -> list[Lanes]:
     return [(s >> shift).clamped(-(1 << 15), (1 << 15) - 1).narrowed(16) for s in sums]
 
 
-def _transposed(x: list[Lanes]) -> list[Lanes]:
+def _transposed(x: list[Vector]) -> list[Vector]:
     """Of eight vectors of eight: the k-th lanes of all become the k-th vector."""
     low, high = (0, 8, 1, 9, 2, 10, 3, 11), (4, 12, 5, 13, 6, 14, 7, 15)
     for _ in range(3):  # three perfect shuffles
-        x = [x[k // 2].picked(x[k // 2 + 4], high if k % 2 else low) for k in range(8)]
+        x = [x[k // 2].shuffled(x[k // 2 + 4], high if k % 2 else low) for k in range(8)]
     return x
 
 
-@lanes(4)
-def inverse_dct(memory: Memory, block: Any, quantisation: Any, out: Any, stride: Any) -> None:
+@vector_function(4)
+def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, stride: Any) -> None:
     """For kernels: samples of a block, all arguments uint64.
 
     Args:
@@ -66,12 +66,12 @@ def inverse_dct(memory: Memory, block: Any, quantisation: Any, out: Any, stride:
         out: address of the first sample, uint8.
         stride: bytes between rows of samples.
     """
-    rows = [memory.load(memory.at(block, 16 * k), 8, 16) for k in range(8)]
+    rows = [memory.load(memory.offset(block, 16 * k), 8, 16) for k in range(8)]
     for k in range(8):
-        memory.store(memory.at(block, 16 * k), memory.zeros(8, 16))
-    rows = [row * memory.load(memory.at(quantisation, 16 * k), 8, 16) for k, row in enumerate(rows)]
+        memory.store(memory.offset(block, 16 * k), memory.zeros(8, 16))
+    rows = [row * memory.load(memory.offset(quantisation, 16 * k), 8, 16) for k, row in enumerate(rows)]
     columns = _transposed(_one_pass(rows, _POINT - _KEPT))
     samples = _transposed(_one_pass(columns, _POINT + _KEPT + 3))
     for row in samples:
         memory.store(out, (row.clamped(-128, 127) + 128).narrowed(8))
-        out = memory.next(out, stride)
+        out = memory.offset(out, stride)

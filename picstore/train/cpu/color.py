@@ -12,7 +12,7 @@ import numpy as np
 from picstore import rng
 from picstore.arrays import U8, Array
 from picstore.errors import UsageError
-from picstore.kernels.strided import place_of
+from picstore.kernels.strided import strided_image
 from picstore.train.cpu.blur import blur
 from picstore.train.cpu.noise import add_noise
 from picstore.train.cpu.normalize import convert, patterns_of
@@ -59,7 +59,7 @@ def develop(program: Program, slot: int, image: U8, out: Array, finish: OutputDt
     _run_levels(program, slot, normalize, image)
     bits = out if out.dtype == pattern else out.view(pattern)
     if image is not out:
-        convert(image, program.value, slot, normalize, int(finish), place_of(bits))
+        convert(image, program.value, slot, normalize, int(finish), strided_image(bits))
     for step in range(normalize + 1, len(steps)):
         if steps[step] != opcodes.NOTHING:
             _erase(program, slot, step, int(finish), bits)

@@ -13,7 +13,7 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.errors import Corrupt, Damage, ImageError
-from picstore.kernels.strided import StridedImage, place_of, places_of
+from picstore.kernels.strided import StridedImage, strided_image, strided_images
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import Images, OutputSpec
@@ -112,8 +112,8 @@ class ImageFiller:
 def _places_of(images: Images) -> StridedImage:
     """int64 (n, 7): where each image lies."""
     if isinstance(images, list):
-        return np.stack([place_of(image) for image in images])
-    return places_of(images)
+        return np.stack([strided_image(image) for image in images])
+    return strided_images(images)
 
 
 def _allocate(sizes: I64, form: OutputSpec, blocks: Blocks) -> Images:

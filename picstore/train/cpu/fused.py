@@ -53,7 +53,7 @@ class FusedKernel:
         Args:
             draft: of the batch.
             slots: which.
-            places: int64 (len(slots), 7), where the images of those slots go, see ``place_of``; of bytes.
+            places: int64 (len(slots), 7), where the images of those slots go, see ``strided_image``; of bytes.
         """
         if not self._chosen[slots.start : slots.stop].any():
             return

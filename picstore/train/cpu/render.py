@@ -14,7 +14,7 @@ import numpy as np
 from picstore.arrays import F64, I64, U8, Array
 from picstore.errors import UsageError
 from picstore.kernels.resample import resample
-from picstore.kernels.strided import place_of
+from picstore.kernels.strided import strided_image
 from picstore.train.cpu.warp import cover, nearest, warp
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.half_planes import length
@@ -64,9 +64,9 @@ def render(
         if geometry.antialias[slot] and (geometry.scale[slot] > factor * (1 + _NEAR)).any():
             reach = _clip_in(geometry.reach()[slot], origin, factor)
             pixels, matrix, clip = _made_smaller(pixels, reach, matrix, clip)
-        warp(pixels, matrix, clip, geometry.output_edges[slot], fill, place_of(out))
+        warp(pixels, matrix, clip, geometry.output_edges[slot], fill, strided_image(out))
     if geometry.bounded[slot]:
-        cover(geometry.output_edges[slot], fill, place_of(out))
+        cover(geometry.output_edges[slot], fill, strided_image(out))
 
 
 def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill: int = 0) -> None:
@@ -93,7 +93,7 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
     edges = geometry.output_edges[slot]
     # Masks of all types are elements of so many bytes.
     bits = int.from_bytes(np.array(fill, mask.dtype).tobytes(), sys.byteorder)
-    nearest((place_of(mask), mask.itemsize), matrix, clip, edges, np.uint64(bits), place_of(out))
+    nearest((strided_image(mask), mask.itemsize), matrix, clip, edges, np.uint64(bits), strided_image(out))
 
 
 def _made_smaller(pixels: U8, reach: I64, matrix: F64, clip: I64) -> tuple[U8, F64, I64]:
