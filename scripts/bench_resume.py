@@ -57,7 +57,7 @@ def take_away_a_row(out: Path) -> int:
         ids = job.row_slice(len(lines), rows, row)
         ledger.write_fragment(root, row, lines[ids.start : ids.stop])
     made = {name: value for name, value in manifest.provenance.items() if name != "outcome"}
-    job.remember(root, {**made, "encode": manifest.encode, "rows": rows})
+    job.save_job(root, {**made, "encode": manifest.encode, "rows": rows})
     (root / "picstore.json").remove()
     return rows
 

@@ -44,7 +44,7 @@ SHUFFLE = """
 import sys, time
 from picstore.prepare.engine import processes
 from picstore.prepare.upkeep import shuffle
-processes.start("picstore.prepare.upkeep.shuffle")
+processes.start_fork_server("picstore.prepare.upkeep.shuffle")
 from multiprocessing import get_context
 ready = get_context("forkserver").Process(target=time.sleep, args=(0,))
 ready.start()

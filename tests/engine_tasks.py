@@ -15,58 +15,58 @@ from picstore.errors import Corrupt
 from picstore.prepare.engine import processes, stderr_capture
 
 
-def double(task: int, report: object) -> int:
-    report(1)
+def double(task: int, on_progress: object) -> int:
+    on_progress(1)
     return 2 * task
 
 
-def die_on_three(task: int, report: object) -> int:
+def die_on_three(task: int, on_progress: object) -> int:
     if task == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-    return double(task, report)
+    return double(task, on_progress)
 
 
-def die_once(task: Path, report: object) -> str:
+def die_once(task: Path, on_progress: object) -> str:
     if not task.exists():
         task.touch()
         os.kill(os.getpid(), signal.SIGSEGV)
     return "done"
 
 
-def raise_damage(task: int, report: object) -> int:
+def raise_damage(task: int, on_progress: object) -> int:
     raise Corrupt(f"task {task}", "somewhere", 7)
 
 
-def process_id(task: int, report: object) -> int:
+def process_id(task: int, on_progress: object) -> int:
     return os.getpid()
 
 
-def die_afterwards(task: int, report: object) -> int:
+def die_afterwards(task: int, on_progress: object) -> int:
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
     return task
 
 
-def wait_and_touch(task: Path, report: object) -> None:
+def wait_and_touch(task: Path, on_progress: object) -> None:
     task.with_suffix(".started").touch()
     time.sleep(3)
     task.touch()
 
 
-def hang_on_three(task: int, report: object) -> int:
+def hang_on_three(task: int, on_progress: object) -> int:
     with processes.time_limit(0.5):
         if task == 3:
             ctypes.PyDLL(None).sleep(60)  # in C, with the GIL
-    return double(task, report)
+    return double(task, on_progress)
 
 
-def outlive_the_limit(task: int, report: object) -> int:
+def outlive_the_limit(task: int, on_progress: object) -> int:
     with processes.time_limit(0.3):
         pass
     time.sleep(0.6)
-    return double(task, report)
+    return double(task, on_progress)
 
 
-def wait_on_a_node(task: Path, report: object) -> str:
+def wait_on_a_node(task: Path, on_progress: object) -> str:
     """Note the node in a file of the task's name, and wait for a file with ``.go`` appended."""
     import ray
 
@@ -76,26 +76,26 @@ def wait_on_a_node(task: Path, report: object) -> str:
     deadline = time.monotonic() + 60
     while not task.with_suffix(".go").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    report(1)
+    on_progress(1)
     return node
 
 
-def lose_the_worker(task: int, report: object) -> None:
+def lose_the_worker(task: int, on_progress: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def fail_by_a_bug(task: int, report: object) -> None:
+def fail_by_a_bug(task: int, on_progress: object) -> None:
     raise AttributeError("a bug")
 
 
-def chatter(task: int, report: object) -> str:
+def chatter(task: int, on_progress: object) -> str:
     """Print so many lines on stderr from below Python, as a C library does, and take what was heard of them."""
     for k in range(task):
         with contextlib.suppress(BlockingIOError):
             os.write(2, f"line {k} \x1b[1m of a library\n".encode())
-    return stderr_capture.take()
+    return stderr_capture.take_first_line()
 
 
-def crash(task: int, report: object) -> None:
+def crash(task: int, on_progress: object) -> None:
     print("a line of Python's", file=sys.stderr)
     ctypes.string_at(0)

@@ -22,7 +22,7 @@ def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], 
     from picstore.storage.location.resolve import write_whole
 
     with Bar("measure") as bar:
-        bar.begin(min(settings["measure"], len(listing.inputs)), 0)
+        bar.set_total(min(settings["measure"], len(listing.inputs)), 0)
         measured = measure_quality(
             listing,
             encode=encode,
@@ -30,7 +30,7 @@ def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], 
             seed=settings["seed"],
             workers=settings["workers"] or processes.default_workers(),
             image_timeout=settings["image_timeout"],
-            report=bar.advance,
+            on_progress=bar.advance,
         )
     if as_json:
         click.echo(json.dumps(_to_json(measured, encode), allow_nan=False))

@@ -123,10 +123,10 @@ def engine(function: F) -> F:
 
 def crew(engine: str, workers: int | None) -> AbstractContextManager[Engine]:
     """The engine that ``--engine`` and ``--workers`` ask for, while it is needed."""
-    from picstore.prepare.engine.processes import Local, default_workers
+    from picstore.prepare.engine.processes import LocalEngine, default_workers
 
     if engine == "ray":
-        from picstore.prepare.engine.ray import cluster
+        from picstore.prepare.engine.ray import connect
 
-        return cluster(workers)
-    return nullcontext(Local(workers or default_workers()))
+        return connect(workers)
+    return nullcontext(LocalEngine(workers or default_workers()))

@@ -25,7 +25,7 @@ class Bar:
         )
         self._task = self._progress.add_task(verb, total=None, rate="")
 
-    def begin(self, total: int, done: int) -> None:
+    def set_total(self, total: int, done: int) -> None:
         self._progress.update(self._task, total=total, completed=done)
 
     def advance(self, count: int) -> None:

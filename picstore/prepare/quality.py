@@ -16,13 +16,13 @@ from PIL import Image
 from picstore import rng
 from picstore.arrays import F32, U8
 from picstore.errors import ImageError
-from picstore.prepare.convert.ledger import LOSSLESS
 from picstore.prepare.engine import processes
 from picstore.prepare.image.coordinates import Placement
 from picstore.prepare.image.encode import decode_any, encode
 from picstore.prepare.image.read import Decoded
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
-from picstore.prepare.image.training_jpeg import make_training_jpeg
+from picstore.prepare.image.training_jpeg import LOSSLESS, make_training_jpeg
+from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 
 QUALITIES = tuple(range(50, 100, 5))
@@ -102,7 +102,7 @@ def measure_quality(
     seed: int,
     workers: int,
     image_timeout: float = IMAGE_TIMEOUT,
-    report: processes.Report = lambda _: None,
+    on_progress: ProgressCallback = lambda _: None,
 ) -> Measured:
     """Encode a sample of a source's images at ``QUALITIES`` and ``SUBSAMPLINGS`` and those of the settings.
 
@@ -115,15 +115,14 @@ def measure_quality(
         seed: which.
         workers: processes; they do not change the result.
         image_timeout: seconds that an image may take with one of the settings.
-        report: called with the number of images done.
+        on_progress: called with the number of images done.
     """
-    processes.start("picstore.prepare.convert.warmup", "picstore.prepare.convert.warm_pixels")
+    processes.start_fork_server("picstore.prepare.convert.warmup", "picstore.prepare.convert.warmup_pixels")
     tried = variants(encode)
     numbers = sample(len(listing.inputs), images, seed=seed)
     tasks = deque(_Task(number, listing.inputs[number], encode, tried, image_timeout) for number in numbers)
-    outcomes = {
-        task.number: outcome for task, outcome in processes.run(measure_one, tasks, workers=workers, report=report)
-    }
+    ended = processes.run(measure_one, tasks, workers=workers, on_progress=on_progress)
+    outcomes = {task.number: outcome for task, outcome in ended}
     found = [outcomes[number] for number in numbers]
     encoded = [each for each in found if isinstance(each, tuple)]
     lossless = found.count(LOSSLESS)
@@ -153,7 +152,7 @@ def sample(inputs: int, count: int, *, seed: int) -> list[int]:
     return [int(low + share * (high - low)) for low, high, share in zip(edges, edges[1:], drawn, strict=False)]
 
 
-def measure_one(task: _Task, report: processes.Report) -> tuple[int, tuple[Loss, ...]] | str:
+def measure_one(task: _Task, on_progress: ProgressCallback) -> tuple[int, tuple[Loss, ...]] | str:
     """Bytes of the file and what each of the settings makes of it; or ``"lossless"``, or why it cannot be read."""
     try:
         data = read_input(task.source)
@@ -170,7 +169,7 @@ def measure_one(task: _Task, report: processes.Report) -> tuple[int, tuple[Loss,
     except ImageError as error:
         return str(error)
     finally:
-        report(1)
+        on_progress(1)
     return len(data), tuple(losses)
 
 

@@ -63,7 +63,7 @@ class Writer:
         self._rows = 0
         self._count = 0
         self._row: RowWriter | None = None
-        job.remember(self._root, job.begin(self._root, {"verb": "Writer", "picstore": __version__}, resume=False))
+        job.save_job(self._root, job.begin_job(self._root, {"verb": "Writer", "picstore": __version__}, resume=False))
 
     def add(
         self,
@@ -135,7 +135,7 @@ class Writer:
             encode=self._encode.to_json(),
             provenance={"picstore": __version__, "source": "Writer", "inputs": self._count},
         )
-        job.end(self._root)
+        job.remove_job(self._root)
 
     def __enter__(self) -> Writer:
         return self

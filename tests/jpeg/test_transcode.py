@@ -27,7 +27,7 @@ from picstore.errors import NotTranscodable
 from picstore.jpeg import markers
 from picstore.jpeg.segments import find_segments
 from picstore.jpeg.transcode import add_restart_markers, mark, read_segments
-from picstore.prepare.convert.row_writer import describe
+from picstore.prepare.image.image_info import parse_image_info
 
 EXIF_ORIENTATION = b"Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0%c\0\0\0\0\0\0"
 
@@ -128,7 +128,7 @@ def test_restart_markers_of_jpegtran_give_the_same_pixels(sampling: str) -> None
     interval = header(ours).interval
     theirs = jpegtran(before, "-restart", f"{interval}B")
     assert header(theirs).interval == interval
-    assert len(describe(theirs).segments) == len(describe(ours).segments)
+    assert len(parse_image_info(theirs).segments) == len(parse_image_info(ours).segments)
     assert same_pixels(theirs, ours)
     assert jpegtran(theirs) == jpegtran(ours)
     assert same_pixels(before, add_restart_markers(theirs, interval))
@@ -239,7 +239,7 @@ def test_by_default_a_tile_of_about_64_pixels_makes_a_grid(sampling: str) -> Non
     found = markers.parse(after)
     assert found.restart_interval * found.mcu_size[0] in (64, 80, 48)
     assert found.mcus[0] % found.restart_interval == 0
-    described = describe(after)
+    described = parse_image_info(after)
     assert len(described.segments) == found.mcus[0] // found.restart_interval * found.mcus[1]
     assert (described.width, described.height, described.sampling) == (480, 64, sampling)
 

@@ -15,7 +15,7 @@ from samples import jpeg, picture
 import picstore
 from picstore.errors import Corrupt, Damage, NotADataset, Truncated, UsageError
 from picstore.prepare.convert.job import DatasetShape
-from picstore.prepare.convert.row_writer import describe
+from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.layout import ALIGNMENT, SEALED
 from picstore.storage.location.resolve import file_name
 
@@ -42,7 +42,7 @@ def test_a_data_set_has_the_records_that_were_added(make_dataset: MakeDataset) -
         assert record.label == record.id % 5
         assert record.extra == {"number": record.id}
         assert (record.width, record.height) == (60 + record.id % 7, 40 + record.id % 5)
-        info = describe(record.jpeg)
+        info = parse_image_info(record.jpeg)
         assert record.info == info
         assert np.array_equal(record.info.segments, info.segments)
         assert record.info.restart_interval > 0

@@ -17,11 +17,12 @@ import numpy as np
 from picstore._version import __version__
 from picstore.errors import Damage, Unfinished, UsageError
 from picstore.prepare.convert import job, ledger
-from picstore.prepare.convert.convert import Progress, RowTask, marks_of, mean_bytes, run_rows
+from picstore.prepare.convert.convert import RowTask, marks_of, mean_bytes, run_rows
 from picstore.prepare.convert.merge_shards import Converted, collect
 from picstore.prepare.engine import processes
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
+from picstore.prepare.progress import Progress, progress_callback
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import MAX_MANIFEST
@@ -61,7 +62,7 @@ def append(
         NotADataset, Damage: the data set cannot be opened.
         MissingDependency: the encoder asked for is not installed.
     """
-    processes.start(*encode.warm)
+    processes.start_fork_server(*encode.warm)
     root = locate(destination)
     if encode.encoder == "mozjpeg":
         require_mozjpeg()
@@ -73,7 +74,7 @@ def append(
         "inputs": len(inputs),
         "inputs_sha256": listing.digest(),
         "encode": encode.to_json(),
-        "shape": job.to_json(shape),
+        "shape": job.settings_to_json(shape),
     }
     begun = _find_job(root, wanted, resume=resume)
     if begun is None and resume and _is_last(manifest, wanted):
@@ -83,10 +84,10 @@ def append(
         rows = job.count_rows(len(inputs), mean_bytes(inputs, encode, samplers, image_timeout), shape)
         first = {"first_file": _next_file(root), "first_id": _next_id(Dataset(root)), "classes": list(classes)}
         begun = {"verb": "append", **wanted, "rows": rows, **first}
-        job.remember(root, begun)
+        job.save_job(root, begun)
     if begun["classes"] != list(classes):
         raise UsageError(f"the classes of {root} were changed since the append began; remove {root / UNFINISHED}")
-    with job.lock(root), marks_of(root) as marks:
+    with job.lock_job(root), marks_of(root) as marks:
         root.sweep()
         ready = set(ledger.finished_rows(root, begun["rows"]))
         tasks = deque(
@@ -108,10 +109,10 @@ def append(
             if row not in ready
         )
         if progress is not None:
-            progress.begin(len(inputs), len(inputs) - sum(len(task.inputs) for task in tasks))
-        run_rows(tasks, processes.as_engine(workers), progress.advance if progress is not None else lambda _: None)
+            progress.set_total(len(inputs), len(inputs) - sum(len(task.inputs) for task in tasks))
+        run_rows(tasks, processes.as_engine(workers), progress_callback(progress))
         done = _finish(root, begun, wanted, shape.streams)
-    job.end(root)
+    job.remove_job(root)
     return done
 
 

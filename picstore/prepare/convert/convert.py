@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from picstore._version import __version__
 from picstore.errors import ImageError, PicstoreError, UsageError
@@ -28,22 +28,13 @@ from picstore.prepare.image.coordinates import move_targets
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg
+from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
 from picstore.prepare.sources.inputs import Input, Listing, ReadAhead, read_input
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location, Where, locate
 
 _SAMPLES = 32  # images converted in advance to learn how many make a row
 _POSITION = "row-{:06d}.at"
-
-
-class Progress(Protocol):
-    """What shows a user how far the work is."""
-
-    def begin(self, total: int, done: int) -> None:
-        """``total`` inputs there are, ``done`` of them were finished by an earlier run."""
-
-    def advance(self, count: int) -> None:
-        """``count`` more inputs are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +94,10 @@ def convert(  # noqa: PLR0913 - all but four have a default
         image_timeout: seconds; an image whose decoding and encoding takes longer fails. 0 is no limit.
 
     Raises:
-        UsageError, NotADataset, Unfinished: the destination cannot be used; see :func:`job.begin`.
+        UsageError, NotADataset, Unfinished: the destination cannot be used; see :func:`job.begin_job`.
         MissingDependency: the encoder asked for is not installed.
     """
-    processes.start(*encode.warm)
+    processes.start_fork_server(*encode.warm)
     clock = _Clock()
     destination = locate(destination)
     if encode.encoder == "mozjpeg":
@@ -116,17 +107,17 @@ def convert(  # noqa: PLR0913 - all but four have a default
     outline = {**wanted, "classes": listing.classes, "attachments": list(listing.attachments)}
     if resume and (destination / MANIFEST).is_file():
         return already(destination, wanted)
-    begun = job.begin(destination, wanted if shard is None else outline, resume=resume, shard=shard)
+    begun = job.begin_job(destination, wanted if shard is None else outline, resume=resume, shard=shard)
     if "rows" not in begun:
         samplers = workers if isinstance(workers, int) else processes.default_workers()
         mean = mean_bytes(inputs, encode, samplers, image_timeout)
         begun = {**begun, "rows": job.count_rows(len(inputs), mean, shape)}
-    job.remember(destination, begun, shard)
+    job.save_job(destination, begun, shard)
     rows = int(begun["rows"])
     doubles = listing.duplicates or {}
     clock.end("sampling")
     mine = range(rows) if shard is None else shard.rows(rows)
-    with job.lock(destination, *([shard] if shard else [])), marks_of(destination) as marks:
+    with job.lock_job(destination, *([shard] if shard else [])), marks_of(destination) as marks:
         if shard is None:
             destination.sweep()
         ready = set(ledger.finished_rows(destination, rows)).intersection(mine)
@@ -150,13 +141,13 @@ def convert(  # noqa: PLR0913 - all but four have a default
         )
         if progress is not None:
             total = sum(len(job.row_slice(len(inputs), rows, row)) for row in mine)
-            progress.begin(total, total - sum(len(task.inputs) for task in tasks))
-        run_rows(tasks, processes.as_engine(workers), progress.advance if progress is not None else lambda _: None)
+            progress.set_total(total, total - sum(len(task.inputs) for task in tasks))
+        run_rows(tasks, processes.as_engine(workers), progress_callback(progress))
         clock.end("rows")
         if shard is not None:
             return Converted(None, tally_of(destination, mine), clock.seconds)
         done = complete(destination, {**outline, "rows": rows})
-    job.end(destination)
+    job.remove_job(destination)
     clock.end("finishing")
     return replace(done, seconds=clock.seconds)
 
@@ -170,7 +161,7 @@ def describe(listing: Listing, encode: EncodeSettings, shape: job.DatasetShape) 
         "inputs": len(listing.inputs),
         "inputs_sha256": listing.digest(),
         "encode": encode.to_json(),
-        "shape": job.to_json(shape),
+        "shape": job.settings_to_json(shape),
     }
     return wanted if listing.duplicates is None else {**wanted, "dedupe": True}
 
@@ -197,14 +188,14 @@ def marks_of(destination: Location) -> Iterator[Path]:
         yield Path(folder)
 
 
-def run_rows(tasks: deque[RowTask], crew: processes.Engine, report: processes.Report) -> None:
+def run_rows(tasks: deque[RowTask], crew: processes.Engine, on_progress: ProgressCallback) -> None:
     """Run the rows. A row whose process dies runs again; the input at which it dies twice is blamed and left out.
 
     One that takes too long is left out at once: waiting again would hardly help.
     """
     suspects: set[int] = set()
-    function = convert_row if isinstance(crew, processes.Local) else convert_row_apart
-    for task, outcome in crew.run(function, tasks, report=report):
+    function = convert_row if isinstance(crew, processes.LocalEngine) else convert_row_apart
+    for task, outcome in crew.run(function, tasks, on_progress=on_progress):
         if isinstance(outcome, processes.Died):
             suspect = _position(task)
             if suspect in task.blamed:
@@ -218,11 +209,11 @@ def run_rows(tasks: deque[RowTask], crew: processes.Engine, report: processes.Re
             tasks.append(task)
 
 
-def convert_row_apart(task: RowTask, report: processes.Report) -> None:
+def convert_row_apart(task: RowTask, on_progress: ProgressCallback) -> None:
     """Convert a row in a process of its own on whatever machine this is, so that blame is laid where it was seen."""
-    processes.start(*task.encode.warm)
+    processes.start_fork_server(*task.encode.warm)
     with tempfile.TemporaryDirectory(prefix="picstore-") as marks:
-        run_rows(deque([replace(task, marks=Path(marks))]), processes.Local(1), report)
+        run_rows(deque([replace(task, marks=Path(marks))]), processes.LocalEngine(1), on_progress)
 
 
 def _position(task: RowTask) -> int:
@@ -234,7 +225,7 @@ def _position(task: RowTask) -> int:
     return int.from_bytes(written, "little") if written else task.first_id
 
 
-def convert_row(task: RowTask, report: processes.Report) -> None:
+def convert_row(task: RowTask, on_progress: ProgressCallback) -> None:
     """Write file ``task.row`` of every stream and then the row's ledger fragment.
 
     Holds one container a stream and one image in memory, and where the row keeps records one more a stream.
@@ -257,7 +248,7 @@ def convert_row(task: RowTask, report: processes.Report) -> None:
                 for id_, source in enumerate(task.inputs, start=task.first_id):
                     os.pwrite(descriptor, id_.to_bytes(8, "little"), 0)
                     lines.append(kept.move(id_, writer) or _convert_one(source, id_, task, writer, ahead))
-                    report(1)
+                    on_progress(1)
             writer.close()
     finally:
         os.close(descriptor)
@@ -316,7 +307,7 @@ def mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int, im
     return sum(sizes) / len(sizes) if sizes else 1.0
 
 
-def size_of(task: tuple[Input, EncodeSettings, float], _: processes.Report) -> int | None:
+def size_of(task: tuple[Input, EncodeSettings, float], _: ProgressCallback) -> int | None:
     """Bytes of the training JPEG and the attachments that an input becomes; None if it fails."""
     source, encode, image_timeout = task
     try:

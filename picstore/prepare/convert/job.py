@@ -91,7 +91,7 @@ def row_slice(inputs: int, rows: int, row: int) -> range:
     return range(row * inputs // rows, (row + 1) * inputs // rows)
 
 
-def begin(root: Location, job: dict[str, Any], *, resume: bool, shard: Shard | None = None) -> dict[str, Any]:
+def begin_job(root: Location, job: dict[str, Any], *, resume: bool, shard: Shard | None = None) -> dict[str, Any]:
     """Claim a place for a job and see whether it was begun there; returns the job as it was first begun.
 
     Shards have a file each for it, so that any number of them may begin at once where no lock can be had.
@@ -124,17 +124,17 @@ def begin(root: Location, job: dict[str, Any], *, resume: bool, shard: Shard | N
     return job
 
 
-def remember(root: Location, job: dict[str, Any], shard: Shard | None = None) -> None:
+def save_job(root: Location, job: dict[str, Any], shard: Shard | None = None) -> None:
     """Write the job down, unless it is; from now on the directory is an unfinished data set.
 
-    What is there stays, since another run may hold it by :func:`lock`.
+    What is there stays, since another run may hold it by :func:`lock_job`.
     """
     path = _job_path(root, shard)
     if not path.is_file():
         path.write(json.dumps(job, indent=1).encode())
 
 
-def shards(root: Location) -> dict[Shard, dict[str, Any]]:
+def read_shards(root: Location) -> dict[Shard, dict[str, Any]]:
     """The shards that were begun at a place, each with its job."""
     names = {f"{UNFINISHED}/{name}" for name, _ in (root / UNFINISHED).files()}
     return {shard: _read_job(_job_path(root, shard)) for shard in _shards_among(names)}
@@ -170,7 +170,7 @@ def _same_job(root: Location, old: dict[str, Any], new: dict[str, Any]) -> dict[
     return old
 
 
-def lock(root: Location, *shards: Shard) -> ExitStack:
+def lock_job(root: Location, *shards: Shard) -> ExitStack:
     """Hold the place, or what is the shards' of it, while writing to it. Ends with the process.
 
     So two runs do not write the same files.
@@ -181,12 +181,12 @@ def lock(root: Location, *shards: Shard) -> ExitStack:
         return held.pop_all()
 
 
-def end(root: Location) -> None:
+def remove_job(root: Location) -> None:
     """Forget the job: the manifest is written, the data set is finished."""
     (root / UNFINISHED).remove()
 
 
-def to_json(value: Any) -> dict[str, Any]:
+def settings_to_json(value: Any) -> dict[str, Any]:
     """A frozen dataclass of settings as JSON values."""
     document: dict[str, Any] = json.loads(json.dumps(asdict(value)))
     return document

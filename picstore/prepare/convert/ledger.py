@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, many
 
 _MAX_FRAGMENT = 1 << 32  # bytes, a row of ten million inputs
 
 _REASONS_OF_JPEGS = ("rotated by EXIF", "resize", "--reencode")
 
-LOSSLESS, REENCODED, FAILED, DUPLICATE = "lossless", "reencoded", "failed", "duplicate"
+FAILED, DUPLICATE = "failed", "duplicate"  # the other statuses are those of a training JPEG
 
 
 @dataclass(frozen=True, slots=True)

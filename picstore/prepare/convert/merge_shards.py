@@ -64,7 +64,7 @@ def already(root: Location, wanted: dict[str, Any]) -> Converted:
     tally = ledger.Tally()
     for line in ledger.read_lines(root / LEDGER):
         tally.add(line)
-    job.end(root)
+    job.remove_job(root)
     return Converted(manifest, tally)
 
 
@@ -128,27 +128,27 @@ def merge(destination: Where, parts: Sequence[Where] = ()) -> Converted:
     """
     root = locate(destination)
     places = [locate(part) for part in parts]
-    begun = {place: job.shards(place) for place in places}
+    begun = {place: job.read_shards(place) for place in places}
     for place in places:
         if not begun[place]:
             raise NotADataset(f"{place} holds no shard of a conversion; make one with `picstore convert --shard`")
     if (root / MANIFEST).is_file():
-        return _merged_before(root, [*begun.values(), job.shards(root)])
+        return _merged_before(root, [*begun.values(), job.read_shards(root)])
     for place in places:
         for shard, document in begun[place].items():
-            job.remember(root, job.begin(root, document, resume=True, shard=shard), shard)
-    shards = job.shards(root)
+            job.save_job(root, job.begin_job(root, document, resume=True, shard=shard), shard)
+    shards = job.read_shards(root)
     if not shards:
         raise NotADataset(f"{root} holds no shard of a conversion; make one with `picstore convert --shard`")
     outline = _same(root, shards)
-    with job.lock(root, *shards):
+    with job.lock_job(root, *shards):
         ready = set(ledger.finished_rows(root, outline["rows"]))
         for place in places:
             _bring(place, root, sorted(set(ledger.finished_rows(place, outline["rows"])) - ready))
             ready.update(ledger.finished_rows(place, outline["rows"]))
         _require(root, ready, outline["rows"], next(iter(shards)).count)
         done = complete(root, outline)
-    job.end(root)
+    job.remove_job(root)
     return done
 
 

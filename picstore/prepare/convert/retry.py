@@ -15,11 +15,13 @@ import numpy as np
 
 from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.convert import job, ledger
-from picstore.prepare.convert.convert import Progress, convert, describe, size_of
+from picstore.prepare.convert.convert import convert, describe, size_of
 from picstore.prepare.convert.merge_shards import Converted, already, read_made
 from picstore.prepare.convert.row_reuse import keep
 from picstore.prepare.engine import processes
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
+from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
+from picstore.prepare.progress import Progress, ProgressCallback
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.location.resolve import LEDGER, MANIFEST, Location, Where, locate, many
 from picstore.storage.manifest import Manifest
@@ -69,14 +71,14 @@ def retry_failed(
         rows = _count_rows(root, manifest, lines)
         edges = [job.row_slice(len(lines), rows, row).stop for row in range(rows)]
         again = set(np.searchsorted(edges, changed, side="right").tolist())
-        job.end(root)  # what an earlier attempt may have left
+        job.remove_job(root)  # what an earlier attempt may have left
         settled = _settled(lines, doubles)
         for row in sorted(again):
             ids = job.row_slice(len(lines), rows, row)
             files = [entry for entry in manifest.files if entry.file == row]
             keep(root, row, files, [settled[id_] for id_ in ids if id_ in settled])
         _write_fragments(root, lines, rows, again)
-        job.remember(root, {**wanted, "rows": rows})
+        job.save_job(root, {**wanted, "rows": rows})
         if listing.duplicates is not None:
             listing = replace(listing, duplicates=doubles)
         (root / MANIFEST).remove()
@@ -127,13 +129,13 @@ def _duplicates(now: dict[int, int], lines: Sequence[ledger.Line], failed: set[i
 
 def _settled(lines: Sequence[ledger.Line], doubles: dict[int, int]) -> dict[int, ledger.Line]:
     """What the ledger will say of inputs for which nothing is read from the source, by their ids."""
-    settled = {line.id: line for line in lines if line.status in (ledger.LOSSLESS, ledger.REENCODED)}
+    settled = {line.id: line for line in lines if line.status in (LOSSLESS, REENCODED)}
     return settled | {id_: ledger.duplicate(lines[id_].input, id_, of) for id_, of in doubles.items()}
 
 
-def is_sound(task: tuple[int, Input, EncodeSettings, float], report: processes.Report) -> bool:
+def is_sound(task: tuple[int, Input, EncodeSettings, float], on_progress: ProgressCallback) -> bool:
     """Whether an input, given with its id, can be converted."""
-    return size_of(task[1:], report) is not None
+    return size_of(task[1:], on_progress) is not None
 
 
 def _count_rows(root: Location, manifest: Manifest, lines: Sequence[ledger.Line]) -> int:
@@ -141,7 +143,7 @@ def _count_rows(root: Location, manifest: Manifest, lines: Sequence[ledger.Line]
 
     Rows at the end of which nothing was converted have no files.
     """
-    arrived = np.array([line.status in (ledger.LOSSLESS, ledger.REENCODED) for line in lines])
+    arrived = np.array([line.status in (LOSSLESS, REENCODED) for line in lines])
     before = np.concatenate(([0], np.cumsum(arrived)))
     held = np.zeros(1 + max((entry.file for entry in manifest.files), default=0), dtype=np.int64)
     for entry in manifest.files:

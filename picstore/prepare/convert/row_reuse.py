@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from picstore.errors import Damage, NotADataset
 from picstore.prepare.convert import ledger
-from picstore.prepare.convert.row_writer import RowWriter, describe
+from picstore.prepare.convert.row_writer import RowWriter
+from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.container import Container, ContainerRef, unpack
 from picstore.storage.format.file import read_summary
 from picstore.storage.format.record import Record, owned
@@ -110,7 +111,7 @@ def _records(folder: Location, stream: int, file: int, fields: tuple[str, ...]) 
             with suppress(Damage):
                 record = container.record(k)
                 if container.segment_table is None:  # damaged; the image says the same
-                    record = replace(record, info=describe(bytes(record.jpeg)))
+                    record = replace(record, info=parse_image_info(bytes(record.jpeg)))
                 yield record
 
 

@@ -7,16 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from picstore import rng
-from picstore.arrays import I64
-from picstore.jpeg import markers
-from picstore.jpeg.segments import find_segments
+from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.file import FileSummary, FileWriter
-from picstore.storage.format.layout import SEGMENT
-from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record, extra_to_json
+from picstore.storage.format.record import ImageInfo, Record, extra_to_json
 from picstore.storage.location.resolve import Location, file_name
 
 _CLOSING = 4  # files at a time, so that some are packed while others wait for the disk; each is in memory twice
@@ -41,32 +36,10 @@ def make_record(
         id=id,
         label=label,
         jpeg=jpeg,
-        info=info or describe(jpeg),
+        info=info or parse_image_info(jpeg),
         extra_json=extra_to_json(extra),
         attachments=dict(attachments or {}),
         crc=crc32c(jpeg),  # while it is in the cache; a container later it is not, and takes twice as long
-    )
-
-
-def describe(jpeg: bytes) -> ImageInfo:
-    """What the index of a container says of a training JPEG."""
-    header = markers.parse(jpeg)
-    starts, ends = find_segments(jpeg, header)
-    return image_info(header, ends - starts)
-
-
-def image_info(header: markers.Header, lengths: I64) -> ImageInfo:
-    """What the index says of a training JPEG with this header and segments of these lengths in bytes."""
-    segments = NO_SEGMENTS
-    if header.restart_interval and lengths.max() <= np.iinfo(SEGMENT).max:
-        segments = lengths.astype(SEGMENT)
-    return ImageInfo(
-        width=header.width,
-        height=header.height,
-        sampling=header.sampling,
-        restart_interval=header.restart_interval,
-        header_length=header.length,
-        segments=segments,
     )
 
 

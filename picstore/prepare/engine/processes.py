@@ -1,9 +1,8 @@
-"""The one owner of processes on the preparing side: runs independent tasks, one at a time in each of its processes.
+"""Process engine: runs independent tasks in processes of this machine, one at a time in each.
 
-Each process has a pipe and a task of its own, and shares nothing: a decoder that crashes or is killed takes down its
-own task and no other, and its exit code says so. A process that ended a task gets the next one, as starting another
-from the fork server, which has the imports ready, takes 30 ms of both; but not after ``_LIFE_SECONDS``, so that what a
-library leaks is given back.
+Each process has its own pipe and one task. A decoder that crashes or is killed ends its own task only, and the exit
+code tells the cause. A process runs tasks for ``_MAX_LIFE_SECONDS``, since starting one takes 30 ms even from the fork
+server, which has the imports ready; then it ends, which returns the memory that libraries leak.
 """
 
 from __future__ import annotations
@@ -25,24 +24,25 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from picstore.errors import PicstoreError
 from picstore.prepare.engine import stderr_capture
+from picstore.prepare.progress import ProgressCallback, progress_callback
 
 T = TypeVar("T")
 R = TypeVar("R")
-Report = Callable[[int], None]  # a task calls it with the number of inputs done since the last call
 
 _PROGRESS_SECONDS = 0.1
-_LIFE_SECONDS = 10.0
+_MAX_LIFE_SECONDS = 10.0
+_IGNORE_PROGRESS = progress_callback(None)
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A task's process ended without a result: killed, out of memory, or crashed in a library."""
+    """Outcome of a task whose process ended without a result: killed, out of memory, or crashed in a library."""
 
     exitcode: int
 
     @property
     def timed_out(self) -> bool:
-        """Whether :func:`time_limit` ended it."""
+        """Whether :func:`time_limit` ended the process."""
         return self.exitcode == -signal.SIGALRM
 
     def __str__(self) -> str:
@@ -53,50 +53,56 @@ class Died:
 
 
 class Engine(Protocol):
-    """Where tasks run: processes of this machine (:class:`Local`), or a cluster (``ray_engine.Ray``)."""
+    """Place where tasks run: this machine (:class:`LocalEngine`) or a Ray cluster (``engine.ray.RayEngine``)."""
 
     def run(
-        self, function: Callable[[T, Report], R], tasks: deque[T], *, report: Report = ...
+        self, function: Callable[[T, ProgressCallback], R], tasks: deque[T], *, on_progress: ProgressCallback = ...
     ) -> Iterator[tuple[T, R | Died]]:
-        """As :func:`run`."""
+        """Run tasks as :func:`run` does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
-    """So many processes of this machine."""
+class LocalEngine:
+    """Engine of ``workers`` processes on this machine."""
 
     workers: int
 
     def run(
-        self, function: Callable[[T, Report], R], tasks: deque[T], *, report: Report = lambda _: None
+        self,
+        function: Callable[[T, ProgressCallback], R],
+        tasks: deque[T],
+        *,
+        on_progress: ProgressCallback = _IGNORE_PROGRESS,
     ) -> Iterator[tuple[T, R | Died]]:
-        return run(function, tasks, workers=self.workers, report=report)
+        return run(function, tasks, workers=self.workers, on_progress=on_progress)
 
 
 def as_engine(workers: int | Engine) -> Engine:
-    """The engine that is meant: a number stands for processes of this machine."""
-    return Local(workers) if isinstance(workers, int) else workers
+    """Return an engine as it is, and a :class:`LocalEngine` for a number of processes."""
+    return LocalEngine(workers) if isinstance(workers, int) else workers
 
 
 @dataclass(slots=True, eq=False)
 class _Worker(Generic[T]):
+    """Process with its pipe, its start by the monotonic clock, and the task that it runs."""
+
     process: BaseProcess
     connection: Connection
-    born: float
+    started: float
     task: T
 
 
 def default_workers() -> int:
-    """The cores that this process may use."""
+    """Count the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def start(*modules: str) -> None:
-    """Begin to start the fork server, which imports ``modules``, and return at once; :func:`run` then finds it ready.
+def start_fork_server(*modules: str) -> None:
+    """Start the fork server, which imports ``modules`` in the background, and return at once.
 
-    Only the first call of a process has an effect, be it this one or that of :func:`run`.
+    Only the first call in a process has an effect; :func:`run` makes one too.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
     forkserver.ensure_running()
@@ -104,11 +110,10 @@ def start(*modules: str) -> None:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """End this process by SIGALRM, which nobody handles, if the block takes longer; 0 is no limit.
+    """End this process by SIGALRM if the block takes longer; 0 is no limit. For tasks of :func:`run`.
 
-    It is the kernel that does so: C code that never comes back to Python, with the GIL or without, ends too. Nothing
-    has to watch, and a block costs two system calls (6 µs, where one that does nothing took 1.3). For tasks of
-    :func:`run`, where a process that dies costs one task.
+    The kernel ends it, so C code that never returns to Python ends too, with or without the GIL. A block costs two
+    system calls (6 µs; an empty context manager takes 1.3).
     """
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -118,35 +123,38 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def run(
-    function: Callable[[T, Report], R],
+    function: Callable[[T, ProgressCallback], R],
     tasks: deque[T],
     *,
     workers: int,
-    report: Report = lambda _: None,
+    on_progress: ProgressCallback = _IGNORE_PROGRESS,
 ) -> Iterator[tuple[T, R | Died]]:
-    """Run ``function(task, report)`` for each task and yield (task, result) as they end, in any order.
+    """Run ``function(task, on_progress)`` for each task; yield (task, result or :class:`Died`) as tasks end.
 
-    At most ``workers`` run at a time, taken from the left of ``tasks``; the caller may append to it while iterating.
-    An exception in a task is raised here; whatever ends the iteration ends the processes that still run.
+    At most ``workers`` tasks run at a time, from the left of ``tasks``; the caller may append to it while iterating.
+    An end of the iteration ends the processes.
 
     Args:
         function: a module's function; task and result must be picklable.
-        report: called in this process with what tasks report, a few times a second.
+        on_progress: called in this process with the counts that tasks report, a few times a second.
+
+    Raises:
+        PicstoreError, OSError: as a task raised it.
     """
-    start(function.__module__)
+    start_fork_server(function.__module__)
     running: list[_Worker[T]] = []
     idle: list[_Worker[T]] = []
     try:
         while True:
             while tasks and len(running) < workers:
-                running.append(_begin(function, tasks.popleft(), idle))
+                running.append(_start_task(function, tasks.popleft(), idle))
             if not running:
                 return
             wait([worker.connection for worker in running])
             for worker in list(running):
                 if not worker.connection.poll():
                     continue
-                ended, outcome = _receive(worker, report)
+                ended, outcome = _receive_message(worker, on_progress)
                 if ended:
                     running.remove(worker)
                     if not isinstance(outcome, Died):
@@ -154,37 +162,37 @@ def run(
                     yield worker.task, outcome
     finally:
         for worker in running + idle:
-            _end(worker)
+            _kill(worker)
 
 
-def _begin(function: Callable[[T, Report], R], task: T, idle: list[_Worker[T]]) -> _Worker[T]:
-    """Hand a task to an idle process, or to a new one."""
+def _start_task(function: Callable[[T, ProgressCallback], R], task: T, idle: list[_Worker[T]]) -> _Worker[T]:
+    """Send a task to an idle process, or to a new one."""
     while idle:
         worker = idle.pop()
-        if time.monotonic() - worker.born < _LIFE_SECONDS:
+        if time.monotonic() - worker.started < _MAX_LIFE_SECONDS:
             worker.task = task
             break
-        _end(worker)
+        _kill(worker)
     else:
         context = multiprocessing.get_context("forkserver")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, function), daemon=True)
+        process = context.Process(target=_serve_tasks, args=(theirs, function), daemon=True)
         process.start()
         theirs.close()
         worker = _Worker(process, ours, time.monotonic(), task)
-    with contextlib.suppress(OSError):  # it is dead, which its end of the pipe tells
+    with contextlib.suppress(OSError):  # a dead process closes its end of the pipe; _receive_message notices
         worker.connection.send(task)
     return worker
 
 
-def _end(worker: _Worker[T]) -> None:
+def _kill(worker: _Worker[T]) -> None:
     worker.process.kill()
     worker.process.join()
     worker.connection.close()
 
 
-def _receive(worker: _Worker[T], report: Report) -> tuple[bool, Any]:
-    """Take one message: (whether the task has ended, its result)."""
+def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple[bool, Any]:
+    """Receive one message: whether the task has ended, and its result."""
     try:
         kind, value = worker.connection.recv()
     except (EOFError, OSError):
@@ -192,21 +200,21 @@ def _receive(worker: _Worker[T], report: Report) -> tuple[bool, Any]:
         worker.connection.close()
         return True, Died(worker.process.exitcode or 0)
     if kind == "progress":
-        report(value)
+        on_progress(value)
         return False, None
     if kind == "error":
         raise value
     return True, value
 
 
-def _work(connection: Connection, function: Callable[[T, Report], R]) -> None:
-    """The life of a process."""
-    stderr_capture.divert()
+def _serve_tasks(connection: Connection, function: Callable[[T, ProgressCallback], R]) -> None:
+    """Run tasks from a pipe; the main function of a worker process."""
+    stderr_capture.capture_stderr()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # else a time limit is in vain where the user's program ignores it
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a user's program may ignore it, which would disable time limits
     tasks: queue.SimpleQueue[T] = queue.SimpleQueue()
-    threading.Thread(target=_follow_parent, args=(connection, tasks), daemon=True).start()
-    meter = _Meter(connection)
+    threading.Thread(target=_receive_tasks, args=(connection, tasks), daemon=True).start()
+    meter = _ProgressMeter(connection)
     try:
         while True:
             result = function(tasks.get(), meter.advance)
@@ -216,7 +224,7 @@ def _work(connection: Connection, function: Callable[[T, Report], R]) -> None:
         connection.send(("error", error))
 
 
-class _Meter:
+class _ProgressMeter:
     """Sends progress at most ten times a second: a message costs both sides 50 µs."""
 
     def __init__(self, connection: Connection) -> None:
@@ -235,10 +243,10 @@ class _Meter:
         self._sent = time.monotonic()
 
 
-def _follow_parent(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
-    """Take tasks, and end with the parent, even if it was killed.
+def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
+    """Queue tasks from the pipe, and end this process when the parent ends, even by SIGKILL.
 
-    An orphan would go on writing files that a resumed run writes too.
+    An orphan would write files that a resumed run writes too.
     """
     with contextlib.suppress(OSError, EOFError):
         while True:
@@ -247,19 +255,28 @@ def _follow_parent(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
 
 
 def run_all(
-    function: Callable[[T, Report], R], tasks: Iterable[T], *, workers: int | Engine, report: Report = lambda _: None
+    function: Callable[[T, ProgressCallback], R],
+    tasks: Iterable[T],
+    *,
+    workers: int | Engine,
+    on_progress: ProgressCallback = _IGNORE_PROGRESS,
 ) -> list[tuple[T, R]]:
-    """As :func:`run`, for tasks of which each must succeed: PicstoreError when one dies twice."""
+    """Run tasks that must all succeed as :func:`run` does; a task whose process died runs once more.
+
+    Raises:
+        PicstoreError: a task died twice, or raised this itself.
+        OSError: as a task raised it.
+    """
     pending = deque(tasks)
     results: list[tuple[T, R]] = []
     for attempt in (1, 2):
-        again: list[T] = []
-        for task, outcome in as_engine(workers).run(function, pending, report=report):
+        died: list[T] = []
+        for task, outcome in as_engine(workers).run(function, pending, on_progress=on_progress):
             if isinstance(outcome, Died):
                 if attempt == 2:
-                    raise PicstoreError(f"a task died twice: {outcome}; with less memory in use it may succeed")
-                again.append(task)
+                    raise PicstoreError(f"a task died twice: {outcome}; free memory and run the command again")
+                died.append(task)
             else:
                 results.append((task, outcome))
-        pending = deque(again)
+        pending = deque(died)
     return results

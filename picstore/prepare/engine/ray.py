@@ -1,6 +1,6 @@
-"""The engine that runs tasks on a cluster, by Ray Core: one Ray task each, their results collected here.
+"""Ray engine: runs each task as a Ray task on a cluster.
 
-Nothing but tasks and results passes through Ray: rows are read from and written to places that all nodes see.
+Only tasks and results pass through Ray; tasks read and write at locations that all nodes see.
 """
 
 from __future__ import annotations
@@ -16,29 +16,35 @@ from types import ModuleType
 from typing import Any
 
 from picstore.errors import MissingDependency, PicstoreError
-from picstore.prepare.engine.processes import Died, R, Report, T
+from picstore.prepare.engine.processes import Died, R, T
+from picstore.prepare.progress import ProgressCallback
 
-_ATTEMPTS = 4  # of a task whose worker or node is lost each time; machines that may be taken away are
+_MAX_ATTEMPTS = 4  # of a task that loses its worker or node; nodes of clouds are taken away
 
 
 @dataclass(frozen=True, slots=True)
-class Ray:
-    """A cluster that this process is connected to; at most ``workers`` tasks are given to it at a time."""
+class RayEngine:
+    """Engine of the cluster that this process is connected to, with at most ``workers`` tasks at a time."""
 
     workers: int
 
     def run(
-        self, function: Callable[[T, Report], R], tasks: deque[T], *, report: Report = lambda _: None
+        self,
+        function: Callable[[T, ProgressCallback], R],
+        tasks: deque[T],
+        *,
+        on_progress: ProgressCallback = lambda _: None,
     ) -> Iterator[tuple[T, R | Died]]:
-        """As :func:`picstore.prepare.engine.processes.run`; a task whose worker is lost runs again, elsewhere.
+        """Run tasks as :func:`picstore.prepare.engine.processes.run` does.
 
-        ``report`` is called when a task has ended, with all that it reported.
+        A task that loses its worker runs again on another. ``on_progress`` is called once a task, when it ends.
 
         Raises:
-            PicstoreError: a task lost its worker again and again, or failed in a way that no task should.
+            PicstoreError: as a task raised it, or a task lost its worker ``_MAX_ATTEMPTS`` times, or has a bug.
+            OSError: as a task raised it.
         """
-        ray = _ray()
-        remote = ray.remote(num_cpus=1, max_retries=0)(perform)
+        ray = _import_ray()
+        remote = ray.remote(num_cpus=1, max_retries=0)(run_task)
         folder = str(Path.cwd())
         waiting: dict[Any, tuple[T, int]] = {}
         try:
@@ -53,15 +59,15 @@ class Ray:
                 except ray.exceptions.RayTaskError as error:
                     raise PicstoreError(f"a task failed on the cluster: {error.cause!r}") from error
                 except ray.exceptions.RayError as error:
-                    if attempt == _ATTEMPTS:
+                    if attempt == _MAX_ATTEMPTS:
                         raise PicstoreError(
-                            f"a task lost its worker {attempt} times, last by {_line(error)}"
+                            f"a task lost its worker {attempt} times, last by {_first_line(error)}"
                         ) from error
                     waiting[remote.remote(function, task, folder)] = task, attempt + 1
                     continue
                 if failed:
                     raise outcome
-                report(count)
+                on_progress(count)
                 yield task, outcome
         finally:
             for reference in waiting:
@@ -69,10 +75,10 @@ class Ray:
                     ray.cancel(reference, force=True)
 
 
-def perform(function: Callable[[T, Report], R], task: T, folder: str) -> tuple[R | Exception, int, bool]:
-    """What runs on the cluster: a task's result or error, what it reported, and whether it is an error.
+def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str) -> tuple[R | Exception, int, bool]:
+    """Run one task on a node: its result or error, the sum of its progress, and whether it is an error.
 
-    It runs in the driver's working directory where the node has it, as sources may be relative paths.
+    The working directory becomes the driver's where the node has it, as sources may be relative paths.
     """
     with contextlib.suppress(OSError):
         os.chdir(folder)
@@ -84,37 +90,37 @@ def perform(function: Callable[[T, Report], R], task: T, folder: str) -> tuple[R
 
 
 @contextlib.contextmanager
-def cluster(workers: int | None = None) -> Iterator[Ray]:
-    """Connect to the cluster of ``RAY_ADDRESS``, or one that runs on this machine, or begin one here.
+def connect(workers: int | None = None) -> Iterator[RayEngine]:
+    """Connect to the cluster of ``RAY_ADDRESS``, else to one that runs on this machine, else start one here.
 
     Args:
-        workers: tasks at a time; None for one a core of the cluster.
+        workers: tasks at a time; None for the number of cores of the cluster.
 
     Raises:
         MissingDependency: Ray is not installed.
         PicstoreError: the cluster cannot be reached.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of what it will do one day
-    ray = _ray()
-    ours = not ray.is_initialized()
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # unset, Ray warns of a future change
+    ray = _import_ray()
+    connecting = not ray.is_initialized()
     try:
-        if ours:
+        if connecting:
             ray.init(
                 include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL
             )
         cores = int(ray.cluster_resources().get("CPU", 1))
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise PicstoreError(f"the Ray cluster cannot be reached; check RAY_ADDRESS: {_line(error)}") from error
+        raise PicstoreError(f"the Ray cluster cannot be reached; check RAY_ADDRESS: {_first_line(error)}") from error
     with contextlib.ExitStack() as stack:
-        if ours:
-            # A thread of Ray prints there whatever happens to nodes, between the results of our command.
+        if connecting:
+            # A thread of Ray prints events of nodes on stdout, between the command's results.
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
             stack.callback(ray.shutdown)
-        yield Ray(workers or max(1, cores))
+        yield RayEngine(workers or max(1, cores))
 
 
-def _ray() -> ModuleType:
+def _import_ray() -> ModuleType:
     try:
         import ray
         import ray.exceptions
@@ -124,6 +130,6 @@ def _ray() -> ModuleType:
     return module
 
 
-def _line(error: Exception) -> str:
-    """The first line of an error of Ray, which writes many."""
+def _first_line(error: Exception) -> str:
+    """Return the first line of one of Ray's errors, which have many."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -1,7 +1,7 @@
-"""What the C libraries that decode images print on stderr: kept off the terminal, and at hand for an image's reason.
+"""Capture of stderr in worker processes: messages of C libraries about damaged images, for the ledger's reasons.
 
-libtiff and libjpeg report damage there, one line for each row of pixels if need be. Only processes that the engine
-owns are treated so; a user's own process keeps its stderr.
+libtiff and libjpeg report damage on stderr, up to one line for each row of pixels. Only processes of the engine capture
+it; a user's own process keeps its stderr.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ import logging
 import os
 import sys
 
-_LONGEST = 100  # characters of a message
+_MAX_CHARACTERS = 100
 
-_heard: int | None = None  # the end of the pipe that is read from
+_captured: int | None = None  # the read end of the pipe
 
 
-def divert() -> None:
-    """From now on what this process writes to file descriptor 2 goes into a pipe; to be called once.
+def capture_stderr() -> None:
+    """Redirect file descriptor 2 of this process into a pipe; call once.
 
-    Nobody has to empty the pipe: it takes 64 KiB, and what does not fit is dropped. Python's own messages, tracebacks
-    and those of faulthandler, still go where stderr went before.
+    Nobody has to empty the pipe: it holds 64 KiB, and the rest is dropped. Python's own messages, tracebacks and those
+    of faulthandler, still go to the former stderr.
     """
-    global _heard
-    _heard, theirs = os.pipe()
-    os.set_blocking(_heard, False)
-    os.set_blocking(theirs, False)
+    global _captured
+    _captured, write_end = os.pipe()
+    os.set_blocking(_captured, False)
+    os.set_blocking(write_end, False)
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
-    os.dup2(theirs, 2)
-    os.close(theirs)
+    os.dup2(write_end, 2)
+    os.close(write_end)
     if faulthandler.is_enabled():
         faulthandler.enable(sys.stderr)
-    logging.getLogger("PIL").addHandler(logging.NullHandler())  # else what it logs of damage goes to stderr
+    logging.getLogger("PIL").addHandler(logging.NullHandler())  # without a handler, its warnings go to stderr
 
 
-def take() -> str:
-    """The first line that was printed since the last call, as at most 100 printable characters; "" for none."""
-    if _heard is None:
+def take_first_line() -> str:
+    """Empty the pipe and return its first line as at most 100 printable characters, "" if nothing was printed."""
+    if _captured is None:
         return ""
     try:
-        printed = os.read(_heard, 1 << 16)
+        printed = os.read(_captured, 1 << 16)
     except BlockingIOError:
         return ""
     line = printed.partition(b"\n")[0].decode("ascii", "backslashreplace").strip()
-    return "".join(each if each.isprintable() else "?" for each in line)[:_LONGEST]
+    return "".join(each if each.isprintable() else "?" for each in line)[:_MAX_CHARACTERS]

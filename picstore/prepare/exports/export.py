@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -14,21 +13,12 @@ from picstore.prepare.exports.folder import FolderSink
 from picstore.prepare.exports.mds import MdsSink
 from picstore.prepare.exports.sink import MAX_SHARD, Sink
 from picstore.prepare.exports.webdataset import WebDatasetSink
+from picstore.prepare.progress import Progress
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.record import Record, extra_to_json
 
 FORMATS = ("folder", "webdataset", "mds")
 SHARD_SIZE = 256 << 20  # bytes
-
-
-class Progress(Protocol):
-    """What shows a user how far the work is."""
-
-    def begin(self, total: int, done: int) -> None:
-        """``total`` records there are."""
-
-    def advance(self, count: int) -> None:
-        """``count`` more are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +61,7 @@ def export(
     out.mkdir(parents=True, exist_ok=True)
     sink = _sink(format, out, dataset, shard_size)
     if progress is not None:
-        progress.begin(len(dataset), 0)
+        progress.set_total(len(dataset), 0)
     images = size = 0
     for record in _records(dataset):
         sink.add(record)

@@ -80,7 +80,7 @@ def decode(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """As ``open_image``, with the reason why the file cannot be kept as it is."""
     if not data:
         raise ImageError("empty file")
-    stderr_capture.take()  # of the image before
+    stderr_capture.take_first_line()  # of the image before
     plain = _decode_plain(data, settings)
     if plain is not None:
         return plain
@@ -171,7 +171,7 @@ def foreign_errors(what: str) -> Iterator[None]:
         raise ImageError(f"{what}: not enough memory") from error
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        if printed := stderr_capture.take():
+        if printed := stderr_capture.take_first_line():
             reason = f"{reason} ({printed.rstrip('.')})"
         if isinstance(error, EOFError) or "truncated" in reason.lower() or "not enough" in reason.lower():
             what = what.replace("damaged ", "truncated ", 1)

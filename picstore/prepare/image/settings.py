@@ -124,9 +124,9 @@ class EncodeSettings:
 
     @property
     def warm(self) -> tuple[str, ...]:
-        """Modules for ``engine.start`` that load, or on a machine's first use compile, what these settings need."""
+        """Modules for ``start_fork_server`` that load, or on first use compile, what these settings need."""
         pixels = self.resize is not None or self.reencode
-        return ("picstore.prepare.convert.warmup", *(["picstore.prepare.convert.warm_pixels"] if pixels else []))
+        return ("picstore.prepare.convert.warmup", *(["picstore.prepare.convert.warmup_pixels"] if pixels else []))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that ``from_json`` reads back, for the manifest."""

@@ -10,12 +10,13 @@ from picstore.arrays import U8
 from picstore.errors import NotTranscodable
 from picstore.jpeg.markers import Header
 from picstore.jpeg.transcode import mark, read_segments
-from picstore.prepare.convert.ledger import LOSSLESS, REENCODED
-from picstore.prepare.convert.row_writer import describe, image_info
 from picstore.prepare.image.coordinates import Placement
 from picstore.prepare.image.encode import decode_any, encode
+from picstore.prepare.image.image_info import make_image_info, parse_image_info
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
 from picstore.storage.format.record import ImageInfo
+
+LOSSLESS, REENCODED = "lossless", "reencoded"  # statuses
 
 _START = b"\xff\xd8\xff"  # SOI, and the first byte of another marker
 _END = b"\xff\xd9"  # EOI; entropy-coded data cannot hold it (T.81, B.1.1.5)
@@ -57,7 +58,7 @@ def make_training_jpeg(source: bytes | Image.Image | U8, *, settings: EncodeSett
             size = header.width, header.height
             if _may_stay(size, settings):
                 marked = mark(source, segments, header)
-                info = image_info(marked.header, marked.lengths)
+                info = make_image_info(marked.header, marked.lengths)
                 return TrainingJpeg(marked.jpeg, info, Placement(1, size, size), LOSSLESS)
         except NotTranscodable as error:
             why = str(error)
@@ -65,7 +66,7 @@ def make_training_jpeg(source: bytes | Image.Image | U8, *, settings: EncodeSett
     jpeg = encode(decoded, settings=settings)
     if settings.reencode and decoded.origin == "JPEG":
         why = "--reencode"
-    return TrainingJpeg(jpeg, describe(jpeg), decoded.placement, REENCODED, why or decoded.origin)
+    return TrainingJpeg(jpeg, parse_image_info(jpeg), decoded.placement, REENCODED, why or decoded.origin)
 
 
 def _require_end(jpeg: bytes, header: Header) -> None:

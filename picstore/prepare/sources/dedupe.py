@@ -10,6 +10,7 @@ from pathlib import Path
 
 from picstore.errors import ImageError, NotADataset
 from picstore.prepare.engine import processes
+from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, Listing, is_fetched, is_remote, read_input
 from picstore.storage.location.resolve import locate, many
 
@@ -39,7 +40,7 @@ def mark_duplicates(listing: Listing, *, workers: int) -> Listing:
 
 
 def _run(
-    function: Callable[[Chunk, processes.Report], dict[int, Key]], candidates: Chunk, workers: int
+    function: Callable[[Chunk, ProgressCallback], dict[int, Key]], candidates: Chunk, workers: int
 ) -> dict[int, Key]:
     """Keys by id; the inputs of a task that died have none."""
     tasks = deque(candidates[k : k + _CHUNK] for k in range(0, len(candidates), _CHUNK))
@@ -50,21 +51,21 @@ def _run(
     return keys
 
 
-def ends_of(chunk: Chunk, report: processes.Report) -> dict[int, Key]:
+def ends_of(chunk: Chunk, on_progress: ProgressCallback) -> dict[int, Key]:
     """Size and last bytes of some inputs by id; of what is no stretch of a file, which must be read, the digest."""
-    return _keys(chunk, lambda one: _end(one) if one.reader is None else _digest(one), report)
+    return _keys(chunk, lambda one: _end(one) if one.reader is None else _digest(one), on_progress)
 
 
-def digests_of(chunk: Chunk, report: processes.Report) -> dict[int, Key]:
+def digests_of(chunk: Chunk, on_progress: ProgressCallback) -> dict[int, Key]:
     """Size and SHA-256 of some inputs by id."""
-    return _keys(chunk, _digest, report)
+    return _keys(chunk, _digest, on_progress)
 
 
-def _keys(chunk: Chunk, key_of: Callable[[Input], Key], report: processes.Report) -> dict[int, Key]:
+def _keys(chunk: Chunk, key_of: Callable[[Input], Key], on_progress: ProgressCallback) -> dict[int, Key]:
     each = many if all(is_fetched(one) for _, one in chunk) else map
     found = each(lambda entry: _key_or_none(entry[1], key_of), chunk)
     keys = {id_: key for (id_, _), key in zip(chunk, found, strict=True) if key is not None}
-    report(len(chunk))
+    on_progress(len(chunk))
     return keys
 
 

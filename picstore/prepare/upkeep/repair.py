@@ -13,7 +13,7 @@ import numpy as np
 
 from picstore.arrays import Table
 from picstore.errors import Corrupt, Damage, NotADataset
-from picstore.prepare.convert.convert import Progress
+from picstore.prepare.progress import Progress
 from picstore.prepare.upkeep.repair_manifest import mend_manifest
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
@@ -76,7 +76,7 @@ def repair(where: Where, *, classes: Sequence[str] | None = None, progress: Prog
     if classes is not None:
         dataset = dataset.with_columns({}, classes=classes)
     if progress is not None:
-        progress.begin(int(dataset.live.starts[-1]), 0)
+        progress.set_total(int(dataset.live.starts[-1]), 0)
     losses, positions = [], [dataset.live.deleted]
     for number, start in enumerate(dataset.live.starts[:-1]):
         good, problem = _readable(dataset, number)

@@ -18,8 +18,8 @@ from picstore._version import __version__
 from picstore.arrays import I64, Table
 from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.convert import job
-from picstore.prepare.convert.convert import Progress
 from picstore.prepare.engine import processes
+from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import write_part
@@ -91,16 +91,16 @@ def shuffle(
     destination = locate(destination)
     shape = job.DatasetShape(container_size=dataset.manifest.container_size, seed=seed)
     wanted = {"verb": "shuffle", "picstore": __version__, "parent": dataset.uuid, "method": method, "seed": seed}
-    job.remember(destination, job.begin(destination, wanted, resume=False))
+    job.save_job(destination, job.begin_job(destination, wanted, resume=False))
     passes = 1 if method == "transpose" else 2
     if progress is not None:
-        progress.begin(passes * len(dataset), 0)
-    with job.lock(destination):
+        progress.set_total(passes * len(dataset), 0)
+    with job.lock_job(destination):
         if method == "transpose":
             tasks = _transposed(dataset, destination, shape)
         else:
             tasks = _dealt(dataset, destination, shape, workers, progress)
-        results = processes.run_all(write_file, tasks, workers=workers, report=_reporter(progress))
+        results = processes.run_all(write_file, tasks, workers=workers, on_progress=progress_callback(progress))
         summaries = [summary for _, summary in results]
         _check_count(dataset, summaries)
         event = {"method": method, "seed": seed, "parent": dataset.uuid}
@@ -116,12 +116,8 @@ def shuffle(
             shuffle=(*dataset.manifest.shuffle, event),
             edits=_copy_columns(dataset, destination),
         )
-    job.end(destination)
+    job.remove_job(destination)
     return manifest
-
-
-def _reporter(progress: Progress | None) -> processes.Report:
-    return progress.advance if progress is not None else lambda _: None
 
 
 def _check_count(dataset: Dataset, summaries: Iterable[FileSummary]) -> None:
@@ -185,7 +181,7 @@ def _dealt(
         for number, task in enumerate(sources)
     )
     parts = []
-    for _, part in processes.run_all(deal_file, deals, workers=workers, report=_reporter(progress)):
+    for _, part in processes.run_all(deal_file, deals, workers=workers, on_progress=progress_callback(progress)):
         parts.append(part)
     targets = np.concatenate([target for target, _ in parts]) if parts else np.zeros(0, np.int64)
     extents = np.concatenate([extent for _, extent in parts]) if parts else np.zeros(0, EXTENT)
@@ -199,7 +195,7 @@ def _dealt(
     return tasks
 
 
-def _load(task: FileTask, report: processes.Report) -> list[Record]:
+def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
     """All records of the task's containers; their images are views of what was read."""
     records: list[Record] = []
     for number, extent in enumerate(task.extents):
@@ -222,13 +218,13 @@ def _load(task: FileTask, report: processes.Report) -> list[Record]:
         if not container.good[left].all():
             raise container.damage[0]
         records.extend(container.record(k) for k in np.flatnonzero(left).tolist())
-        report(int(left.sum()))
+        on_progress(int(left.sum()))
     return records
 
 
-def write_file(task: FileTask, report: processes.Report) -> FileSummary:
+def write_file(task: FileTask, on_progress: ProgressCallback) -> FileSummary:
     """Load records, permute them, write them as one file."""
-    records = _load(task, report)
+    records = _load(task, on_progress)
     with FileWriter(
         task.root,
         stream=task.stream,
@@ -241,14 +237,14 @@ def write_file(task: FileTask, report: processes.Report) -> FileSummary:
         return writer.close()
 
 
-def deal_file(task: DealTask, report: processes.Report) -> tuple[I64, Table]:
+def deal_file(task: DealTask, on_progress: ProgressCallback) -> tuple[I64, Table]:
     """Write one file's records sorted by target file, so that each target's lie in containers of their own.
 
     Returns:
         For each container written its target, int64 (containers,), and where it lies, EXTENT (containers,).
     """
     source = task.source
-    records = _load(source, report)
+    records = _load(source, on_progress)
     ids = np.array([record.id for record in records], dtype=np.uint64)
     targets = rng.below(source.key, ids, task.files)
     container_targets: list[int] = []

@@ -14,9 +14,9 @@ from PIL import Image
 
 from picstore.arrays import I64, Table
 from picstore.errors import Damage, ImageError, NotADataset
-from picstore.prepare.convert.convert import Progress
-from picstore.prepare.convert.row_writer import describe
 from picstore.prepare.engine import processes
+from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import Part, read_part
 from picstore.storage.edits.tombstones import Live
@@ -77,12 +77,9 @@ def verify(
     findings += damaged_parts
     tasks = deque(_tasks(root, manifest, rows, live, decode))
     if progress is not None:
-        progress.begin(manifest.images, 0)
-    report = progress.advance if progress is not None else lambda _: None
-    found = {
-        (task.entry.file, task.entry.stream): result
-        for task, result in processes.run_all(check_file, tasks, workers=workers, report=report)
-    }
+        progress.set_total(manifest.images, 0)
+    checked = processes.run_all(check_file, tasks, workers=workers, on_progress=progress_callback(progress))
+    found = {(task.entry.file, task.entry.stream): result for task, result in checked}
     for entry in manifest.files:
         findings += found[entry.file, entry.stream]
     return manifest, findings
@@ -125,7 +122,7 @@ def _tasks(
         yield FileCheck(root, entry, part, deleted, manifest.attachments, decode)
 
 
-def check_file(task: FileCheck, report: processes.Report) -> list[Finding]:
+def check_file(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
     """All damage of one file."""
     entry = task.entry
     name = file_name(entry.stream, entry.file)
@@ -142,7 +139,7 @@ def check_file(task: FileCheck, report: processes.Report) -> list[Finding]:
     except Damage as error:
         findings.append(Finding(name, error.offset, error.what, 0))
     if rows is None:
-        return findings + _check_walk(task, report)
+        return findings + _check_walk(task, on_progress)
     for number, (row, ordinal) in enumerate(zip(rows, ordinals_of(rows), strict=True)):
         place = ContainerRef(name, int(row["offset"]), entry.stream, entry.file, int(ordinal))
         records = int(row["records"])
@@ -156,7 +153,7 @@ def check_file(task: FileCheck, report: processes.Report) -> list[Finding]:
             findings.append(Finding(name, error.offset, error.what, records - len(deleted)))
         else:
             findings += _check_container(container, task.decode, deleted)
-        report(records)
+        on_progress(records)
     return findings
 
 
@@ -164,14 +161,14 @@ def _rows_of(entry: FileEntry, footer: Table) -> Table:
     return index_rows([FileSummary(entry.stream, entry.file, entry.bytes, entry.records, entry.crc32c, footer)])
 
 
-def _check_walk(task: FileCheck, report: processes.Report) -> list[Finding]:
+def _check_walk(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
     """Without footer and index: what a walk over the containers finds, and how much is missing."""
     findings: list[Finding] = []
     found = 0
     for container in recover_containers(task.root, stream=task.entry.stream, file=task.entry.file, fields=task.fields):
         findings += _check_container(container, task.decode, np.zeros(0, np.int64))
         found += len(container)
-    report(task.entry.records)
+    on_progress(task.entry.records)
     if found < task.entry.records:
         name = file_name(task.entry.stream, task.entry.file)
         findings.append(Finding(name, 0, "containers are missing", task.entry.records - found))
@@ -203,7 +200,7 @@ def _decode_problem(container: Container, k: int) -> str:
     """Why an image does not decode to what the index says, empty if it does."""
     jpeg = bytes(container.jpeg(k))
     try:
-        info, stored = describe(jpeg), container.info(k)
+        info, stored = parse_image_info(jpeg), container.info(k)
         with Image.open(io.BytesIO(jpeg)) as image:
             image.load()
     except (ImageError, OSError) as error:

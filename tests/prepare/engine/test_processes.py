@@ -21,7 +21,7 @@ from picstore.prepare.engine import processes
 @pytest.mark.parametrize("workers", [1, 3, 20])
 def test_every_task_runs_once_whatever_the_number_of_workers(workers: int) -> None:
     counts = []
-    results = dict(processes.run(engine_tasks.double, deque(range(10)), workers=workers, report=counts.append))
+    results = dict(processes.run(engine_tasks.double, deque(range(10)), workers=workers, on_progress=counts.append))
     assert results == {k: 2 * k for k in range(10)}
     assert sum(counts) == 10
 
@@ -41,7 +41,7 @@ def test_a_process_that_ended_a_task_gets_the_next_one() -> None:
 
 
 def test_a_process_that_has_lived_long_gets_no_further_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_LIFE_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "_MAX_LIFE_SECONDS", 0.0)
     ids = dict(processes.run(engine_tasks.process_id, deque(range(3)), workers=1))
     assert len(set(ids.values())) == 3
     assert multiprocessing.active_children() == []

@@ -23,7 +23,7 @@ from picstore.errors import Corrupt, PicstoreError
 from picstore.prepare.convert.convert import convert
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.engine import ray
-from picstore.prepare.engine.ray import Ray
+from picstore.prepare.engine.ray import RayEngine
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.shuffle import shuffle
@@ -52,7 +52,7 @@ def nodes() -> Iterator[Any]:
             for _ in range(2):
                 started.add_node(num_cpus=1)
             environment.setenv("RAY_ADDRESS", started.address)
-            with ray.cluster() as crew:
+            with ray.connect() as crew:
                 yield started, crew
         finally:
             started.shutdown()
@@ -67,7 +67,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def converted(source: Path, out: Path, workers: int | Ray, progress: Any = None) -> Path:
+def converted(source: Path, out: Path, workers: int | RayEngine, progress: Any = None) -> Path:
     convert(open_source(source), out, encode=EncodeSettings(), shape=SHAPE, workers=workers, progress=progress)
     return out
 
@@ -79,7 +79,7 @@ class LosesANode:
         self._cluster = cluster
         self.total = self.done = 0
 
-    def begin(self, total: int, done: int) -> None:
+    def set_total(self, total: int, done: int) -> None:
         self.total = total
 
     def advance(self, count: int) -> None:
@@ -91,13 +91,13 @@ class LosesANode:
 
 def test_what_ran_on_a_node_that_is_lost_runs_again_elsewhere(nodes: Any, tmp_path: Path) -> None:
     cluster, crew = nodes
-    assert crew == Ray(3)
+    assert crew == RayEngine(3)
     tasks = [tmp_path / name for name in "abc"]  # one for each node
     lost = cluster.list_all_nodes()[-1]
     thread = threading.Thread(target=lose, args=(cluster, lost, tasks))
     thread.start()
     counts: list[int] = []
-    results = dict(crew.run(engine_tasks.wait_on_a_node, deque(tasks), report=counts.append))
+    results = dict(crew.run(engine_tasks.wait_on_a_node, deque(tasks), on_progress=counts.append))
     thread.join()
     starts = {task: starts_of(task) for task in tasks}
     assert sorted(map(len, starts.values())) == [1, 1, 2]

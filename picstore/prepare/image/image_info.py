@@ -1,0 +1,37 @@
+"""Image info: size, sampling and restart segments of a training JPEG, as containers index them (docs/format.md)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.arrays import I64
+from picstore.jpeg import markers
+from picstore.jpeg.segments import find_segments
+from picstore.storage.format.layout import SEGMENT
+from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
+
+
+def parse_image_info(jpeg: bytes) -> ImageInfo:
+    """Read the image info of a training JPEG from its headers and restart markers.
+
+    Raises:
+        ImageError: the stream is damaged.
+    """
+    header = markers.parse(jpeg)
+    starts, ends = find_segments(jpeg, header)
+    return make_image_info(header, ends - starts)
+
+
+def make_image_info(header: markers.Header, lengths: I64) -> ImageInfo:
+    """Make the image info of a training JPEG from its header and the lengths of its segments in bytes."""
+    segments = NO_SEGMENTS
+    if header.restart_interval and lengths.max() <= np.iinfo(SEGMENT).max:
+        segments = lengths.astype(SEGMENT)
+    return ImageInfo(
+        width=header.width,
+        height=header.height,
+        sampling=header.sampling,
+        restart_interval=header.restart_interval,
+        header_length=header.length,
+        segments=segments,
+    )
