@@ -56,6 +56,7 @@ HEAVY = {
     "h5py": {"prepare"},
     "lmdb": {"prepare"},
     "ray": {"prepare"},
+    "matplotlib": {"cli"},
     "rich": {"cli"},
     "click": {"cli"},
 }

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], *, as_json: bool) -> None:
     """Measure a sample of a source with the options of the command, and print and draw the outcome."""
-    from picstore.cli.plot import draw_qualities
+    from picstore.cli.plot import draw_qualities, require_matplotlib
     from picstore.cli.progress import Bar
     from picstore.prepare.engine import processes
     from picstore.prepare.quality import measure_quality
     from picstore.storage.location.resolve import write_whole
 
+    if settings["plot"] is not None:
+        require_matplotlib()
     with Bar("measure") as bar:
         bar.set_total(min(settings["measure"], len(listing.inputs)), 0)
         measured = measure_quality(
@@ -37,7 +39,7 @@ def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], 
     else:
         _print(measured, encode)
     if settings["plot"] is not None and measured.losses:
-        write_whole(settings["plot"], draw_qualities(measured.rows(), title=_title(measured, encode)).encode())
+        write_whole(settings["plot"], draw_qualities(measured.rows(), title=_title(measured, encode)))
 
 
 def _title(measured: Measured, encode: EncodeSettings) -> str:

@@ -90,7 +90,11 @@ def measure(function: F) -> F:
         help="Instead of converting, encode N images (200) at a range of qualities, subsampled 4:2:0 and 4:4:4, and "
         "print PSNR, SSIM and bytes.",
     )
-    return number(click.option("--plot", type=PATH, metavar="FILE", help="Also draw these, as SVG.")(function))
+    return number(
+        click.option("--plot", type=PATH, metavar="FILE", help="SVG file to draw these in; needs picstore[plot].")(
+            function
+        )
+    )
 
 
 def seed(function: F) -> F:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,10 +13,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from commands import picstore_command, picstore_json
-from pictures import saved, smooth
+from pictures import require, saved, smooth
 from PIL import Image
 from samples import jpeg, picture
 
+from picstore.cli.plot import require_matplotlib
+from picstore.errors import MissingDependency
 from picstore.prepare import quality
 from picstore.prepare.image.encode import reencode
 from picstore.prepare.image.settings import EncodeSettings
@@ -130,27 +134,41 @@ def test_the_rows_are_means_of_images_and_what_is_saved_is_of_all_bytes() -> Non
     )
 
 
-def test_the_command_prints_a_table_draws_a_plot_and_writes_no_data_set(tmp_path: Path) -> None:
+def test_the_command_prints_a_table_and_writes_no_data_set(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     listing(tmp_path / "in", FILES)
-    plot = tmp_path / "plot.svg"
-    done = picstore_command("convert", tmp_path / "in", "--measure", "--plot", plot)
+    done = picstore_command("convert", tmp_path / "in", "--measure")
     assert "1 of 5 images stay without loss, whatever the quality" in done.stdout
     table = done.stdout.partition("5 % below")[2].splitlines()[1:-1]
     expected = product(quality.SUBSAMPLINGS, map(str, quality.QUALITIES))
     assert [tuple(line.replace("*", "").split()[:2]) for line in table] == list(expected)
     assert [line.split()[:2] for line in table if "*" in line] == [["420", "90*"]]
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    printed = picstore_json("convert", tmp_path / "in", "--measure", "3", "--quality", "77", "--subsampling", "444")
+    assert printed["images"] + printed["lossless"] + printed["failed"] == 3
+    assert printed["subsampling"] == "444"
+    assert ("444", 77) in [(row["subsampling"], row["quality"]) for row in printed["qualities"]]
+    json.dumps(printed, allow_nan=False)
+
+
+def test_the_plot_has_a_line_per_subsampling_and_nothing_else_is_written(tmp_path: Path) -> None:
+    require(find_spec("matplotlib"), "matplotlib")
+    (tmp_path / "in").mkdir()
+    listing(tmp_path / "in", FILES)
+    plot = tmp_path / "plot.svg"
+    picstore_command("convert", tmp_path / "in", "--measure", "--plot", plot)
     drawing = ElementTree.parse(plot).getroot()  # noqa: S314  we have just written it
     assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
     texts = [element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
     assert "— 4:2:0" in texts
     assert "— 4:4:4" in texts
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "plot.svg"]
-    printed = picstore_json("convert", tmp_path / "in", "--measure", "3", "--quality", "77", "--subsampling", "444")
-    assert printed["images"] + printed["lossless"] + printed["failed"] == 3
-    assert printed["subsampling"] == "444"
-    assert ("444", 77) in [(row["subsampling"], row["quality"]) for row in printed["qualities"]]
-    json.dumps(printed, allow_nan=False)
+
+
+def test_a_plot_without_matplotlib_is_refused_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependency, match=r"picstore\[plot\]"):
+        require_matplotlib()
 
 
 def test_where_all_images_stay_there_is_nothing_to_measure(tmp_path: Path) -> None:
