@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import pytest
+
+import picstore.cli
 
 PICSTORE = [sys.executable, "-m", "picstore.cli"]
 
 
-def picstore_command(*arguments: object, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run ``picstore ARGUMENTS`` and require its exit code."""
-    command = [*PICSTORE, *map(os.fspath, map(str, arguments))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, **options)
+def picstore_command(
+    *arguments: object, code: int = 0, process: bool = False, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run ``picstore ARGUMENTS`` and require its exit code.
+
+    Args:
+        process: run a new interpreter, which takes half a second of a core; for tests of what a process does with
+            signals, file descriptors and imports.
+        options: of ``subprocess.run``; with any of them a new interpreter runs.
+    """
+    words = [os.fspath(argument) if isinstance(argument, os.PathLike) else str(argument) for argument in arguments]
+    if process or options:
+        done = subprocess.run([*PICSTORE, *words], capture_output=True, text=True, check=False, timeout=300, **options)
+    else:
+        done = _in_process(words)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def _in_process(words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Call the command's entry point with its output captured."""
+    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    handler = signal.getsignal(signal.SIGTERM)
+    with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, handler)
+        stack.enter_context(mock.patch.object(sys, "argv", ["picstore", *words]))
+        stack.enter_context(contextlib.redirect_stdout(stdout))
+        stack.enter_context(contextlib.redirect_stderr(stderr))
+        with pytest.raises(SystemExit) as exit_:
+            picstore.cli.main()
+    printed = [stream.buffer.getvalue().decode() for stream in (stdout, stderr)]
+    return subprocess.CompletedProcess(words, int(exit_.value.code or 0), *printed)
 
 
 def picstore_json(*arguments: object, code: int = 0) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,15 @@ from stores import GoogleProxy, Proxy, azure_server, install_azurite, request, s
 
 import picstore
 from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.engine import processes
 from picstore.storage.location import object_store
 
 # Where the tests were started in the background interrupts are ignored, here and in all that is started from here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where the environment forbids .pyc files each process that a test starts compiles all of picstore: 0.5 s of a core.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("picstore", deadline=None)
@@ -47,6 +54,7 @@ _COMPILE = (
     "    steps = [picstore.RandomResizedCrop(32), *colour]\n"
     "    list(picstore.Loader(folder + '/set', batch_size=1, transform=steps, isolate=False))\n",
 )
+_PRELOADED = ("picstore.prepare.convert.warmup", "picstore.prepare.convert.warm_pixels")
 _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
 
 
@@ -69,6 +77,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if os.environ.get("PICSTORE_REQUIRE_CUDA") == "1":
             pytest.fail("there is no GPU, and PICSTORE_REQUIRE_CUDA=1 says that this must not skip")
         pytest.skip("there is no GPU")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server_with_kernels() -> Iterator[None]:
+    """Start the engine's fork server, once a session, with the kernels loaded, as the command line does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "start", functools.partial(processes.start, *_PRELOADED))
+        yield
+
+
+def _restart_fork_server() -> None:
+    """Let the engine's processes see the environment as it is now: they have that of their fork server's start."""
+    forkserver._forkserver._stop()
 
 
 @pytest.fixture(scope="session")
@@ -122,6 +143,7 @@ def s3() -> Iterator[str]:
         environment.setenv("AWS_ACCESS_KEY_ID", "name")
         environment.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         environment.setenv("AWS_REGION", "us-east-1")
+        _restart_fork_server()
         yield url
 
 
@@ -139,6 +161,7 @@ def azure() -> Iterator[str]:
     with azure_server(azurite) as url, pytest.MonkeyPatch.context() as environment:
         environment.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
         environment.setenv("AZURITE_BLOB_STORAGE_URL", url)
+        _restart_fork_server()
         yield url
 
 
@@ -147,6 +170,7 @@ def google(s3: str) -> Iterator[str]:
     """URL of what Google's client takes for its store."""
     with GoogleProxy(s3) as between, pytest.MonkeyPatch.context() as environment:
         environment.setenv("STORAGE_EMULATOR_HOST", between.url)
+        _restart_fork_server()
         yield between.url
 
 
