@@ -33,9 +33,9 @@ from contenders.table import machine
 from PIL import Image
 
 from picstore import NotTranscodable, add_restart_markers
-from picstore.jpeg.cut import Cuts, Tiled, cut_batch
-from picstore.jpeg.markers import Header, parse
-from picstore.jpeg.segments import find_segments
+from picstore.jpeg.cut import CutJpegs, TiledJpegs, cut_batch
+from picstore.jpeg.markers import Header, parse_header
+from picstore.jpeg.segments import find_restart_segments
 from picstore.jpeg.tiles import restart_interval
 from picstore.train.cpu.decode import decode_rgb
 from picstore.train.transforms.crops import RandomResizedCrop
@@ -93,7 +93,7 @@ def interval(header: Header, wish: str) -> int:
 
 def marked(jpegs: Sequence[bytes], wish: str) -> list[bytes]:
     """Streams with restart markers."""
-    return [add_restart_markers(jpeg, interval(parse(jpeg), wish)) for jpeg in jpegs]
+    return [add_restart_markers(jpeg, interval(parse_header(jpeg), wish)) for jpeg in jpegs]
 
 
 def bench_insertion(jpegs: list[bytes], rounds: int) -> Rows:
@@ -106,7 +106,7 @@ def bench_insertion(jpegs: list[bytes], rounds: int) -> Rows:
             file.write_bytes(jpeg)
         small, out = Path(folder, "small.jpg"), Path(folder, "out.jpg")
         Image.new("RGB", (16, 16)).save(small)
-        tiles = [tile(parse(jpeg)) for jpeg in jpegs]
+        tiles = [tile(parse_header(jpeg)) for jpeg in jpegs]
 
         def ours() -> None:
             for file in files:
@@ -158,11 +158,11 @@ def bench_size(jpegs: list[bytes], tiled: list[bytes]) -> Rows:
 
 def bench_segments(tiled: list[bytes], rounds: int) -> Rows:
     """Reading headers and finding segments."""
-    headers = [parse(jpeg) for jpeg in tiled]
+    headers = [parse_header(jpeg) for jpeg in tiled]
     seconds = race(
         {
-            "parse": lambda: [parse(jpeg) for jpeg in tiled],
-            "find_segments": lambda: [find_segments(jpeg, h) for jpeg, h in zip(tiled, headers, strict=True)],
+            "parse": lambda: [parse_header(jpeg) for jpeg in tiled],
+            "find_segments": lambda: [find_restart_segments(jpeg, h) for jpeg, h in zip(tiled, headers, strict=True)],
         },
         rounds,
     )
@@ -175,12 +175,12 @@ class Stored:
     """Streams with what a container stores about them, and a box for each; cut in batches."""
 
     def __init__(self, jpegs: Sequence[bytes]) -> None:
-        headers = [parse(jpeg) for jpeg in jpegs]
+        headers = [parse_header(jpeg) for jpeg in jpegs]
         self.headers, self.jpegs = headers, jpegs
         self.layouts = np.array(
             [[h.width, h.height, *h.mcu_size, h.restart_interval, h.length] for h in headers], np.int64
         )
-        spans = [find_segments(jpeg, header) for jpeg, header in zip(jpegs, headers, strict=True)]
+        spans = [find_restart_segments(jpeg, header) for jpeg, header in zip(jpegs, headers, strict=True)]
         self.segments = [(ends - starts).astype(np.uint16) for starts, ends in spans]
         geometry = Geometry.of_images(self.layouts[:, 0], self.layouts[:, 1])
         self.boxes = RandomResizedCrop(224)(geometry, Draws(0, 0, np.arange(len(jpegs)))).reach()
@@ -188,11 +188,11 @@ class Stored:
         self._out = np.zeros(max(sum(map(len, jpegs[batch])) for batch in self._batches), np.uint8)
         self._tiled = [self._describe(batch) for batch in self._batches]
 
-    def _describe(self, batch: slice) -> Tiled:
-        return Tiled.of(self.jpegs[batch], self.layouts[batch], self.segments[batch])
+    def _describe(self, batch: slice) -> TiledJpegs:
+        return TiledJpegs.from_streams(self.jpegs[batch], self.layouts[batch], self.segments[batch])
 
     def describe(self) -> None:
-        """Only Tiled.of."""
+        """Only TiledJpegs.from_streams."""
         for batch in self._batches:
             self._describe(batch)
 
@@ -214,9 +214,9 @@ class Stored:
             decode_rgb(jpeg, width=header.width, height=header.height)
 
 
-def decode_cuts(cuts: Cuts) -> None:
+def decode_cuts(cuts: CutJpegs) -> None:
     data, offsets = memoryview(cuts.data), cuts.offsets.tolist()
-    for k, (_, _, width, height) in enumerate(cuts.places.tolist()):
+    for k, (_, _, width, height) in enumerate(cuts.rects.tolist()):
         decode_rgb(data[offsets[k] : offsets[k + 1]], width=width, height=height)
 
 
@@ -250,7 +250,7 @@ def sized(jpegs: list[bytes], size: int) -> list[bytes]:
 
 
 def bench_cut(sets: dict[str, list[bytes]], rounds: int) -> Rows:
-    """cut_batch and Tiled.of over streams in memory and in cache."""
+    """cut_batch and TiledJpegs.from_streams over streams in memory and in cache."""
     rows = []
     for name, jpegs in sets.items():
         for where, size in (("from memory", COLD), ("from cache", WARM)):
@@ -269,8 +269,8 @@ def bench_cut(sets: dict[str, list[bytes]], rounds: int) -> Rows:
                     "GB/s": f"{cut_bytes / count / each / 1e9:.1f}",
                     "±": f"{cut.spread:.0%}",
                     "µs a cut": f"{each * 1e6:.2f}",
-                    "µs of Tiled.of": f"{described * 1e6:.2f}",
-                    "cuts/s with Tiled.of": f"{1 / (each + described):,.0f}",
+                    "µs of TiledJpegs.from_streams": f"{described * 1e6:.2f}",
+                    "cuts/s with TiledJpegs.from_streams": f"{1 / (each + described):,.0f}",
                 }
             )
     return rows

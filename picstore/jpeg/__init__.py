@@ -1,1 +1,0 @@
-"""One JPEG: headers, segments, Huffman tables, lossless restart markers, cuts."""

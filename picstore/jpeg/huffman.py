@@ -10,54 +10,54 @@ import numpy as np
 from picstore.arrays import U32
 from picstore.errors import ImageError
 
-LONGEST = 16  # bits of a code
+MAX_CODE_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class HuffmanTable:
-    """A table as a DHT segment holds it (T.81, B.2.4.2).
+    """Table of a DHT segment (T.81, B.2.4.2).
 
     Attributes:
-        counts: 16 bytes, how many codes have 1, 2, … 16 bits.
+        counts: 16 bytes, the number of codes of 1, 2, … 16 bits.
         symbols: in the order of their codes.
 
     Raises:
-        ImageError: the lengths make no prefix code, or symbols are missing.
+        ImageError: the lengths form no prefix code, or symbols are missing.
     """
 
     counts: bytes
     symbols: bytes
 
     def __post_init__(self) -> None:
-        if len(self.counts) != LONGEST or sum(self.counts) != len(self.symbols) or len(self.symbols) > 256:
+        if len(self.counts) != MAX_CODE_BITS or sum(self.counts) != len(self.symbols) or len(self.symbols) > 256:
             raise ImageError("a Huffman table is cut off")
-        room = 1
+        free = 1
         for count in self.counts:
-            room = 2 * room - count
-            if room < 1:  # the code of all ones stays free (C.2), and libjpeg insists
+            free = 2 * free - count
+            if free < 1:  # the code of all ones stays free (C.2), and libjpeg insists
                 raise ImageError("a Huffman table has more codes than fit")
 
     def extended(self, symbols: Iterable[int]) -> HuffmanTable | None:
-        """This table with codes for more symbols; None if there is no room.
+        """Add codes for more symbols; return None if none are free.
 
-        The new codes are as long as the longest there is, or longer, and come after it, so all others stay, and with
-        them every bit that was coded. A code of all ones is left over, as the standard wants (C.2).
+        New codes follow the longest old one and are at least as long, so that all old codes stay, and with them every
+        bit that was coded. A code of all ones stays free, as the standard wants (C.2).
         """
         added = bytes(sorted(symbols))
         if len(self.symbols) + len(added) > 256:
             return None
-        longest = max((k + 1 for k in range(LONGEST) if self.counts[k]), default=1)
-        room = 1  # codes of the length looked at that are free
+        longest = max((k + 1 for k in range(MAX_CODE_BITS) if self.counts[k]), default=1)
+        free = 1  # codes of the current length
         for length, count in enumerate(self.counts, start=1):
-            room = 2 * room - count
-            if length >= longest and room > len(added) and count + len(added) <= 255:
+            free = 2 * free - count
+            if length >= longest and free > len(added) and count + len(added) <= 255:
                 counts = bytearray(self.counts)
                 counts[length - 1] += len(added)
                 return HuffmanTable(bytes(counts), self.symbols + added)
         return None
 
     def codes(self) -> tuple[U32, U32]:
-        """Code of every symbol and its length in bits, uint32 (256,) each; length 0 where there is none (C.1, C.2)."""
+        """Return the code of every symbol and its bits, uint32 (256,) each; 0 bits where there is none (C.1, C.2)."""
         codes, lengths = np.zeros(256, np.uint32), np.zeros(256, np.uint32)
         code = k = 0
         for length, count in enumerate(self.counts, start=1):
@@ -70,12 +70,12 @@ class HuffmanTable:
 
 
 def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
-    """The table that codes symbols of these frequencies in the fewest bits, no code longer than 16 or all ones (K.2).
+    """Make the table that codes symbols in the fewest bits, with no code longer than 16 bits or of all ones (K.2).
 
     Args:
-        frequencies: of symbol 0, 1, …; those of 0 get no code.
+        frequencies: of symbol 0, 1, …; a symbol of frequency 0 gets no code.
     """
-    # A symbol that never comes keeps the code of all ones to itself; it is the rarest, so its code is the longest.
+    # Symbol 256, which never occurs, takes the code of all ones; it is the rarest, so its code is the longest.
     weights: dict[tuple[int, ...], int] = {(symbol,): count for symbol, count in enumerate(frequencies) if count}
     weights[(256,)] = 0
     depth = dict.fromkeys((s for group in weights for s in group), 0)
@@ -84,10 +84,10 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
         for symbol in first + second:
             depth[symbol] += 1
         weights[first + second] = weights.pop(first) + weights.pop(second)
-    per_length = [0] * (max(max(depth.values()), LONGEST) + 1)
+    per_length = [0] * (max(max(depth.values()), MAX_CODE_BITS) + 1)
     for bits in depth.values():
         per_length[bits] += 1
-    for bits in range(len(per_length) - 1, LONGEST, -1):
+    for bits in range(len(per_length) - 1, MAX_CODE_BITS, -1):
         while per_length[bits] > 0:  # move pairs of too long codes up (figure K.3)
             shorter = bits - 2
             while per_length[shorter] == 0:
@@ -96,7 +96,7 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
             per_length[bits - 1] += 1
             per_length[shorter + 1] += 2
             per_length[shorter] -= 1
-    longest = max(bits for bits in range(LONGEST + 1) if per_length[bits])
+    longest = max(bits for bits in range(MAX_CODE_BITS + 1) if per_length[bits])
     per_length[longest] -= 1  # the code of all ones
     ordered = sorted((symbol for symbol in depth if symbol != 256), key=lambda symbol: (depth[symbol], symbol))
-    return HuffmanTable(bytes(per_length[1 : LONGEST + 1]), bytes(ordered))
+    return HuffmanTable(bytes(per_length[1 : MAX_CODE_BITS + 1]), bytes(ordered))

@@ -1,4 +1,4 @@
-"""The headers of a JPEG, from SOI to the first byte of entropy-coded data (ITU-T T.81, annex B)."""
+"""Marker segments of a JPEG from SOI to the entropy-coded data, and its size and sampling (ITU-T T.81, annex B)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 from picstore.errors import ImageError
 
-Segment: TypeAlias = tuple[int, bytes, int]  # marker, body, byte after the segment
+MarkerSegment: TypeAlias = tuple[int, bytes, int]  # marker, body, offset after the segment
 
 TEM, SOI, EOI, SOS, DRI = 0x01, 0xD8, 0xD9, 0xDA, 0xDD
 SOF0, DHT, DQT = 0xC0, 0xC4, 0xDB
 APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
 RST0, RST7 = 0xD0, 0xD7
-# Table B.1: every SOFn; DHT (C4), JPG (C8) and DAC (CC) share the range and are no frames.
+# Table B.1: every SOFn. DHT (C4), JPG (C8) and DAC (CC) share the range and begin no frame.
 FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
 _PROCESSES = {
     0: "baseline",
@@ -31,7 +31,7 @@ _SAMPLINGS = {(1, 1): "444", (2, 1): "422", (1, 2): "440", (2, 2): "420"}
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One component of the frame: its identifier, sampling factors and quantisation table (T.81, B.2.2)."""
+    """Component of a frame: identifier, sampling factors and quantisation table (T.81, B.2.2)."""
 
     id: int
     horizontal: int
@@ -41,16 +41,17 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the headers of a JPEG tell.
+    """Size, sampling and coding process of a JPEG.
 
     Attributes:
-        process: ``"baseline"``, ``"extended"``, ``"progressive"``, ``"lossless"``, the last three of them with
-            ``"arithmetic-coded"`` (which alone means extended), or ``"SOF<n>"``.
+        process: ``"baseline"``, ``"extended"``, ``"progressive"``, ``"lossless"``, ``"arithmetic-coded"`` (extended),
+            ``"arithmetic-coded progressive"``, ``"arithmetic-coded lossless"`` or ``"SOF<n>"``.
+        precision: bits of a sample.
         width, height: pixels.
         components: in the frame's order.
-        scan_components: how many of them the first scan holds.
+        scan_components: number of components in the first scan.
         restart_interval: MCUs, 0 for none (T.81, B.2.4.4).
-        length: bytes up to the entropy-coded data of the first scan.
+        length: bytes before the entropy-coded data of the first scan.
     """
 
     process: str
@@ -64,7 +65,7 @@ class Header:
 
     @property
     def sampling(self) -> str:
-        """``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"``, or ``""`` for any other."""
+        """Name of the sampling: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"``, or ``""`` for any other."""
         if len(self.components) == 1:
             return "grey"
         first, *others = self.components
@@ -81,52 +82,56 @@ class Header:
 
     @property
     def mcus(self) -> tuple[int, int]:
-        """Columns and rows of MCUs."""
+        """Numbers of columns and rows of MCUs."""
         width, height = self.mcu_size
         return -(-self.width // width), -(-self.height // height)
 
 
-def walk(jpeg: bytes | memoryview) -> Iterator[Segment]:
-    """The marker segments of the headers, up to and with the first SOS: (marker, body, byte after the segment).
+def iterate_marker_segments(jpeg: bytes | memoryview) -> Iterator[MarkerSegment]:
+    """Iterate over the marker segments up to and including the first SOS.
 
     Raises:
-        ImageError: this is no JPEG, or its headers are cut off or no chain of segments.
+        ImageError: the bytes are no JPEG, or its headers are cut off or no chain of segments.
     """
     if len(jpeg) < 4 or jpeg[0] != 0xFF or jpeg[1] != SOI:
         raise ImageError("not a JPEG: no SOI marker at its beginning")
-    at, marker = 2, 0
+    offset, marker = 2, 0
     while marker != SOS:
-        marker, at = _next_marker(jpeg, at)
-        body = _segment(jpeg, at)
-        at += 2 + len(body)
-        yield marker, body, at
+        marker, offset = _next_marker(jpeg, offset)
+        body = _read_body(jpeg, offset)
+        offset += 2 + len(body)
+        yield marker, body, offset
 
 
-def parse(jpeg: bytes | memoryview) -> Header:
-    """Read the headers of a JPEG.
+def parse_header(jpeg: bytes | memoryview) -> Header:
+    """Parse the headers of a JPEG.
 
     Raises:
-        ImageError: this is no JPEG, or its headers break T.81; the message says where.
+        ImageError: the bytes are no JPEG, or its headers break T.81; the message has the offset.
     """
-    return read_header(walk(jpeg))
+    return header_from_segments(iterate_marker_segments(jpeg))
 
 
-def read_header(segments: Iterable[Segment]) -> Header:
-    """As :func:`parse`, of what :func:`walk` found."""
-    interval, frame, body, at = 0, None, b"", 0
-    for marker, body, at in segments:
+def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
+    """Parse the marker segments of :func:`iterate_marker_segments`.
+
+    Raises:
+        ImageError: they break T.81.
+    """
+    interval, frame, body, end = 0, None, b"", 0
+    for marker, body, end in segments:
         if marker in FRAMES:
             if frame is not None:
-                raise ImageError(f"two frame headers, the second ends at byte {at}")
-            frame = _frame(body, FRAMES[marker])
+                raise ImageError(f"two frame headers, the second ends at byte {end}")
+            frame = _parse_frame(body, FRAMES[marker])
         elif marker == DRI:
             if len(body) != 2:
-                raise ImageError(f"the DRI segment that ends at byte {at} has {len(body)} bytes")
+                raise ImageError(f"the DRI segment that ends at byte {end} has {len(body)} bytes")
             interval = int.from_bytes(body, "big")
     if frame is None:
         raise ImageError("a scan begins before any frame header")
     if not body or len(body) != 4 + 2 * body[0]:
-        raise ImageError(f"the scan header that ends at byte {at} has a wrong length")
+        raise ImageError(f"the scan header that ends at byte {end} has a wrong length")
     process, precision, width, height, components = frame
     return Header(
         process=process,
@@ -136,36 +141,36 @@ def read_header(segments: Iterable[Segment]) -> Header:
         components=components,
         scan_components=body[0],
         restart_interval=interval,
-        length=at,
+        length=end,
     )
 
 
-def _next_marker(jpeg: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The marker at ``at`` and the byte after it; fill bytes before it are skipped (T.81, B.1.1.2)."""
-    first = at
-    while at < len(jpeg) and jpeg[at] == 0xFF:
-        at += 1
-    if at >= len(jpeg):
-        raise ImageError(f"the headers are cut off at byte {at}")
-    marker = jpeg[at]
-    if at == first or marker == 0x00:
+def _next_marker(jpeg: bytes | memoryview, first: int) -> tuple[int, int]:
+    """Read the marker at offset ``first``, skipping fill bytes (T.81, B.1.1.2): (marker, offset after it)."""
+    offset = first
+    while offset < len(jpeg) and jpeg[offset] == 0xFF:
+        offset += 1
+    if offset >= len(jpeg):
+        raise ImageError(f"the headers are cut off at byte {offset}")
+    marker = jpeg[offset]
+    if offset == first or marker == 0x00:
         raise ImageError(f"no marker at byte {first}")
     if marker in (TEM, SOI, EOI) or RST0 <= marker <= RST7:
-        raise ImageError(f"marker FF{marker:02X} at byte {at - 1}, before any scan")
-    return marker, at + 1
+        raise ImageError(f"marker FF{marker:02X} at byte {offset - 1}, before any scan")
+    return marker, offset + 1
 
 
-def _segment(jpeg: bytes | memoryview, at: int) -> bytes:
-    """The body of the marker segment whose length field is at ``at``."""
-    length = int.from_bytes(jpeg[at : at + 2], "big")
-    if at + 2 > len(jpeg) or at + length > len(jpeg):
+def _read_body(jpeg: bytes | memoryview, offset: int) -> bytes:
+    """Read the body of the marker segment whose length field is at ``offset``."""
+    length = int.from_bytes(jpeg[offset : offset + 2], "big")
+    if offset + 2 > len(jpeg) or offset + length > len(jpeg):
         raise ImageError(f"the headers are cut off at byte {len(jpeg)}")
     if length < 2:
-        raise ImageError(f"a marker segment at byte {at} has length {length}")
-    return bytes(jpeg[at + 2 : at + length])
+        raise ImageError(f"a marker segment at byte {offset} has length {length}")
+    return bytes(jpeg[offset + 2 : offset + length])
 
 
-def _frame(body: bytes, process: int) -> tuple[str, int, int, int, tuple[Component, ...]]:
+def _parse_frame(body: bytes, process: int) -> tuple[str, int, int, int, tuple[Component, ...]]:
     if len(body) < 6 or len(body) != 6 + 3 * body[5]:
         raise ImageError("the frame header has a wrong length")
     precision, height, width, count = struct.unpack_from(">BHHB", body)

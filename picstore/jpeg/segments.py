@@ -1,4 +1,4 @@
-"""Restart segments: where the entropy-coded data of a scan can be entered (ITU-T T.81, B.1.1.5 and E.1.4)."""
+"""Restart segments: the parts of a scan that decode by themselves (ITU-T T.81, B.1.1.5 and E.1.4)."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from picstore.jpeg.markers import EOI, RST0, RST7, Header
 Offsets: TypeAlias = I64
 
 
-def find_segments(jpeg: bytes | memoryview, header: Header) -> tuple[Offsets, Offsets]:
-    """Where every segment of the first scan begins and ends, its markers not included.
+def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[Offsets, Offsets]:
+    """Find where every restart segment of the first scan begins and ends, markers not included.
 
     Args:
         jpeg: the whole stream.
-        header: its headers, with one interleaved scan.
+        header: of the stream, which has one interleaved scan.
 
     Returns:
-        Two int64 arrays (segments,) of byte offsets in the stream; one segment when there are no restart markers.
+        Two int64 arrays (segments,) of byte offsets in the stream; one segment if there are no restart markers.
 
     Raises:
-        ImageError: the markers are not those that the headers announce, or the stream ends without EOI.
+        ImageError: the restart markers differ from those that the headers announce, or EOI is missing.
     """
     data = np.frombuffer(jpeg, dtype=np.uint8)[header.length :]
     # In entropy-coded data a 0xFF byte is followed by 0x00 (stuffing), by 0xFF (fill) or by a marker (B.1.1.5).
-    at = np.flatnonzero(data[:-1] == 0xFF)
-    codes = data[at + 1]
+    offsets = np.flatnonzero(data[:-1] == 0xFF)
+    codes = data[offsets + 1]
     is_marker = (codes != 0x00) & (codes != 0xFF)
-    at, codes = at[is_marker], codes[is_marker]
+    offsets, codes = offsets[is_marker], codes[is_marker]
     is_end = np.flatnonzero((codes < RST0) | (codes > RST7))
     if len(is_end) == 0 or codes[is_end[0]] != EOI:
         raise ImageError("the scan does not end in EOI: truncated, or it has more than one scan")
-    last = is_end[0]
-    restarts = last
+    last = restarts = is_end[0]
     columns, rows = header.mcus
     interval = header.restart_interval or columns * rows
     expected = -(-columns * rows // interval) - 1
@@ -44,6 +43,6 @@ def find_segments(jpeg: bytes | memoryview, header: Header) -> tuple[Offsets, Of
         raise ImageError(f"{restarts} restart markers where the headers announce {expected}")
     if (codes[:last] != RST0 + np.arange(last) % 8).any():
         raise ImageError("restart markers are out of order")
-    ends = at[: last + 1] + header.length
+    ends = offsets[: last + 1] + header.length
     starts = np.concatenate(([header.length], ends[:-1] + 2))
     return starts.astype(np.int64), ends.astype(np.int64)

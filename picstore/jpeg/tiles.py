@@ -1,14 +1,14 @@
-"""Tiles: how many MCUs stand between two restart markers, so that a crop can be cut along them."""
+"""Tile width: the number of MCUs between two restart markers, along which crops are cut."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-TILE_WIDTH = 64  # pixels; docs/design.md has the sizes and speeds of 1 MCU to one row behind this figure
+TILE_WIDTH = 64  # pixels; docs/measurements.md has sizes and speeds of tiles from 1 MCU to one row
 
 
 def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
-    """Width and height of an MCU in pixels (ITU-T T.81, A.2).
+    """Return width and height of an MCU in pixels (ITU-T T.81, A.2).
 
     Args:
         components: 1 (grey: an MCU is one 8 × 8 block, A.2.2) or 3.
@@ -19,19 +19,19 @@ def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
     return {"444": (8, 8), "422": (16, 8), "440": (8, 16), "420": (16, 16)}[subsampling]
 
 
-@lru_cache(maxsize=256)  # of a data set's images most have one of a few widths; 8 us each
+@lru_cache(maxsize=256)  # most images of a data set have one of a few widths; 8 us each
 def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WIDTH) -> int:
-    """MCUs between restart markers: the divisor of ``columns`` whose tile is nearest to ``tile_width``, at least half.
+    """Choose the MCUs between restart markers: the divisor of ``columns`` whose tile is nearest to ``tile_width``.
 
-    A divisor, because the interval counts on across the ends of rows (T.81, B.2.4.4): only then does every row begin
-    a segment and do the tiles form a grid. Nearest by ratio; of two equally near the smaller, which cuts closer. Not
-    below half, because where the columns are prime the only other divisor is 1, and a marker behind every MCU adds 10
-    to 33 % to a photograph; then the tile is the row.
+    The interval is a divisor because it counts on across the ends of rows (T.81, B.2.4.4): only then does every row
+    begin a segment, and the tiles form a grid. Nearest is by ratio; of two equally near the smaller is chosen, which
+    cuts closer. No tile is narrower than half of ``tile_width``: where the columns are prime the only other divisor is
+    1, and a marker after every MCU adds 10 to 33 % to a photograph; the tile is then the whole row.
 
     Args:
         columns: MCUs in a row of the image.
         mcu_width: pixels.
-        tile_width: pixels wished for.
+        tile_width: pixels.
     """
     wide = (k for k in range(1, columns + 1) if columns % k == 0 and 2 * k * mcu_width >= tile_width)
     return min(wide, key=lambda k: (_ratio(k * mcu_width, tile_width), k), default=columns)

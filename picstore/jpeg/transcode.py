@@ -1,7 +1,7 @@
-"""Adding restart markers to a JPEG without losing one bit of its quality.
+"""Lossless restart markers: ``add_restart_markers``.
 
-The Huffman codes are read, coefficients are not: of each new segment the first DC differences are restated, all other
-bits are copied (ITU-T T.81, E.1.4 and F.2). What decoders do not need is left behind.
+Huffman codes are read, coefficients are not: the first DC differences of each new segment are restated, all other bits
+are copied (ITU-T T.81, E.1.4 and F.2). Headers that decoders do not need are dropped.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ import numpy as np
 
 from picstore.arrays import I64, U8
 from picstore.errors import ImageError, NotTranscodable, UsageError
-from picstore.jpeg import entropy
-from picstore.jpeg.headers import Coding, Huffman, read_coding, write_headers
+from picstore.jpeg import bit_reader, bit_writer, entropy
+from picstore.jpeg.headers import CodingParameters, HuffmanTables, read_coding_parameters, write_headers
 from picstore.jpeg.huffman import optimal_table
-from picstore.jpeg.huffman_lookup import lookups
-from picstore.jpeg.markers import EOI, Header, Segment, read_header, walk
+from picstore.jpeg.huffman_lookup import make_lookups
+from picstore.jpeg.markers import EOI, Header, MarkerSegment, header_from_segments, iterate_marker_segments
 from picstore.jpeg.tiles import restart_interval
 
 _DAMAGE = {
-    entropy.BAD_CODE: "a code that its Huffman table lacks",
-    entropy.TOO_SHORT: "its entropy-coded data ends early",
-    entropy.TOO_MANY_COEFFICIENTS: "a block with more than 64 coefficients",
-    entropy.BAD_DC: "a DC coefficient out of range",
-    entropy.BAD_MARKER: "restart markers out of order",
-    entropy.TOO_MANY_SEGMENTS: "more restart markers than its headers announce",
+    bit_reader.BAD_CODE: "a code that its Huffman table lacks",
+    bit_reader.TOO_SHORT: "its entropy-coded data ends early",
+    bit_reader.TOO_MANY_COEFFICIENTS: "a block with more than 64 coefficients",
+    bit_reader.BAD_DC: "a DC coefficient out of range",
+    bit_reader.BAD_MARKER: "restart markers out of order",
+    bit_reader.TOO_MANY_SEGMENTS: "more restart markers than its headers announce",
 }
 _DC_SIZES = 12  # of differences of 8-bit samples (table F.1)
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """A JPEG that got restart markers, and what reading it again would tell.
+class TranscodedJpeg:
+    """A JPEG with new restart markers, and what parsing it would return.
 
     Attributes:
-        header: as of ``markers.parse``.
+        header: as from ``markers.parse_header``.
         lengths: int64 (segments,), bytes of each restart segment without the marker that ends it.
     """
 
@@ -49,61 +49,72 @@ def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -
     """Add restart markers to a baseline JPEG, or replace those it has, without loss.
 
     Coefficients, and so pixels, stay the same. JFIF and Adobe markers stay, as they decide how colours are read; other
-    APPn and COM segments go. A Huffman table that lacks a code for a DC difference which begins a segment is extended.
+    APPn and COM segments are dropped. A Huffman table without a code for a DC difference that begins a segment is
+    extended.
 
     Args:
-        jpeg: the stream. Bytes after EOI are left behind, and EOI may be missing.
+        jpeg: the stream. Bytes after EOI are dropped, and EOI may be missing.
         interval: MCUs between markers (T.81, B.2.4.4), 1 … 65,535; by default one tile, see
             :func:`picstore.jpeg.tiles.restart_interval`.
 
     Raises:
         NotTranscodable: the stream is progressive, arithmetic-coded, lossless, not of 8 bits, CMYK or RGB, of an
             unusual sampling, in several scans, rotated by EXIF, or damaged; the message names the reason.
-        UsageError: the interval is none that can be written.
+        UsageError: the interval is out of range.
     """
-    segments, header = read_segments(jpeg)
-    return mark(jpeg, segments, header, interval).jpeg
+    segments, header = read_marker_segments(jpeg)
+    return transcode(jpeg, segments, header, interval).jpeg
 
 
-def read_segments(jpeg: bytes | memoryview) -> tuple[tuple[Segment, ...], Header]:
-    """The marker segments of the headers and what they tell; NotTranscodable where they are damaged."""
+def read_marker_segments(jpeg: bytes | memoryview) -> tuple[tuple[MarkerSegment, ...], Header]:
+    """Read the marker segments of the headers, and parse them.
+
+    Raises:
+        NotTranscodable: they are damaged.
+    """
     try:
-        segments = tuple(walk(jpeg))
-        return segments, read_header(segments)
+        segments = tuple(iterate_marker_segments(jpeg))
+        return segments, header_from_segments(segments)
     except ImageError as error:
         raise NotTranscodable(f"damaged JPEG: {error}") from error
 
 
-def mark(jpeg: bytes | memoryview, segments: Sequence[Segment], header: Header, interval: int | None = None) -> Marked:
-    """As :func:`add_restart_markers`, for who has read the headers and wants to know the segments of the scan."""
+def transcode(
+    jpeg: bytes | memoryview, segments: Sequence[MarkerSegment], header: Header, interval: int | None = None
+) -> TranscodedJpeg:
+    """Add restart markers as :func:`add_restart_markers`, given the result of :func:`read_marker_segments`.
+
+    Raises:
+        NotTranscodable, UsageError: as from :func:`add_restart_markers`.
+    """
     try:
-        coding = read_coding(segments)
+        parameters = read_coding_parameters(segments)
     except ImageError as error:
         raise NotTranscodable(f"damaged JPEG: {error}") from error
-    reason = reason_not_lossless(header, coding)
+    reason = reason_not_lossless(header, parameters)
     if reason:
         raise NotTranscodable(reason)
     if interval is None:
         interval = restart_interval(header.mcus[0], header.mcu_size[0])
     if not 1 <= interval <= 0xFFFF:
-        raise UsageError(f"a restart interval of {interval} MCUs cannot be written; 1 to 65,535 can")
-    found = _Scan(header, coding, interval, *_flatten(jpeg, header))
-    found.read(every=False)
-    huffman = found.tables()
+        raise UsageError(f"restart interval {interval} is out of range: it has 1 to 65,535 MCUs")
+    scan = _ScanRewriter(header, parameters, interval, *_flatten(jpeg, header))
+    scan.find_edits(every=False)
+    huffman = scan.extended_tables()
     if huffman is None:
-        found.read(every=True)
-        huffman = found.rebuilt_tables()
-    headers = write_headers(header, coding, huffman, interval)
-    made, lengths = found.write(huffman, headers)
+        scan.find_edits(every=True)
+        huffman = scan.rebuilt_tables()
+    headers = write_headers(header, parameters, huffman, interval)
+    stream, lengths = scan.write_stream(huffman, headers)
     components = header.components
     if len(components) == 1:
         components = (replace(components[0], horizontal=1, vertical=1),)
-    marked = replace(header, process="baseline", components=components, restart_interval=interval, length=len(headers))
-    return Marked(made, marked, lengths)
+    header = replace(header, process="baseline", components=components, restart_interval=interval, length=len(headers))
+    return TranscodedJpeg(stream, header, lengths)
 
 
-def reason_not_lossless(header: Header, coding: Coding) -> str:
-    """Why a JPEG cannot get restart markers losslessly, by its headers; empty if it can."""
+def reason_not_lossless(header: Header, coding: CodingParameters) -> str:
+    """Return the reason why the headers forbid lossless restart markers; empty if they allow them."""
     adobe = coding.adobe[11] if coding.adobe else None
     ids = bytes(component.id for component in header.components)
     tables = {table for s in coding.selectors for table in ((0, s.dc), (1, s.ac))}
@@ -130,25 +141,25 @@ def reason_not_lossless(header: Header, coding: Coding) -> str:
 
 
 def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
-    """The entropy-coded data without stuffing and markers, zeros behind, and where each old segment begins in it."""
+    """Return the entropy-coded data without stuffing and markers but padded, and the offsets of its segments."""
     source = np.frombuffer(jpeg, np.uint8)
     columns, rows = header.mcus
     expected = -(-columns * rows // header.restart_interval) if header.restart_interval else 1
     if 2 * (expected - 1) > source.size:  # each marker between segments takes two bytes
-        raise NotTranscodable(f"damaged JPEG: {_DAMAGE[entropy.TOO_SHORT]}")
+        raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
     segments = np.zeros(expected + 1, np.int64)
-    flat = np.empty(source.size - header.length + entropy.PADDING, np.uint8)
-    count, length = entropy.unstuff(np.uint64(source.ctypes.data), source.size, header.length, flat, segments)
+    flat = np.empty(source.size - header.length + bit_reader.PADDING, np.uint8)
+    count, length = bit_reader.unstuff(np.uint64(source.ctypes.data), source.size, header.length, flat, segments)
     if count != expected:
         raise NotTranscodable(f"damaged JPEG: {_DAMAGE.get(count, 'restart markers are missing')}")
-    flat[length : length + entropy.PADDING] = 0
+    flat[length : length + bit_reader.PADDING] = 0
     return flat, segments
 
 
-class _Scan:
-    """One scan being rewritten: which tables it is coded with, and the edits that new segments need."""
+class _ScanRewriter:
+    """A scan, its Huffman tables, and the edits that new segments need."""
 
-    def __init__(self, header: Header, coding: Coding, interval: int, flat: U8, segments: I64) -> None:
+    def __init__(self, header: Header, coding: CodingParameters, interval: int, flat: U8, segments: I64) -> None:
         self._flat, self._segments, self._interval = flat, segments, interval
         self._huffman = coding.huffman
         self._dc = sorted({selector.dc for selector in coding.selectors})
@@ -164,10 +175,10 @@ class _Scan:
         self._edited = self._edited_tables()
         # Each block has at least a DC and an AC code; this bounds all that is allocated by the length of the data.
         if 8 * int(segments[-1]) < 2 * len(blocks) * self._mcus:
-            raise NotTranscodable(f"damaged JPEG: {_DAMAGE[entropy.TOO_SHORT]}")
+            raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
 
-    def read(self, *, every: bool) -> None:
-        """Find the edits; ``every`` makes every DC code one."""
+    def find_edits(self, *, every: bool) -> None:
+        """Find the edits; with ``every``, every DC code is one."""
         if every:
             self._blocks[:, 3] = 1
             self._edited = self._edited_tables()
@@ -176,28 +187,30 @@ class _Scan:
             edited = np.union1d(edited, np.arange(0, self._mcus, self._old))
         width = int(self._blocks[:, 3].sum())
         self._is_start = edited % self._interval == 0
-        at, end = np.empty((2, len(edited), width), np.int64)
-        before, differences = np.zeros(len(edited) + 1, np.int64), np.empty((len(edited), width), np.int32)
-        self._edits = at, end, before, differences
+        begin, end = np.empty((2, len(edited), width), np.int64)
+        previous_end, differences = np.zeros(len(edited) + 1, np.int64), np.empty((len(edited), width), np.int32)
+        self._edits = begin, end, previous_end, differences
         dc, ac = (tuple(self._huffman[kind, k] for k in ids) for kind, ids in ((0, self._dc), (1, self._ac)))
-        plan = np.array([self._mcus, self._interval, self._old or self._mcus, every], np.int64)
-        count = entropy.scan(self._flat, self._segments, self._blocks, lookups(dc, ac), plan, self._edits)
+        intervals = np.array([self._mcus, self._interval, self._old or self._mcus, every], np.int64)
+        count = entropy.find_edits(
+            self._flat, self._segments, self._blocks, make_lookups(dc, ac), intervals, self._edits
+        )
         if count < 0:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[count]}")
 
     def _frequencies(self) -> I64:
-        """How often each DC table has to code each size of difference: (tables, sizes)."""
+        """Count how often each DC table has to code each size of difference: (tables, sizes)."""
         frequencies = np.zeros((len(self._dc), _DC_SIZES), np.int64)
-        entropy.count_sizes(self._edits[3], self._edited, frequencies)
+        bit_writer.count_sizes(self._edits[3], self._edited, frequencies)
         return frequencies
 
     def _edited_tables(self) -> I64:
-        """The DC table of each edited block of an MCU."""
+        """Return the DC table of each edited block of an MCU."""
         tables: I64 = self._blocks[self._blocks[:, 3] == 1, 1]
         return tables
 
-    def tables(self) -> Huffman | None:
-        """The Huffman tables with codes for all edits, those there are unchanged; None if there is no room for one."""
+    def extended_tables(self) -> HuffmanTables | None:
+        """Return the Huffman tables with codes for all edits added; None if a table is full."""
         huffman = dict(self._huffman)
         for k, frequencies in zip(self._dc, self._frequencies(), strict=True):
             table = self._huffman[0, k]
@@ -209,24 +222,20 @@ class _Scan:
                 huffman[0, k] = extended
         return huffman
 
-    def rebuilt_tables(self) -> Huffman:
-        """The Huffman tables, those for DC made anew for this image; every DC code must be an edit."""
-        made = {(0, k): optimal_table(f.tolist()) for k, f in zip(self._dc, self._frequencies(), strict=True)}
-        return {**self._huffman, **made}
+    def rebuilt_tables(self) -> HuffmanTables:
+        """Return the Huffman tables with those for DC made for this image; every DC code must be an edit."""
+        optimal = {(0, k): optimal_table(f.tolist()) for k, f in zip(self._dc, self._frequencies(), strict=True)}
+        return {**self._huffman, **optimal}
 
-    def write(self, huffman: Huffman, headers: bytes) -> tuple[bytes, I64]:
-        """The stream: headers, the scan with its edits and new markers, EOI; and the lengths of its segments."""
+    def write_stream(self, huffman: HuffmanTables, headers: bytes) -> tuple[bytes, I64]:
+        """Write headers, the scan with its edits and new markers, and EOI; return also the lengths of its segments."""
         codes = [huffman[0, k].codes() for k in self._dc]
-        coding = (
-            self._edited,
-            np.array([code for code, _ in codes]),
-            np.array([lengths for _, lengths in codes]),
-        )
-        # An edit takes at most 16 + 11 bits, stuffing doubles at most, a marker and its padding take 3 bytes.
+        dc_codes = self._edited, np.array([code for code, _ in codes]), np.array([lengths for _, lengths in codes])
+        # An edit takes at most 16 + 11 bits, stuffing at most doubles them, a marker and its padding take 3 bytes.
         edits, first = self._edits[0], len(headers)
         out = np.empty(first + 2 * (int(self._segments[-1]) + 4 * edits.size) + 4 * len(edits) + 64, np.uint8)
         starts = np.empty(-(-self._mcus // self._interval) + 1, np.int64)
-        length = entropy.emit(self._flat, self._edits, self._is_start, coding, out[first:], starts)
+        length = bit_writer.write_scan(self._flat, self._edits, self._is_start, dc_codes, out[first:], starts)
         end = first + length
         out[:first] = np.frombuffer(headers, np.uint8)
         out[end : end + 2] = 0xFF, EOI

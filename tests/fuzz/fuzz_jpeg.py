@@ -133,7 +133,7 @@ class Exercise:
         self.counts, self.slowest = {}, (0.0, "")
         if guarded:
             self._guard = GuardedNumpy()
-            self._parts["huffman_lookup"].lookups.cache_clear()
+            self._parts["huffman_lookup"].make_lookups.cache_clear()
             for name in ("transcode", "cut", "huffman_lookup", "decode"):
                 self._parts[name].np = self._guard
 
@@ -142,9 +142,11 @@ class Exercise:
             self._guard.flush_left = rng.random() < 0.3
         jpeg = self._guard.stream(stream) if self._guard else stream
         part = self._parts
-        header = self._call("parse", part["markers"].parse, jpeg)
-        self._call("read_coding", lambda: part["headers"].read_coding(part["markers"].walk(jpeg)))
-        found = self._call("find_segments", part["segments"].find_segments, jpeg, header) if header else None
+        header = self._call("parse", part["markers"].parse_header, jpeg)
+        self._call(
+            "read_coding", lambda: part["headers"].read_coding_parameters(part["markers"].iterate_marker_segments(jpeg))
+        )
+        found = self._call("find_segments", part["segments"].find_restart_segments, jpeg, header) if header else None
         interval = rng.choice((None, None, 1, 3, rng.randrange(1, 100)))
         added = self._call("add_restart_markers", part["transcode"].add_restart_markers, jpeg, interval)
         if added:
@@ -198,7 +200,7 @@ class Exercise:
         tables = [(guard or np).array(lengths.astype(np.uint16))] * 2
 
         def call() -> Any:
-            tiled = part.Tiled.of(jpegs, np.array([layout] * 2), tables)
+            tiled = part.TiledJpegs.from_streams(jpegs, np.array([layout] * 2), tables)
             return part.cut_batch(tiled, np.array([box] * 2))
 
         cuts = self._call("cut_batch", call)
@@ -222,7 +224,7 @@ class Exercise:
     def _compare(self, before: bytes, after: bytes) -> None:
         """libjpeg-turbo decodes the result, to the pixels of the damaged stream where it takes that."""
         parts = self._parts
-        parts["segments"].find_segments(after, parts["markers"].parse(after))
+        parts["segments"].find_restart_segments(after, parts["markers"].parse_header(after))
         shown = simplejpeg.decode_jpeg(after, strict=False)
         try:
             expected = simplejpeg.decode_jpeg(before, strict=False)
@@ -284,7 +286,7 @@ def grid(largest: int = 70) -> dict[str, Any]:
 
 def check_size(plain: bytes, parts: dict[str, Any], rng: random.Random) -> None:
     """Add markers at the default and at a random interval; cut a random box."""
-    header = parts["markers"].parse(plain)
+    header = parts["markers"].parse_header(plain)
     expected = simplejpeg.decode_jpeg(plain)
     for interval in (None, rng.randrange(1, header.mcus[0] * header.mcus[1] + 1)):
         added = parts["transcode"].add_restart_markers(plain, interval)
@@ -302,7 +304,10 @@ def guided(seconds: int, folder: Path | None) -> None:
     """Fuzz with libFuzzer, guided by the coverage of the Python code; numba needs its own bytecode unchanged."""
     import atheris
 
-    kernels = ["picstore.kernels.jit", *(f"picstore.jpeg.{name}" for name in ("cut", "entropy", "huffman_lookup"))]
+    kernels = [
+        "picstore.kernels.jit",
+        *(f"picstore.jpeg.{name}" for name in ("bit_reader", "bit_writer", "cut", "entropy", "huffman_lookup")),
+    ]
     with atheris.instrument_imports(include=["picstore"], exclude=kernels):
         exercise = Exercise()
     rng = random.Random(0)

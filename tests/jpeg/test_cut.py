@@ -18,9 +18,9 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 import picstore
 from picstore.errors import ImageError, NotTranscodable, UsageError
-from picstore.jpeg.cut import Cuts, Tiled, cut, cut_batch
-from picstore.jpeg.markers import parse
-from picstore.jpeg.segments import find_segments
+from picstore.jpeg.cut import CutJpegs, TiledJpegs, cut, cut_batch
+from picstore.jpeg.markers import parse_header
+from picstore.jpeg.segments import find_restart_segments
 from picstore.jpeg.transcode import add_restart_markers
 
 SAMPLINGS = ("grey", "444", "422", "440", "420")
@@ -87,19 +87,19 @@ def check(stream: bytes, full: np.ndarray, box: Box, decode: Callable[[bytes], n
     return part
 
 
-def layout_of(stream: bytes) -> tuple[list[int], np.ndarray]:
-    header = parse(stream)
-    starts, ends = find_segments(stream, header)
-    layout = [header.width, header.height, *header.mcu_size, header.restart_interval, header.length]
-    return layout, (ends - starts).astype(np.uint16)
+def tiling_of(stream: bytes) -> tuple[list[int], np.ndarray]:
+    header = parse_header(stream)
+    starts, ends = find_restart_segments(stream, header)
+    tiling = [header.width, header.height, *header.mcu_size, header.restart_interval, header.length]
+    return tiling, (ends - starts).astype(np.uint16)
 
 
-def tiled(streams: list[bytes]) -> Tiled:
-    layouts, lengths = zip(*map(layout_of, streams), strict=True)
-    return Tiled.of(streams, np.array(layouts), lengths)
+def tiled(streams: list[bytes]) -> TiledJpegs:
+    tilings, lengths = zip(*map(tiling_of, streams), strict=True)
+    return TiledJpegs.from_streams(streams, np.array(tilings), lengths)
 
 
-def streams_of(cuts: Cuts) -> list[bytes]:
+def streams_of(cuts: CutJpegs) -> list[bytes]:
     return [cuts.data[a:b].tobytes() for a, b in zip(cuts.offsets[:-1], cuts.offsets[1:], strict=True)]
 
 
@@ -119,7 +119,7 @@ def test_a_cut_shows_the_pixels_of_the_whole_image(name: str, sampling: str, siz
 def test_it_does_so_for_tiles_of_one_mcu_of_some_and_of_a_row(sampling: str, per_row: int | None) -> None:
     for width, height in ((161, 50), (190, 33), (64, 70)):
         plain = make(sampling, width, height)
-        columns = parse(plain).mcus[0]
+        columns = parse_header(plain).mcus[0]
         stream = add_restart_markers(plain, {1: 1, 2: max(1, columns // 2), None: columns}[per_row])
         full = simplejpeg.decode_jpeg(stream)
         for box in (*border_boxes(width, height), *random_boxes(width, height, 100, seed=1)):
@@ -176,20 +176,20 @@ def test_a_cut_of_a_cut_shows_them_too() -> None:
 
 def test_a_cut_is_small_a_jpeg_with_the_same_headers_but_its_size() -> None:
     stream = make("420", 640, 480)
-    before = parse(stream)
+    before = parse_header(stream)
     part, (dx, dy) = cut(stream, (300, 194, 10, 10))
-    after = parse(part)
+    after = parse_header(part)
     assert len(part) < len(stream) / 20
     assert (after.width, after.height) == (64, 16)
     assert (dx, dy) == (300 - 256, 194 - 192)
     assert (after.length, after.components, after.restart_interval) == (before.length, before.components, 4)
-    starts, _ = find_segments(part, after)
+    starts, _ = find_restart_segments(part, after)
     assert len(starts) == 1
 
 
 def test_a_box_on_the_edge_of_a_tile_takes_the_tile_beside_it_too() -> None:
     stream = make("420", 640, 480)
-    size = {box: parse(cut(stream, box)[0]) for box in ((65, 17, 62, 14), (64, 17, 62, 14), (65, 17, 63, 15))}
+    size = {box: parse_header(cut(stream, box)[0]) for box in ((65, 17, 62, 14), (64, 17, 62, 14), (65, 17, 63, 15))}
     assert [(h.width, h.height) for h in size.values()] == [(64, 16), (128, 16), (128, 32)]
 
 
@@ -202,7 +202,7 @@ def test_the_whole_box_gives_the_whole_stream() -> None:
 def test_a_stream_without_a_grid_of_tiles_is_returned_whole(interval: int) -> None:
     plain = make("444", 80 - 8 * (interval == 10), 48)  # 10 columns, or 9
     stream = add_restart_markers(plain, interval)
-    assert parse(stream).mcus[0] % interval
+    assert parse_header(stream).mcus[0] % interval
     assert cut(stream, (30, 20, 5, 5)) == (stream, (30, 20))
 
 
@@ -213,8 +213,8 @@ def test_a_stream_without_markers_is_returned_whole() -> None:
 
 def test_a_stream_with_a_segment_beyond_64_kib_is_returned_whole() -> None:
     stream = make("444", 2000, 64, interval=250, quality=100)
-    _, lengths = layout_of(stream)
-    starts, ends = find_segments(stream, parse(stream))
+    _, lengths = tiling_of(stream)
+    starts, ends = find_restart_segments(stream, parse_header(stream))
     assert (ends - starts).max() > 65535
     assert cut(stream, (30, 20, 5, 5)) == (stream, (30, 20))
     assert lengths.dtype == np.uint16
@@ -228,7 +228,7 @@ def test_bytes_behind_the_end_are_left_behind() -> None:
 
 def test_fill_bytes_in_the_headers_and_before_restart_markers_are_kept() -> None:
     stream = make("420", 200, 100)
-    at = parse(stream).length
+    at = parse_header(stream).length
     first = stream.index(b"\xff\xd0", at)
     filled = stream[:2] + b"\xff\xff\xff" + stream[2:first] + b"\xff" + stream[first:]
     full = simplejpeg.decode_jpeg(stream)
@@ -278,17 +278,19 @@ def test_a_batch_gives_what_cutting_one_by_one_gives() -> None:
     rng = random.Random(4)
     streams = [make(rng.choice(SAMPLINGS), rng.randint(1, 300), rng.randint(1, 200)) for _ in range(60)]
     streams += [jpeg(k, width=150, height=90) for k in range(3)]  # returned whole
-    boxes = [next(random_boxes(*(parse(s).width, parse(s).height), 2, seed=k)) for k, s in enumerate(streams)]
+    boxes = [
+        next(random_boxes(*(parse_header(s).width, parse_header(s).height), 2, seed=k)) for k, s in enumerate(streams)
+    ]
     cuts = cut_batch(tiled(streams), np.array([(x, y, x + w, y + h) for x, y, w, h in boxes]))
-    assert cuts.offsets.dtype == cuts.places.dtype == np.int64
-    for stream, box, part, place in zip(streams, boxes, streams_of(cuts), cuts.places.tolist(), strict=True):
+    assert cuts.offsets.dtype == cuts.rects.dtype == np.int64
+    for stream, box, part, place in zip(streams, boxes, streams_of(cuts), cuts.rects.tolist(), strict=True):
         assert (part, (box[0] - place[0], box[1] - place[1])) == cut(stream, box)
         assert simplejpeg.decode_jpeg_header(part)[:2] == (place[3], place[2])
 
 
 def test_a_batch_of_nothing_is_empty() -> None:
-    cuts = cut_batch(Tiled.of([], np.empty((0, 6), np.int64), []), np.empty((0, 4), np.int64))
-    assert (cuts.offsets.tolist(), len(cuts.data), cuts.places.shape) == ([0], 0, (0, 4))
+    cuts = cut_batch(TiledJpegs.from_streams([], np.empty((0, 6), np.int64), []), np.empty((0, 4), np.int64))
+    assert (cuts.offsets.tolist(), len(cuts.data), cuts.rects.shape) == ([0], 0, (0, 4))
 
 
 def test_a_buffer_can_be_used_again_and_only_its_beginning_is_written() -> None:
@@ -321,7 +323,7 @@ def test_a_buffer_that_cannot_be_written_to_is_an_error_of_use(out: np.ndarray) 
 
 def test_a_batch_needs_a_box_and_a_layout_for_each_stream() -> None:
     stream = make("420", 100, 80)
-    layout, lengths = layout_of(stream)
+    tiling, lengths = tiling_of(stream)
     for boxes in (
         np.array([(0, 0, 9, 9)]),
         np.array([(0, 0, 9, 9)] * 3),
@@ -330,22 +332,22 @@ def test_a_batch_needs_a_box_and_a_layout_for_each_stream() -> None:
     ):
         with pytest.raises(UsageError, match="boxes of shape"):
             cut_batch(tiled([stream] * 2), boxes)
-    for layouts in (np.array([layout]), np.array([layout[:5]] * 2), np.array(layout)):
-        with pytest.raises(UsageError, match="layouts of shape"):
-            Tiled.of([stream] * 2, layouts, [lengths] * 2)
+    for tilings in (np.array([tiling]), np.array([tiling[:5]] * 2), np.array(tiling)):
+        with pytest.raises(UsageError, match="tilings of shape"):
+            TiledJpegs.from_streams([stream] * 2, tilings, [lengths] * 2)
 
 
 def test_lengths_need_not_be_contiguous() -> None:
     stream = make("420", 200, 100)
-    layout, lengths = layout_of(stream)
+    tiling, lengths = tiling_of(stream)
     for strided in (np.repeat(lengths, 2)[::2], lengths[::-1].copy()[::-1], lengths.astype(np.int64)):
-        cuts = cut_batch(Tiled.of([stream], np.array([layout]), [strided]), np.array([(70, 30, 90, 40)]))
+        cuts = cut_batch(TiledJpegs.from_streams([stream], np.array([tiling]), [strided]), np.array([(70, 30, 90, 40)]))
         assert streams_of(cuts) == [cut(stream, (70, 30, 20, 10))[0]]
 
 
 def test_a_wrong_table_of_segments_gives_the_whole_stream() -> None:
     stream = make("420", 200, 100)
-    layout, lengths = layout_of(stream)
+    tiling, lengths = tiling_of(stream)
     longer, shorter = lengths.copy(), lengths.copy()
     longer[3] += 1
     shorter[3] -= 1
@@ -361,25 +363,26 @@ def test_a_wrong_table_of_segments_gives_the_whole_stream() -> None:
         0 * lengths,
     ):
         cuts = cut_batch(
-            Tiled.of([stream], np.array([layout]), [wrong.astype(np.uint16)]), np.array([(70, 30, 71, 31)])
+            TiledJpegs.from_streams([stream], np.array([tiling]), [wrong.astype(np.uint16)]),
+            np.array([(70, 30, 71, 31)]),
         )
         assert streams_of(cuts) == [stream]
-        assert cuts.places.tolist() == [[0, 0, 200, 100]]
+        assert cuts.rects.tolist() == [[0, 0, 200, 100]]
 
 
 @pytest.mark.parametrize("column", range(2, 6))
 @pytest.mark.parametrize("value", [0, 1, -1, -8, -4, 3, 5, 10**6, 1 << 31, 1 << 61, (1 << 63) - 1, -(1 << 63)])
 def test_a_wrong_layout_gives_the_whole_stream(column: int, value: int) -> None:
     stream = make("420", 200, 100)
-    layout, lengths = layout_of(stream)
-    layout[column] = value
-    cuts = cut_batch(Tiled.of([stream], np.array([layout]), [lengths]), np.array([(70, 30, 71, 31)]))
+    tiling, lengths = tiling_of(stream)
+    tiling[column] = value
+    cuts = cut_batch(TiledJpegs.from_streams([stream], np.array([tiling]), [lengths]), np.array([(70, 30, 71, 31)]))
     assert streams_of(cuts) == [stream]
 
 
 def test_opposite_errors_in_a_layout_give_the_whole_stream_too() -> None:
     stream = make("420", 200, 100)
-    right, lengths = layout_of(stream)
+    right, lengths = tiling_of(stream)
     for changed in (
         {2: -16, 4: -4},
         {3: -16, 4: -4},
@@ -387,6 +390,6 @@ def test_opposite_errors_in_a_layout_give_the_whole_stream_too() -> None:
         {2: 1 << 32, 4: 1 << 32},
         {0: 1 << 60, 2: 1 << 60},
     ):
-        layout = [changed.get(k, value) for k, value in enumerate(right)]
-        cuts = cut_batch(Tiled.of([stream], np.array([layout]), [lengths]), np.array([(70, 30, 71, 31)]))
+        tiling = [changed.get(k, value) for k, value in enumerate(right)]
+        cuts = cut_batch(TiledJpegs.from_streams([stream], np.array([tiling]), [lengths]), np.array([(70, 30, 71, 31)]))
         assert streams_of(cuts) == [stream]

@@ -18,7 +18,7 @@ from samples import jpeg, picture
 
 from picstore.errors import ImageError
 from picstore.jpeg import markers, tiles
-from picstore.jpeg.segments import find_segments
+from picstore.jpeg.segments import find_restart_segments
 
 MCU = {"grey": (8, 8), "444": (8, 8), "422": (16, 8), "440": (8, 16), "420": (16, 16)}
 SIZES = [(1, 1), (8, 8), (16, 16), (17, 9), (64, 48), (100, 75), (131, 33)]
@@ -48,7 +48,7 @@ def restart_markers(scan: bytes) -> list[int]:
 @pytest.mark.parametrize("size", SIZES)
 def test_headers_agree_with_pillow_in_every_size_and_sampling(sampling: str, size: tuple[int, int]) -> None:
     stream = encode(sampling, *size)
-    header = markers.parse(stream)
+    header = markers.parse_header(stream)
     with Image.open(io.BytesIO(stream)) as image:
         assert (header.width, header.height) == image.size
         assert [(c.id, c.horizontal, c.vertical) for c in header.components] == [
@@ -68,7 +68,7 @@ def test_headers_agree_with_pillow_in_every_size_and_sampling(sampling: str, siz
 @pytest.mark.parametrize("sampling", ["444", "422", "420", "440"])
 def test_headers_of_another_encoder_are_read_too(sampling: str) -> None:
     stream = simplejpeg.encode_jpeg(np.ascontiguousarray(picture(2, width=50, height=70)), colorsubsampling=sampling)
-    header = markers.parse(stream)
+    header = markers.parse_header(stream)
     assert (header.width, header.height, header.sampling) == (50, 70, sampling)
     assert header.mcu_size == MCU[sampling]
 
@@ -77,9 +77,9 @@ def test_headers_of_another_encoder_are_read_too(sampling: str) -> None:
 @pytest.mark.parametrize("interval", [1, 2, 3, 5, 40])
 def test_every_segment_lies_between_two_restart_markers(sampling: str, interval: int) -> None:
     stream = encode(sampling, 200, 90, quality=90, restart_marker_blocks=interval)
-    header = markers.parse(stream)
+    header = markers.parse_header(stream)
     assert header.restart_interval == interval
-    starts, ends = find_segments(stream, header)
+    starts, ends = find_restart_segments(stream, header)
     assert starts.dtype == ends.dtype == np.int64
     scan = stream[header.length : -2]
     pieces = re.split(rb"\xff[\xd0-\xd7]", scan)
@@ -90,49 +90,51 @@ def test_every_segment_lies_between_two_restart_markers(sampling: str, interval:
 
 def test_a_stream_without_restart_markers_is_one_segment() -> None:
     stream = jpeg(3)
-    header = markers.parse(stream)
-    starts, ends = find_segments(stream, header)
+    header = markers.parse_header(stream)
+    starts, ends = find_restart_segments(stream, header)
     assert (starts.tolist(), ends.tolist()) == ([header.length], [len(stream) - 2])
 
 
 def test_bytes_after_the_end_marker_belong_to_no_segment() -> None:
     stream = encode("420", 100, 75, restart_marker_blocks=2)
-    header = markers.parse(stream)
+    header = markers.parse_header(stream)
     for tail in (b"\0" * 99, stream):
-        for a, b in zip(find_segments(stream, header), find_segments(stream + tail, header), strict=True):
+        for a, b in zip(
+            find_restart_segments(stream, header), find_restart_segments(stream + tail, header), strict=True
+        ):
             assert a.tolist() == b.tolist()
 
 
 def test_comments_and_application_segments_are_skipped() -> None:
-    plain = markers.parse(jpeg(4))
+    plain = markers.parse_header(jpeg(4))
     hiding = b"\xff\xda\xff\xc0\xff\xd9" * 9  # looks like markers, and is the content of a segment
     for marker in (0xFE, *range(0xE0, 0xF0)):
-        changed = markers.parse(with_segment(jpeg(4), marker, hiding))
+        changed = markers.parse_header(with_segment(jpeg(4), marker, hiding))
         assert changed.length == plain.length + 4 + len(hiding)
         assert (changed.width, changed.components) == (plain.width, plain.components)
-    assert markers.parse(with_segment(jpeg(4), 0xFE, b"")).length == plain.length + 4
+    assert markers.parse_header(with_segment(jpeg(4), 0xFE, b"")).length == plain.length + 4
 
 
 def test_headers_may_be_longer_than_64_kib() -> None:
     stream = jpeg(4)
     for _ in range(3):
         stream = with_segment(stream, 0xE2, bytes(65533))
-    header = markers.parse(stream)
+    header = markers.parse_header(stream)
     assert header.length > 3 << 16
-    assert find_segments(stream, header)[0][0] == header.length
+    assert find_restart_segments(stream, header)[0][0] == header.length
 
 
 def test_fill_bytes_before_a_marker_are_skipped() -> None:
-    plain = markers.parse(jpeg(5))
-    assert markers.parse(with_segment(jpeg(5), 0xFE, b"x", fill=7)).length == plain.length + 5 + 7
+    plain = markers.parse_header(jpeg(5))
+    assert markers.parse_header(with_segment(jpeg(5), 0xFE, b"x", fill=7)).length == plain.length + 5 + 7
 
 
 def test_fill_bytes_before_a_restart_marker_stay_with_the_segment_before_it() -> None:
     stream = encode("420", 100, 75, restart_marker_blocks=2)
-    header = markers.parse(stream)
+    header = markers.parse_header(stream)
     first = header.length + restart_markers(stream[header.length :])[0]
     filled = stream[:first] + b"\xff\xff" + stream[first:]
-    starts, ends = find_segments(filled, header)
+    starts, ends = find_restart_segments(filled, header)
     assert ends[0] == first + 2
     assert starts[1] == first + 4
     assert filled[starts[1] :] == stream[first + 2 :]
@@ -140,21 +142,21 @@ def test_fill_bytes_before_a_restart_marker_stay_with_the_segment_before_it() ->
 
 def test_the_restart_interval_is_that_of_the_last_dri_segment() -> None:
     stream = with_segment(encode("444", 64, 64, restart_marker_blocks=4), 0xDD, b"\0\x09")
-    assert markers.parse(stream).restart_interval == 4
+    assert markers.parse_header(stream).restart_interval == 4
 
 
 def test_progressive_and_other_processes_are_named() -> None:
-    assert markers.parse(encode("420", 64, 64, progressive=True)).process == "progressive"
+    assert markers.parse_header(encode("420", 64, 64, progressive=True)).process == "progressive"
     baseline = jpeg(6)
     at = baseline.index(b"\xff\xc0")
     for code, name in {0xC1: "extended", 0xC3: "lossless", 0xC5: "SOF5", 0xC9: "arithmetic-coded"}.items():
-        assert markers.parse(baseline[: at + 1] + bytes([code]) + baseline[at + 2 :]).process == name
+        assert markers.parse_header(baseline[: at + 1] + bytes([code]) + baseline[at + 2 :]).process == name
 
 
 def test_a_scan_of_a_progressive_stream_has_no_segments() -> None:
     stream = encode("420", 64, 64, progressive=True)
     with pytest.raises(ImageError, match="more than one scan"):
-        find_segments(stream, markers.parse(stream))
+        find_restart_segments(stream, markers.parse_header(stream))
 
 
 @pytest.mark.parametrize("factors", [(4, 1), (1, 4), (3, 3), (4, 4)])
@@ -162,33 +164,33 @@ def test_unusual_sampling_has_no_name(factors: tuple[int, int]) -> None:
     stream = bytearray(jpeg(6))
     at = stream.index(b"\xff\xc0") + 11
     stream[at] = factors[0] << 4 | factors[1]
-    header = markers.parse(bytes(stream))
+    header = markers.parse_header(bytes(stream))
     assert header.sampling == ""
     assert header.mcu_size == (8 * factors[0], 8 * factors[1])
 
 
 def test_a_stream_cut_off_anywhere_is_an_image_error() -> None:
     stream = encode("420", 100, 75, restart_marker_blocks=1)
-    header = markers.parse(stream)
+    header = markers.parse_header(stream)
     for length in range(len(stream)):
         cut = stream[:length]
         if length < header.length:
             with pytest.raises(ImageError):
-                markers.parse(cut)
+                markers.parse_header(cut)
         else:
-            assert markers.parse(cut) == header
+            assert markers.parse_header(cut) == header
             with pytest.raises(ImageError):
-                find_segments(cut, header)
+                find_restart_segments(cut, header)
 
 
 def test_a_flipped_bit_in_the_headers_gives_headers_or_an_image_error() -> None:
     stream = encode("420", 100, 75, restart_marker_blocks=2)
     refused = 0
-    for bit in range(8 * markers.parse(stream).length):
+    for bit in range(8 * markers.parse_header(stream).length):
         damaged = bytearray(stream)
         damaged[bit >> 3] ^= 1 << (bit & 7)
         try:
-            find_segments(damaged, markers.parse(bytes(damaged)))
+            find_restart_segments(damaged, markers.parse_header(bytes(damaged)))
         except ImageError:
             refused += 1
     assert refused > 100
@@ -203,7 +205,7 @@ def test_random_damage_gives_headers_or_an_image_error() -> None:
         for _ in range(rng.choice((1, 2, 5, 50))):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         try:
-            starts, ends = find_segments(damaged, markers.parse(damaged))
+            starts, ends = find_restart_segments(damaged, markers.parse_header(damaged))
             assert len(starts) == len(ends)
             assert (starts <= ends).all()
         except ImageError:
@@ -215,7 +217,7 @@ def test_random_damage_gives_headers_or_an_image_error() -> None:
 def test_garbage_is_an_image_error(garbage: bytes) -> None:
     for stream in (garbage, b"\xff\xd8" + garbage, b"\xff\xd8\xff" + garbage):
         with pytest.raises(ImageError):
-            find_segments(stream, markers.parse(stream))
+            find_restart_segments(stream, markers.parse_header(stream))
 
 
 @pytest.mark.parametrize(
@@ -238,26 +240,26 @@ def test_each_fault_of_the_headers_is_named(old: bytes, new: bytes, message: str
     stream = jpeg(7)
     assert stream.count(old) == 1
     with pytest.raises(ImageError, match=message):
-        markers.parse(stream.replace(old, new))
+        markers.parse_header(stream.replace(old, new))
 
 
 def test_two_frame_headers_are_refused() -> None:
     stream = jpeg(7)
     at = stream.index(b"\xff\xc0")
     with pytest.raises(ImageError, match="two frame headers"):
-        markers.parse(stream[:at] + stream[at : at + 19] + stream[at:])
+        markers.parse_header(stream[:at] + stream[at : at + 19] + stream[at:])
 
 
 def test_missing_surplus_and_misordered_restart_markers_are_refused() -> None:
     stream = encode("420", 100, 75, restart_marker_blocks=2)
-    header = markers.parse(stream)
+    header = markers.parse_header(stream)
     first, second = (header.length + at for at in restart_markers(stream[header.length :])[:2])
     with pytest.raises(ImageError, match="16 restart markers where the headers announce 17"):
-        find_segments(stream[:first] + stream[first + 2 :], header)
+        find_restart_segments(stream[:first] + stream[first + 2 :], header)
     with pytest.raises(ImageError, match="announce"):
-        find_segments(stream[:first] + b"\xff\xd0" + stream[first:], header)
+        find_restart_segments(stream[:first] + b"\xff\xd0" + stream[first:], header)
     with pytest.raises(ImageError, match="out of order"):
-        find_segments(stream[:first] + stream[second : second + 2] + stream[first + 2 :], header)
+        find_restart_segments(stream[:first] + stream[second : second + 2] + stream[first + 2 :], header)
 
 
 @given(st.integers(1, 1200), st.sampled_from([8, 16]), st.sampled_from([8, 16, 48, 64, 100, 512]))
@@ -298,7 +300,7 @@ def test_the_mcu_size_is_that_of_the_sampling(sampling: str) -> None:
 
 def test_the_headers_of_photographs_agree_with_pillow(photographs: list[Path]) -> None:
     for path in photographs:
-        header = markers.parse(path.read_bytes())
+        header = markers.parse_header(path.read_bytes())
         with Image.open(path) as image:
             assert (header.width, header.height) == image.size
             assert len(header.components) == len(image.layer)

@@ -25,8 +25,8 @@ from test_cut import DECODERS, SAMPLINGS
 import picstore
 from picstore.errors import NotTranscodable
 from picstore.jpeg import markers
-from picstore.jpeg.segments import find_segments
-from picstore.jpeg.transcode import add_restart_markers, mark, read_segments
+from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.transcode import add_restart_markers, read_marker_segments, transcode
 from picstore.prepare.image.image_info import parse_image_info
 
 EXIF_ORIENTATION = b"Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0%c\0\0\0\0\0\0"
@@ -156,7 +156,7 @@ def test_pixels_stay_in_every_decoder(name: str, sampling: str) -> None:
 def test_every_interval_gives_its_segments_and_the_same_coefficients(sampling: str) -> None:
     before = encode(sampling, 75, 33, quality=60)
     expected = read(before)
-    columns, rows = header(before).columns, markers.parse(before).mcus[1]
+    columns, rows = header(before).columns, markers.parse_header(before).mcus[1]
     for interval in (*range(1, columns + 3), columns * rows - 1, columns * rows, columns * rows + 1, 65535):
         after = add_restart_markers(before, interval)
         assert header(after).interval == interval
@@ -172,10 +172,10 @@ def test_what_is_known_of_the_new_stream_is_what_reading_it_tells(sampling: str,
     at = source.index(b"\xff\xc0") + 11
     if sampling == "grey":
         source = source[:at] + b"\x22" + source[at + 1 :]
-    made = mark(source, *read_segments(source), interval)
+    made = transcode(source, *read_marker_segments(source), interval)
     assert made.jpeg == add_restart_markers(source, interval)
-    assert made.header == markers.parse(made.jpeg)
-    starts, ends = find_segments(made.jpeg, made.header)
+    assert made.header == markers.parse_header(made.jpeg)
+    starts, ends = find_restart_segments(made.jpeg, made.header)
     assert np.array_equal(made.lengths, ends - starts)
 
 
@@ -236,7 +236,7 @@ def test_any_coefficients_stay(data: st.DataObject) -> None:
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_by_default_a_tile_of_about_64_pixels_makes_a_grid(sampling: str) -> None:
     after = add_restart_markers(encode(sampling, 480, 64))
-    found = markers.parse(after)
+    found = markers.parse_header(after)
     assert found.restart_interval * found.mcu_size[0] in (64, 80, 48)
     assert found.mcus[0] % found.restart_interval == 0
     described = parse_image_info(after)
@@ -324,7 +324,7 @@ def test_fill_bytes_may_stand_before_any_marker() -> None:
     source = crafted("420", 50, 40, interval=2)
     stream = write(source)
     expected = add_restart_markers(stream)
-    at = markers.parse(stream).length
+    at = markers.parse_header(stream).length
     filled = re.sub(rb"\xff([\xd0-\xd9])", lambda match: b"\xff\xff" + match[0], stream[at:])
     assert filled.count(b"\xff\xff\xff") > 3
     headers = stream[:2] + b"\xff\xff" + stream[2:at].replace(b"\xff\xda", b"\xff\xff\xff\xda")
@@ -335,7 +335,7 @@ def test_fill_bytes_may_stand_before_any_marker() -> None:
 def test_fill_bytes_before_a_stuffed_zero_are_damage() -> None:
     # libjpeg-turbo 3 decodes a block of the wrong pixels there, by its fast path, and by its slow one the right ones.
     stream = write(crafted("444", 80, 80, interval=0))
-    at = stream.index(b"\xff\0", markers.parse(stream).length)
+    at = stream.index(b"\xff\0", markers.parse_header(stream).length)
     with pytest.raises(NotTranscodable, match="ends early"):
         add_restart_markers(stream[:at] + b"\xff" + stream[at:])
 
@@ -664,7 +664,7 @@ def test_a_stream_cut_off_anywhere_is_refused(old: int) -> None:
 
 def test_restart_markers_missing_surplus_or_out_of_order_are_refused() -> None:
     stream = write(crafted("444", 80, 24, interval=2))
-    at = markers.parse(stream).length
+    at = markers.parse_header(stream).length
     places = [at + match.start() for match in re.finditer(rb"\xff[\xd0-\xd7]", stream[at:])]
     first, second, last = places[0], places[1], places[-1]
     changed = {
@@ -689,7 +689,7 @@ def test_damaged_codes_are_named() -> None:
     # DC size 0 is 0000, the end of the block 00000000, and run 15 with size 1 is 11110001 and a bit.
     empty = Coefficients(8, 8, [(1, 1)], [[0] * 64])
     stream = write(empty)
-    at = markers.parse(stream).length
+    at = markers.parse_header(stream).length
     assert stream[at:-2] == bytes([0x00, 0x0F])
     data = {
         "a code that its Huffman table lacks": b"\xff\0\xff\0\xff\0",

@@ -1,36 +1,35 @@
-"""A kernel that reads the headers of a baseline JPEG, for decoding it without Python (ITU-T T.81, annex B)."""
+"""Headers of a baseline JPEG parsed by a kernel, for decoding without Python (ITU-T T.81, annex B)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from picstore.jpeg.decoder.coefficients import (
-    LONGEST,
-    LOOK,
+    BY_LENGTH,
+    BY_LENGTHS,
+    LOOKUP_BITS,
     PAIRS,
     QUANTISATIONS,
-    RARE,
-    RARES,
     SINGLES,
     ZIGZAG,
     fill_pairs,
     fill_table,
 )
+from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import device_function
 from picstore.kernels.simd import load_byte, store_i16
 
 _u64 = np.uint64
 
-# What the kernels say of a stream, as negative numbers: it is damaged, or none of those decoded here.
+# Reasons not to decode a stream, as negative numbers: it is damaged, or of a kind that is not decoded here.
 DAMAGED_HEADER, UNSUPPORTED = -10, -11
 
-# A frame as int64: pixels, sampling factors of the luma, components, MCUs between restart markers (0 for none), bytes
-# before the entropy-coded data, and for each component its tables.
+# Indexes in a frame, int64 (FRAME,): size in pixels, sampling factors of the luma, number of components, MCUs between
+# restart markers (0 for none), bytes before the entropy-coded data, and the tables of each component.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTISATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
-_IDS, _SEEN, _COLORS = 16, 19, 20  # their ids; flags of tables defined; what markers say of colours
+_IDS, _DEFINED, _COLORS = 16, 19, 20  # ids of components; flags of defined tables; flags of _JFIF and _ADOBE_RGB
 FRAME = 24
-
-_JFIF, _ADOBE_RGB = 1, 2  # of colours
+_JFIF, _ADOBE_RGB = 1, 2
 
 
 @device_function
@@ -39,13 +38,13 @@ def _u16(at):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def read_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
-    """Read all up to the entropy-coded data.
+def parse_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
+    """Parse the headers up to the entropy-coded data.
 
     Args:
-        begin, size: address and bytes of the stream.
+        begin, size: address and size in bytes of the stream.
         frame: int64 (FRAME,), filled.
-        tables: address of TABLES bytes, filled as ``blocks`` says.
+        tables: address of TABLES bytes, filled as ``coefficients`` lays them out.
 
     Returns:
         0, or negative for a stream that is not decoded.
@@ -66,35 +65,35 @@ def read_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
         at += 4 + length
         if length < 0 or at > size:
             return DAMAGED_HEADER
-        wrong = _read_segment(marker, body, length, frame, tables)
-        if wrong:
-            return wrong
+        code = _parse_segment(marker, body, length, frame, tables)
+        if code:
+            return code
     frame[START] = at
     return 0
 
 
 @device_function
-def _read_segment(marker, body, length, frame, tables):  # type: ignore[no-untyped-def]
-    """Read what is in one segment; 0, or negative."""
+def _parse_segment(marker, body, length, frame, tables):  # type: ignore[no-untyped-def]
+    """Parse one marker segment; return 0 or negative."""
     if marker == 0xDB:
-        return _read_quantisation(body, length, frame, tables)
+        return _parse_quantisation(body, length, frame, tables)
     if marker == 0xC4:
-        return _read_huffman(body, length, frame, tables)
+        return _parse_huffman(body, length, frame, tables)
     if marker == 0xC0:
-        return _read_size(body, length, frame)
+        return _parse_frame_header(body, length, frame)
     if marker == 0xDA:
-        return _read_scan(body, length, frame)
+        return _parse_scan_header(body, length, frame)
     if marker == 0xDD:
         frame[INTERVAL] = _u16(body) if length == 2 else 0
         return 0 if length == 2 else DAMAGED_HEADER
     if marker == 0xE0 or marker == 0xEE:
-        _read_colors(marker, body, length, frame)
+        _parse_colors(marker, body, length, frame)
     return 0 if 0xE0 <= marker < 0xF0 or marker == 0xFE else UNSUPPORTED
 
 
 @device_function
-def _read_colors(marker, body, length, frame):  # type: ignore[no-untyped-def]
-    """What libjpeg takes from APP0, "JFIF" and a zero, and from APP14, "Adobe"."""
+def _parse_colors(marker, body, length, frame):  # type: ignore[no-untyped-def]
+    """Parse APP0, "JFIF" and a zero, and APP14, "Adobe", as libjpeg does."""
     name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4)) if length >= 12 else 0
     if marker == 0xE0 and length >= 14 and name == 0x4A46494600:
         frame[_COLORS] |= _JFIF
@@ -103,56 +102,56 @@ def _read_colors(marker, body, length, frame):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _read_quantisation(body, length, frame, tables):  # type: ignore[no-untyped-def]
-    """Tables of 8 bits (B.2.4.1)."""
+def _parse_quantisation(body, length, frame, tables):  # type: ignore[no-untyped-def]
+    """Parse quantisation tables of 8 bits (B.2.4.1)."""
     if length % 65:
         return UNSUPPORTED
     for _ in range(length // 65):
-        place = load_byte(body)
-        if place > 3:
+        table = load_byte(body)
+        if table > 3:
             return UNSUPPORTED
         for k in range(64):
-            to = tables + _u64(QUANTISATIONS + 128 * place + 2 * np.int64(ZIGZAG[k]))
+            to = tables + _u64(QUANTISATIONS + 128 * table + 2 * np.int64(ZIGZAG[k]))
             store_i16(to, np.int16(load_byte(body + _u64(1 + k))))
-        frame[_SEEN] |= 1 << place
+        frame[_DEFINED] |= 1 << table
         body += _u64(65)
     return 0
 
 
 @device_function
-def _read_huffman(body, length, frame, tables):  # type: ignore[no-untyped-def]
-    """Tables (B.2.4.2)."""
+def _parse_huffman(body, length, frame, tables):  # type: ignore[no-untyped-def]
+    """Parse Huffman tables (B.2.4.2)."""
     while length > 0:
-        if length < 1 + LONGEST:
+        if length < 1 + MAX_CODE_BITS:
             return DAMAGED_HEADER
-        kind, place = load_byte(body) >> 4, load_byte(body) & 15
-        if kind > 1 or place > 1:
+        kind, destination = load_byte(body) >> 4, load_byte(body) & 15
+        if kind > 1 or destination > 1:
             return UNSUPPORTED
         total = 0
-        for k in range(1, 1 + LONGEST):
+        for k in range(1, 1 + MAX_CODE_BITS):
             total += load_byte(body + _u64(k))
-        if total > 256 or length < 1 + LONGEST + total:
+        if total > 256 or length < 1 + MAX_CODE_BITS + total:
             return DAMAGED_HEADER
-        for k in range(1 + LONGEST, 1 + LONGEST + total):
-            # Of 8-bit samples (tables F.1 and F.2); a wider value could empty the accumulator.
+        for k in range(1 + MAX_CODE_BITS, 1 + MAX_CODE_BITS + total):
+            # Sizes for 8-bit samples (tables F.1 and F.2); a wider value could empty the accumulator.
             symbol = load_byte(body + _u64(k))
             if (kind == 0 and symbol > 11) or symbol & 15 > 10 + (kind == 0):
                 return UNSUPPORTED
-        table = 2 * kind + place
-        one = tables + _u64(SINGLES + (table << (LOOK + 1)))
-        if not fill_table(body + _u64(1), one, tables + _u64(RARES + 4 * RARE * table)):
+        table = 2 * kind + destination
+        single = tables + _u64(SINGLES + (table << (LOOKUP_BITS + 1)))
+        if not fill_table(body + _u64(1), single, tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * table)):
             return DAMAGED_HEADER
         if kind == 1:
-            fill_pairs(one, tables + _u64(PAIRS + (place << (LOOK + 3))))
-        frame[_SEEN] |= 1 << (4 + table)
-        length -= 1 + LONGEST + total
-        body += _u64(1 + LONGEST + total)
+            fill_pairs(single, tables + _u64(PAIRS + (destination << (LOOKUP_BITS + 3))))
+        frame[_DEFINED] |= 1 << (4 + table)
+        length -= 1 + MAX_CODE_BITS + total
+        body += _u64(1 + MAX_CODE_BITS + total)
     return 0
 
 
 @device_function
-def _read_size(body, length, frame):  # type: ignore[no-untyped-def]
-    """The frame header (B.2.2), of one component or three, those of chroma not sampled more finely."""
+def _parse_frame_header(body, length, frame):  # type: ignore[no-untyped-def]
+    """Parse the frame header (B.2.2): one component, or three with the chroma sampled once per MCU."""
     if frame[COMPONENTS] or length < 6 or length != 6 + 3 * load_byte(body + _u64(5)):
         return DAMAGED_HEADER
     count = load_byte(body + _u64(5))
@@ -175,8 +174,8 @@ def _read_size(body, length, frame):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _read_scan(body, length, frame):  # type: ignore[no-untyped-def]
-    """The scan header (B.2.3): all components, in the frame's order, sequential; and whether all tables are there."""
+def _parse_scan_header(body, length, frame):  # type: ignore[no-untyped-def]
+    """Parse the scan header (B.2.3): all components, in the frame's order, sequential; test that their tables exist."""
     count = frame[COMPONENTS]
     if count == 0 or length != 4 + 2 * count or load_byte(body) != count:
         return UNSUPPORTED
@@ -187,7 +186,7 @@ def _read_scan(body, length, frame):  # type: ignore[no-untyped-def]
             return UNSUPPORTED
         frame[DC + c], frame[AC + c] = dc, ac
         needed = 1 << frame[QUANTISATION + c] | 1 << (4 + dc) | 1 << (6 + ac)
-        if frame[_SEEN] & needed != needed:
+        if frame[_DEFINED] & needed != needed:
             return DAMAGED_HEADER
     rest = body + _u64(1 + 2 * count)
     if _u16(rest) != 63 or load_byte(rest + _u64(2)) != 0:

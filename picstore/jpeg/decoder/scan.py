@@ -1,55 +1,54 @@
-"""Kernels that decode the scan of a baseline JPEG: MCU by MCU to samples, row by row to pixels.
+"""Scan of a baseline JPEG decoded by kernels: MCU by MCU to samples, row by row to pixels.
 
-Rows of MCUs pass through planes that hold two of them, so that samples are in the nearest cache when they become
-pixels: a row of pixels needs the chroma of the row above or below, at most. All is done at addresses: numba counts the
-references to arrays that inlined functions name, and its compiler takes twice as long over arrays.
+The sample planes hold two rows of MCUs, so that samples are in the nearest cache when they become pixels: a row of
+pixels needs at most the chroma of the row above or below. Memory is accessed by address: numba counts the references to
+arrays that inlined functions name, and its compiler takes twice as long with arrays.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from picstore.jpeg.bit_reader import BAD_CODE, TOO_SHORT, refill
 from picstore.jpeg.decoder.coefficients import (
-    LOOK,
+    BY_LENGTH,
+    BY_LENGTHS,
+    LOOKUP_BITS,
     PAIRS,
     QUANTISATIONS,
-    RARE,
-    RARES,
     SINGLES,
     read_ac,
     read_dc,
-    refill,
 )
 from picstore.jpeg.decoder.color import STEP, to_grey, to_rgb, upsample
 from picstore.jpeg.decoder.idct import inverse_dct
 from picstore.jpeg.decoder.parse import AC, COMPONENTS, DC, HEIGHT, HORIZONTAL, INTERVAL, QUANTISATION, VERTICAL, WIDTH
-from picstore.jpeg.entropy import BAD_CODE, TOO_SHORT
 from picstore.kernels.jit import device_function, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
 
-LEFT_OVER = -12  # of a segment with more bytes than its MCUs need
+SURPLUS_BYTES = -12  # damage: a segment has more bytes than its MCUs need
 
-_EDGE = 16  # bytes before each row of samples, as its first one is repeated there; and behind it, beside STEP
+_EDGE = 16  # bytes before each row of samples, for its repeated first one, and after it, besides STEP
 _u64, _i16 = np.uint64, np.int16
 
-# The plan of an MCU, a row of uint64 for each block: address of the DC of the component's last block, where the next
-# samples go, and how far on those of the next MCU; addresses of the tables for quantisation, AC and DC; of their rare
-# codes; and where samples begin in the planes.
+# Plan of an MCU, a row of uint64 for each block. Offsets in a row, in bytes: address of the DC of the component's last
+# block; address of the next samples, and the step to those of the next MCU; addresses of the tables for quantisation,
+# AC and DC, and of their codes by length; address of the first samples in the planes.
 BLOCKS, _FIELDS = 6, 9
-PLAN = BLOCKS * _FIELDS + 3  # behind it, the DC of the last block of each component
-_LAST, _TO, _NEXT, _FACTORS, _AC, _DC, _RARE_AC, _RARE_DC, _ORIGIN = range(0, 8 * _FIELDS, 8)
+PLAN = BLOCKS * _FIELDS + 3  # the last three: the DC of the last block of each component
+_PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, _ORIGIN = range(0, 8 * _FIELDS, 8)
 
 
 @device_function
 def row_stride(frame):  # type: ignore[no-untyped-def]
-    """Bytes between rows of samples."""
+    """Return the bytes between rows of samples."""
     h = frame[HORIZONTAL]
     return (frame[WIDTH] + 8 * h - 1) // (8 * h) * 8 * h + 2 * _EDGE + STEP
 
 
 @device_function
 def planes_length(frame):  # type: ignore[no-untyped-def]
-    """Bytes that ``read_scan`` needs: three planes of two rows of MCUs, two rows of wide chroma, and a few pixels."""
+    """Return the bytes of scratch: three planes of two rows of MCUs, two rows of wide chroma, and a few pixels."""
     return (3 * 16 * frame[VERTICAL] + 2) * row_stride(frame) + 3 * STEP
 
 
@@ -58,7 +57,7 @@ def make_plan(frame, tables, planes, plan):  # type: ignore[no-untyped-def]
     """Write the plan.
 
     Args:
-        frame: as ``frame.read_frame`` filled it.
+        frame: as ``parse.parse_frame`` filled it.
         tables: address of those that it filled.
         planes: address of ``planes_length`` bytes.
         plan: uint64 (PLAN,).
@@ -69,25 +68,25 @@ def make_plan(frame, tables, planes, plan):  # type: ignore[no-untyped-def]
         c = max(b - h * v + 1, 0)
         x, y = (b % h, b // h) if c == 0 else (0, 0)
         dc, ac, at = frame[DC + c], 2 + frame[AC + c], _FIELDS * b
-        plan[at + _LAST // 8] = plan.ctypes.data + 8 * (_FIELDS * BLOCKS + c)
-        plan[at + _NEXT // 8] = 8 * h if c == 0 else 8
+        plan[at + _PREVIOUS_DC // 8] = plan.ctypes.data + 8 * (_FIELDS * BLOCKS + c)
+        plan[at + _STEP // 8] = 8 * h if c == 0 else 8
         plan[at + _FACTORS // 8] = tables + _u64(QUANTISATIONS + 128 * frame[QUANTISATION + c])
-        plan[at + _AC // 8] = tables + _u64(PAIRS + (8 << LOOK) * frame[AC + c])
-        plan[at + _DC // 8] = tables + _u64(SINGLES + (2 << LOOK) * dc)
-        plan[at + _RARE_AC // 8] = tables + _u64(RARES + 4 * RARE * ac)
-        plan[at + _RARE_DC // 8] = tables + _u64(RARES + 4 * RARE * dc)
+        plan[at + _AC // 8] = tables + _u64(PAIRS + (8 << LOOKUP_BITS) * frame[AC + c])
+        plan[at + _DC // 8] = tables + _u64(SINGLES + (2 << LOOKUP_BITS) * dc)
+        plan[at + _AC_BY_LENGTH // 8] = tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * ac)
+        plan[at + _DC_BY_LENGTH // 8] = tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * dc)
         plan[at + _ORIGIN // 8] = planes + _u64(_EDGE + (c * 16 * v + 8 * y) * stride + 8 * x)
 
 
 @device_function
-def read_scan(flat, segments, frame, plan, places):  # type: ignore[no-untyped-def]
-    """Decode a scan.
+def decode_scan(flat, segments, frame, plan, addresses):  # type: ignore[no-untyped-def]
+    """Decode a scan to pixels.
 
     Args:
-        flat, segments: addresses of the data and of its segments, as ``entropy.unstuff`` fills them, with PADDING.
-        frame: as ``frame.read_frame`` fills it.
+        flat, segments: addresses of the data and of its segments, as ``bit_reader.unstuff`` fills them, with PADDING.
+        frame: as ``parse.parse_frame`` fills it.
         plan: address of the plan, and blocks of an MCU.
-        places: addresses of the order of coefficients, of a block that is zero, of the planes, and of the pixels.
+        addresses: of the zigzag order, of a block of zeros, of the planes, and of the pixels.
 
     Returns:
         0, or negative for damage.
@@ -98,15 +97,15 @@ def read_scan(flat, segments, frame, plan, places):  # type: ignore[no-untyped-d
     begin, per_mcu = plan
     end = begin + _u64(8 * _FIELDS * per_mcu)
     last = begin + _u64(8 * _FIELDS * BLOCKS)
-    zigzag, block, planes, out = places
+    zigzag, block, planes, out = addresses
     accumulator, valid, byte = _u64(0), 0, 0
     limit = until = 0
     for row in range(rows):
-        _start_row(plan, row, h * v, v, stride)
+        _begin_mcu_row(plan, row, h * v, v, stride)
         for _ in range(columns):
             if until == 0:
                 if limit - (byte * 8 - valid) >= 8:
-                    return LEFT_OVER
+                    return SURPLUS_BYTES
                 byte = np.int64(load_native_u64(segments))
                 segments += _u64(8)
                 limit = np.int64(load_native_u64(segments)) * 8
@@ -117,51 +116,51 @@ def read_scan(flat, segments, frame, plan, places):  # type: ignore[no-untyped-d
             until -= 1
             at = begin
             while at < end:
-                tables = load_native_u64(at + _u64(_DC)), load_native_u64(at + _u64(_RARE_DC))
+                tables = load_native_u64(at + _u64(_DC)), load_native_u64(at + _u64(_DC_BY_LENGTH))
                 accumulator, valid, byte, value, found = read_dc(flat, tables, accumulator, valid, byte)
                 before = load_native_u64(at)
                 value += np.int64(load_native_u64(before))
                 store_native_u64(before, _u64(value))
                 store_i16(block, _i16(value))
-                tables = load_native_u64(at + _u64(_AC)), load_native_u64(at + _u64(_RARE_AC))
+                tables = load_native_u64(at + _u64(_AC)), load_native_u64(at + _u64(_AC_BY_LENGTH))
                 accumulator, valid, byte, good = read_ac(flat, tables, zigzag, block, accumulator, valid, byte)
-                to = load_native_u64(at + _u64(_TO))
-                inverse_dct(block, load_native_u64(at + _u64(_FACTORS)), to, _u64(stride))
+                target = load_native_u64(at + _u64(_TARGET))
+                inverse_dct(block, load_native_u64(at + _u64(_FACTORS)), target, _u64(stride))
                 if not (found and good):
                     return BAD_CODE
-                store_native_u64(at + _u64(_TO), to + load_native_u64(at + _u64(_NEXT)))
+                store_native_u64(at + _u64(_TARGET), target + load_native_u64(at + _u64(_STEP)))
                 at += _u64(8 * _FIELDS)
             if byte * 8 - valid > limit:
                 return TOO_SHORT
-        _rows(planes + _u64(_EDGE), frame, row, out)
+        _write_rows(planes + _u64(_EDGE), frame, row, out)
     if limit - (byte * 8 - valid) >= 8:
-        return LEFT_OVER
+        return SURPLUS_BYTES
     return 0
 
 
 @device_function
-def _start_row(plan, row, luma, v, stride):  # type: ignore[no-untyped-def]
-    """Where the samples of a row of MCUs go: into the upper or lower half of the planes."""
+def _begin_mcu_row(plan, row, luma, v, stride):  # type: ignore[no-untyped-def]
+    """Point the plan at the samples of a row of MCUs, in the upper or lower half of the planes."""
     begin, per_mcu = plan
     for b in range(per_mcu):
         at = begin + _u64(8 * _FIELDS * b)
         down = row % 2 * 8 * (v if b < luma else 1) * stride
-        store_native_u64(at + _u64(_TO), load_native_u64(at + _u64(_ORIGIN)) + _u64(down))
+        store_native_u64(at + _u64(_TARGET), load_native_u64(at + _u64(_ORIGIN)) + _u64(down))
 
 
 @device_function
-def _grey_rows(luma, frame, row, out):  # type: ignore[no-untyped-def]
-    """Make the pixels of a row of MCUs."""
+def _write_grey_rows(luma, frame, row, out):  # type: ignore[no-untyped-def]
+    """Write the grey pixels of a row of MCUs."""
     width, stride = frame[WIDTH], row_stride(frame)
     for y in range(8 * row, min(8 * row + 8, frame[HEIGHT])):
         to_grey(luma + _u64(y % 16 * stride), width, out + _u64(3 * y * width))
 
 
 @device_function
-def _rows(start, frame, row, out):  # type: ignore[no-untyped-def]
-    """Make the pixels that are known since a row of MCUs is there: the last one may need the row of chroma below it."""
+def _write_rows(start, frame, row, out):  # type: ignore[no-untyped-def]
+    """Write the pixels that a decoded row of MCUs completes; its last row of pixels may need the chroma below it."""
     if frame[COMPONENTS] == 1:
-        _grey_rows(start, frame, row, out)
+        _write_grey_rows(start, frame, row, out)
         return
     width, height, h, v, stride = frame[WIDTH], frame[HEIGHT], frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
     plane = 16 * v * stride

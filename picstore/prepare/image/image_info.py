@@ -6,7 +6,7 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.jpeg import markers
-from picstore.jpeg.segments import find_segments
+from picstore.jpeg.segments import find_restart_segments
 from picstore.storage.format.layout import SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 
@@ -17,8 +17,8 @@ def parse_image_info(jpeg: bytes) -> ImageInfo:
     Raises:
         ImageError: the stream is damaged.
     """
-    header = markers.parse(jpeg)
-    starts, ends = find_segments(jpeg, header)
+    header = markers.parse_header(jpeg)
+    starts, ends = find_restart_segments(jpeg, header)
     return make_image_info(header, ends - starts)
 
 

@@ -17,8 +17,8 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.decode import decode as decode_baseline
-from picstore.jpeg.headers import read_coding
-from picstore.jpeg.markers import read_header, walk
+from picstore.jpeg.headers import read_coding_parameters
+from picstore.jpeg.markers import header_from_segments, iterate_marker_segments
 from picstore.prepare.engine import stderr_capture
 from picstore.prepare.image import imagemagick
 from picstore.prepare.image.color import to_rgb_or_grey
@@ -105,13 +105,13 @@ def _decode_plain(data: bytes, settings: EncodeSettings) -> Decoded | None:
     The decoder takes half of Pillow's time, and Pillow 0.2 ms to read headers. What either finds wrong, Pillow tells.
     """
     try:
-        segments = tuple(walk(data))
-        header = read_header(segments)
+        segments = tuple(iterate_marker_segments(data))
+        header = header_from_segments(segments)
         size = header.width, header.height
         if len(header.components) != 3 or size[0] * size[1] > min(_LARGEST_HERE, settings.max_pixels):
             return None
         target = size if settings.resize is None else settings.resize.target(*size)
-        if min(size[0] // target[0], size[1] // target[1]) >= 4 or read_coding(segments).orientation != 1:
+        if min(size[0] // target[0], size[1] // target[1]) >= 4 or read_coding_parameters(segments).orientation != 1:
             return None
         pixels = decode_baseline(data)
     except ImageError:

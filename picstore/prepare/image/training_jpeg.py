@@ -9,7 +9,7 @@ from PIL import Image
 from picstore.arrays import U8
 from picstore.errors import NotTranscodable
 from picstore.jpeg.markers import Header
-from picstore.jpeg.transcode import mark, read_segments
+from picstore.jpeg.transcode import read_marker_segments, transcode
 from picstore.prepare.image.coordinates import Placement
 from picstore.prepare.image.encode import decode_any, encode
 from picstore.prepare.image.image_info import make_image_info, parse_image_info
@@ -53,11 +53,11 @@ def make_training_jpeg(source: bytes | Image.Image | U8, *, settings: EncodeSett
     why = ""
     if isinstance(source, bytes) and source.startswith(_START) and not settings.reencode:
         try:
-            segments, header = read_segments(source)
+            segments, header = read_marker_segments(source)
             _require_end(source, header)
             size = header.width, header.height
             if _may_stay(size, settings):
-                marked = mark(source, segments, header)
+                marked = transcode(source, segments, header)
                 info = make_image_info(marked.header, marked.lengths)
                 return TrainingJpeg(marked.jpeg, info, Placement(1, size, size), LOSSLESS)
         except NotTranscodable as error:

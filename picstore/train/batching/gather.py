@@ -38,7 +38,7 @@ class BatchRecords:
         container: int64 (n,), which of these has a slot's record, −1 for none.
         folders: of the data sets, by source.
         entries: ``layout.ENTRY`` (n,), of the containers' indexes; zeros where there is none.
-        addresses, sizes: where the streams and the lengths of their segments lie, see ``jpeg.cut.Tiled``; sizes are 0
+        addresses, sizes: where the streams and the lengths of their segments lie, see ``cut.TiledJpegs``; sizes are 0
             where there are none.
         layouts: int64 (n, 6), of the stored images, see ``cut.layouts_of``; the first two columns are their sizes.
         labels, ids: −1 where nothing of the record's container can be read.

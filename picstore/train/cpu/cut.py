@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from picstore.arrays import I64, U8
-from picstore.jpeg.cut import Tiled, cut_batch
+from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.train.batching.gather import Lengths
 from picstore.train.buffers import CUTS
 
@@ -41,10 +41,10 @@ def cut_streams(jpegs: Sequence[memoryview], layouts: I64, segments: Sequence[Le
     chosen = np.flatnonzero(((boxes[:, 2:] - boxes[:, :2]) < size).any(axis=1)).tolist()
     if not chosen:
         return streams
-    tiled = Tiled.of([jpegs[k] for k in chosen], layouts[chosen], [segments[k] for k in chosen])
+    tiled = TiledJpegs.from_streams([jpegs[k] for k in chosen], layouts[chosen], [segments[k] for k in chosen])
     cuts = cut_batch(tiled, boxes[chosen], out=CUTS.take(int(tiled.sizes[:, 0].sum())))
     ends = cuts.offsets.tolist()
-    for i, (k, place) in enumerate(zip(chosen, cuts.places.tolist(), strict=True)):
+    for i, (k, place) in enumerate(zip(chosen, cuts.rects.tolist(), strict=True)):
         streams[k] = Stream(cuts.data[ends[i] : ends[i + 1]], *place)
     return streams
 

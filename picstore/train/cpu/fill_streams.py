@@ -9,7 +9,7 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.errors import Corrupt, Damage
-from picstore.jpeg.cut import Tiled, cut_batch
+from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import EncodedBatch, OutputSpec
@@ -58,12 +58,12 @@ class StreamFiller:
 
     def _cut(self, draft: BatchRecords, chosen: I64, start: int, stop: int) -> None:
         layouts = draft.layouts[chosen]
-        tiled = Tiled(layouts, draft.addresses[chosen], draft.sizes[chosen], ())  # the draft keeps the containers
+        tiled = TiledJpegs(layouts, draft.addresses[chosen], draft.sizes[chosen], ())  # the draft keeps the containers
         boxes = boxes_to_cut(self.undecoded.look.geometry.reach()[chosen], layouts[:, :2])
         cuts = cut_batch(tiled, boxes, out=self.images[start:stop])
         self.undecoded.bounds[chosen, 0] = start + cuts.offsets[:-1]
         self.undecoded.bounds[chosen, 1] = start + cuts.offsets[1:]
-        self.undecoded.places[chosen] = cuts.places
+        self.undecoded.places[chosen] = cuts.rects
 
     def copy(self, source: int, target: int) -> None:
         """Show the image of slot ``source`` in slot ``target`` too."""

@@ -74,7 +74,7 @@ def _make(slots, marks, streams, geometry, rooms, seats):  # type: ignore[no-unt
     Args:
         slots: the first, the one behind the last, and that of the first seat.
         marks: bool (n,), which of all to make; and bool (n,), where those that were made become True.
-        streams: addresses, sizes and layouts, as ``Tiled`` has them.
+        streams: addresses, sizes and layouts, as ``jpeg.cut.TiledJpegs`` has them.
         geometry: boxes to cut, boxes to resample, clips, flips, antialias and fill.
         rooms: arrays to decode with, for the cut, for its pixels.
         seats: int64 (k, 7), the places of the images to make.

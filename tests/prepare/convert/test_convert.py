@@ -75,7 +75,7 @@ def test_photographs_become_training_jpegs_with_ids_labels_and_markers(
             assert image.size == (source.size[::-1] if turned else source.size)
             assert image.size == (record.width, record.height)
             assert turned or np.array_equal(np.asarray(image), np.asarray(source))
-        header = markers.parse(record.jpeg)
+        header = markers.parse_header(record.jpeg)
         assert header.process == "baseline"
         assert header.restart_interval > 0
         assert header.mcus[0] % header.restart_interval == 0

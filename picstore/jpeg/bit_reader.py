@@ -1,0 +1,104 @@
+"""Bit reading for kernels: entropy-coded data freed of stuffing and markers, and a refillable accumulator.
+
+Without stuffing any bit can be reached by arithmetic (ITU-T T.81, B.1.1.5). A reader of bits is three numbers: the
+accumulator, a 64-bit word with the next bits at its head; the number of valid bits in it, at least 56 after ``refill``;
+and the offset of the next byte.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.kernels.jit import array_at, inlined, kernel, load_u64, store_u64
+
+# Damage that kernels over a scan return, as negative numbers.
+BAD_CODE, TOO_SHORT, TOO_MANY_COEFFICIENTS, BAD_DC, BAD_MARKER, TOO_MANY_SEGMENTS = -1, -2, -3, -4, -5, -6
+
+# Zero bytes after the data, so that damage is noticed at the next MCU: one has at most 6 blocks of 27 + 63 * 31 bits,
+# 1,487 bytes, and 8 bytes are read at a time.
+PADDING = 2048
+
+_u64, _u8 = np.uint64, np.uint8
+_ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+
+
+@inlined
+def has_byte_ff(word):  # type: ignore[no-untyped-def]
+    """Test whether a byte of a uint64 is 0xFF."""
+    return (~word - _ONES) & word & _TOPS
+
+
+@inlined
+def refill(address, accumulator, valid, byte):  # type: ignore[no-untyped-def]
+    """Top the accumulator up to 56 bits or more, without a branch that could be mispredicted."""
+    accumulator |= load_u64(address + _u64(byte)) >> _u64(valid)
+    byte += (63 - valid) >> 3
+    return accumulator, valid | 56, byte
+
+
+@inlined
+def _copy_plain(source, target, size):  # type: ignore[no-untyped-def]
+    """Copy eight bytes at a time up to a byte 0xFF; return the number of bytes copied."""
+    count = 0
+    while count + 8 <= size:
+        eight = load_u64(source + _u64(count))
+        if has_byte_ff(eight):
+            break
+        store_u64(target + _u64(count), eight)
+        count += 8
+    return count
+
+
+@kernel
+def unstuff(address, size, start, flat, segments):  # type: ignore[no-untyped-def]
+    """Copy entropy-coded data without its stuffed zeros and restart markers (T.81, B.1.1.5).
+
+    Args:
+        address, size: of the JPEG; an address, as numba would compile a second version for read-only arrays.
+        start: offset of the data in the JPEG.
+        flat: uint8, takes the data; at least as long as the rest of the JPEG.
+        segments: int64, takes the offset of each restart segment in ``flat``, and last the end.
+
+    Returns:
+        (segments found, or negative for damage; bytes in ``flat``).
+    """
+    source, n = array_at(address, size, np.uint8), size
+    offset = start
+    out = 0
+    count = 0
+    segments[0] = 0
+    begin, target = address, _u64(flat.ctypes.data)
+    while offset < n:
+        plain = _copy_plain(begin + _u64(offset), target + _u64(out), n - offset)
+        offset += plain
+        out += plain
+        if offset == n:
+            break
+        byte = source[offset]
+        if byte != 0xFF:
+            flat[out] = byte
+            out += 1
+            offset += 1
+            continue
+        following = offset + 1
+        while following < n and source[following] == 0xFF:
+            following += 1  # fill bytes
+        if following >= n:
+            break
+        code = source[following]
+        # Fill bytes stand before markers only; libjpeg-turbo decodes some blocks wrongly if they precede a zero.
+        if code == 0 and following == offset + 1:
+            flat[out] = _u8(0xFF)
+            out += 1
+        elif 0xD0 <= code <= 0xD7:
+            if code != 0xD0 + count % 8:
+                return BAD_MARKER, out
+            count += 1
+            if count + 1 >= segments.size:
+                return TOO_MANY_SEGMENTS, out
+            segments[count] = out
+        else:
+            break
+        offset = following + 1
+    segments[count + 1] = out
+    return count + 1, out

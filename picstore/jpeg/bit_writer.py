@@ -1,0 +1,162 @@
+"""Bit writing for kernels: a scan copied in runs of bits, with edited DC codes and new restart markers.
+
+A writer of bits is three numbers: the accumulator, a 64-bit word with the last bits at its end; the number of pending
+bits in it, which are not written yet; and the address of the next byte. Each 0xFF that is written gets a stuffed zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.jpeg.bit_reader import has_byte_ff
+from picstore.kernels.jit import inlined, kernel, load_u64, store_u8, store_u32, store_u64
+
+_u64, _u8 = np.uint64, np.uint8
+_MASK32 = np.uint64(0xFFFFFFFF)
+
+
+@kernel
+def count_sizes(differences, tables, frequencies):  # type: ignore[no-untyped-def]
+    """Count how often each table has to code each size of difference (T.81, F.1.2.1).
+
+    Args:
+        differences: int32 (edited MCUs, edited blocks), within ±2,047.
+        tables: int64 (edited blocks,), the DC table of each.
+        frequencies: int64 (DC tables, 12), added to.
+    """
+    for edit in range(differences.shape[0]):
+        for k in range(tables.size):
+            frequencies[tables[k], _bit_length(np.int64(differences[edit, k]))] += 1
+
+
+@inlined
+def _bit_length(difference):  # type: ignore[no-untyped-def]
+    size = 0
+    while abs(difference) >> size:
+        size += 1
+    return size
+
+
+@inlined
+def _append_bits(accumulator, pending, value, bits, target):  # type: ignore[no-untyped-def]
+    """Append up to 32 bits, writing whole words; return (accumulator, pending bits, next address)."""
+    accumulator = (accumulator << _u64(bits)) | value
+    pending += bits
+    if pending >= 32:
+        pending -= 32
+        four = (accumulator >> _u64(pending)) & _MASK32
+        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # a byte 0xFF may be among them
+            for shift in range(24, -8, -8):
+                target = _write_byte((four >> _u64(shift)) & _u64(255), target)
+        else:
+            store_u32(target, np.uint32(four))
+            target += _u64(4)
+    return accumulator, pending, target
+
+
+@inlined
+def _write_byte(byte, target):  # type: ignore[no-untyped-def]
+    """Write a byte, and after 0xFF a stuffed zero (T.81, B.1.1.5); return the next address."""
+    store_u8(target, _u8(byte))
+    target += _u64(1)
+    if byte == _u64(255):
+        store_u8(target, _u8(0))
+        target += _u64(1)
+    return target
+
+
+@inlined
+def _copy_bits(address, first, end, accumulator, pending, target):  # type: ignore[no-untyped-def]
+    """Copy the bits from ``first`` to ``end``; return (accumulator, pending bits, next address)."""
+    while pending >= 8:
+        pending -= 8
+        target = _write_byte((accumulator >> _u64(pending)) & _u64(255), target)
+    while end - first >= 56:  # seven bytes, as any 57 bits lie within eight bytes
+        more = load_u64(address + _u64(first >> 3)) << _u64(first & 7) >> _u64(8)
+        accumulator = accumulator << _u64(56) | more
+        seven = accumulator >> _u64(pending) << _u64(8)
+        if has_byte_ff(seven):
+            for shift in range(56, 0, -8):
+                target = _write_byte((seven >> _u64(shift)) & _u64(255), target)
+        else:
+            store_u64(target, seven)
+            target += _u64(7)
+        first += 56
+    while first < end:
+        bits = min(end - first, 32)
+        value = (load_u64(address + _u64(first >> 3)) << _u64(first & 7)) >> _u64(64 - bits)
+        accumulator, pending, target = _append_bits(accumulator, pending, value, bits, target)
+        first += bits
+    return accumulator, pending, target
+
+
+@inlined
+def _append_dc(difference, table, codes, lengths, accumulator, pending, target):  # type: ignore[no-untyped-def]
+    """Append a DC difference (T.81, F.1.2.1); return (accumulator, pending bits, next address)."""
+    size = _bit_length(difference)
+    if difference < 0:
+        difference += (1 << size) - 1
+    value = _u64(codes[table, size]) << _u64(size) | _u64(difference)  # 16 + 11 bits at most
+    return _append_bits(accumulator, pending, value, np.int64(lengths[table, size]) + size, target)
+
+
+@inlined
+def _flush(accumulator, pending, target):  # type: ignore[no-untyped-def]
+    """Write the pending bits, the last byte filled with ones (T.81, F.1.2.3); return the next address."""
+    spare = -pending % 8
+    accumulator = (accumulator << _u64(spare)) | _u64((1 << spare) - 1)
+    pending += spare
+    while pending:
+        pending -= 8
+        target = _write_byte((accumulator >> _u64(pending)) & _u64(255), target)
+    return target
+
+
+@kernel
+def write_scan(flat, edits, is_start, dc_codes, out, starts):  # type: ignore[no-untyped-def]
+    """Write a scan with edits: runs of old bits, edited DC codes, and restart markers.
+
+    Args:
+        flat, edits: as ``entropy.find_edits`` took and filled them.
+        is_start: bool (edited MCUs,), whether a new segment begins there.
+        dc_codes: int64 (edited blocks,), the DC table of each; codes and their lengths, uint32 (DC tables, 256) each.
+        out: uint8, long enough.
+        starts: int64 (new segments + 1,), takes the offset of each segment in ``out``, and last the end + 2, where a
+            further one would begin.
+
+    Returns:
+        Bytes written.
+    """
+    begin, end, previous_end, differences = edits
+    tables, codes, lengths = dc_codes
+    address = _u64(flat.ctypes.data)
+    first_byte = _u64(out.ctypes.data)
+    accumulator, pending, target = _u64(0), 0, first_byte
+    markers = 0
+    starts[0] = 0
+    position = previous_end[0]
+    for edit in range(begin.shape[0]):
+        if edit:
+            accumulator, pending, target = _copy_bits(
+                address, position, previous_end[edit], accumulator, pending, target
+            )
+            if is_start[edit]:
+                target = _flush(accumulator, pending, target)
+                store_u8(target, _u8(0xFF))
+                store_u8(target + _u64(1), _u8(0xD0 + markers % 8))
+                accumulator, pending, target = _u64(0), 0, target + _u64(2)
+                markers += 1
+                starts[markers] = np.int64(target - first_byte)
+        position = begin[edit, 0]
+        for k in range(begin.shape[1]):
+            accumulator, pending, target = _copy_bits(address, position, begin[edit, k], accumulator, pending, target)
+            difference = np.int64(differences[edit, k])
+            accumulator, pending, target = _append_dc(
+                difference, tables[k], codes, lengths, accumulator, pending, target
+            )
+            position = end[edit, k]
+    last = previous_end[begin.shape[0]]
+    accumulator, pending, target = _copy_bits(address, position, last, accumulator, pending, target)
+    length = np.int64(_flush(accumulator, pending, target) - first_byte)
+    starts[markers + 1] = length + 2
+    return length
