@@ -23,6 +23,7 @@ from PIL import Image
 from picstore.prepare.convert import job, ledger
 from picstore.storage.location.local import Folder
 from picstore.storage.manifest import read_manifest
+from picstore.storage.manifest_copy import remove_manifest
 
 _FILES = 100
 
@@ -58,7 +59,7 @@ def take_away_a_row(out: Path) -> int:
         ledger.write_fragment(root, row, lines[ids.start : ids.stop])
     made = {name: value for name, value in manifest.provenance.items() if name != "outcome"}
     job.save_job(root, {**made, "encode": manifest.encode, "rows": rows})
-    (root / "picstore.json").remove()
+    remove_manifest(root)
     return rows
 
 

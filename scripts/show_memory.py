@@ -30,7 +30,7 @@ from picstore.prepare.upkeep.shuffle import _file_tasks, write_file
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.file import FileWriter
 from picstore.storage.location.resolve import UNFINISHED
-from picstore.storage.manifest import finish
+from picstore.storage.publish import publish_dataset
 
 MIB = 1 << 20
 SIDE = 512  # pixels; a JPEG of noise of this size has some 200 KB
@@ -62,7 +62,7 @@ def write_dataset(root: Path, *, files: int, file_size: int) -> Path:
                 size += len(record.jpeg)
                 count += 1
             summaries.append(writer.close())
-    finish(root, summaries, streams=files, container_size=CONTAINER, encode={}, provenance={})
+    publish_dataset(root, summaries, streams=files, container_size=CONTAINER, encode={}, provenance={})
     return root
 
 

@@ -21,7 +21,7 @@ from picstore import rng
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.file import FileSummary
 from picstore.storage.format.layout import FOOTER_ROW
-from picstore.storage.manifest import finish
+from picstore.storage.publish import publish_dataset
 from picstore.train.loader import Loader
 from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.requests import Source, make_requests
@@ -43,7 +43,7 @@ def write_index(root: Path, *, containers: int, records: int) -> Path:
         FileSummary(file % 16, file // 16, CONTAINER * (len(footer) + 1), records * len(footer), 0, footer)
         for file in range(containers // len(footer))
     ]
-    finish(root, summaries, streams=16, container_size=CONTAINER, encode={}, provenance={})
+    publish_dataset(root, summaries, streams=16, container_size=CONTAINER, encode={}, provenance={})
     return root
 
 

@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 @click.command("repair")
 @click.argument("dataset", metavar="DATASET", type=options.place)
-@click.option("--classes", metavar="FILE", type=options.place, help="Class names, one a line, where these are lost.")
 @options.as_json
-def command(dataset: Location, classes: Location | None, as_json: bool) -> None:
-    """Make all of DATASET readable again that is left of it.
+def command(dataset: Location, as_json: bool) -> None:
+    """Make a damaged DATASET readable again.
 
-    Reads everything. A damaged manifest or index is made anew from the files, and records that cannot be read are
-    deleted as by `picstore delete`, and named. No file of images is written again.
+    Reads everything. Restores a damaged or missing manifest from its copy, rebuilds a damaged index from the files,
+    and deletes the records that cannot be read, as `picstore delete` does. Writes no file of images.
     """
     from picstore.cli.progress import Bar
-    from picstore.prepare.sources.open import read_names
     from picstore.prepare.upkeep.repair import repair
 
-    names = None if classes is None else read_names(classes)
     with Bar("repair") as bar:
-        done = repair(dataset, classes=names, progress=bar)
+        done = repair(dataset, progress=bar)
     if as_json:
         result = {"dataset": str(dataset), "uuid": done.dataset.uuid, "images": len(done.dataset)}
-        result |= {"manifest": done.manifest, "remarks": done.remarks, "index": done.index}
+        result |= {"manifest": done.manifest, "copy": done.copy, "index": done.index}
         result |= {"records_lost": done.lost, "losses": [asdict(loss) for loss in done.losses]}
         click.echo(json.dumps(result))
         return
     for loss in done.losses:
         click.echo(f"{loss.file} at byte {loss.offset}: {loss.problem} ({loss.records} records deleted)")
-    for remark in done.remarks:
-        click.echo(f"manifest: {remark}")
-    written = [name for name, anew in (("manifest", done.manifest), ("index", done.index)) if anew]
-    anew = f"{' and '.join(written)} written anew, " if written else ""
-    click.echo(f"{dataset}: {anew}{done.lost:,} lost records deleted, {len(done.dataset):,} images left")
+    for restored, text in (
+        (done.manifest, "manifest restored from its copy"),
+        (done.copy, "copy of the manifest written"),
+        (done.index, "index rebuilt from the files"),
+    ):
+        if restored:
+            click.echo(f"{dataset}: {text}")
+    click.echo(f"{dataset}: {done.lost:,} lost records deleted, {len(done.dataset):,} images left")

@@ -32,16 +32,18 @@ def command(context: click.Context, dataset: Location, decode: bool, workers: in
     from picstore.prepare.upkeep.verify import verify
 
     with Bar("verify") as bar:
-        manifest, findings = verify(dataset, decode=decode, workers=workers or default_workers(), progress=bar)
+        manifest, findings, remarks = verify(dataset, decode=decode, workers=workers or default_workers(), progress=bar)
     lost = sum(finding.records_lost for finding in findings)
     if as_json:
         result = {"dataset": str(dataset), "images": manifest.images_left, "ok": not findings, "records_lost": lost}
-        click.echo(json.dumps({**result, "damage": [asdict(finding) for finding in findings]}))
+        click.echo(json.dumps({**result, "remarks": remarks, "damage": [asdict(finding) for finding in findings]}))
     else:
         for finding in findings:
             click.echo(
                 f"{finding.file} at byte {finding.offset}: {finding.problem} ({finding.records_lost} records lost)"
             )
+        for remark in remarks:
+            click.echo(f"{dataset}: {remark}")
         state = f"{len(findings)} damaged places, {lost:,} records lost" if findings else "no damage"
         click.echo(f"{dataset}: {manifest.images_left:,} images in {len(manifest.files):,} files, {state}")
     if findings:

@@ -17,7 +17,7 @@ from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage.format.file import FileSummary
 from picstore.storage.location.resolve import Where, locate
-from picstore.storage.manifest import finish
+from picstore.storage.publish import publish_dataset
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -125,7 +125,7 @@ class Writer:
     def close(self) -> None:
         """Finish the data set."""
         self._end_row()
-        finish(
+        publish_dataset(
             self._root,
             self._summaries,
             streams=self._shape.streams,

@@ -14,10 +14,10 @@ import numpy as np
 from picstore.arrays import I64, Table
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.storage.cache import Cache
+from picstore.storage.container_index import ordinals_of
 from picstore.storage.format.container import Container, ContainerRef, read_header, unpack
 from picstore.storage.format.layout import SEALED
 from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, many, read_at
-from picstore.storage.manifest import ordinals_of
 
 _CACHED_INDEXES = 64  # of containers; each a few 10 kB
 

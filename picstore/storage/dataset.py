@@ -22,8 +22,9 @@ from picstore.storage.edits.tombstones import Live
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, owned
-from picstore.storage.location.resolve import INDEX, Allocate, Location, Where, fresh, locate
-from picstore.storage.manifest import Manifest, publish, read_index, read_manifest, with_uuid
+from picstore.storage.location.resolve import Allocate, Location, Where, fresh, locate
+from picstore.storage.manifest import Manifest, read_index, read_manifest, with_uuid
+from picstore.storage.publish import publish_edit
 
 
 class Dataset(Sequence[Record]):
@@ -272,11 +273,10 @@ class Dataset(Sequence[Record]):
             UsageError: another process has edited the data set since it was opened.
         """
         if self.uuid != self._origin:
-            with (self.path / INDEX).lock(f"{self.path} is being edited by another process"):
-                for part in self._edits.parts:
-                    if part.file in self._unsaved:
-                        write_part(self.path, part, self._unsaved[part.file])
-                publish(self.path, self._origin, self.manifest)
+            for part in self._edits.parts:
+                if part.file in self._unsaved:
+                    write_part(self.path, part, self._unsaved[part.file])
+            publish_edit(self.path, self._origin, self.manifest)
         return Dataset(self.path, **self._cache_options)
 
     def _edited(self, files: Mapping[str, bytes], **fields: Any) -> Dataset:

@@ -23,7 +23,7 @@ from picstore.prepare.convert.row_writer import RowWriter, make_record
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage.location.resolve import locate
-from picstore.storage.manifest import finish
+from picstore.storage.publish import publish_dataset
 from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.transforms.geometry import Draws, Geometry
 
@@ -142,7 +142,7 @@ def write_dataset(path: Path, jpegs: Sequence[bytes], labels: Sequence[int], *, 
     summaries = writer.close()
     about = {"classes": tuple(f"class {k}" for k in range(max(labels) + 1)), "attachments": ()}
     provenance = {"source": "bench_gpu", "inputs": records}
-    finish(
+    publish_dataset(
         path, summaries, streams=16, container_size=8 << 20, encode=settings.to_json(), provenance=provenance, **about
     )
 

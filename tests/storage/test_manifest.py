@@ -18,11 +18,13 @@ from samples import picture
 
 import picstore
 from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, Truncated, Unfinished, UnsupportedVersion
+from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.format.layout import FOOTER_ROW, INDEX_ROW, SEALED, IndexHeader
 from picstore.storage.location.resolve import INDEX, MANIFEST
-from picstore.storage.manifest import finish, index_rows, ordinals_of, read_index, read_manifest
+from picstore.storage.manifest import read_index, read_manifest
+from picstore.storage.publish import publish_dataset
 
 MakeDataset = Callable[..., Path]
 
@@ -75,7 +77,7 @@ def test_the_manifest_is_json_with_a_line_for_each_field_and_file(make_dataset: 
 
 def test_class_names_of_any_script_come_back(make_dataset: MakeDataset, tmp_path: Path) -> None:
     names = ("котик", "犬", 'quote"d', "line\nbreak", "")
-    finish(tmp_path, (), streams=1, container_size=4096, classes=names)
+    publish_dataset(tmp_path, (), streams=1, container_size=4096, classes=names)
     assert read_manifest(tmp_path).classes == names
 
 
@@ -127,7 +129,7 @@ def test_a_manifest_cut_off_anywhere_is_truncated(make_dataset: MakeDataset) -> 
     data = (root / MANIFEST).read_bytes()
     for length in (*range(0, len(data) - 2, 7), len(data) - 2):
         (root / MANIFEST).write_bytes(data[:length])
-        with pytest.raises(Truncated, match="not whole JSON; `picstore repair` writes it anew"):
+        with pytest.raises(Truncated, match="not whole JSON; `picstore repair` restores it"):
             read_manifest(root)
 
 
@@ -243,7 +245,7 @@ def test_ordinals_count_the_containers_of_each_file(shape: list[tuple[int, int, 
 
 
 def test_a_data_set_without_files_is_one(tmp_path: Path) -> None:
-    finish(tmp_path, (), streams=1, container_size=4096)
+    publish_dataset(tmp_path, (), streams=1, container_size=4096)
     dataset = picstore.Dataset(tmp_path)
     assert (len(dataset), list(dataset), dataset[:], dataset.classes) == (0, [], [], [])
 

@@ -27,7 +27,8 @@ from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import MAX_MANIFEST
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, locate
-from picstore.storage.manifest import Manifest, append_rows, publish
+from picstore.storage.manifest import Manifest
+from picstore.storage.publish import append_rows, publish_edit
 
 
 def append(
@@ -135,7 +136,7 @@ def _finish(root: Location, begun: dict[str, Any], wanted: dict[str, Any], strea
     )
     if manifest.edits is not None:
         (root / manifest.edits.index).write(index)
-    publish(root, old.uuid, manifest)
+    publish_edit(root, old.uuid, manifest)
     return Converted(manifest, total)
 
 

@@ -13,7 +13,8 @@ from picstore.errors import NotADataset, PicstoreError, Unfinished, UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.location.resolve import LEDGER, MANIFEST, Location, Where, file_name, locate, many
-from picstore.storage.manifest import Manifest, finish, read_manifest
+from picstore.storage.manifest import Manifest, read_manifest
+from picstore.storage.publish import publish_dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def complete(root: Location, outline: dict[str, Any]) -> Converted:
     root.sweep()
     tallies = ledger.merge(root, rows)
     total = sum(tallies, ledger.Tally())
-    manifest = finish(
+    manifest = publish_dataset(
         root,
         collect(root, tallies, shape["streams"], again=f"remove {root} and convert again"),
         streams=shape["streams"],

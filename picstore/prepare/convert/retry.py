@@ -25,6 +25,7 @@ from picstore.prepare.progress import Progress, ProgressCallback
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.location.resolve import LEDGER, MANIFEST, Location, Where, locate, many
 from picstore.storage.manifest import Manifest
+from picstore.storage.manifest_copy import remove_manifest
 
 
 def retry_failed(
@@ -81,7 +82,7 @@ def retry_failed(
         job.save_job(root, {**wanted, "rows": rows})
         if listing.duplicates is not None:
             listing = replace(listing, duplicates=doubles)
-        (root / MANIFEST).remove()
+        remove_manifest(root)
     return convert(
         listing,
         root,

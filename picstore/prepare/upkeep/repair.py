@@ -1,20 +1,19 @@
-"""Repairing a data set: what is lost is deleted, so that all that is left can be read; no file is written again.
+"""Repair of a data set: restore manifest and index, and delete the records that cannot be read.
 
-The manifest is made anew first (``mend``). The index says where every container lies, so a file without its tail or its
-footer is read as far as it goes.
+No file of images is written. The index says where every container lies, so a file that has lost its tail or footer is
+read as far as it goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from picstore.arrays import Table
+from picstore.arrays import Bools, Table
 from picstore.errors import Corrupt, Damage, NotADataset
 from picstore.prepare.progress import Progress
-from picstore.prepare.upkeep.repair_manifest import mend_manifest
+from picstore.storage.container_index import index_file, index_rows
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.checksum import crc32c
@@ -22,12 +21,13 @@ from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.format.layout import FOOTER_ROW, SEALED
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import Location, Where, locate
-from picstore.storage.manifest import FileEntry, Manifest, index_file, index_rows, read_index, read_manifest
+from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
+from picstore.storage.manifest_copy import restore_manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """Records of one container that cannot be read, and why."""
+class LostRecords:
+    """Number of records of one container that cannot be read, and why."""
 
     file: str
     offset: int
@@ -35,65 +35,63 @@ class Loss:
     records: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """A data set after its repair.
+    """Result of a repair.
 
     Attributes:
-        index: whether its index had to be written anew.
-        losses: what was deleted now because it is damaged.
-        manifest: whether its manifest had to be.
-        remarks: what of the manifest could not be restored, or not for certain.
+        dataset: the repaired data set.
+        manifest: whether the manifest was restored from its copy.
+        copy: whether the copy was written from the manifest.
+        index: whether the index was rebuilt.
+        losses: damaged records that were deleted now.
     """
 
     dataset: Dataset
+    manifest: bool
+    copy: bool
     index: bool
-    losses: list[Loss]
-    manifest: bool = False
-    remarks: list[str] = field(default_factory=list)
+    losses: list[LostRecords]
 
     @property
     def lost(self) -> int:
-        """How many records were deleted."""
+        """Number of records that were deleted."""
         return sum(loss.records for loss in self.losses)
 
 
-def repair(where: Where, *, classes: Sequence[str] | None = None, progress: Progress | None = None) -> Repaired:
-    """Write manifest and index anew if they are damaged, and delete the records that cannot be read.
-
-    Args:
-        classes: names of the classes, where the manifest has lost them; they replace those that it has.
+def repair(where: Where, *, progress: Progress | None = None) -> Repaired:
+    """Restore a damaged manifest, copy of the manifest, and index, and delete the records that cannot be read.
 
     Raises:
         NotADataset: there is no data set.
-        Damage: a file that the manifest names in ``edits/`` is damaged and must come from a copy; or the index is, and
-            files have lost what it could be made of; or of the manifest what was deleted.
+        Unfinished: a conversion or shuffle has not ended here.
+        UnsupportedVersion: a later picstore wrote the data set.
+        UsageError: another process is editing the data set.
+        Damage: the manifest and its copy are damaged; or the index is damaged, and files have lost the footers and
+            containers to rebuild it from; or a file in ``edits/`` is damaged and must come from a backup.
     """
     root = locate(where)
-    correct_bit_flip = mend_manifest(root, classes=classes)
-    anew = _mend_index(root, read_manifest(root)) or (correct_bit_flip is not None and correct_bit_flip.index)
+    restored = restore_manifest(root)
+    index = _restore_index(root, read_manifest(root))
     dataset = Dataset(root)
-    if classes is not None:
-        dataset = dataset.with_columns({}, classes=classes)
     if progress is not None:
         progress.set_total(int(dataset.live.starts[-1]), 0)
-    losses, positions = [], [dataset.live.deleted]
+    losses, deleted = [], [dataset.live.deleted]
     for number, start in enumerate(dataset.live.starts[:-1]):
         good, problem = _readable(dataset, number)
         lost = np.flatnonzero(dataset.live.mask(number) & ~good)
         if len(lost):
-            place = dataset.place(number)
-            losses.append(Loss(place.name, place.offset, problem, len(lost)))
-            positions.append(start + lost)
+            ref = dataset.place(number)
+            losses.append(LostRecords(ref.name, ref.offset, problem, len(lost)))
+            deleted.append(start + lost)
         if progress is not None:
             progress.advance(len(good))
-    saved = dataset.without_positions(np.concatenate(positions)).save()
-    remarks = [] if correct_bit_flip is None else correct_bit_flip.remarks
-    return Repaired(saved, anew, losses, manifest=correct_bit_flip is not None, remarks=remarks)
+    saved = dataset.without_positions(np.concatenate(deleted)).save()
+    return Repaired(dataset=saved, manifest=restored.manifest, copy=restored.copy, index=index, losses=losses)
 
 
-def _readable(dataset: Dataset, number: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], str]:
-    """Which records of a container are sound, and what is wrong with it."""
+def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
+    """Find the sound records of a container, bool (records,), and say what is wrong with the others."""
     try:
         container = dataset.container(number)
     except (Damage, NotADataset) as error:  # the latter where the file is missing
@@ -101,8 +99,8 @@ def _readable(dataset: Dataset, number: int) -> tuple[np.ndarray[tuple[int], np.
     return container.good, "; ".join(error.what for error in container.damage)
 
 
-def _mend_index(root: Location, manifest: Manifest) -> bool:
-    """Make sure that there is a sound index; returns whether it had to be written."""
+def _restore_index(root: Location, manifest: Manifest) -> bool:
+    """Rebuild the index from the files unless it is sound; returns whether it was written."""
     try:
         read_index(root, manifest)
     except Damage as error:
@@ -116,7 +114,7 @@ def _mend_index(root: Location, manifest: Manifest) -> bool:
 
 
 def _summary(root: Location, entry: FileEntry, fields: tuple[str, ...]) -> FileSummary:
-    """What the footer of a file says, or where that is lost, what is found by walking through it."""
+    """Read the footer of a file; where that is lost, rebuild it from the containers' headers."""
     try:
         return read_summary(root, stream=entry.stream, file=entry.file)
     except NotADataset:

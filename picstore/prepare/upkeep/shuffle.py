@@ -27,7 +27,8 @@ from picstore.storage.format.container import ContainerRef, unpack
 from picstore.storage.format.file import FileSummary, FileWriter
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import UNFINISHED, Location, Where, file_name, locate, read_at
-from picstore.storage.manifest import Manifest, finish
+from picstore.storage.manifest import Manifest
+from picstore.storage.publish import publish_dataset
 
 METHODS = ("transpose", "uniform")
 
@@ -104,7 +105,7 @@ def shuffle(
         summaries = [summary for _, summary in results]
         _check_count(dataset, summaries)
         event = {"method": method, "seed": seed, "parent": dataset.uuid}
-        manifest = finish(
+        manifest = publish_dataset(
             destination,
             summaries,
             streams=1 + max((s.stream for s in summaries), default=0),

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -17,14 +18,16 @@ from picstore.errors import Damage, ImageError, NotADataset
 from picstore.prepare.engine import processes
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
+from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import Part, read_part
 from picstore.storage.edits.tombstones import Live
 from picstore.storage.format.container import Container, ContainerRef, unpack
 from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.format.recovery import recover_containers
-from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
-from picstore.storage.manifest import FileEntry, Manifest, index_rows, ordinals_of, read_index, read_manifest
+from picstore.storage.location.resolve import COPY, Location, Where, file_name, locate, read_at
+from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
+from picstore.storage.manifest_copy import check_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,14 @@ class Finding:
     offset: int
     problem: str
     records_lost: int
+
+
+class Verified(NamedTuple):
+    """Result of :func:`verify`: all damage in the order of the manifest's files, and remarks on what is no damage."""
+
+    manifest: Manifest
+    findings: list[Finding]
+    remarks: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +65,8 @@ class FileCheck:
     decode: bool
 
 
-def verify(
-    root: Where, *, decode: bool = False, workers: int, progress: Progress | None = None
-) -> tuple[Manifest, list[Finding]]:
-    """Read a whole data set and list all damage, in the order of the manifest's files.
+def verify(root: Where, *, decode: bool = False, workers: int, progress: Progress | None = None) -> Verified:
+    """Read a whole data set and list all damage.
 
     Args:
         decode: also decode every image and compare its headers with the index.
@@ -68,6 +77,13 @@ def verify(
     root = locate(root)
     manifest = read_manifest(root)
     findings: list[Finding] = []
+    remarks: list[str] = []
+    try:
+        check_copy(root, manifest)
+    except NotADataset:
+        remarks.append(f"there is no copy of the manifest, {COPY}; `picstore repair` writes it")
+    except Damage as error:
+        findings.append(Finding(COPY, error.offset, error.what, 0))
     rows: Table | None = None
     try:
         rows = read_index(root, manifest)
@@ -82,7 +98,7 @@ def verify(
     found = {(task.entry.file, task.entry.stream): result for task, result in checked}
     for entry in manifest.files:
         findings += found[entry.file, entry.stream]
-    return manifest, findings
+    return Verified(manifest, findings, remarks)
 
 
 def _check_parts(root: Location, manifest: Manifest, rows: Table | None) -> tuple[Live | None, list[Finding]]:

@@ -21,6 +21,7 @@ from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
 
 __all__ = [
+    "COPY",
     "EDITS",
     "INDEX",
     "LEDGER",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 MANIFEST = "picstore.json"
+COPY = "picstore.copy.json"  # of the manifest
 INDEX = "picstore.idx"
 LEDGER = "ledger.jsonl"
 EDITS = "edits"  # a folder of what was changed afterwards

@@ -60,7 +60,11 @@ def test_ids_go_on_and_labels_go_by_the_names_of_classes(dataset: Path, more: Pa
     done = run(append, more, dataset)
     assert (done.tally.inputs, done.manifest.images) == (15, 25)
     after = tree(dataset)
-    assert {name for name in before if after[name] != before[name]} == {"picstore.json", "ledger.jsonl"}
+    assert {name for name in before if after[name] != before[name]} == {
+        "picstore.json",
+        "picstore.copy.json",
+        "ledger.jsonl",
+    }
     appended = picstore.Dataset(dataset)
     assert appended.classes == ["ant", "bee", "ape", "cat"]
     expected = ["ant"] * 5 + ["bee"] * 5 + ["ape"] * 5 + ["bee"] * 5 + ["cat"] * 5
@@ -91,7 +95,7 @@ def test_any_number_of_workers_and_interruptions_write_the_same_bytes(
     run(append, more, dataset, workers=2)
     whole = tree(other)
     with monkeypatch.context() as patch:
-        patch.setattr(append_module, "publish", lambda *_: (_ for _ in ()).throw(PicstoreError("power cut")))
+        patch.setattr(append_module, "publish_edit", lambda *_: (_ for _ in ()).throw(PicstoreError("power cut")))
         with pytest.raises(PicstoreError, match="power cut"):
             run(append, more, other)
     assert tree(other)["picstore.json"] == whole["picstore.json"]
@@ -124,7 +128,7 @@ def test_the_files_of_an_append_that_was_given_up_are_in_nobodys_way(
     import shutil
 
     with monkeypatch.context() as patch:
-        patch.setattr(append_module, "publish", lambda *_: (_ for _ in ()).throw(PicstoreError("power cut")))
+        patch.setattr(append_module, "publish_edit", lambda *_: (_ for _ in ()).throw(PicstoreError("power cut")))
         with pytest.raises(PicstoreError, match="power cut"):
             run(append, more, dataset)
     shutil.rmtree(dataset / "unfinished")

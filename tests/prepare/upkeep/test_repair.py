@@ -1,4 +1,4 @@
-"""picstore repair: what is left of a damaged data set can be read, and what is lost is named."""
+"""picstore repair: a damaged manifest or index is restored, lost records are deleted and named."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from commands import picstore_command, picstore_json, tree
 from samples import jpeg
@@ -15,11 +14,11 @@ from samples import jpeg
 import picstore
 from picstore.errors import Corrupt, NotADataset, Unfinished, UnsupportedVersion
 from picstore.prepare.upkeep.repair import repair
-from picstore.prepare.upkeep.repair_manifest import mend_manifest
 from picstore.prepare.upkeep.shuffle import shuffle
 from picstore.prepare.upkeep.verify import verify
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.location.resolve import locate
+from picstore.storage.location.resolve import COPY, MANIFEST
+from picstore.storage.manifest_copy import DAMAGED
 
 
 @pytest.fixture
@@ -120,15 +119,32 @@ def contents(dataset: Path) -> list[tuple[object, ...]]:
     return [(r.id, r.label, bytes(r.jpeg), r.extra, r.columns) for r in picstore.Dataset(dataset)]
 
 
+def damage(dataset: Path, raw: bytes | None) -> None:
+    """Put other bytes in the manifest's place, or none."""
+    if raw is None:
+        (dataset / MANIFEST).unlink()
+    else:
+        (dataset / MANIFEST).write_bytes(raw)
+
+
+def require_restored(dataset: Path, before: dict[str, str], damaged: bytes | None) -> None:
+    """Repair, and require every file to be as before, and the damaged manifest to be kept."""
+    done = repair(dataset)
+    assert (done.manifest, done.copy, done.index, done.lost) == (True, False, False, 0)
+    if damaged is not None:
+        assert (dataset / DAMAGED).read_bytes() == damaged
+        (dataset / DAMAGED).unlink()
+    assert tree(dataset) == before
+
+
 @pytest.mark.parametrize("kind", ["converted", "edited"])
-def test_a_manifest_of_which_a_field_is_damaged_becomes_what_it_was_if_that_can_be_known(
+def test_a_manifest_of_which_a_field_is_damaged_becomes_what_it_was(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     dataset = tmp_path / "copy"
     shutil.copytree(request.getfixturevalue(kind), dataset)
-    path = dataset / "picstore.json"
-    sound, before = path.read_bytes(), tree(dataset)
-    document = json.loads(sound)
+    before = tree(dataset)
+    document = json.loads((dataset / MANIFEST).read_bytes())
     changes: list[tuple[str, object]] = [
         ("uuid", "00000000-0000-8000-8000-000000000000"),
         ("images", 39),
@@ -146,107 +162,40 @@ def test_a_manifest_of_which_a_field_is_damaged_becomes_what_it_was_if_that_can_
     else:
         changes += [("classes", ["other", "names"]), ("encode", None), ("edits", {**document["edits"], "deleted": 1})]
     for name, value in changes:
-        path.write_text(json.dumps({**document, name: value}))
-        done = repair(dataset)
-        assert (done.manifest, done.remarks) == (True, []), name
-        assert tree(dataset) == before, name
-
-
-def test_a_flipped_bit_of_the_manifest_costs_no_record(converted: Path, tmp_path: Path) -> None:
-    """And mostly nothing else; where it does, that is said."""
-    dataset = tmp_path / "copy"
-    shutil.copytree(converted, dataset)
-    path, sound, wanted = dataset / "picstore.json", (converted / "picstore.json").read_bytes(), contents(converted)
-    rng = np.random.default_rng(0)
-    whole = 0
-    for at in rng.integers(0, 8 * len(sound), 150).tolist():
-        damaged = bytearray(sound)
-        damaged[at // 8] ^= 1 << at % 8
-        path.write_bytes(damaged)
-        done = repair(dataset)
-        assert len(done.dataset) == 40
-        if done.remarks:
-            assert contents(dataset) == wanted
-            assert (dataset / "picstore.json.damaged").read_bytes() == damaged
-            (dataset / "picstore.json.damaged").unlink()
-        else:
-            whole += 1
-            assert json.loads(path.read_bytes()) == json.loads(sound)
-    assert whole > 100
-    assert verify(dataset, workers=1)[1] == []
-
-
-def test_a_bit_that_is_flipped_in_a_name_is_flipped_back(tmp_path: Path) -> None:
-    with picstore.Writer(tmp_path / "a", classes=['Käse, "gerieben"', "b"]) as writer:
-        writer.add(jpeg(0), label=1)
-    path = tmp_path / "a" / "picstore.json"
-    sound = path.read_bytes()
-    first = sound.index(b'"classes": [') + 13
-    for at in range(8 * first, 8 * sound.index(b'", "b', first)):
-        damaged = bytearray(sound)
-        damaged[at // 8] ^= 1 << at % 8
-        path.write_bytes(damaged)
-        mended = mend_manifest(locate(tmp_path / "a"))
-        if mended is None:  # a letter of an escape, now a capital
-            assert json.loads(damaged) == json.loads(sound)
-        else:
-            assert (mended.remarks, path.read_bytes()) == ([], sound), bytes(damaged)
-
-
-@pytest.mark.parametrize("left", [0, 30, 300, 700, -1])
-def test_of_a_manifest_that_is_cut_off_what_is_left_is_taken(converted: Path, tmp_path: Path, left: int) -> None:
-    dataset = tmp_path / "copy"
-    shutil.copytree(converted, dataset)
-    path = dataset / "picstore.json"
-    wanted = contents(dataset)
-    if left < 0:
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:left])
-    before = {name: digest for name, digest in tree(dataset).items() if name != "picstore.json"}
-    done = picstore_json("repair", dataset)
-    assert done["manifest"]
-    assert done["remarks"]
-    assert contents(dataset) == wanted
-    assert verify(dataset, workers=1)[1] == []
-    assert before.items() <= tree(dataset).items()
-    assert picstore.Dataset(dataset).manifest.provenance["outcome"]["failed"] == 1
-    assert picstore.Dataset(dataset).classes == ["class0", "class1"]  # of the manifest, or the folders' names
-    assert picstore_json("repair", dataset) | {"uuid": ""} == done | {"uuid": "", "manifest": False, "remarks": []}
-
-
-def test_names_of_classes_that_nobody_tells_are_left_out_until_they_are_given(
-    make_dataset: Callable[..., Path], tmp_path: Path
-) -> None:
-    dataset, names = make_dataset(20), tmp_path / "names.txt"
-    (dataset / "picstore.json").unlink()
-    assert "classes: lost, left out; --classes FILE" in picstore_command("repair", dataset).stdout
-    assert picstore.Dataset(dataset).classes == []
-    names.write_text("a\nb\nc\nd\ne\n")
-    assert picstore_json("repair", dataset, "--classes", names)["remarks"] == []
-    assert picstore.Dataset(dataset).classes == ["a", "b", "c", "d", "e"]
-    assert [record.label for record in picstore.Dataset(dataset)] == [r.id % 5 for r in picstore.Dataset(dataset)]
+        raw = json.dumps({**document, name: value}).encode()
+        damage(dataset, raw)
+        require_restored(dataset, before, raw)
 
 
 @pytest.mark.parametrize("kind", ["converted", "edited"])
-def test_without_manifest_and_index_the_files_say_what_there_is(
+@pytest.mark.parametrize("left", [0, 30, 300, 700, None])
+def test_a_manifest_that_is_cut_off_or_missing_becomes_what_it_was(
+    kind: str, left: int | None, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    dataset = tmp_path / "copy"
+    shutil.copytree(request.getfixturevalue(kind), dataset)
+    wanted, before = contents(dataset), tree(dataset)
+    raw = None if left is None else (dataset / MANIFEST).read_bytes()[:left]
+    damage(dataset, raw)
+    require_restored(dataset, before, raw)
+    assert contents(dataset) == wanted
+    assert verify(dataset, workers=1)[1] == []
+
+
+@pytest.mark.parametrize("kind", ["converted", "edited"])
+def test_manifest_index_and_a_footer_are_restored_together(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    dataset, names = tmp_path / "copy", tmp_path / "names.txt"
+    dataset = tmp_path / "copy"
     shutil.copytree(request.getfixturevalue(kind), dataset)
     opened = picstore.Dataset(dataset)
-    names.write_text("\n".join(opened.classes))
     index = dataset / (opened.manifest.edits.index if opened.manifest.edits else "picstore.idx")
     wanted, raw = contents(dataset), index.read_bytes()
     index.unlink()
-    if kind == "converted":
-        (dataset / "picstore.json").unlink()
-    else:
-        document = json.loads((dataset / "picstore.json").read_text())
-        (dataset / "picstore.json").write_text(json.dumps({**document, "files": 0, "index_crc32c": 0}))
+    (dataset / MANIFEST).unlink()
     cut = dataset / "0001" / "000000.pic"
-    cut.write_bytes(cut.read_bytes()[:-70])  # its footer too
-    done = picstore_json("repair", dataset, "--classes", names)
+    cut.write_bytes(cut.read_bytes()[:-70])
+    done = picstore_json("repair", dataset)
     assert done["manifest"]
     assert done["index"]
     assert index.read_bytes() == raw
@@ -254,27 +203,39 @@ def test_without_manifest_and_index_the_files_say_what_there_is(
     assert picstore.Dataset(dataset).classes == opened.classes
 
 
-def test_where_nobody_can_tell_what_was_deleted_nothing_is_guessed(edited: Path) -> None:
-    path = edited / "picstore.json"
-    document = json.loads(path.read_text())
-    del document["edits"]
-    path.write_text(json.dumps(document))
+@pytest.mark.parametrize("raw", [None, b"", b"damaged"])
+def test_a_manifest_and_a_copy_that_are_both_damaged_are_named_and_nothing_is_changed(
+    raw: bytes | None, edited: Path
+) -> None:
+    damage(edited, raw)
+    copy = bytearray((edited / COPY).read_bytes())
+    copy[len(copy) // 2] ^= 1
+    (edited / COPY).write_bytes(copy)
     before = tree(edited)
-    with pytest.raises(Corrupt, match="what was deleted and attached cannot be told"):
+    with pytest.raises(Corrupt, match="the manifest and its copy") as caught:
         repair(edited)
+    assert caught.value.place == str(edited / MANIFEST)
     assert tree(edited) == before
 
 
-def test_attachments_are_found_without_their_names(tmp_path: Path) -> None:
-    with picstore.Writer(tmp_path / "a", attachments=["mask", "depth"]) as writer:
-        for number in range(5):
-            writer.add(jpeg(number), attachments={"mask": b"m%d" % number})
-    (tmp_path / "a" / "picstore.json").unlink()
-    done = repair(tmp_path / "a")
-    assert any("attachments: lost" in remark for remark in done.remarks)
-    assert [record.attachments for record in done.dataset] == [
-        {"attachment0": b"m%d" % record.id} for record in done.dataset
-    ]
+def test_a_missing_copy_is_a_remark_and_a_damaged_one_is_damage(converted: Path, tmp_path: Path) -> None:
+    dataset = tmp_path / "copy"
+    shutil.copytree(converted, dataset)
+    before = tree(dataset)
+    (dataset / COPY).unlink()
+    assert len(picstore.Dataset(dataset)) == 40
+    found = picstore_json("verify", dataset)
+    assert (found["ok"], found["damage"], len(found["remarks"])) == (True, [], 1)
+    assert "picstore repair" in found["remarks"][0]
+    assert "copy of the manifest written" in picstore_command("repair", dataset).stdout
+    assert tree(dataset) == before
+    for damaged in (b"", b"{}", (dataset / COPY).read_bytes()[:-10], (dataset / COPY).read_bytes().replace(b"4", b"5")):
+        (dataset / COPY).write_bytes(damaged)
+        assert len(picstore.Dataset(dataset)) == 40
+        assert [(finding.file, finding.records_lost) for finding in verify(dataset, workers=1)[1]] == [(COPY, 0)]
+        done = repair(dataset)
+        assert (done.manifest, done.copy) == (False, True)
+        assert tree(dataset) == before
 
 
 def test_what_is_no_data_set_or_not_finished_is_not_repaired(converted: Path, tmp_path: Path) -> None:
@@ -302,5 +263,9 @@ def test_a_manifest_of_a_later_version_is_not_taken_for_damage(converted: Path, 
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     document["crc32c"] = crc32c(text.encode())
     (dataset / "picstore.json").write_text(json.dumps(document))
+    with pytest.raises(UnsupportedVersion, match="upgrade picstore"):
+        repair(dataset)
+    (dataset / COPY).write_bytes((dataset / MANIFEST).read_bytes())
+    (dataset / MANIFEST).unlink()
     with pytest.raises(UnsupportedVersion, match="upgrade picstore"):
         repair(dataset)

@@ -60,7 +60,7 @@ def test_every_part_of_a_file_is_checked(dataset: Path) -> None:
     }
     for part, offset in places.items():
         flip(path, offset)
-        _, findings = verify(dataset, workers=1)
+        _, findings, _ = verify(dataset, workers=1)
         assert len(findings) >= 1, part
         assert {finding.file for finding in findings} == {place.name}
         assert sum(finding.records_lost for finding in findings) <= 1, part
@@ -74,7 +74,7 @@ def test_a_truncated_file_costs_the_containers_that_are_gone(dataset: Path) -> N
     assert len(rows) > 1
     path = dataset / opened.place(0).name
     path.write_bytes(path.read_bytes()[: int(rows[1]["offset"]) + 100])
-    _, findings = verify(dataset, workers=1)
+    _, findings, _ = verify(dataset, workers=1)
     assert sum(finding.records_lost for finding in findings) == sum(int(row["records"]) for row in rows[1:])
     assert any("tail is lost" in finding.problem for finding in findings)
 
@@ -89,19 +89,19 @@ def test_a_missing_file_costs_its_records(dataset: Path) -> None:
 
 def test_a_damaged_or_missing_index_costs_nothing_and_the_files_are_still_checked(dataset: Path) -> None:
     flip(dataset / "picstore.idx", 100)
-    _, findings = verify(dataset, workers=1)
+    _, findings, _ = verify(dataset, workers=1)
     assert [finding.file for finding in findings] == ["picstore.idx"]
     (dataset / "picstore.idx").unlink()
     place = dataset / "0001" / "000000.pic"
     place.write_bytes(place.read_bytes()[:-100])
-    _, findings = verify(dataset, workers=1)
+    _, findings, _ = verify(dataset, workers=1)
     assert {finding.file for finding in findings} == {"picstore.idx", "0001/000000.pic"}
     assert sum(finding.records_lost for finding in findings) == 0, "the walk over the containers finds them all"
 
 
 def test_a_file_of_another_place_is_noticed(dataset: Path) -> None:
     (dataset / "0000" / "000000.pic").write_bytes((dataset / "0001" / "000000.pic").read_bytes())
-    _, findings = verify(dataset, workers=1)
+    _, findings, _ = verify(dataset, workers=1)
     assert "misplaced" in findings[0].problem
     assert sum(finding.records_lost for finding in findings) == picstore.Dataset(dataset).manifest.files[0].records
 
@@ -114,7 +114,7 @@ def test_decode_finds_what_checksums_cannot(tmp_path: Path) -> None:
     from picstore.prepare.image.encode import reencode
     from picstore.prepare.image.settings import EncodeSettings
     from picstore.storage.format.record import Record
-    from picstore.storage.manifest import finish
+    from picstore.storage.publish import publish_dataset
 
     good, _ = reencode(jpeg(1), settings=EncodeSettings())
     record = make_record(good, id=0, label=0)
@@ -122,9 +122,9 @@ def test_decode_finds_what_checksums_cannot(tmp_path: Path) -> None:
     with RowWriter(tmp_path / "d", row=0, streams=1, container_size=1 << 20, seed=0) as writer:
         writer.add(record)
         writer.add(broken)
-        finish(tmp_path / "d", writer.close(), streams=1, container_size=1 << 20)
+        publish_dataset(tmp_path / "d", writer.close(), streams=1, container_size=1 << 20)
     assert verify(tmp_path / "d", workers=1)[1] == []
-    _, findings = verify(tmp_path / "d", decode=True, workers=1)
+    _, findings, _ = verify(tmp_path / "d", decode=True, workers=1)
     assert [finding.records_lost for finding in findings] == [1]
     assert "record 1" in findings[0].problem
 

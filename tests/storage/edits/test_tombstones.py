@@ -94,7 +94,7 @@ def test_deleting_writes_no_image_again_and_every_reader_leaves_the_records_out(
     said = picstore_json("delete", path, "--ids", ids_file, "--id", 0, "--id", 31)
     assert (said["deleted"], said["images"]) == (6, 44)
     after = tree(path)
-    assert {name for name in before if after[name] != before[name]} == {"picstore.json"}
+    assert {name for name in before if after[name] != before[name]} == {"picstore.json", "picstore.copy.json"}
     dataset = picstore.Dataset(path)
     left = set(range(50)) - set(GONE)
     assert said["uuid"] == dataset.uuid
@@ -106,7 +106,7 @@ def test_deleting_writes_no_image_again_and_every_reader_leaves_the_records_out(
         dataset[44]
     facts = picstore_json("info", path)
     assert (facts["images"], facts["deleted"], facts["order"]["records"], facts["format_version"]) == (44, 6, 44, 2)
-    manifest, findings = verify(path, decode=True, workers=1)
+    manifest, findings, _ = verify(path, decode=True, workers=1)
     assert (manifest.images_left, findings) == (44, [])
     assert export(path, tmp_path / "out", format="folder").images == 44
     for method in ("transpose", "uniform"):

@@ -19,8 +19,8 @@ import picstore
 from picstore.storage.format.file import FileSummary, FileWriter, read_summary
 from picstore.storage.format.record import Record
 from picstore.storage.format.recovery import recover_containers
-from picstore.storage.location.resolve import INDEX, MANIFEST, file_name
-from picstore.storage.manifest import finish
+from picstore.storage.location.resolve import COPY, INDEX, MANIFEST, file_name
+from picstore.storage.publish import publish_dataset
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "golden"
 ROOT = GOLDEN / "dataset"
@@ -70,6 +70,7 @@ SHA256 = {
     "0000/000000.pic": "391ff80281c83bff7f6ce02f3f6c10413f2c4a5fa227f2d914ff16724edc28e3",
     "0001/000000.pic": "da4ff9f52c2f274a73e367f3e32c327edeebd31752a46ab4b8f6de6597a420fa",
     "picstore.idx": "5ea61e121cfd4af7c8febbfd52a2347c5654d018b099f911247f2d05af1b96cc",
+    "picstore.copy.json": "b24d601eafc0bddb1690de248438bbd99dabc708cda7b572e9fb93df79043059",
     "picstore.json": "b24d601eafc0bddb1690de248438bbd99dabc708cda7b572e9fb93df79043059",
 }
 
@@ -144,8 +145,10 @@ def test_packing_the_golden_records_again_gives_the_same_bytes(tmp_path: Path) -
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
         assert read_summary(tmp_path, stream=entry.stream, file=entry.file).crc == entry.crc32c
     counted = {"uuid", "images", "bytes", "containers", "index_crc32c", "files"}
-    finish(tmp_path, summaries, **{name: value for name, value in asdict(manifest).items() if name not in counted})
-    for name in (INDEX, MANIFEST):
+    publish_dataset(
+        tmp_path, summaries, **{name: value for name, value in asdict(manifest).items() if name not in counted}
+    )
+    for name in (INDEX, COPY, MANIFEST):
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
 
 

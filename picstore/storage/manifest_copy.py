@@ -1,0 +1,129 @@
+"""The manifest's second copy, ``picstore.copy.json``: written, compared and restored (docs/format.md, "Copy").
+
+The copy is written first, then ``picstore.json``, which alone makes a version valid. An interruption between the two
+leaves a copy that is newer than its manifest, never an older one, which would bring deleted records back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, Unfinished, UnsupportedVersion
+from picstore.storage.format.layout import MAX_MANIFEST
+from picstore.storage.location.resolve import COPY, INDEX, MANIFEST, Location
+from picstore.storage.manifest import (
+    Manifest,
+    holds_crc,
+    manifest_file,
+    parse_manifest,
+    read_manifest,
+    read_manifest_file,
+)
+
+DAMAGED = f"{MANIFEST}.damaged"  # the damaged manifest in whose place its copy was put
+
+
+def write_manifest(root: Location, manifest: Manifest) -> None:
+    """Write the copy, then the manifest, each whole or not at all; all files that it names must be there."""
+    _write_both(root, manifest_file(manifest))
+
+
+def _write_both(root: Location, raw: bytes) -> None:
+    (root / COPY).write(raw)
+    (root / MANIFEST).write(raw)
+
+
+def remove_manifest(root: Location) -> None:
+    """Make a data set unfinished: remove the copy, then the manifest, so that no copy outlives it."""
+    (root / COPY).remove()
+    (root / MANIFEST).remove()
+
+
+def edit_lock(root: Location) -> contextlib.AbstractContextManager[None]:
+    """Lock a data set against other edits on this machine; UsageError if another process holds the lock.
+
+    The lock is on ``picstore.idx``, which no edit replaces; a data set that has lost it is not locked.
+    """
+    index = root / INDEX
+    return index.lock(f"{root} is being edited by another process") if index.is_file() else contextlib.nullcontext()
+
+
+def check_copy(root: Location, manifest: Manifest) -> None:
+    """Compare the copy with the manifest; their layout as JSON may differ.
+
+    Raises:
+        NotADataset: there is no copy.
+        Damage: the copy is damaged, or of another version than the manifest.
+    """
+    path = root / COPY
+    try:
+        copy = read_manifest_file(path)
+    except NotADataset as error:
+        if path.is_file():
+            raise Corrupt("not a manifest; `picstore repair` writes the copy again", str(path)) from error
+        raise
+    except (Damage, UnsupportedVersion) as error:
+        raise Corrupt("the copy of the manifest is damaged; `picstore repair` writes it again", str(path)) from error
+    if copy != manifest:
+        raise Corrupt("the copy differs from the manifest; `picstore repair` writes it again", str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Files that :func:`restore_manifest` has written: the manifest from its copy, or the copy from the manifest."""
+
+    manifest: bool = False
+    copy: bool = False
+
+
+def restore_manifest(root: Location) -> Restored:
+    """Put the copy in place of a damaged or missing manifest, or write a missing, damaged or differing copy.
+
+    A damaged manifest is kept as ``picstore.json.damaged``.
+
+    Raises:
+        Unfinished: a conversion or shuffle has not ended here; a copy alone never makes it a data set.
+        NotADataset: there is no data set, or ``picstore.json`` is another program's and there is no copy.
+        UnsupportedVersion: a later picstore wrote the manifest.
+        Damage: the manifest is damaged, and there is no sound copy.
+        UsageError: another process is editing the data set.
+    """
+    with edit_lock(root):
+        try:
+            manifest = read_manifest(root)
+        except Unfinished:
+            raise
+        except (NotADataset, UnsupportedVersion, Damage) as error:
+            _restore_from_copy(root, error)
+            return Restored(manifest=True)
+        try:
+            check_copy(root, manifest)
+        except (NotADataset, Damage):
+            (root / COPY).write((root / MANIFEST).read_all(MAX_MANIFEST))
+            return Restored(copy=True)
+    return Restored()
+
+
+def _restore_from_copy(root: Location, problem: PicstoreError) -> None:
+    """Put the copy in place of the manifest, or raise the manifest's ``problem`` where that cannot be."""
+    damaged = None
+    with contextlib.suppress(NotADataset, Damage):
+        damaged = (root / MANIFEST).read_all(MAX_MANIFEST)
+    if isinstance(problem, UnsupportedVersion) and holds_crc(damaged or b""):
+        raise problem
+    path = root / COPY
+    if not path.is_file():
+        raise problem
+    raw = b""
+    try:
+        raw = path.read_all(MAX_MANIFEST)
+        parse_manifest(raw, path)
+    except (NotADataset, UnsupportedVersion, Damage) as error:
+        if isinstance(error, UnsupportedVersion) and holds_crc(raw):
+            raise
+        text = f"the manifest and its copy {COPY} are damaged; restore one of them from a backup"
+        raise Corrupt(text, str(root / MANIFEST)) from error
+    if damaged is not None:
+        (root / DAMAGED).write(damaged)
+    _write_both(root, raw)

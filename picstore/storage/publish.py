@@ -1,0 +1,95 @@
+"""Publishing: writing the manifest that makes files a data set, or that edits a finished one (docs/format.md).
+
+Files, index and edits are complete before the manifest names them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from picstore.arrays import Table
+from picstore.errors import UsageError
+from picstore.storage.container_index import index_file, index_rows
+from picstore.storage.edits.manifest_entries import Edits
+from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.file import FileSummary
+from picstore.storage.location.resolve import EDITS, INDEX, Location, Where, locate
+from picstore.storage.manifest import FileEntry, Manifest, manifest_file, read_manifest, with_uuid
+from picstore.storage.manifest_copy import edit_lock, write_manifest
+
+
+def publish_dataset(root: Where, summaries: Sequence[FileSummary], **fields: Any) -> Manifest:
+    """Write the index, then the manifest, which makes the directory a data set.
+
+    Args:
+        root: the data set.
+        summaries: its files.
+        **fields: fields of :class:`Manifest` that cannot be counted: ``streams``, ``container_size``, ``classes`` ….
+    """
+    root = locate(root)
+    rows = index_rows(summaries)
+    entries = _file_entries(sorted(summaries, key=lambda s: (s.file, s.stream)))
+    manifest = _counted(rows, entries, **fields)
+    (root / INDEX).write(index_file(rows))
+    write_manifest(root, manifest)
+    return manifest
+
+
+def append_rows(
+    manifest: Manifest, old: Table, summaries: Sequence[FileSummary], **fields: Any
+) -> tuple[Manifest, bytes]:
+    """Make the manifest of a data set with files appended, and the bytes of the index that it names.
+
+    Args:
+        manifest: that of the data set as it is.
+        old: the rows of its index.
+        summaries: the appended files, whose numbers are higher than those of the files that are there.
+        fields: fields of the manifest that change.
+    """
+    rows = np.concatenate([old, index_rows(summaries)])
+    raw = index_file(rows)
+    index = f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.idx"
+    files = (*manifest.files, *_file_entries(sorted(summaries, key=lambda s: (s.file, s.stream))))
+    counted = {"uuid", "images", "bytes", "containers", "index_crc32c", "files"}
+    unchanged = {name: getattr(manifest, name) for name in Manifest.__slots__ if name not in counted}
+    edits = replace(manifest.edits or Edits(), index=index)
+    return _counted(rows, files, **{**unchanged, "edits": edits, **fields}), raw
+
+
+def publish_edit(root: Location, origin: str, manifest: Manifest) -> None:
+    """Replace the manifest of a data set, and keep the replaced one under its uuid as an earlier version.
+
+    Raises:
+        UsageError: the data set has another uuid than ``origin`` by now, or another process is editing it.
+    """
+    with edit_lock(root):
+        old = read_manifest(root)
+        if old.uuid == manifest.uuid:
+            return
+        if old.uuid != origin:
+            raise UsageError(f"{root} was edited since it was opened; open it again and repeat the change")
+        (root / EDITS / f"{old.uuid}.json").write(manifest_file(old))
+        write_manifest(root, manifest)
+
+
+def _file_entries(summaries: Sequence[FileSummary]) -> tuple[FileEntry, ...]:
+    return tuple(FileEntry(s.stream, s.file, s.size, s.records, s.crc) for s in summaries)
+
+
+def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manifest:
+    """Make the manifest of containers and files, with counts and uuid."""
+    counted = Manifest(
+        uuid="",
+        images=sum(entry.records for entry in files),
+        bytes=sum(entry.bytes for entry in files),
+        containers=len(rows),
+        index_crc32c=crc32c(rows.tobytes()),
+        files=files,
+        **fields,
+    )
+    return with_uuid(counted, rows)
