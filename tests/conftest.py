@@ -54,7 +54,7 @@ _COMPILE = (
     "    steps = [picstore.RandomResizedCrop(32), *colour]\n"
     "    list(picstore.Loader(folder + '/set', batch_size=1, transform=steps, isolate=False))\n",
 )
-_PRELOADED = ("picstore.prepare.convert.warmup", "picstore.prepare.convert.warm_pixels")
+_PRELOADED = ("picstore.prepare.convert.warmup", "picstore.prepare.convert.warmup_pixels")
 _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
 
 
@@ -83,7 +83,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _fork_server_with_kernels() -> Iterator[None]:
     """Start the engine's fork server, once a session, with the kernels loaded, as the command line does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "start", functools.partial(processes.start, *_PRELOADED))
+        patch.setattr(processes, "start_fork_server", functools.partial(processes.start_fork_server, *_PRELOADED))
         yield
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,11 @@ from torch.utils.data import DataLoader
 
 import picstore
 from picstore.errors import Damage, NotADataset, PicstoreError, Unfinished, UsageError
+from picstore.prepare.convert.convert import convert
+from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.engine.processes import LocalEngine
+from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.sources.open import open_source
 from picstore.storage import cache as cache_module
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import MANIFEST, UNFINISHED, locate
@@ -170,41 +175,24 @@ def test_an_interrupted_conversion_is_unfinished_and_resume_gives_the_same_bytes
     picstore_command("convert", pictures, where, *SHAPE, "--resume")  # finished: says so again
 
 
+class InlineEngine(LocalEngine):
+    """Runs tasks in this process, where the client of the store is that of this test."""
+
+    def run(self, function: Any, tasks: Any, **_: Any) -> Iterator[tuple[Any, Any]]:
+        while tasks:
+            task = tasks.popleft()
+            yield task, function(task, lambda count: None)
+
+
 def test_a_conversion_to_a_store_that_goes_away_leaves_what_resume_goes_on_with(
-    pictures: Path, converted: Path, bucket: str, s3: str
+    pictures: Path, converted: Path, bucket: str, proxy: Proxy
 ) -> None:
     where = f"{bucket}/train"
-    script = f"""
-        import sys
-        from picstore.storage.location import object_store
-        object_store.retries = lambda: {{"max_retries": 0}}
-        from pathlib import Path
-        from picstore.prepare import convert as module, engine
-        from picstore.prepare.convert.job import DatasetShape
-        from picstore.prepare.image.settings import EncodeSettings
-        from picstore.prepare.sources.open import open_source
-
-        def run(function, tasks, **options):  # here, where the retries are those of this test
-            while tasks:
-                task = tasks.popleft()
-                yield task, function(task, lambda count: None)
-
-        engine.run = run
-        shape = DatasetShape(streams=3, container_size=8 << 10, file_size=16 << 10)
-        module.convert(open_source(Path({str(pictures)!r})), {where!r}, encode=EncodeSettings(), shape=shape, workers=1)
-    """
-    with Proxy(s3) as between:
-        between.after = (12, UNAVAILABLE)
-        environment = {**os.environ, "AWS_ENDPOINT_URL": between.url}
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    assert "PicstoreError" in done.stderr.splitlines()[-1]
-    assert "cannot be reached" in done.stderr.splitlines()[-1]
+    proxy.after = (12, UNAVAILABLE)
+    shape = DatasetShape(streams=3, container_size=8 << 10, file_size=16 << 10)
+    with pytest.raises(PicstoreError, match="cannot be reached"):
+        convert(open_source(pictures), where, encode=EncodeSettings(), shape=shape, workers=InlineEngine(1))
+    proxy.after, proxy.forever = (1 << 62, ""), ""
     assert not (locate(where) / MANIFEST).is_file()
     picstore_command("convert", pictures, where, *SHAPE, "--resume")
     assert stored(where) == tree(converted)
