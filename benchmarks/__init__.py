@@ -1,0 +1,1 @@
+"""Benchmarks of picstore: ``python -m benchmarks kernels|loaders|convert|runtime|gpu``; see docs/benchmarks.md."""

@@ -1,0 +1,1 @@
+"""Kernels of one core: markers, cuts, decoding, resampling, color, checksums."""

@@ -1,0 +1,138 @@
+"""Resampling of RandomResizedCrop's boxes and rotations, by picstore, torch, Pillow and OpenCV."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import simplejpeg
+import torch
+from PIL import Image
+from torch.nn.functional import interpolate
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional
+
+import picstore
+from benchmarks.harness import MICROSECONDS, Case, Sample, Table, measure, tabulate
+from benchmarks.options import Options
+from benchmarks.photographs import crop_geometry, draws, find
+from picstore.kernels.resample import resample as resample_one
+from picstore.train.cpu.render import render
+from picstore.train.transforms.geometry import Geometry, compose
+
+SIZE = 224
+TOLERANCE = 1.5  # levels of the mean colour: filters differ at edges
+
+
+def photographs(options: Options) -> list[np.ndarray]:
+    """Decoded photographs, (h, w, 3)."""
+    torch.set_num_threads(1)
+    return [simplejpeg.decode_jpeg(path.read_bytes()) for path in find(options.photographs, options.image_count(100))]
+
+
+def second_run(job: Callable[[int], Any], count: int) -> Sample:
+    """Time the second of two runs on each image: a loader has just decoded it, so it is in the cache."""
+    total = 0.0
+    for number in range(count):
+        job(number)
+        start = time.perf_counter()
+        job(number)
+        total += time.perf_counter() - start
+    return Sample(count, total)
+
+
+def resample(options: Options) -> Table:
+    """µs to resample the box of an image to planes of 224 × 224, one thread."""
+    images = photographs(options)
+    sizes = [image.shape[1::-1] for image in images]
+    geometry = crop_geometry(sizes, SIZE)
+    boxes = [tuple(box) for box in geometry.clip.tolist()]
+    batch = np.empty((len(images), 3, SIZE, SIZE), np.uint8)
+    planes = torch.from_numpy(batch)
+    tensors = [torch.from_numpy(image).permute(2, 0, 1)[None] for image in images]
+    pictures = [Image.fromarray(image) for image in images]
+
+    def ours(number: int, antialias: bool) -> None:
+        resample_one(images[number], geometry.box[number], geometry.clip[number], False, antialias, batch[number])
+
+    def torchs(number: int, antialias: bool) -> None:
+        left, top, right, bottom = boxes[number]
+        box = tensors[number][:, :, top:bottom, left:right]
+        planes[number] = interpolate(box, size=(SIZE, SIZE), mode="bilinear", antialias=antialias)[0]
+
+    def by_pillow(number: int) -> None:
+        image = pictures[number].resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=boxes[number])
+        batch[number] = np.asarray(image).transpose(2, 0, 1)
+
+    def by_opencv(number: int, area: bool) -> None:
+        import cv2
+
+        cv2.setNumThreads(1)
+        left, top, right, bottom = boxes[number]
+        kind = cv2.INTER_AREA if area else cv2.INTER_LINEAR
+        image = cv2.resize(images[number][top:bottom, left:right], (SIZE, SIZE), interpolation=kind)
+        batch[number] = image.transpose(2, 0, 1)
+
+    jobs: dict[str, Callable[[int], None]] = {
+        "picstore, antialiased": lambda number: ours(number, True),
+        "picstore, bilinear": lambda number: ours(number, False),
+        "torch, antialiased": lambda number: torchs(number, True),
+        "torch, bilinear": lambda number: torchs(number, False),
+        "Pillow, antialiased": by_pillow,
+        "OpenCV, bilinear": lambda number: by_opencv(number, False),
+        "OpenCV, area": lambda number: by_opencv(number, True),
+    }
+
+    def mean_color(job: Callable[[int], None]) -> list[float]:
+        for number in range(len(images)):
+            job(number)
+        return batch.mean(axis=(0, 2, 3)).tolist()
+
+    cases = [Case(name, lambda job: second_run(job, len(images)), lambda job=job: job, mean_color)
+             for name, job in jobs.items()]  # fmt: skip
+    results = measure(cases, rounds=options.round_count(9), warmups=0, tolerance=TOLERANCE)
+    pixels = np.mean([image.size / 3 for image in images])
+    about = f"{len(images)} photographs of {pixels:,.0f} pixels to 224 × 224; one thread"
+    return tabulate(results, about, unit=MICROSECONDS, first="picstore")
+
+
+def rotate(options: Options) -> Table:
+    """µs to rotate a crop of 224 × 224 by up to 30°, and to crop, resize and rotate together."""
+    images = photographs(options)
+    count, sizes = len(images), np.array([image.shape[1::-1] for image in images])
+    sources = Geometry.of_images(*sizes.T)
+    both = compose([picstore.RandomResizedCrop(SIZE), picstore.RandomRotation(30)], sources, draws(count))
+    alone = picstore.RandomRotation(30)(Geometry.of_images([SIZE] * count, [SIZE] * count), draws(count))
+    angles = np.degrees(np.arctan2(-alone.matrix[:, 0, 1], alone.matrix[:, 0, 0])).tolist()
+    boxes = crop_geometry(sizes.tolist(), SIZE).clip.tolist()
+    tensors = [torch.from_numpy(image).permute(2, 0, 1) for image in images]
+
+    def crop(number: int) -> torch.Tensor:
+        left, top, right, bottom = boxes[number]
+        return functional.resized_crop(tensors[number], top, left, bottom - top, right - left, [SIZE, SIZE])
+
+    def turn(image: torch.Tensor, number: int) -> torch.Tensor:
+        return functional.rotate(image, angles[number], InterpolationMode.BILINEAR, fill=[0.0])
+
+    crops = [crop(number) for number in range(count)]
+    arrays = [np.ascontiguousarray(image.permute(1, 2, 0).numpy()) for image in crops]
+    out = np.empty((3, SIZE, SIZE), np.uint8)
+    jobs: dict[str, dict[str, Callable[[int], object]]] = {
+        "rotation": {
+            "picstore": lambda i: render(arrays[i], alone, i, origin=(0, 0), factor=1, out=out),
+            "torchvision": lambda i: turn(crops[i], i),
+        },
+        "crop and rotation": {
+            "picstore": lambda i: render(images[i], both, i, origin=(0, 0), factor=1, out=out),
+            "torchvision": lambda i: turn(crop(i), i),
+        },
+    }
+    rows, samples = [], {}
+    for kind, sides in jobs.items():
+        cases = [Case(name, lambda job: second_run(job, count), lambda job=job: job) for name, job in sides.items()]
+        results = measure(cases, rounds=options.round_count(9), warmups=0)
+        table = tabulate(results, "", unit=MICROSECONDS, first="picstore", names={"transform": kind})
+        rows, samples = rows + table.rows, samples | table.samples
+    return Table(f"{count} photographs, 224 × 224; one thread", rows, samples)

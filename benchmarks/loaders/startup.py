@@ -1,0 +1,167 @@
+"""Startup: the command line, compiling and loading of kernels, a loader's first batch."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import call
+from benchmarks.dataset import write_dataset
+from benchmarks.harness import SECONDS, Case, Sample, Table, measure, tabulate
+from benchmarks.options import Options
+
+COMMANDS = {
+    "import picstore": ["-c", "import picstore"],
+    "picstore --help": ["-m", "picstore.cli", "--help"],
+    "picstore convert --help": ["-m", "picstore.cli", "convert", "--help"],
+    "python -c pass": ["-c", "pass"],
+}
+STANDARD = ("numba itself", "standard job")  # compiled or loaded for RandomResizedCrop and flip
+
+
+def startup(options: Options) -> Table:
+    """Seconds of commands in processes of their own; asked for are 0.3."""
+
+    def run(arguments: list[str]) -> int:
+        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+        return 1
+
+    cases = [Case(name, run, lambda arguments=arguments: arguments) for name, arguments in COMMANDS.items()]
+    return tabulate(measure(cases, rounds=options.round_count(15)), "a process each", unit=SECONDS)
+
+
+def first_batch(options: Options) -> Table:
+    """Seconds to the first batch of 128 in a process that has imported torch, kernels compiled before; asked is 1."""
+    dataset = write_dataset(options, copies=1)
+    cases = [
+        Case(name, lambda isolate: Sample(1, call("benchmarks.loaders.startup:time_first_batch", dataset, isolate)), f)
+        for name, f in (("loader process", lambda: True), ("threads", lambda: False))
+    ]
+    return tabulate(measure(cases, rounds=options.round_count(5)), "one batch of the standard job", unit=SECONDS)
+
+
+def time_first_batch(dataset: str, isolate: bool) -> float:
+    """Seconds to a loader's first batch."""
+    import torch  # noqa: F401 - importing it is not counted
+
+    start = time.perf_counter()
+    import picstore
+
+    steps = [picstore.RandomResizedCrop(224), picstore.RandomHorizontalFlip()]
+    loader = picstore.Loader(dataset, batch_size=128, transform=steps, drop_last=False, isolate=isolate)
+    next(iter(loader))
+    return time.perf_counter() - start
+
+
+def compile_kernels(options: Options) -> Table:
+    """Seconds of kernels' first use: compiled with an empty cache, and loaded from it by later processes.
+
+    Asked for are 10 s to compile all, and 0.3 s to load all, beyond importing numba and torch.
+    """
+    target = "benchmarks.loaders.startup:time_uses"
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {"NUMBA_CACHE_DIR": cache}
+        compiled = call(target, options.quick, environment=environment)
+        runs = [call(target, options.quick, environment=environment) for _ in range(options.round_count(5))]
+    loaded = {name: statistics.median(run[name] for run in runs) for name in compiled}
+    groups = {name: (name,) for name in compiled} | {"of the standard job": STANDARD, "all": tuple(compiled)}
+    rows = [
+        {"kernels": name, **{column: sum(seconds[one] for one in members) for column, seconds in columns.items()}}
+        for columns in ({"compiled, s": compiled, "loaded, s": loaded},)
+        for name, members in groups.items()
+    ]
+    return Table(f"one process each, loading the median of {len(runs)}", rows)
+
+
+def time_uses(quick: bool) -> dict[str, float]:
+    """Seconds that each use takes in this new process, without the work itself."""
+    import numba  # noqa: F401 - importing it is not counted
+    import torch
+
+    torch.set_num_threads(1)
+    seconds = {}
+    for name, use in list(uses().items())[: 3 if quick else None]:
+        start = time.perf_counter()
+        use()
+        first, start = time.perf_counter() - start, time.perf_counter()
+        use()
+        seconds[name] = first - (time.perf_counter() - start)
+    return seconds
+
+
+def uses() -> dict[str, Callable[[], object]]:
+    """All that is compiled, as the package calls it, in an order in which a later use finds earlier kernels."""
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    import picstore
+    from picstore.jpeg.decoder.decode import decode
+    from picstore.kernels.jit import kernel
+    from picstore.train.cpu.color import develop
+    from picstore.train.cpu.render import render, render_mask
+    from picstore.train.transforms.color_program import compose_color
+    from picstore.train.transforms.geometry import Draws, Geometry, compose
+    from picstore.train.transforms.opcodes import OutputDtype
+
+    side = 64
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG")
+    jpeg, draws, size = out.getvalue(), Draws(0, 0, np.zeros(1, np.int64)), np.array([[side, side]])
+
+    def geometry(*steps: Any) -> Geometry:
+        return compose(steps, Geometry.of_images(size[:, 0], size[:, 1]), draws)
+
+    def resample(*steps: Any) -> None:
+        image = np.empty((3, *geometry(*steps).size[0, ::-1].tolist()), np.uint8)
+        render(pixels, geometry(*steps), 0, origin=(0, 0), factor=1, out=image)
+
+    def mask(name: str) -> None:
+        image = np.zeros((side, side), name)
+        render_mask(image, geometry(), 0, out=image.copy())
+
+    def color(*steps: Any, dtype: torch.dtype = torch.uint8, channels_last: bool = False) -> None:
+        program = compose_color(steps, size, draws)
+        image = np.zeros((3, side, side), np.uint8)
+        bits = np.uint16 if dtype.itemsize == 2 else np.float32
+        target = np.zeros((side, side, 3), bits).transpose(2, 0, 1) if channels_last else np.zeros_like(image, bits)
+        develop(program, 0, image, image if dtype is torch.uint8 else target, OutputDtype.of(dtype))
+
+    def standard_job() -> None:
+        steps = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
+        with tempfile.TemporaryDirectory() as folder:
+            with picstore.Writer(Path(folder) / "set", classes=["any"]) as writer:
+                writer.add(jpeg, label=0)
+            next(iter(picstore.Loader(Path(folder) / "set", batch_size=1, transform=steps, isolate=False)))
+
+    normalize = picstore.Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+    found: dict[str, Callable[[], object]] = {
+        "numba itself": lambda: kernel(_nothing)(),
+        "restart markers": lambda: picstore.add_restart_markers(jpeg),
+        "standard job": standard_job,
+        "decode": lambda: decode(jpeg),
+        "cut": lambda: picstore.cut(picstore.add_restart_markers(jpeg), (10, 10, 20, 20)),
+        "resample": lambda: resample(picstore.Resize(32)),
+        "affine": lambda: resample(picstore.RandomRotation((20, 20)), picstore.Resize(32)),
+        "pointwise": lambda: color(picstore.ColorJitter(0.4)),
+        "blur": lambda: color(picstore.GaussianBlur(5)),
+        "noise": lambda: color(picstore.GaussianNoise()),
+    }
+    for name in ("uint8", "uint16", "int32"):
+        found[f"mask {name}"] = lambda name=name: mask(name)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        found[f"normalize {dtype}"] = lambda dtype=dtype: color(normalize, dtype=dtype)
+        found[f"channels last {dtype}"] = lambda dtype=dtype: color(normalize, dtype=dtype, channels_last=True)
+    found["erase"] = lambda: color(normalize, picstore.RandomErasing(1, value="random"), dtype=torch.float16)
+    return found
+
+
+def _nothing() -> None: ...

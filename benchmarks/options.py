@@ -1,0 +1,107 @@
+"""Options of a run, and the tables of each suite."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - benchmarks work in a folder of their own below it
+
+# By suite and table, the function that measures it: takes Options, returns a Table.
+SUITES: Mapping[str, Mapping[str, str]] = {
+    "kernels": {
+        "insertion": "benchmarks.kernels.markers:insertion",
+        "size": "benchmarks.kernels.markers:size",
+        "headers": "benchmarks.kernels.markers:headers",
+        "cut": "benchmarks.kernels.cutting:cut",
+        "decode-cuts": "benchmarks.kernels.cutting:decode_cuts",
+        "decode": "benchmarks.kernels.decoding:decode",
+        "resample": "benchmarks.kernels.resampling:resample",
+        "rotate": "benchmarks.kernels.resampling:rotate",
+        "color": "benchmarks.kernels.coloring:color",
+        "checksum": "benchmarks.kernels.checksums:checksum",
+    },
+    "loaders": {
+        "peers": "benchmarks.loaders.standard_job:peers",
+        "isolate": "benchmarks.loaders.isolation:isolate",
+        "python": "benchmarks.loaders.python_time:python",
+        "startup": "benchmarks.loaders.startup:startup",
+        "compile": "benchmarks.loaders.startup:compile_kernels",
+        "first-batch": "benchmarks.loaders.startup:first_batch",
+    },
+    "convert": {
+        "lossless": "benchmarks.convert.writers:lossless",
+        "reencode": "benchmarks.convert.writers:reencode",
+        "shorter": "benchmarks.convert.writers:shorter",
+        "longer": "benchmarks.convert.writers:longer",
+        "shuffle": "benchmarks.convert.copying:shuffle",
+        "read": "benchmarks.convert.copying:read",
+        "objects": "benchmarks.convert.object_stores:objects",
+        "resume": "benchmarks.convert.resuming:resume",
+    },
+    "runtime": {
+        "order": "benchmarks.runtime.order:order",
+        "resume": "benchmarks.runtime.resume:resume",
+        "memory": "benchmarks.runtime.memory:memory",
+        "formats": "benchmarks.runtime.formats:formats",
+    },
+    "gpu": {
+        "checks": "benchmarks.gpu.checks:checks",
+        "probe": "benchmarks.gpu.decoders:probe",
+        "decoders": "benchmarks.gpu.decoders:decoders",
+        "cut": "benchmarks.gpu.decoders:cut",
+        "standard": "benchmarks.gpu.standard_job:standard",
+        "stages": "benchmarks.gpu.standard_job:stages",
+        "training": "benchmarks.gpu.training:training",
+        "peers": "benchmarks.gpu.peers:peers",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a run.
+
+    Attributes:
+        photographs: folder of JPEG files, one sub-folder a class.
+        work: folder for data sets; kept between runs where the user names it.
+        images: photographs to take; None for a table's own number.
+        rounds: timed runs of each case; None for a table's own number.
+        copies: copies of each photograph in the data sets of loaders and converters.
+        workers: processes or threads of each contender.
+        seconds: time for this table, on a GPU.
+        device: where the gpu suite runs: "cuda", "cuda:1", or "cpu" to try it without a GPU.
+        quick: measure as little as possible, to see that everything runs.
+    """
+
+    photographs: Path
+    work: Path
+    images: int | None = None
+    rounds: int | None = None
+    copies: int = 10
+    workers: int = 2
+    seconds: float = 60
+    device: str = "cuda"
+    quick: bool = False
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Options:
+        """Options that came as JSON."""
+        paths = {name: Path(fields[name]) for name in ("photographs", "work")}
+        return cls(**{**fields, **paths})
+
+    def image_count(self, usual: int) -> int:
+        """Photographs to take."""
+        return self.images or (8 if self.quick else usual)
+
+    def round_count(self, usual: int) -> int:
+        """Rounds to measure."""
+        return self.rounds or (1 if self.quick else usual)
+
+
+def memory_folder() -> Path | None:
+    """Folder in memory, where the machine has one: disks differ."""
+    return MEMORY if os.access(MEMORY, os.W_OK) else None

@@ -1,0 +1,42 @@
+"""Reports of tables: Markdown on stdout, JSON, and the tables of docs/benchmarks.md between their markers."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Table
+
+WIDTH = 120  # columns of the prose
+
+
+def section(table: Table, *, command: str, date: str, machine: str) -> str:
+    """A table below the line that dates it and names command and machine."""
+    about = textwrap.fill(f"`{command}`, {date}, {machine}; {table.about}", WIDTH, break_long_words=False)
+    return f"{about}\n\n{table.markdown()}"
+
+
+def write_sections(page: Path, sections: Mapping[str, str]) -> None:
+    """Replace what stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` for each section's name.
+
+    Raises:
+        ValueError: the page lacks the markers of a section.
+    """
+    text = page.read_text()
+    for name, content in sections.items():
+        pattern = re.compile(rf"(<!-- begin {re.escape(name)} -->\n).*?(<!-- end {re.escape(name)} -->)", re.DOTALL)
+        text, count = pattern.subn(lambda found, new=content: f"{found[1]}\n{new}\n\n{found[2]}", text)
+        if count != 1:
+            raise ValueError(f"{page} has the markers of {name} {count} times, not once")
+    page.write_text(text)
+
+
+def write_json(file: Path, tables: Mapping[str, Table], about: Mapping[str, Any]) -> None:
+    """Write every sample and every row."""
+    document = {**about, "tables": {name: asdict(table) for name, table in tables.items()}}
+    file.write_text(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
