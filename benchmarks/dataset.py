@@ -10,13 +10,14 @@ from benchmarks.options import Options
 from benchmarks.photographs import copy_images
 
 
-def write_dataset(options: Options, *arguments: str, name: str = "dataset", copies: int | None = None) -> Path:
+def write_dataset(options: Options, *arguments: str, copies: int | None = None) -> Path:
     """Convert copies of the photographs; returns the data set, which may be there already."""
-    out, images = options.work / name, options.work / f"{name}-source" / "images"
+    copies = copies or options.copies
+    out = options.work / f"dataset-{copies}{''.join(arguments)}"
+    images = out.with_name(f"{out.name}-source") / "images"
     if not out.exists():
-        images.parent.mkdir(exist_ok=True)
-        count = options.images or (64 if options.quick else None)
-        copy_images(options.photographs, images, options.copies if copies is None else copies, count)
+        images.parent.mkdir()
+        copy_images(options.photographs, images, copies, options.images or (64 if options.quick else None))
         command = [sys.executable, "-m", "picstore.cli", "convert", images, out, "--workers", str(options.workers)]
         subprocess.run([*command, *arguments], check=True, capture_output=True)
     return out
