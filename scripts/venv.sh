@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: makes .venv with Python 3.10 or newer and puts it on the path.
+# Sourced by the scripts of this folder: .venv with Python 3.10 or newer, first on the path.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 find_python() {
@@ -11,6 +11,18 @@ find_python() {
   done
   echo "picstore needs Python 3.10 or newer with venv; set PYTHON to one" >&2
   return 1
+}
+
+# Install picstore in .venv, editable, with an extra ("dev") and other packages. Done once for each pyproject.toml: pip
+# takes 3 s to find that nothing is missing.
+install_picstore() {
+  local stamp=".venv/installed-$*" extra=$1
+  shift
+  if ! cmp -s pyproject.toml "$stamp"; then
+    echo "Installing picstore[$extra] into .venv (minutes the first time: PyTorch is large) ..."
+    python -m pip install --quiet --editable ".[$extra]" "$@"
+    cp pyproject.toml "$stamp"
+  fi
 }
 
 if [ ! -x .venv/bin/python ]; then

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from pictures import missing, require
+from pictures import require
 from samples import picture
 from stores import GoogleProxy, Proxy, azure_server, install_azurite, request, s3_server
 
@@ -95,9 +95,12 @@ def _restart_fork_server() -> None:
 @pytest.fixture(scope="session")
 def photographs_folder() -> Path:
     """400 ImageNet photographs in 40 class folders, kept beside the checkout."""
-    folder = Path(os.environ.get("PICSTORE_PHOTOGRAPHS", _PHOTOGRAPHS))
+    given = os.environ.get("PICSTORE_PHOTOGRAPHS")
+    folder = Path(given or _PHOTOGRAPHS)
+    if given and not folder.is_dir():
+        pytest.fail(f"PICSTORE_PHOTOGRAPHS={given} is no folder")
     if not folder.is_dir():
-        missing(f"the folder of photographs {folder}")
+        pytest.skip(f"needs photographs: {folder} is no folder and PICSTORE_PHOTOGRAPHS is not set")
     return folder
 
 

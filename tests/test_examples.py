@@ -41,6 +41,7 @@ def losses(output: str) -> list[str]:
     return [line for line in output.splitlines() if line.startswith("step ")]
 
 
+@pytest.mark.slow
 def test_plain_training_that_was_stopped_goes_on_to_the_same_losses_to_the_last_digit(
     make_dataset: Make, tmp_path: Path
 ) -> None:
@@ -57,6 +58,7 @@ def test_plain_training_that_was_stopped_goes_on_to_the_same_losses_to_the_last_
     assert losses(run(program, *resumable, folder=tmp_path)) == whole[10:]
 
 
+@pytest.mark.slow
 def test_training_on_2_and_4_processes_has_the_same_losses_and_evaluates_each_image_once(
     make_dataset: Make, tmp_path: Path
 ) -> None:
@@ -74,6 +76,7 @@ def test_training_on_2_and_4_processes_has_the_same_losses_and_evaluates_each_im
     assert len(set(found[2])) == 8
 
 
+@pytest.mark.slow
 def test_lightning_trains_and_resumes_from_its_checkpoint(make_dataset: Make, tmp_path: Path) -> None:
     require(importlib.util.find_spec("lightning"), "lightning")
     options = [make_dataset(70), "--model", "tiny", "--size", 32, "--batch-size", 8, "--every", 3]
@@ -87,6 +90,7 @@ def test_lightning_trains_and_resumes_from_its_checkpoint(make_dataset: Make, tm
     assert torch.load(last, weights_only=False)["global_step"] == 15  # of 16
 
 
+@pytest.mark.slow
 def test_jax_trains(make_dataset: Make, tmp_path: Path) -> None:
     require(importlib.util.find_spec("jax"), "jax")
     path = make_dataset(60)
@@ -95,6 +99,7 @@ def test_jax_trains(make_dataset: Make, tmp_path: Path) -> None:
     assert len(found) == 6 and found[-1] < found[0]
 
 
+@pytest.mark.slow
 def test_jax_takes_a_batch_by_dlpack_with_the_same_values(make_dataset: Make, tmp_path: Path) -> None:
     """In a process of its own: once jax is imported, a fork is a warning."""
     require(importlib.util.find_spec("jax"), "jax")
