@@ -22,7 +22,7 @@ from picstore.train.order.requests import Source, default_budget, make_requests
 from picstore.train.order.sharding import RankShard, default_lanes, find_rank
 from picstore.train.pipeline.runner import PipelineRunner
 from picstore.train.pipeline.stats import Stats
-from picstore.train.transforms.compose import Step, check_targets, plan_transforms
+from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
 
 
 class Loader(IterableDataset[Batch]):
@@ -86,7 +86,7 @@ class Loader(IterableDataset[Batch]):
         path: str | os.PathLike[str] | Dataset,
         *,
         batch_size: int,
-        transform: Sequence[Step] = (),
+        transform: Sequence[UserTransform] = (),
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = True,

@@ -25,7 +25,7 @@ from picstore.train.order.mixing import MixOrder, locate, make_requests, mux_lan
 from picstore.train.order.requests import Source, default_budget
 from picstore.train.pipeline.runner import PipelineRunner
 from picstore.train.pipeline.stats import Stats
-from picstore.train.transforms.compose import Step, check_targets, plan_transforms
+from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -78,7 +78,7 @@ class DataMux(IterableDataset[Batch]):
         self,
         config: str | os.PathLike[str],
         *,
-        transform: Sequence[Step] | None = None,
+        transform: Sequence[UserTransform] | None = None,
         **options: Unpack[MuxOptions],
     ) -> None:
         mixed = read_config(config)
@@ -255,8 +255,8 @@ class DataMux(IterableDataset[Batch]):
 
 
 def _open(
-    mixed: MuxConfig, transform: Sequence[Step] | None, options: MuxOptions
-) -> tuple[tuple[Source, ...], tuple[Step, ...]]:
+    mixed: MuxConfig, transform: Sequence[UserTransform] | None, options: MuxOptions
+) -> tuple[tuple[Source, ...], tuple[UserTransform, ...]]:
     """The sources, and the callables that every batch goes through."""
     common = tuple(mixed.transform if transform is None else transform)
     _, callables = plan_transforms(common)

@@ -25,7 +25,7 @@ from typing import Any, TypedDict, cast
 import torch
 
 from picstore.errors import UsageError
-from picstore.train.transforms.compose import Step, make_step
+from picstore.train.transforms.compose import UserTransform, transform_from_config
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -74,7 +74,7 @@ class MuxEntry:
     path: Path
     base: int
     count: int
-    transform: tuple[Step, ...] | None = None
+    transform: tuple[UserTransform, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class MuxConfig:
     """A configuration: its data sets, the transforms of those that have none, and options of :class:`DataMux`."""
 
     entries: tuple[MuxEntry, ...]
-    transform: tuple[Step, ...] = ()
+    transform: tuple[UserTransform, ...] = ()
     options: MuxOptions = field(default_factory=lambda: MuxOptions())
 
 
@@ -118,7 +118,9 @@ def _from_triple(name: str, base: str, count: str, config: Path) -> MuxEntry:
     return _entry(config, name, *numbers)
 
 
-def _entry(config: Path, name: str, base: int, count: int, transform: tuple[Step, ...] | None = None) -> MuxEntry:
+def _entry(
+    config: Path, name: str, base: int, count: int, transform: tuple[UserTransform, ...] | None = None
+) -> MuxEntry:
     if base < 0 or count < 1:
         raise UsageError(f"{config}: {name} has base label {base} and count {count}; at least 0 and 1 are needed")
     beside = config.parent / name
@@ -147,13 +149,13 @@ def _source(table: dict[str, Any], config: Path, number: int) -> MuxEntry:
     return _entry(config, name, base, count, steps)
 
 
-def _steps(tables: Any, where: str) -> tuple[Step, ...]:
+def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(
             f'{where}: transform is {tables!r}; give a list such as [{{ name = "CenterCrop", size = 224 }}]'
         )
     try:
-        return tuple(make_step(table) for table in tables)
+        return tuple(transform_from_config(table) for table in tables)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
 

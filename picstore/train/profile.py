@@ -17,7 +17,7 @@ from picstore.train.batching.gather import gather_records
 from picstore.train.batching.parameters import make_params
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import Memory
-from picstore.train.cpu.color import develop
+from picstore.train.cpu.color import run_color
 from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.decode import decode_rgb
 from picstore.train.cpu.fill_images import decode_factors
@@ -26,7 +26,7 @@ from picstore.train.loader import Loader
 from picstore.train.order.requests import Source, make_requests
 from picstore.train.order.sharding import RankShard, default_lanes
 from picstore.train.pipeline.stats import Stats
-from picstore.train.transforms.compose import Step, plan_transforms
+from picstore.train.transforms.compose import UserTransform, plan_transforms
 from picstore.train.transforms.opcodes import OutputDtype
 
 STAGES = ("read", "plan", "cut", "decode", "augment")
@@ -97,7 +97,7 @@ class Report:
 def measure(
     path: str | os.PathLike[str],
     *,
-    transform: Sequence[Step],
+    transform: Sequence[UserTransform],
     batch_size: int,
     images: int,
     threads: int,
@@ -133,13 +133,15 @@ def measure(
     )
 
 
-def _time_stages(loader: Loader, transform: Sequence[Step], *, batch_size: int, batches: int) -> tuple[Clock, int]:
+def _time_stages(
+    loader: Loader, transform: Sequence[UserTransform], *, batch_size: int, batches: int
+) -> tuple[Clock, int]:
     """The stages of the same batches one after the other, and the bytes of the containers read."""
     recipe, _ = plan_transforms(transform)
     sources = (Source(loader.dataset, 0, recipe=recipe),)
     share = RankShard(records=len(loader.dataset), lanes=default_lanes(1), batch_size=batch_size)
     form = OutputSpec.of([recipe])
-    finish = OutputDtype.of(form.dtype)
+    finish = OutputDtype.from_dtype(form.dtype)
     memory = Memory()
     loaded: dict[tuple[int, int], Container] = {}
     clock, size = Clock(), 0
@@ -157,7 +159,7 @@ def _time_stages(loader: Loader, transform: Sequence[Step], *, batch_size: int, 
             draft = gather_records(request, dict(loaded), sources=sources)
             look = make_params(draft, request, sources=sources)
             factors = decode_factors(look.geometry).tolist()
-            reach = look.geometry.reach()
+            reach = look.geometry.reach
         with clock.stage("cut"):
             streams = cut_streams(draft.jpegs, draft.layouts, draft.segments, reach)
         for slot, stream in enumerate(streams):
@@ -169,5 +171,5 @@ def _time_stages(loader: Loader, transform: Sequence[Step], *, batch_size: int, 
                 origin = (stream.left, stream.top)
                 render(pixels, look.geometry, slot, origin=origin, factor=factors[slot], out=plain)
                 out = plain if form.dtype == "uint8" else np.empty(plain.shape, dtype=form.item)
-                develop(look.program, slot, plain, out, finish)
+                run_color(look.program, slot, plain, out, finish)
     return clock, size

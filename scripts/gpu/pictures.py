@@ -25,7 +25,8 @@ from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage.location.resolve import locate
 from picstore.storage.publish import publish_dataset
 from picstore.train.cpu.cut import boxes_to_cut
-from picstore.train.transforms.geometry import Draws, Geometry
+from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.geometry import Geometry
 
 QUALITY = 90
 SUBSAMPLINGS = {"4:4:4": 0, "4:2:0": 2}  # Pillow's numbers
@@ -114,8 +115,8 @@ def sized(image: Image.Image, name: str) -> Image.Image:
 def crop_boxes(sizes: Sequence[tuple[int, int]], seed: int = 0) -> list[tuple[int, int, int, int]]:
     """What RandomResizedCrop reaches of images: left, top, width, height."""
     size = np.array(sizes, dtype=np.int64)
-    start = Geometry.of_images(size[:, 0], size[:, 1])
-    reach = RandomResizedCrop(224)(start, Draws(seed, 0, np.arange(len(size)))).reach()
+    start = Geometry.identity(size[:, 0], size[:, 1])
+    reach = RandomResizedCrop(224)(start, BatchRandom(seed, 0, np.arange(len(size)))).reach
     boxes = boxes_to_cut(reach, size)
     boxes[:, 2:] -= boxes[:, :2]
     return [tuple(box) for box in boxes.tolist()]

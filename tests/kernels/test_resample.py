@@ -19,8 +19,9 @@ from torchvision.transforms.v2 import functional
 from picstore.errors import UsageError
 from picstore.kernels.resample import ANTIALIASED, LANCZOS, resample
 from picstore.train.cpu.render import render
+from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-from picstore.train.transforms.geometry import Draws, Geometry, compose
+from picstore.train.transforms.geometry import Geometry, compose
 
 sides = st.integers(1, 40)
 
@@ -41,7 +42,7 @@ def tensor(image: np.ndarray) -> torch.Tensor:
 
 
 def run(image: np.ndarray, transforms: list, *, seed: int = 0) -> tuple[np.ndarray, Geometry]:
-    geometry = compose(transforms, Geometry.of_images([image.shape[1]], [image.shape[0]]), Draws(seed, 0, [0]))
+    geometry = compose(transforms, Geometry.identity([image.shape[1]], [image.shape[0]]), BatchRandom(seed, 0, [0]))
     width, height = geometry.size[0]
     out = np.full((3, height, width), 99, dtype=np.uint8)
     render(image, geometry, 0, origin=(0, 0), factor=1, out=out)

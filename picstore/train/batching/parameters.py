@@ -10,8 +10,9 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.train.order.requests import Part, Source
-from picstore.train.transforms.color_program import Program, compose_color
-from picstore.train.transforms.geometry import Draws, Geometry, compose
+from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.color_program import ColorProgram, compose_color
+from picstore.train.transforms.geometry import Geometry, compose
 
 if TYPE_CHECKING:
     from picstore.train.batching.gather import BatchRecords
@@ -22,11 +23,13 @@ class TransformParams:
     """What becomes of the images of a batch: parameters by slot."""
 
     geometry: Geometry
-    program: Program
+    program: ColorProgram
 
     def of_slots(self, slots: I64) -> TransformParams:
         """That of some slots, in this order; a slot may come twice."""
-        return TransformParams(Geometry.join([self.geometry], slots), Program.join([self.program], slots))
+        return TransformParams(
+            Geometry.concatenate([self.geometry], slots), ColorProgram.concatenate([self.program], slots)
+        )
 
 
 def make_params(draft: BatchRecords, parts: Sequence[Part], *, sources: Sequence[Source]) -> TransformParams:
@@ -34,8 +37,8 @@ def make_params(draft: BatchRecords, parts: Sequence[Part], *, sources: Sequence
     geometries, programs = [], []
     for part in parts:
         source = sources[part.source]
-        draws = Draws(source.seed, part.epoch, draft.ids[part.slots])
-        identity = Geometry.of_images(draft.layouts[part.slots, 0], draft.layouts[part.slots, 1])
+        draws = BatchRandom(source.seed, part.epoch, draft.ids[part.slots])
+        identity = Geometry.identity(draft.layouts[part.slots, 0], draft.layouts[part.slots, 1])
         geometry = compose(source.recipe.geometry, identity, draws)
         geometries.append(geometry)
         programs.append(compose_color(source.recipe.color, geometry.size, draws))
@@ -43,4 +46,4 @@ def make_params(draft: BatchRecords, parts: Sequence[Part], *, sources: Sequence
     if len(parts) == 1 and np.array_equal(slots, np.arange(len(slots))):
         return TransformParams(geometries[0], programs[0])
     order = np.argsort(slots)
-    return TransformParams(Geometry.join(geometries, order), Program.join(programs, order))
+    return TransformParams(Geometry.concatenate(geometries, order), ColorProgram.concatenate(programs, order))

@@ -18,7 +18,7 @@ from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import Images, OutputSpec
 from picstore.train.buffers import PLAIN, Blocks
-from picstore.train.cpu.color import develop
+from picstore.train.cpu.color import run_color
 from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.decode import SCALES, decode_rgb
 from picstore.train.cpu.fused import FusedKernel
@@ -52,7 +52,7 @@ class ImageFiller:
         self._factors = decode_factors(look.geometry)
         self._upright = FusedKernel(look.geometry, self._factors)
         self._form = form
-        self._finish = OutputDtype.of(form.dtype)
+        self._finish = OutputDtype.from_dtype(form.dtype)
         self._in_place = form.dtype == "uint8" and (look.program.empty or not form.channels_last)
         self.images = _allocate(look.geometry.size, form, blocks)
         self._places = _places_of(self.images) if self._in_place else np.empty((0, 7), dtype=np.int64)
@@ -68,7 +68,7 @@ class ImageFiller:
             for slot, image in zip(slots, plain, strict=True):
                 if slot not in wrong and slot not in draft.problems:
                     out = image if self._in_place else self.images[slot]
-                    develop(self._program, slot, image, out, self._finish)
+                    run_color(self._program, slot, image, out, self._finish)
                     if self.targets is not None:
                         wrong |= add_target(self.targets, draft, slot, names=self._form.targets, look=self._look)
         return {slot: Corrupt(f"record {draft.ids[slot]} {text}", *draft.place(slot)) for slot, text in wrong.items()}
@@ -89,7 +89,7 @@ class ImageFiller:
         if not chosen:
             return {}
         jpegs, segments = map(draft.jpeg, chosen), map(draft.lengths, chosen)
-        streams = cut_streams(list(jpegs), draft.layouts[chosen], list(segments), self._geometry.reach()[chosen])
+        streams = cut_streams(list(jpegs), draft.layouts[chosen], list(segments), self._geometry.reach[chosen])
         wrong = {}
         for slot, stream in zip(chosen, streams, strict=True):
             factor = int(self._factors[slot])

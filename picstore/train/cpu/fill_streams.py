@@ -59,7 +59,7 @@ class StreamFiller:
     def _cut(self, draft: BatchRecords, chosen: I64, start: int, stop: int) -> None:
         layouts = draft.layouts[chosen]
         tiled = TiledJpegs(layouts, draft.addresses[chosen], draft.sizes[chosen], ())  # the draft keeps the containers
-        boxes = boxes_to_cut(self.undecoded.look.geometry.reach()[chosen], layouts[:, :2])
+        boxes = boxes_to_cut(self.undecoded.look.geometry.reach[chosen], layouts[:, :2])
         cuts = cut_batch(tiled, boxes, out=self.images[start:stop])
         self.undecoded.bounds[chosen, 0] = start + cuts.offsets[:-1]
         self.undecoded.bounds[chosen, 1] = start + cuts.offsets[1:]

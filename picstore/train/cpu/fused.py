@@ -35,10 +35,12 @@ class FusedKernel:
     """
 
     def __init__(self, geometry: Geometry, factors: I64) -> None:
-        self._chosen: Bools = geometry.upright & ~geometry.bounded & (factors == 1) & (geometry.size > 0).all(axis=1)
+        self._chosen: Bools = (
+            geometry.upright & ~geometry.shows_edges & (factors == 1) & (geometry.size > 0).all(axis=1)
+        )
         self.made: Bools = np.zeros(len(factors), dtype=np.bool_)
         columns = (
-            (boxes_to_cut(geometry.reach(), geometry.source), np.int64),
+            (boxes_to_cut(geometry.reach, geometry.source_size), np.int64),
             (geometry.box, np.float64),
             (geometry.clip, np.int64),
             (geometry.flip, np.bool_),

@@ -17,7 +17,7 @@ from picstore.kernels.resample import resample
 from picstore.kernels.strided import strided_image
 from picstore.train.cpu.warp import cover, nearest, warp
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.half_planes import length
+from picstore.train.transforms.half_planes import vector_length
 
 _FARTHEST = 1 << 30  # pixels; what is farther away is not told from infinity
 _NEAR = 1e-6  # what differs by less is the same but for rounding
@@ -35,7 +35,7 @@ def render(
     """Make the output of an image; releases the GIL while it is at it.
 
     Args:
-        pixels: uint8 (h, w, 3), C-contiguous: at least ``geometry.reach()[slot]`` of the image.
+        pixels: uint8 (h, w, 3), C-contiguous: at least ``geometry.reach[slot]`` of the image.
         geometry, slot: which output.
         origin: left, top of what was decoded, in source pixels.
         factor: by how much smaller it was decoded, 1, 2, 4 or 8.
@@ -62,10 +62,10 @@ def render(
             out[:] = fill[:, None, None]
             return
         if geometry.antialias[slot] and (geometry.scale[slot] > factor * (1 + _NEAR)).any():
-            reach = _clip_in(geometry.reach()[slot], origin, factor)
+            reach = _clip_in(geometry.reach[slot], origin, factor)
             pixels, matrix, clip = _made_smaller(pixels, reach, matrix, clip)
         warp(pixels, matrix, clip, geometry.output_edges[slot], fill, strided_image(out))
-    if geometry.bounded[slot]:
+    if geometry.shows_edges[slot]:
         cover(geometry.output_edges[slot], fill, strided_image(out))
 
 
@@ -81,7 +81,7 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
     Raises:
         UsageError: an array has another shape or type, the fill is not of that type, or the geometry is not finite.
     """
-    width, height = geometry.source[slot].tolist()
+    width, height = geometry.source_size[slot].tolist()
     if mask.shape != (height, width) or mask.dtype.kind not in "iub":
         raise UsageError(f"the mask is {mask.dtype} {mask.shape}; give integers of the image's shape {(height, width)}")
     if out.ndim != 2 or out.dtype != mask.dtype:
@@ -102,7 +102,7 @@ def _made_smaller(pixels: U8, reach: I64, matrix: F64, clip: I64) -> tuple[U8, F
     low, high = np.maximum(reach[:2], 0), np.minimum(reach[2:], (width, height))
     if (low >= high).any():
         return pixels, matrix, clip
-    scale = np.maximum(length(matrix[:, 0], matrix[:, 1]), 1.0)
+    scale = np.maximum(vector_length(matrix[:, 0], matrix[:, 1]), 1.0)
     size = np.maximum(np.ceil((high - low) / scale - _NEAR), 1).astype(np.int64)
     # Straight into pixels side by side: 240 us for 300 × 250; planes and a transposition of them 440.
     small = np.empty((size[1], size[0], 3), dtype=np.uint8)

@@ -128,11 +128,11 @@ def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
     low, high = _shown(geometry, slot)
     boxes = np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
     corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
-    moved = geometry.move_points(slot, corners.reshape(-1, 2)).reshape(-1, 4, 2)
+    moved = geometry.points_to_output(slot, corners.reshape(-1, 2)).reshape(-1, 4, 2)
     least, most = moved.min(axis=1), moved.max(axis=1)
     edges = geometry.edges[slot]
     for k in np.flatnonzero(~_inside(corners, edges).all(axis=(1, 2))):
-        rest = geometry.move_points(slot, _clip(corners[k], edges))
+        rest = geometry.points_to_output(slot, _clip(corners[k], edges))
         least[k] = rest.min(axis=0, initial=np.inf)
         most[k] = rest.max(axis=0, initial=-np.inf)
     empty = (boxes[:, 2:] <= boxes[:, :2]).any(axis=1)
@@ -150,7 +150,7 @@ def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry,
         row[: len(points)] = points
     centres = table[:, :, :2].reshape(-1, 2) + 0.5
     low, high = _shown(geometry, slot)
-    moved = geometry.move_points(slot, centres)
+    moved = geometry.points_to_output(slot, centres)
     seen = ((centres >= low) & (centres <= high)).all(axis=1) & _inside(centres, geometry.edges[slot]).all(axis=1)
     seen &= ((moved >= -_NEAR) & (moved <= geometry.size[slot] + _NEAR)).all(axis=1)
     visibility = np.where(seen.reshape(table.shape[:2]), table[:, :, 2], 0).astype(np.int64)
@@ -167,7 +167,7 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
     output = _sides(np.zeros(2), geometry.size[slot])
     # Most outlines are whole or gone: that is found out for all at once.
     points = np.concatenate([outline for outlines in polygons for outline in outlines])
-    moved = geometry.move_points(slot, points)
+    moved = geometry.points_to_output(slot, points)
     beyond = ~np.concatenate([_inside(points, shown), _inside(moved, output)], axis=1)
     ends: I64 = np.cumsum(lengths)
     starts: I64 = ends - np.array(lengths)
@@ -182,7 +182,7 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
             if not is_cut:
                 left.append(moved[start:end])
             elif not is_gone:
-                left.append(_clip(geometry.move_points(slot, _clip(outline, shown)), output))
+                left.append(_clip(geometry.points_to_output(slot, _clip(outline, shown)), output))
         result.append([each.astype(np.float32) for each in left if len(each) >= 3])
     return result
 
@@ -190,7 +190,7 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
 def _shown(geometry: Geometry, slot: int) -> tuple[I64, I64]:
     """Left and top, right and bottom of what transforms have left of the source; edges may hide more."""
     clip = geometry.clip[slot]
-    return np.maximum(clip[:2], 0), np.minimum(clip[2:], geometry.source[slot])
+    return np.maximum(clip[:2], 0), np.minimum(clip[2:], geometry.source_size[slot])
 
 
 def _sides(low: npt.ArrayLike, high: npt.ArrayLike) -> F64:
@@ -223,7 +223,7 @@ def _clip(outline: F64, planes: F64) -> F64:
 
 
 def _mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
-    mask = _open_mask(name, blob, *geometry.source[slot].tolist())
+    mask = _open_mask(name, blob, *geometry.source_size[slot].tolist())
     width, height = geometry.size[slot].tolist()
     out = np.empty((height, width), dtype=mask.dtype)
     render_mask(mask, geometry, slot, out=out)

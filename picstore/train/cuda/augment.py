@@ -22,7 +22,7 @@ from picstore.train.cuda.descriptor_table import Table, make_table
 from picstore.train.cuda.kernels import blur_rows, make_phase
 from picstore.train.cuda.resample_params import made_smaller, views_of
 from picstore.train.cuda.triton_jit import INTERPRETED
-from picstore.train.transforms.color_program import Program
+from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
 
@@ -37,7 +37,7 @@ def augment(
     origins: npt.ArrayLike,
     factors: npt.ArrayLike,
     geometry: Geometry,
-    program: Program,
+    program: ColorProgram,
     *,
     dtype: str = "uint8",
     channels_last: bool = False,
@@ -45,11 +45,11 @@ def augment(
 ) -> torch.Tensor | list[torch.Tensor]:
     """Resample and colour a batch, on the current stream of the images' GPU.
 
-    The pixels are those of ``render`` and ``Program.apply`` within a level before colour; colour itself is the same to
+    The pixels are those of ``render`` and ``run_color`` within a level before colour; colour itself is the same to
     the bit, but for blur.
 
     Args:
-        images: n of uint8 (3, h, w), or (1, h, w) for grey, contiguous, on one device: at least ``geometry.reach()`` of
+        images: n of uint8 (3, h, w), or (1, h, w) for grey, contiguous, on one device: at least ``geometry.reach`` of
             each. Memory of another stream must stay as it is until this one has come here.
         origins: int (n, 2), left and top of what was decoded, in source pixels.
         factors: int (n,), by how much smaller it was decoded: 1, 2, 4 or 8.
@@ -67,13 +67,13 @@ def augment(
         UsageError: an argument is none of these.
         MissingDependency: Triton is not installed; raised when this module is imported.
     """
-    finish = OutputDtype.of(dtype)
+    finish = OutputDtype.from_dtype(dtype)
     origins, factors = np.asarray(origins, dtype=np.int64), np.asarray(factors, dtype=np.int64)
     count = len(images)
-    if not 0 < count <= _MOST_IMAGES or len(geometry.size) != count or len(program.code) != count:
+    if not 0 < count <= _MOST_IMAGES or len(geometry.size) != count or len(program.opcode) != count:
         raise UsageError(
-            f"there are {count} images, {len(geometry.size)} geometries and {len(program.code)} programs; give one of "
-            f"each for every image, 1 to {_MOST_IMAGES}"
+            f"there are {count} images, {len(geometry.size)} geometries and {len(program.opcode)} programs; give one "
+            f"of each for every image, 1 to {_MOST_IMAGES}"
         )
     if origins.shape != (count, 2) or factors.shape != (count,) or (factors < 1).any():
         raise UsageError(

@@ -10,7 +10,7 @@ from picstore.arrays import F64, I64, Bools
 from picstore.train.cuda.color import ERASE_NORMALS
 from picstore.train.cuda.descriptor import NUMBERS, STEP
 from picstore.train.transforms import opcodes
-from picstore.train.transforms.color_program import Program
+from picstore.train.transforms.color_program import ColorProgram
 
 _NEGLIGIBLE = 2.0**-16  # of the sum of a blur's weights, on either side; as the CPU's
 
@@ -37,7 +37,7 @@ class Phases:
         return cls(np.zeros((n, 0, STEP.value), np.int64), np.zeros(n, np.int64), np.zeros((n, 2), np.int64), [False])
 
     @classmethod
-    def of(cls, program: Program, size: I64, *, floats: bool) -> Phases:
+    def of(cls, program: ColorProgram, size: I64, *, floats: bool) -> Phases:
         """Those of a program.
 
         Args:
@@ -45,7 +45,7 @@ class Phases:
             size: int64 (n, 2), their widths and heights.
             floats: whether the outputs are floats; bytes are not normalised.
         """
-        code, value = program.code.copy(), program.value.copy()
+        code, value = program.opcode.copy(), program.operands.copy()
         counts = (code != opcodes.NOTHING).sum(axis=1)
         behind = (np.cumsum(code == opcodes.NORMALIZE, axis=1) > 0) & floats
         _prepare_boxes(code, value, size, behind)

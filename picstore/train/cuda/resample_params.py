@@ -9,7 +9,7 @@ import numpy as np
 from picstore.arrays import F64, I64, Bools
 from picstore.errors import UsageError
 from picstore.train.transforms.geometry import Geometry
-from picstore.train.transforms.half_planes import length, none_of
+from picstore.train.transforms.half_planes import open_edges, vector_length
 
 _FARTHEST = 1 << 24  # pixels; bounds every loop, and keeps positions far from what an integer holds
 _NEAR = 1e-6  # what differs by less is the same but for rounding
@@ -62,7 +62,7 @@ class Views:
         numbers = np.concatenate([box[:, :2], scale, support], axis=1)
         never = np.zeros(n, dtype=np.bool_)
         flip, fill = np.zeros((n, 2), np.bool_), np.zeros((n, 3), np.int64)
-        return cls(planes, source, clip, never, flip, taps, numbers, fill, size, none_of(n, 0), never)
+        return cls(planes, source, clip, never, flip, taps, numbers, fill, size, open_edges(n, 0), never)
 
 
 def views_of(geometry: Geometry, planes: I64, source: I64, origins: I64, factors: I64) -> Views:
@@ -96,7 +96,7 @@ def views_of(geometry: Geometry, planes: I64, source: I64, origins: I64, factors
         flip=geometry.flip,
         fill=geometry.fill.astype(np.int64),
         edges=geometry.output_edges,
-        bounded=geometry.bounded,
+        bounded=geometry.shows_edges,
     )
 
 
@@ -109,12 +109,12 @@ def made_smaller(views: Views, geometry: Geometry, origins: I64, factors: I64) -
     """
     larger = (geometry.scale > factors[:, None] * (1 + _NEAR)).any(axis=1)
     chosen = views.turned & geometry.antialias & larger
-    reach = _clip_in(geometry.reach(), origins, factors)
+    reach = _clip_in(geometry.reach, origins, factors)
     low, high = np.maximum(reach[:, :2], 0), np.minimum(reach[:, 2:], views.source)
     which = np.flatnonzero(chosen & (low < high).all(axis=1))
     low, extent = low[which], (high - low)[which]
     matrix = views.map[which].reshape(-1, 2, 3)
-    scale = np.maximum(length(matrix[:, :, 0], matrix[:, :, 1]), 1.0)
+    scale = np.maximum(vector_length(matrix[:, :, 0], matrix[:, :, 1]), 1.0)
     size = np.maximum(np.ceil(extent / scale - _NEAR), 1).astype(np.int64)
     box = np.concatenate([low, extent], axis=1)
     clip = np.concatenate([low, low + extent], axis=1)

@@ -194,6 +194,6 @@ def _as_it_is(look: TransformParams, form: OutputSpec) -> Bools:
     geometry = look.geometry
     if form.size is not None or form.dtype != "uint8" or form.channels_last or not look.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)
-    same = (geometry.frame == Geometry.of_images(*geometry.source.T).frame).all(axis=(1, 2))
-    plain: Bools = same & (geometry.size == geometry.source).all(axis=1) & ~geometry.bounded
+    same = (geometry.frame == Geometry.identity(*geometry.source_size.T).frame).all(axis=(1, 2))
+    plain: Bools = same & (geometry.size == geometry.source_size).all(axis=1) & ~geometry.shows_edges
     return plain

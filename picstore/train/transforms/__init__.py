@@ -1,1 +1,0 @@
-"""Transforms as values: parameters, geometry, color programs."""

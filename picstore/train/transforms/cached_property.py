@@ -1,8 +1,7 @@
-"""``functools.cached_property`` without its lock.
+"""``functools.cached_property`` without a lock.
 
-Before Python 3.12 that is one lock for all instances of a class: threads that work on different batches wait for each
-other, and a process that is forked while one of them holds it waits for ever. A value may be computed twice here, by
-two threads at once, and is the same.
+Before Python 3.12 the standard one has a lock for all instances of a class: threads on different batches wait for each
+other, and a process forked while the lock is held deadlocks. Here two threads may compute the same value twice.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ else:
             if instance is None:
                 return self
             value = self._compute(instance)
-            instance.__dict__[self._name] = value  # which is found before this descriptor from now on
+            instance.__dict__[self._name] = value  # found before this descriptor from now on
             return value
 
 

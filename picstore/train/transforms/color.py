@@ -1,14 +1,13 @@
-"""Transforms of colour, with the names, parameters and meaning of ``torchvision.transforms.v2`` on uint8 images.
+"""Transforms of colour: those of ``torchvision.transforms.v2`` on uint8 images, drawn for a whole batch at once.
 
-Each takes its random numbers for the whole batch at once. Where a transform leaves an image as it is, because of its
-probability or because a factor is 1, no step is made of it.
+A transform adds no step for an image that it leaves unchanged, because of its probability or a factor of 1.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -16,26 +15,29 @@ from picstore import rng
 from picstore.arrays import F64, I64, U64
 from picstore.errors import UsageError
 from picstore.train.transforms import opcodes
-from picstore.train.transforms.color_program import ColorTransform, Program
-from picstore.train.transforms.geometry import Draws
+from picstore.train.transforms.arguments import (
+    Range,
+    checked_channels,
+    checked_probability,
+    checked_range,
+    is_number,
+)
+from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-Range: TypeAlias = "float | Sequence[float]"
-
-_TRIES = 10  # torchvision's, of RandomErasing: then nothing is erased
-_MAX_TAPS = 1023  # of a blur; beyond any image it could be meant for, and bounds its memory
-_CHANNELS = 3
+_TRIES = 10  # torchvision's, of RandomErasing; afterwards it erases nothing
+_MAX_TAPS = 1023  # bounds the memory of a blur
 
 
 class ColorJitter(ColorTransform):
-    """Change brightness, contrast, saturation and hue by random factors, in random order. Takes 8 draws.
+    """Change brightness, contrast, saturation and hue by random factors, in random order. Uses 8 random numbers.
 
     Args:
-        brightness, contrast, saturation: a number x stands for factors from max(0, 1 − x) to 1 + x, two numbers for
-            those from the first to the second.
-        hue: a number x stands for turns of −x to x, at most 0.5, two numbers for those from the first to the second.
+        brightness, contrast, saturation: range of factors; a number x stands for max(0, 1 − x) to 1 + x.
+        hue: range of turns, within −0.5 to 0.5; a number x stands for −x to x.
 
     Raises:
-        UsageError: a range is not increasing or out of bounds.
+        UsageError: a range decreases or is out of bounds.
     """
 
     def __init__(
@@ -49,121 +51,121 @@ class ColorJitter(ColorTransform):
         ranges = [_factors(value, name) for name, value in given.items()]
         self._ranges = np.array([*ranges, _turns(hue)])
 
-    def __call__(self, sizes: I64, draws: Draws) -> Program:
-        numbers = draws.unit(8)
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        numbers = random.uniform(8)
         order = np.argsort(numbers[:, :4], axis=1, kind="stable")
         low, high = self._ranges[:, 0], self._ranges[:, 1]
         values = low + (high - low) * numbers[:, 4:]
         steps = np.array([opcodes.SCALE, opcodes.CONTRAST, opcodes.SATURATION, opcodes.HUE])
-        code = np.where(values == np.array([1, 1, 1, 0]), opcodes.NOTHING, steps)
+        opcode = np.where(values == np.array([1, 1, 1, 0]), opcodes.NOTHING, steps)
         count = len(sizes)
         programs = [
-            Program.of_step(
-                np.take_along_axis(code, order[:, k : k + 1], axis=1)[:, 0],
+            ColorProgram.from_step(
+                np.take_along_axis(opcode, order[:, k : k + 1], axis=1)[:, 0],
                 [np.take_along_axis(values, order[:, k : k + 1], axis=1)[:, 0]],
                 count=count,
             )
             for k in range(4)
         ]
-        return Program.chain(programs)
+        return ColorProgram.chain(programs)
 
 
 class RandomGrayscale(ColorTransform):
-    """Make all channels the grey level, with probability ``p``. Takes 1 draw.
+    """Replace all channels by the grey level, with probability ``p``. Uses 1 random number.
 
     Raises:
         UsageError: ``p`` is not in 0 … 1.
     """
 
     def __init__(self, p: float = 0.1) -> None:
-        self._p = _probability(p, "RandomGrayscale")
+        self._p = checked_probability(p, "RandomGrayscale")
 
-    def __call__(self, sizes: I64, draws: Draws) -> Program:
-        return _sometimes(self._p, opcodes.SATURATION, [0.0], draws, len(sizes))
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        return _with_probability(self._p, opcodes.SATURATION, [0.0], random.uniform(1))
 
 
 class RandomInvert(ColorTransform):
-    """Turn each level x into 255 − x, with probability ``p``. Takes 1 draw.
+    """Replace each level x by 255 − x, with probability ``p``. Uses 1 random number.
 
     Raises:
         UsageError: ``p`` is not in 0 … 1.
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        self._p = _probability(p, "RandomInvert")
+        self._p = checked_probability(p, "RandomInvert")
 
-    def __call__(self, sizes: I64, draws: Draws) -> Program:
-        return _sometimes(self._p, opcodes.SOLARIZE, [0.0], draws, len(sizes))
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        return _with_probability(self._p, opcodes.SOLARIZE, [0.0], random.uniform(1))
 
 
 class RandomSolarize(ColorTransform):
-    """Invert the levels from ``threshold`` on, with probability ``p``. Takes 1 draw.
+    """Invert the levels from ``threshold`` on, with probability ``p``. Uses 1 random number.
 
     Raises:
-        UsageError: ``p`` is not in 0 … 1, or the threshold above 255.
+        UsageError: ``p`` is not in 0 … 1, or ``threshold`` exceeds 255.
     """
 
     def __init__(self, threshold: float, p: float = 0.5) -> None:
-        if not _is_number(threshold) or threshold > 255:
-            raise UsageError(f"RandomSolarize: threshold is {threshold}; give a grey level, at most 255")
+        if not is_number(threshold) or threshold > 255:
+            raise UsageError(f"RandomSolarize: threshold is {threshold}; give a grey level of at most 255")
         self._threshold = float(threshold)
-        self._p = _probability(p, "RandomSolarize")
+        self._p = checked_probability(p, "RandomSolarize")
 
-    def __call__(self, sizes: I64, draws: Draws) -> Program:
-        return _sometimes(self._p, opcodes.SOLARIZE, [self._threshold], draws, len(sizes))
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        return _with_probability(self._p, opcodes.SOLARIZE, [self._threshold], random.uniform(1))
 
 
 class RandomPosterize(ColorTransform):
-    """Keep the ``bits`` highest bits of each level, with probability ``p``. Takes 1 draw.
+    """Keep the ``bits`` highest bits of each level, with probability ``p``. Uses 1 random number.
 
     Raises:
-        UsageError: ``p`` is not in 0 … 1, or ``bits`` no integer of 0 … 8.
+        UsageError: ``p`` is not in 0 … 1, or ``bits`` is not an integer in 0 … 8.
     """
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
         if not isinstance(bits, int) or not 0 <= bits <= 8:
             raise UsageError(f"RandomPosterize: bits is {bits}; give an integer, 0 to 8")
         self._bits = bits
-        self._p = _probability(p, "RandomPosterize")
+        self._p = checked_probability(p, "RandomPosterize")
 
-    def __call__(self, sizes: I64, draws: Draws) -> Program:
-        code = opcodes.POSTERIZE if self._bits < 8 else opcodes.NOTHING
-        return _sometimes(self._p, code, [2.0 ** (8 - self._bits)], draws, len(sizes))
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        opcode = opcodes.POSTERIZE if self._bits < 8 else opcodes.NOTHING
+        return _with_probability(self._p, opcode, [2.0 ** (8 - self._bits)], random.uniform(1))
 
 
 class GaussianNoise(ColorTransform):
-    """Add normal noise to each value of each channel; what is added is truncated to whole levels. Takes 1 draw.
+    """Add normal noise, truncated to whole levels, to each value of each channel. Uses 1 random number.
 
     Args:
-        mean, sigma: of the noise, as parts of 255 grey levels.
-        clip: False lets values wrap around at 0 and 256 instead.
+        mean, sigma: mean and standard deviation of the noise, as fractions of 255 grey levels.
+        clip: clip values to 0 … 255; False lets them wrap around.
 
     Raises:
         UsageError: ``sigma`` is negative, or a number is not finite.
     """
 
     def __init__(self, mean: float = 0.0, sigma: float = 0.1, clip: bool = True) -> None:
-        if not (_is_number(mean) and _is_number(sigma) and sigma >= 0):
-            raise UsageError(f"GaussianNoise: mean is {mean} and sigma {sigma}; give numbers, sigma not below 0")
+        if not (is_number(mean) and is_number(sigma) and sigma >= 0):
+            raise UsageError(f"GaussianNoise: mean is {mean} and sigma {sigma}; give numbers, sigma at least 0")
         self._mean, self._sigma, self._clip = float(mean), float(sigma), bool(clip)
 
-    def __call__(self, sizes: I64, draws: Draws) -> Program:
-        key = _keys(draws.unit(1)[:, 0])
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        key = _pixel_keys(random.uniform(1)[:, 0])
         values = [255 * self._mean, 255 * self._sigma, float(self._clip)]
-        return Program.of_step(opcodes.NOISE, values, key=key, count=len(sizes))
+        return ColorProgram.from_step(opcodes.NOISE, values, key=key, count=len(sizes))
 
 
 class GaussianBlur(ColorTransform):
-    """Blur by a Gaussian, mirrored at the border. Takes 1 draw.
+    """Blur by a Gaussian, with reflection at the border. Uses 1 random number.
 
-    An image smaller than the kernel is mirrored again and again, where torchvision raises an error.
+    An image smaller than the kernel is reflected repeatedly, where torchvision raises an error.
 
     Args:
-        kernel_size: number of taps across and down, or of both; odd.
-        sigma: pixels; of two numbers the least and the greatest.
+        kernel_size: odd number of taps across and down; one number is both.
+        sigma: standard deviation in pixels, or its range.
 
     Raises:
-        UsageError: a size is not odd or not in 1 … 1023, or ``sigma`` not above zero and increasing.
+        UsageError: a size is not odd or not in 1 … 1023, or ``sigma`` is not above zero or decreases.
     """
 
     def __init__(self, kernel_size: int | Sequence[int], sigma: Range = (0.1, 2.0)) -> None:
@@ -175,36 +177,35 @@ class GaussianBlur(ColorTransform):
                 f"GaussianBlur: kernel_size is {kernel_size}; give one or two odd integers, 1 to {_MAX_TAPS}"
             )
         self._radius = [int(size) // 2 for size in taps]
-        bounds = [sigma, sigma] if _is_number(sigma) else sigma
-        self._sigma = _two(bounds, "GaussianBlur: sigma")
+        bounds = [sigma, sigma] if is_number(sigma) else sigma
+        self._sigma = checked_range(bounds, "GaussianBlur: sigma")
         if self._sigma[0] <= 0:
             raise UsageError(f"GaussianBlur: sigma is {sigma}; give one or two numbers above zero, the lesser first")
 
-    def __call__(self, sizes: I64, draws: Draws) -> Program:
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         low, high = self._sigma
-        sigma = low + (high - low) * draws.unit(1)[:, 0]
-        return Program.of_step(opcodes.BLUR, [*self._radius, sigma], count=len(sizes))
+        sigma = low + (high - low) * random.uniform(1)[:, 0]
+        return ColorProgram.from_step(opcodes.BLUR, [*self._radius, sigma], count=len(sizes))
 
 
 class RandomErasing(ColorTransform):
     """Overwrite a random box, with probability ``p`` (Zhong et al., "Random Erasing Data Augmentation", 2017).
 
-    Ten times an area (uniform in ``scale`` × the image's) and a ratio height / width (log-uniform in ``ratio``) are
-    drawn; the first box that is smaller than the image in both directions is placed uniformly; if there is none,
-    nothing is erased. Takes 24 draws. May stand before or behind ``Normalize``, and fills in what holds there: grey
-    levels 0 to 255, or normalised values.
+    Ten pairs of an area (uniform in ``scale`` × the image's) and a ratio height / width (log-uniform in ``ratio``) are
+    drawn. The first box smaller than the image in both directions is placed uniformly; if there is none, nothing is
+    erased. Uses 24 random numbers. ``value`` is a grey level before ``Normalize``, a normalised value after it.
 
     Args:
         p: probability.
-        scale: least and greatest part of the area.
+        scale: least and greatest fraction of the image's area.
         ratio: least and greatest height / width.
-        value: a number for all channels, one for each, or "random": standard normals behind ``Normalize``, uniform
-            grey levels before it, as in the paper. (torchvision truncates standard normals to bytes there, which
-            gives black with some white.)
-        inplace: has no meaning here.
+        value: a number for all channels, one for each, or ``"random"``: standard normals after ``Normalize``, uniform
+            grey levels before it, as in the paper. (torchvision truncates standard normals to bytes there: black with
+            some white.)
+        inplace: ignored.
 
     Raises:
-        UsageError: ``p`` is not in 0 … 1, a range is not increasing or out of bounds, or ``value`` is none of these.
+        UsageError: ``p`` is not in 0 … 1, a range decreases or is out of bounds, or ``value`` is something else.
     """
 
     erases = True
@@ -217,9 +218,9 @@ class RandomErasing(ColorTransform):
         value: float | str | Sequence[float] = 0.0,
         inplace: bool = False,
     ) -> None:
-        self._p = _probability(p, "RandomErasing")
-        self._scale = _two(scale, "RandomErasing: scale")
-        self._ratio = _two(ratio, "RandomErasing: ratio")
+        self._p = checked_probability(p, "RandomErasing")
+        self._scale = checked_range(scale, "RandomErasing: scale")
+        self._ratio = checked_range(ratio, "RandomErasing: ratio")
         if not 0 <= self._scale[0] <= self._scale[1] <= 1:
             raise UsageError(f"RandomErasing: scale is {scale}; give two numbers of 0 to 1")
         if self._ratio[0] <= 0:
@@ -227,112 +228,87 @@ class RandomErasing(ColorTransform):
         self._random = isinstance(value, str)
         if value == "random":
             value = 0.0
-        self._color = _channels(value, "RandomErasing: value", 'or "random"')
+        self._color = checked_channels(value, "RandomErasing: value", 'or "random"')
 
     def check(self, *, normalised: bool) -> None:
         if not normalised and not all(0 <= level <= 255 for level in self._color):
             raise UsageError(
-                f"RandomErasing: value {self._color} is no grey level of 0 to 255; put it behind Normalize, where it"
-                " is in normalised units, or give a grey level"
+                f"RandomErasing: value is {self._color}; before Normalize give grey levels of 0 to 255, or put it after"
+                " Normalize, where values are normalised"
             )
 
-    def __call__(self, sizes: I64, draws: Draws) -> Program:
-        numbers = draws.unit(2 * _TRIES + 4)
-        chance, key = numbers[:, 0], _keys(numbers[:, 3])
-        box, found = self._draw(sizes, numbers[:, 4 : 4 + _TRIES], numbers[:, 4 + _TRIES :], numbers[:, 1:3])
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        numbers = random.uniform(2 * _TRIES + 4)
+        chance, key = numbers[:, 0], _pixel_keys(numbers[:, 3])
+        box, found = self._draw_boxes(sizes, numbers[:, 4 : 4 + _TRIES], numbers[:, 4 + _TRIES :], numbers[:, 1:3])
         step = opcodes.ERASE_RANDOM if self._random else opcodes.ERASE
-        code = np.where(found & (chance < self._p), step, opcodes.NOTHING)
-        return Program.of_step(code, [*box.T, *self._color], key=key, count=len(sizes))
+        opcode = np.where(found & (chance < self._p), step, opcodes.NOTHING)
+        return ColorProgram.from_step(opcode, [*box.T, *self._color], key=key, count=len(sizes))
 
-    def _draw(self, sizes: I64, areas: F64, ratios: F64, place: F64) -> tuple[F64, Any]:
-        """Boxes (n, 4), left, top, right, bottom, and whether there is one."""
+    def _draw_boxes(self, sizes: I64, areas: F64, ratios: F64, position: F64) -> tuple[F64, Any]:
+        """Boxes float64 (n, 4), left, top, right, bottom, and bool (n,), whether a box was found."""
         area = sizes.prod(axis=1)[:, None] * (self._scale[0] + (self._scale[1] - self._scale[0]) * areas)
         low, high = math.log(self._ratio[0]), math.log(self._ratio[1])
         ratio = np.exp(low + (high - low) * ratios)
         tries = np.stack([np.rint(np.sqrt(area / ratio)), np.rint(np.sqrt(area * ratio))], axis=2)
         fits = (tries < sizes[:, None, :]).all(axis=2)
         size = np.take_along_axis(tries, fits.argmax(axis=1)[:, None, None], axis=1)[:, 0]
-        corner = np.floor(place * (sizes - size + 1))
+        corner = np.floor(position * (sizes - size + 1))
         return np.concatenate([corner, corner + size], axis=1), fits.max(axis=1) & (size > 0).min(axis=1)
 
 
 class Normalize(ColorTransform):
-    """Levels, as parts of 255, minus ``mean`` and divided by ``std``: the images become floats. Takes no draws.
+    """Subtract ``mean`` from levels / 255 and divide by ``std``; images become floats. Uses no random numbers.
 
     Args:
-        mean, std: one number for all channels or one for each.
-        inplace: has no meaning here.
+        mean, std: one number for all channels, or one for each.
+        inplace: ignored.
 
     Raises:
-        UsageError: other numbers than these, or a ``std`` of zero.
+        UsageError: an argument is something else, or a ``std`` is zero.
     """
 
     normalises = True
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], inplace: bool = False) -> None:
-        self._mean = _channels(mean, "Normalize: mean")
-        self._std = _channels(std, "Normalize: std")
+        self._mean = checked_channels(mean, "Normalize: mean")
+        self._std = checked_channels(std, "Normalize: std")
         if not all(np.float32(std) != 0 for std in self._std):
             raise UsageError(f"Normalize: std is {std}; give numbers other than zero")
 
-    def __call__(self, sizes: I64, draws: Draws) -> Program:
-        return Program.of_step(opcodes.NORMALIZE, [*self._mean, *self._std], count=len(sizes))
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        return ColorProgram.from_step(opcodes.NORMALIZE, [*self._mean, *self._std], count=len(sizes))
 
 
-def _sometimes(p: float, code: int, values: Sequence[float], draws: Draws, count: int) -> Program:
-    chosen = draws.unit(1)[:, 0] < p
-    return Program.of_step(np.where(chosen, code, opcodes.NOTHING), values, count=count)
+def _with_probability(p: float, opcode: int, operands: Sequence[float], uniform: F64) -> ColorProgram:
+    """One step for the images whose random number, ``uniform`` (n, 1), is below ``p``."""
+    chosen = np.where(uniform[:, 0] < p, opcode, opcodes.NOTHING)
+    return ColorProgram.from_step(chosen, operands, count=len(uniform))
 
 
-def _keys(numbers: F64) -> U64:
-    """Keys for what is drawn pixel by pixel, from numbers of 53 random bits."""
+def _pixel_keys(numbers: F64) -> U64:
+    """Keys for random numbers of pixels, from numbers of 53 random bits."""
     return rng.keys(rng.key(rng.AUGMENT), (numbers * 2.0**53).astype(np.uint64))
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and math.isfinite(value)
-
-
-def _probability(p: float, name: str) -> float:
-    if not _is_number(p) or not 0 <= p <= 1:
-        raise UsageError(f"{name}: p is {p}; give a probability, 0 to 1")
-    return float(p)
-
-
-def _two(bounds: Any, name: str) -> tuple[float, float]:
-    pair = list(bounds) if isinstance(bounds, Sequence) else []
-    pair = pair * 2 if len(pair) == 1 else pair
-    if len(pair) != 2 or not all(_is_number(bound) for bound in pair) or pair[0] > pair[1]:
-        raise UsageError(f"{name} is {bounds}; give two numbers, the lesser first")
-    return float(pair[0]), float(pair[1])
-
-
-def _channels(value: Any, name: str, otherwise: str = "") -> list[float]:
-    numbers = list(value) if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str) else [value]
-    numbers = numbers * _CHANNELS if len(numbers) == 1 else numbers
-    if len(numbers) != _CHANNELS or not all(_is_number(number) for number in numbers):
-        raise UsageError(f"{name} is {value!r}; give one number or three{' ' * bool(otherwise)}{otherwise}")
-    return [float(number) for number in numbers]
-
-
 def _factors(value: Range | None, name: str) -> tuple[float, float]:
-    """The least and the greatest factor around 1."""
+    """Least and greatest factor; a number x stands for max(0, 1 − x) to 1 + x."""
     if value is None:
         return 1.0, 1.0
-    if _is_number(value) and not isinstance(value, Sequence) and value >= 0:
+    if is_number(value) and not isinstance(value, Sequence) and value >= 0:
         return max(0.0, 1.0 - float(value)), 1.0 + float(value)
-    low, high = _two(value, f"ColorJitter: {name}")
+    low, high = checked_range(value, f"ColorJitter: {name}")
     if low < 0:
-        raise UsageError(f"ColorJitter: {name} is {value}; factors cannot be below zero")
+        raise UsageError(f"ColorJitter: {name} is {value}; give factors of at least 0")
     return low, high
 
 
 def _turns(value: Range | None) -> tuple[float, float]:
-    """The least and the greatest turn of the hue."""
+    """Least and greatest turn of the hue; a number x stands for −x to x."""
     if value is None:
         return 0.0, 0.0
-    single = _is_number(value) and not isinstance(value, Sequence) and value >= 0
-    low, high = (-float(value), float(value)) if single else _two(value, "ColorJitter: hue")  # type: ignore[arg-type]
+    single = is_number(value) and not isinstance(value, Sequence) and value >= 0
+    low, high = (-float(value), float(value)) if single else checked_range(value, "ColorJitter: hue")  # type: ignore[arg-type]
     if not -0.5 <= low <= high <= 0.5:
-        raise UsageError(f"ColorJitter: hue is {value}; give turns of at most 0.5, or two of -0.5 to 0.5")
+        raise UsageError(f"ColorJitter: hue is {value}; give a turn of at most 0.5, or two in -0.5 to 0.5")
     return low, high

@@ -1,8 +1,8 @@
-"""Programs of colour: what happens to each image of a batch between resampling and the batch tensor.
+"""Color programs: the steps between resampling and the batch, for all images of a batch at once.
 
-A list of transforms becomes, for all images of a batch at once, a table of steps and their parameters; ``develop.py``
-runs an image's row of it. Names, parameters and meaning of the transforms, in ``photometric.py``, are those of
-``torchvision.transforms.v2`` on uint8 tensors.
+A list of transforms (``color.py``) becomes a table of opcodes and operands, with a row for each image. Names,
+parameters and meaning are those of ``torchvision.transforms.v2`` on uint8 tensors. ``train/cpu/color.py`` and
+``train/cuda/color.py`` run the programs.
 """
 
 from __future__ import annotations
@@ -17,118 +17,122 @@ import numpy.typing as npt
 from picstore.arrays import F64, I64, U64
 from picstore.errors import UsageError
 from picstore.train.transforms import opcodes
+from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.cached_property import cached_property
-from picstore.train.transforms.geometry import Draws
 
-_AS_IT_IS = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)  # means and deviations that leave 0 … 1
+_IDENTITY = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)  # means and deviations that keep 0 … 1
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
-    """Steps for n images, those that do nothing behind all others.
+class ColorProgram:
+    """Steps for n images; steps that do nothing come last.
 
     Attributes:
-        code: int64 (n, k), of ``codes.py``; in what ``compose_color`` returns each row has one ``NORMALIZE``.
-        value: float64 (n, k, 8), the steps' parameters.
-        key: uint64 (n, k), of what is drawn pixel by pixel.
+        opcode: int64 (n, k), of ``opcodes.py``. Each row of ``compose_color``'s result has one ``NORMALIZE``.
+        operands: float64 (n, k, 8).
+        key: uint64 (n, k), for the random numbers of pixels.
     """
 
-    code: I64
-    value: F64
+    opcode: I64
+    operands: F64
     key: U64
 
     @classmethod
-    def of_step(cls, code: npt.ArrayLike, values: Sequence[npt.ArrayLike], *, key: Any = 0, count: int) -> Program:
-        """One step for ``count`` images; each of code, values and key is a number or an array (count,)."""
-        value = np.zeros((count, 1, opcodes.VALUES))
-        for k, numbers in enumerate(values):
-            value[:, 0, k] = numbers
-        rows = np.broadcast_to(np.asarray(code, dtype=np.int64), (count,))[:, None]
-        return cls(rows, value, np.broadcast_to(np.asarray(key, dtype=np.uint64), (count,))[:, None])
+    def from_step(
+        cls, opcode: npt.ArrayLike, operands: Sequence[npt.ArrayLike], *, key: Any = 0, count: int
+    ) -> ColorProgram:
+        """One step for ``count`` images; opcode, key and each operand is a number or an array (count,)."""
+        table = np.zeros((count, 1, opcodes.OPERANDS))
+        for k, numbers in enumerate(operands):
+            table[:, 0, k] = numbers
+        column = np.broadcast_to(np.asarray(opcode, dtype=np.int64), (count,))[:, None]
+        return cls(column, table, np.broadcast_to(np.asarray(key, dtype=np.uint64), (count,))[:, None])
 
     @classmethod
-    def chain(cls, programs: Sequence[Program]) -> Program:
+    def chain(cls, programs: Sequence[ColorProgram]) -> ColorProgram:
         """Programs for the same images, one after the other."""
-        code, value, key = (
+        opcode, operands, key = (
             np.concatenate([getattr(program, name) for program in programs], axis=1)
-            for name in ("code", "value", "key")
+            for name in ("opcode", "operands", "key")
         )
-        order = np.argsort(code == opcodes.NOTHING, axis=1, kind="stable")
-        code = np.take_along_axis(code, order, axis=1)
-        used = int((code != opcodes.NOTHING).sum(axis=1).max(initial=1))
-        value = np.take_along_axis(value, order[:, :, None], axis=1)
+        order = np.argsort(opcode == opcodes.NOTHING, axis=1, kind="stable")
+        opcode = np.take_along_axis(opcode, order, axis=1)
+        used = int((opcode != opcodes.NOTHING).sum(axis=1).max(initial=1))
+        operands = np.take_along_axis(operands, order[:, :, None], axis=1)
         key = np.take_along_axis(key, order, axis=1)
-        return cls(*(np.ascontiguousarray(part[:, :used]) for part in (code, value, key)))
+        return cls(*(np.ascontiguousarray(array[:, :used]) for array in (opcode, operands, key)))
 
     @classmethod
-    def join(cls, programs: Sequence[Program], order: I64) -> Program:
-        """Programs for different images as one: image i of it is image order[i] of all of them in turn."""
-        width = max(program.code.shape[1] for program in programs)
-        parts = []
-        for name in ("code", "value", "key"):
+    def concatenate(cls, programs: Sequence[ColorProgram], order: I64) -> ColorProgram:
+        """Programs for different images: image i of the result is image ``order[i]`` of all of them in turn."""
+        width = max(program.opcode.shape[1] for program in programs)
+        concatenated = []
+        for name in ("opcode", "operands", "key"):
             arrays = [getattr(program, name) for program in programs]
             padded = [np.zeros((len(array), width, *array.shape[2:]), array.dtype) for array in arrays]
             for target, array in zip(padded, arrays, strict=True):
                 target[:, : array.shape[1]] = array
-            parts.append(np.ascontiguousarray(np.concatenate(padded)[order]))
-        return cls(*parts)
+            concatenated.append(np.ascontiguousarray(np.concatenate(padded)[order]))
+        return cls(*concatenated)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing happens to images of bytes."""
-        return bool(self.code.shape[1] <= 1)
+        """Whether images of bytes stay as they are."""
+        return bool(self.opcode.shape[1] <= 1)
 
     @cached_property
-    def codes(self) -> list[list[int]]:
-        """What ``code`` holds; lists are read ten times as fast as elements of an array."""
-        listed: list[list[int]] = self.code.tolist()
+    def opcode_lists(self) -> list[list[int]]:
+        """``opcode`` as lists, which are read ten times as fast as array elements."""
+        listed: list[list[int]] = self.opcode.tolist()
         return listed
 
 
 class ColorTransform:
-    """One step of colour on a batch; what all transforms of ``photometric.py`` are.
+    """One step of a color program; the base of all transforms in ``color.py``.
 
     Attributes:
-        normalises: whether values are no grey levels any more behind it.
-        erases: whether it may stand behind one that normalises.
+        normalises: whether its output is normalised values instead of grey levels.
+        erases: whether it also works on normalised values.
     """
 
     normalises = False
     erases = False
 
-    def __call__(self, sizes: I64, draws: Draws) -> Program:
-        """The step for images of these sizes, int64 (n, 2), width first; as many draws for one as for any other."""
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        """Make the step for images of these sizes, int64 (n, 2), width first.
+
+        The number of random numbers used is the same for all images.
+        """
         raise NotImplementedError
 
     def check(self, *, normalised: bool) -> None:
-        """Raise UsageError if this cannot work on grey levels, or, if ``normalised``, behind ``Normalize``."""
+        """Raise UsageError if this cannot work on grey levels or, if ``normalised``, on normalised values."""
 
 
-def compose_color(transforms: Sequence[ColorTransform], sizes: I64, draws: Draws) -> Program:
+def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: BatchRandom) -> ColorProgram:
     """Draw the parameters of all transforms for a batch.
 
     Args:
-        transforms: in the order in which they apply; see ``check_color``.
+        transforms: in the order of application, checked by ``check_color``.
         sizes: int64 (n, 2), width and height of the images.
-        draws: of those images.
+        random: generators of those images.
     """
-    count = len(sizes)
-    programs = [transform(sizes, draws) for transform in transforms]
+    programs = [transform(sizes, random) for transform in transforms]
     if not normalises(transforms):
-        programs.append(Program.of_step(opcodes.NORMALIZE, _AS_IT_IS, count=count))
-    return Program.chain(programs)
+        programs.append(ColorProgram.from_step(opcodes.NORMALIZE, _IDENTITY, count=len(sizes)))
+    return ColorProgram.chain(programs)
 
 
 def normalises(transforms: Sequence[ColorTransform]) -> bool:
-    """Whether the images have to be floats because of a transform."""
+    """Whether a transform makes the images floats."""
     return any(transform.normalises for transform in transforms)
 
 
 def check_color(transforms: Sequence[ColorTransform]) -> None:
-    """Check the order of a list of transforms of colour.
+    """Check the order of color transforms.
 
     Raises:
-        UsageError: something other than ``RandomErasing`` stands behind ``Normalize``, or its value does not fit.
+        UsageError: something other than ``RandomErasing`` follows ``Normalize``, or its value does not fit.
     """
     normalised = False
     for transform in transforms:
@@ -137,7 +141,7 @@ def check_color(transforms: Sequence[ColorTransform]) -> None:
             raise UsageError("Normalize stands twice in the list of transforms; keep one")
         if normalised and not transform.erases:
             raise UsageError(
-                f"{name} stands behind Normalize but works on grey levels; put it before Normalize"
+                f"{name} follows Normalize but works on grey levels; put it before Normalize"
                 " (only RandomErasing and callables of your own may follow)"
             )
         transform.check(normalised=normalised)

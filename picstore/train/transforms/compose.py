@@ -1,4 +1,4 @@
-"""A list of transforms, sorted into the stages that carry it out."""
+"""Transform plans: a user's list of transforms, split into geometry, color and callables; names of targets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from picstore.train.transforms import affine, color, crops
 from picstore.train.transforms.color_program import ColorTransform, check_color, normalises
 from picstore.train.transforms.geometry import Transform, common_fill, output_size
 
-Step: TypeAlias = Any  # a geometric transform, one of colour, or any callable that takes the images of a batch
+UserTransform: TypeAlias = Any  # a geometric or color transform, or any callable that takes the images of a batch
 
-# What a configuration file may name.
-_BY_NAME: Mapping[str, Any] = {
-    step.__name__: step
-    for step in (
+# Transforms that a configuration file may name.
+_TRANSFORMS: Mapping[str, Any] = {
+    transform.__name__: transform
+    for transform in (
         crops.CenterCrop,
         crops.Pad,
         crops.RandomCrop,
@@ -39,19 +39,19 @@ _BY_NAME: Mapping[str, Any] = {
     )
 }
 
-TARGETS = ("boxes", "keypoints", "polygons", "extra")  # beside attachments
-_ALSO = ("labels", "visibility", "index")  # what comes with boxes and keypoints
+TARGETS = ("boxes", "keypoints", "polygons", "extra")  # besides attachments and columns
+_COMPANIONS = ("labels", "visibility", "index")  # come with boxes and keypoints
 
 
 @dataclass(frozen=True, slots=True)
 class TransformPlan:
-    """What happens to each image of a source, in this order.
+    """The stages in which the images of a data set are transformed, and what accompanies them.
 
     Attributes:
         geometry: transforms that become one resampling.
-        color: those that become one pass over the pixels.
-        targets: names of what goes with the images, see ``train/targets.py``.
-        columns: names of the data set's columns whose values go with the records.
+        color: transforms that become one pass over the pixels.
+        targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
+        columns: names of the data set's columns in batches.
     """
 
     geometry: tuple[Transform, ...] = ()
@@ -61,24 +61,25 @@ class TransformPlan:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(height, width) of every output, or None where it differs."""
+        """(height, width) of every output, or None if it differs between images."""
         return output_size(self.geometry)
 
     @property
     def normalises(self) -> bool:
-        """Whether the images have to be floats."""
+        """Whether the images are floats."""
         return normalises(self.color)
 
 
 def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[str] = ()) -> tuple[str, ...]:
-    """The names of targets, each once.
+    """Check names of targets and drop repeated ones.
 
     Args:
-        columns: those that other data sets of a mux have; this one need not.
+        names: fields of the extra, attachments or columns.
+        columns: columns that other data sets of a mux have; this one need not.
 
     Raises:
-        UsageError: one is neither a field of the extra nor an attachment nor a column of the data set, or both of the
-            latter in a mux.
+        UsageError: the data set has no such target, ``names`` is a string, or a name is an attachment of one data set
+            of a mux and a column of another.
     """
     attachments = dataset.manifest.attachments
     if isinstance(names, str):
@@ -88,7 +89,7 @@ def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[st
             if name in attachments:
                 raise UsageError(f"target {name!r} is an attachment of {dataset.path} and a column of another data set")
             continue
-        if name not in (*TARGETS, *dataset.columns) and (name not in attachments or name in _ALSO):
+        if name not in (*TARGETS, *dataset.columns) and (name not in attachments or name in _COMPANIONS):
             held = f"its attachments {', '.join(attachments)}" if attachments else "no attachments"
             if dataset.columns:
                 held += f" and the columns {', '.join(dataset.columns)}"
@@ -97,60 +98,61 @@ def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[st
 
 
 def plan_transforms(
-    steps: Sequence[Step], *, targets: tuple[str, ...] = (), columns: Sequence[str] = ()
-) -> tuple[TransformPlan, tuple[Step, ...]]:
-    """The recipe of a list of transforms, and the callables behind it, which take whole batches.
+    transforms: Sequence[UserTransform], *, targets: tuple[str, ...] = (), columns: Sequence[str] = ()
+) -> tuple[TransformPlan, tuple[UserTransform, ...]]:
+    """Split a list of transforms into a plan and the callables that take whole batches afterwards.
 
     Args:
-        targets: what is wanted, by name.
-        columns: which of these names are columns.
+        targets: names of targets and columns.
+        columns: the data set's columns.
 
     Raises:
-        UsageError: the list has another order than geometry, colour, callables, or holds something else.
+        UsageError: the order is not geometry, color, callables; an element is none of these; or transforms contradict
+            each other.
     """
-    stages: tuple[list[Step], list[Step], list[Step]] = ([], [], [])
+    stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])
     latest = 0
-    for step in steps:
-        stage = _stage(step)
+    for transform in transforms:
+        stage = _stage_of(transform)
         if stage < latest:
             raise UsageError(
-                f"{_name(step)} stands behind {_name(stages[latest][-1])}; give geometric transforms first, then "
-                "those of colour, then other callables"
+                f"{_name_of(transform)} follows {_name_of(stages[latest][-1])}; give geometric transforms first, then "
+                "color transforms, then other callables"
             )
-        stages[stage].append(step)
+        stages[stage].append(transform)
         latest = stage
     geometry, color, callables = map(tuple, stages)
     common_fill(geometry)
     check_color(color)
-    moved = tuple(name for name in targets if name not in columns)
-    return TransformPlan(geometry, color, moved, tuple(name for name in targets if name in columns)), callables
+    others = tuple(name for name in targets if name not in columns)
+    return TransformPlan(geometry, color, others, tuple(name for name in targets if name in columns)), callables
 
 
-def make_step(table: Mapping[str, Any]) -> Step:
-    """A transform from a configuration: its ``name`` and arguments.
+def transform_from_config(table: Mapping[str, Any]) -> UserTransform:
+    """Make a transform from a configuration: a table of its ``name`` and arguments.
 
     Raises:
         UsageError: there is no such transform, or it does not take these arguments.
     """
     arguments = dict(table)
     name = arguments.pop("name", None)
-    if not isinstance(name, str) or name not in _BY_NAME:
-        raise UsageError(f"a transform has the name {name!r}; possible are {', '.join(_BY_NAME)}")
+    if not isinstance(name, str) or name not in _TRANSFORMS:
+        raise UsageError(f"unknown transform {name!r}; possible are {', '.join(_TRANSFORMS)}")
     try:
-        return _BY_NAME[name](**arguments)
+        return _TRANSFORMS[name](**arguments)
     except TypeError as error:
-        raise UsageError(f"{name} does not take {arguments}: {error}") from error
+        raise UsageError(f"{name} does not accept {arguments}: {error}") from error
 
 
-def _stage(step: Step) -> int:
-    if isinstance(step, ColorTransform):
+def _stage_of(transform: UserTransform) -> int:
+    if isinstance(transform, ColorTransform):
         return 1
-    if hasattr(step, "fixes_size"):
+    if hasattr(transform, "fixes_size"):
         return 0
-    if callable(step):
+    if callable(transform):
         return 2
-    raise UsageError(f"transform holds {step!r}, which is neither a transform nor callable")
+    raise UsageError(f"transform contains {transform!r}, which is neither a transform nor callable")
 
 
-def _name(step: Step) -> str:
-    return getattr(step, "__name__", type(step).__name__)
+def _name_of(transform: UserTransform) -> str:
+    return getattr(transform, "__name__", type(transform).__name__)

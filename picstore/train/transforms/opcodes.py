@@ -1,6 +1,6 @@
-"""Numbers by which a ``Program`` tells the kernels of colour what to do, and what a step's eight values are.
+"""Opcodes of color programs and the meaning of their eight operands.
 
-Runs of steps up to ``LAST_POINTWISE`` are one pass over an image. What stands before ``NORMALIZE`` works on grey levels
+A run of steps up to ``LAST_POINTWISE`` is one pass over an image. Steps before ``NORMALIZE`` work on grey levels
 0 … 255.
 """
 
@@ -25,28 +25,25 @@ ERASE = 17  # left, top, right, bottom in pixels, red, green, blue
 ERASE_RANDOM = 18  # left, top, right, bottom; has a key
 NORMALIZE = 19  # means and deviations of red, green, blue in 0 … 1
 
-VALUES = 8  # for each step
-
-# Kinds of output.
-BYTES, SINGLE, HALF, BRAIN = 0, 1, 2, 3  # uint8, float32, float16, bfloat16
+OPERANDS = 8  # of each step
 
 
 class OutputDtype(IntEnum):
-    """The type that images have in the end; programs do not depend on it."""
+    """The dtype of a batch's images; color programs do not depend on it."""
 
-    UINT8 = BYTES
-    FLOAT32 = SINGLE
-    FLOAT16 = HALF
-    BFLOAT16 = BRAIN
+    UINT8 = 0
+    FLOAT32 = 1
+    FLOAT16 = 2
+    BFLOAT16 = 3
 
     @classmethod
-    def of(cls, dtype: object) -> OutputDtype:
-        """That of a ``torch.dtype``.
+    def from_dtype(cls, dtype: object) -> OutputDtype:
+        """Convert a ``torch.dtype`` or its name.
 
         Raises:
             UsageError: images cannot have this dtype.
         """
-        name = str(dtype).removeprefix("torch.").upper()  # ours are torch's names
+        name = str(dtype).removeprefix("torch.").upper()  # members have torch's names
         if name not in cls.__members__:
             raise UsageError(f"dtype {dtype} is not possible for images; use uint8, float16, bfloat16 or float32")
         return cls[name]

@@ -20,6 +20,7 @@ from torchvision.transforms.v2 import functional
 from picstore.errors import UsageError
 from picstore.train.cpu.render import render, render_mask
 from picstore.train.transforms.affine import RandomAffine, RandomRotation
+from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.crops import (
     CenterCrop,
     Pad,
@@ -29,7 +30,7 @@ from picstore.train.transforms.crops import (
     RandomVerticalFlip,
     Resize,
 )
-from picstore.train.transforms.geometry import Draws, Geometry, Transform, compose
+from picstore.train.transforms.geometry import Geometry, Transform, compose
 
 BILINEAR = InterpolationMode.BILINEAR
 sides = st.integers(1, 40)
@@ -51,7 +52,7 @@ def tensor(image: np.ndarray) -> torch.Tensor:
 
 
 def geometry_of(image: np.ndarray, transforms: list[Transform], *, seed: int = 0) -> Geometry:
-    return compose(transforms, Geometry.of_images([image.shape[1]], [image.shape[0]]), Draws(seed, 0, [0]))
+    return compose(transforms, Geometry.identity([image.shape[1]], [image.shape[0]]), BatchRandom(seed, 0, [0]))
 
 
 def shown(image: np.ndarray, geometry: Geometry) -> np.ndarray:
@@ -86,7 +87,7 @@ def torchvision_affine(
     image: torch.Tensor, transform: RandomAffine, seed: int, ranges: dict, **options
 ) -> torch.Tensor:
     """torchvision's affine with the parameters that ``transform`` draws first for record 0."""
-    angle, x, y, scale, shear_x, shear_y = Draws(seed, 0, [0]).unit(6)[0].tolist()
+    angle, x, y, scale, shear_x, shear_y = BatchRandom(seed, 0, [0]).uniform(6)[0].tolist()
     height, width = image.shape[1:]
 
     def between(name: str, number: float, at: int = 0) -> float:
@@ -182,10 +183,10 @@ def test_photographs_cropped_and_rotated_in_one_are_torchvisions_two_steps(photo
     for seed, path in enumerate(photographs[::25]):
         image = np.ascontiguousarray(simplejpeg.decode_jpeg(path.read_bytes()))
         ours = run(image, [RandomResizedCrop(size), RandomRotation(30)], seed=seed)
-        draws = Draws(seed, 0, [0])
-        crop = RandomResizedCrop(size)(Geometry.of_images([image.shape[1]], [image.shape[0]]), draws)
+        draws = BatchRandom(seed, 0, [0])
+        crop = RandomResizedCrop(size)(Geometry.identity([image.shape[1]], [image.shape[0]]), draws)
         left, top, width, height = crop.box[0].astype(int).tolist()
-        angle = float(-30 + 60 * draws.unit(1)[0, 0])
+        angle = float(-30 + 60 * draws.uniform(1)[0, 0])
         first = functional.resized_crop(tensor(image), top, left, height, width, [size, size])
         theirs = functional.rotate(first, angle, BILINEAR, fill=[0.0])
         white = functional.rotate(torch.full((1, size, size), 255, dtype=torch.uint8), angle, BILINEAR, fill=[0.0])
@@ -203,7 +204,7 @@ def test_padding_a_random_crop_and_a_flip_move_pixels_as_torchvision_does(size, 
     color = list(fill) if isinstance(fill, tuple) else fill
     for seed in range(12):
         ours = run(image, [RandomCrop(32, (4, 30, 5, 17), True, fill), RandomHorizontalFlip()], seed=seed)
-        x, y, flip = Draws(seed, 0, [0]).unit(3)[0]
+        x, y, flip = BatchRandom(seed, 0, [0]).uniform(3)[0]
         theirs = functional.pad(tensor(image), [4, 30, 5, 17], color)
         lacking = [max(32 - side, 0) for side in theirs.shape[1:]]
         theirs = functional.pad(theirs, [lacking[1], lacking[0]], color)
@@ -269,15 +270,15 @@ STEPS = st.lists(
 def test_one_rendering_of_a_list_is_its_transforms_one_after_the_other(steps, seed):
     """Away from edges, where one rendering blends once and several several times."""
     image, white = waves(100, 130), np.full((100, 130, 3), 255, dtype=np.uint8)
-    geometry = compose([Pad(0, 77), *steps], Geometry.of_images([130], [100]), Draws(seed, 0, [0]))
-    draws = Draws(seed, 0, [0])
+    geometry = compose([Pad(0, 77), *steps], Geometry.identity([130], [100]), BatchRandom(seed, 0, [0]))
+    draws = BatchRandom(seed, 0, [0])
     stepwise, covered = image, white
     for step in steps:
-        alone = step(Geometry.of_images([stepwise.shape[1]], [stepwise.shape[0]]), draws).filled((77, 77, 77))
+        alone = step(Geometry.identity([stepwise.shape[1]], [stepwise.shape[0]]), draws).with_fill((77, 77, 77))
         stepwise = np.ascontiguousarray(shown(stepwise, alone).transpose(1, 2, 0))
-        covered = np.ascontiguousarray(shown(covered, alone.filled((0, 0, 0))).transpose(1, 2, 0))
+        covered = np.ascontiguousarray(shown(covered, alone.with_fill((0, 0, 0))).transpose(1, 2, 0))
     at_once = shown(image, geometry)
-    seen = shown(white, geometry.filled((0, 0, 0)))[0]
+    seen = shown(white, geometry.with_fill((0, 0, 0)))[0]
     assert at_once.shape == (3, *stepwise.shape[:2])
     apart = difference(at_once, tensor(stepwise))
     assert np.abs(inside(seen == 255, 3).astype(int) - inside(covered[:, :, 0] == 255, 3)).mean() < 0.15
@@ -313,7 +314,7 @@ def test_a_part_of_the_image_renders_as_the_whole_does():
     for transforms in lists:
         for seed in range(12):
             geometry = geometry_of(image, transforms, seed=seed)
-            left, top, right, bottom = geometry.reach()[0].tolist()
+            left, top, right, bottom = geometry.reach[0].tolist()
             assert right > left and bottom > top
             other = noise(300, 400, seed=1)  # whatever is not reached may be anything
             other[top:bottom, left:right] = image[top:bottom, left:right]
@@ -345,7 +346,7 @@ def test_a_geometry_may_lie_outside_of_the_image_altogether():
         for seed in range(20):
             out = run(image, transforms, seed=seed)
             assert set(np.unique(out)) <= set(range(9, 256))
-            if geometry_of(image, transforms, seed=seed).reach()[0, 2] <= 0:
+            if geometry_of(image, transforms, seed=seed).reach[0, 2] <= 0:
                 assert (out == 9).all()
 
 
@@ -355,15 +356,15 @@ def scaled(points: list, size: tuple[int, int]) -> np.ndarray:
 
 @given(STEPS, st.integers(0, 1000), st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=9))
 def test_points_move_as_pixels_do_and_back(steps, seed, places):
-    geometry = compose([Pad(0, 77), *steps], Geometry.of_images([130], [100]), Draws(seed, 0, [0]))
+    geometry = compose([Pad(0, 77), *steps], Geometry.identity([130], [100]), BatchRandom(seed, 0, [0]))
     points = scaled(places, (130, 100))
-    moved = geometry.move_points(0, points)
-    assert geometry.points_back(0, moved) == pytest.approx(points, abs=1e-6)
+    moved = geometry.points_to_output(0, points)
+    assert geometry.points_to_source(0, moved) == pytest.approx(points, abs=1e-6)
 
 
 def test_the_points_of_a_known_map_are_where_they_must_be():
-    size = Geometry.of_images([100], [50])
-    draws = Draws(0, 0, [0])
+    size = Geometry.identity([100], [50])
+    draws = BatchRandom(0, 0, [0])
     for transforms, expected in (
         ([], [[10, 20]]),
         ([RandomHorizontalFlip(1.0)], [[90, 20]]),
@@ -375,14 +376,14 @@ def test_the_points_of_a_known_map_are_where_they_must_be():
         ([RandomAffine((90, 90), center=(0, 0))], [[-20, 10]]),
         ([CenterCrop((30, 80)), RandomHorizontalFlip(1.0)], [[80, 10]]),
     ):
-        assert compose(transforms, size, draws).move_points(0, [[10, 20]]) == pytest.approx(np.array(expected))
+        assert compose(transforms, size, draws).points_to_output(0, [[10, 20]]) == pytest.approx(np.array(expected))
 
 
 def test_a_map_that_keeps_no_area_moves_points_nowhere_and_shows_fill():
-    flat = compose([RandomRotation((9, 9))], Geometry.of_images([20], [20]), Draws(0, 0, [0]))
+    flat = compose([RandomRotation((9, 9))], Geometry.identity([20], [20]), BatchRandom(0, 0, [0]))
     flat.frame[:, :, 1] = flat.frame[:, :, 0]
-    assert np.isnan(flat.move_points(0, [[3, 4]])).all()
-    assert np.isfinite(flat.points_back(0, [[3, 4]])).all()
+    assert np.isnan(flat.points_to_output(0, [[3, 4]])).all()
+    assert np.isfinite(flat.points_to_source(0, [[3, 4]])).all()
     again = flat.warp(np.array([[[1.0, 0.1, 0], [0, 1, 0]]]), flat.size)
     assert not shown(np.full((20, 20, 3), 255, dtype=np.uint8), again).any()
 
@@ -399,12 +400,12 @@ def test_masks_hold_the_values_under_the_centres_of_pixels(dtype):
     ]
     for transforms in lists:
         for seed in range(5):
-            geometry = compose(transforms, Geometry.of_images([120], [90]), Draws(seed, 0, [0]))
+            geometry = compose(transforms, Geometry.identity([120], [90]), BatchRandom(seed, 0, [0]))
             width, height = geometry.size[0]
             out = np.empty((height, width), dtype=dtype)
             render_mask(mask, geometry, 0, out=out, fill=7)
             y, x = np.mgrid[:height, :width] + 0.5
-            below = np.floor(geometry.points_back(0, np.stack([x.ravel(), y.ravel()], axis=1)) + 1e-6).astype(int)
+            below = np.floor(geometry.points_to_source(0, np.stack([x.ravel(), y.ravel()], axis=1)) + 1e-6).astype(int)
             known = (below >= 0).all(axis=1) & (below < [120, 90]).all(axis=1)
             expected = np.where(known, mask[below[:, 1].clip(0, 89), below[:, 0].clip(0, 119)], 7)
             visible = np.ones_like(known)
@@ -434,12 +435,12 @@ def test_geometries_are_joined_in_any_order_and_render_as_they_did_alone():
     lists.append([Resize((32, 32), antialias=False)])
     parts = [geometry_of(image, transforms) for transforms in lists]
     order = [3, 1, 0, 2]
-    joined = Geometry.join(parts, order)
+    joined = Geometry.concatenate(parts, order)
     for slot, number in enumerate(order):
         out = np.empty((3, 32, 32), dtype=np.uint8)
         render(image, joined, slot, origin=(0, 0), factor=1, out=out)
         assert np.array_equal(out, shown(image, parts[number]))
-        assert np.array_equal(joined.reach()[slot], parts[number].reach()[0])
+        assert np.array_equal(joined.reach[slot], parts[number].reach[0])
 
 
 def test_threads_render_what_one_thread_does():
@@ -492,7 +493,7 @@ def test_arrays_that_cannot_be_right_are_refused(wrong, angle):
 )
 def test_masks_that_cannot_be_right_are_refused(mask, out, fill):
     with pytest.raises(UsageError):
-        render_mask(mask, Geometry.of_images([5], [6]), 0, out=out, fill=fill)
+        render_mask(mask, Geometry.identity([5], [6]), 0, out=out, fill=fill)
 
 
 def test_a_geometry_that_is_not_finite_is_refused():
@@ -510,7 +511,7 @@ random = np.random.default_rng(0)
 for number in range(700):
     height, width = random.integers(1, 60, 2)
     size = random.integers(1, 60, 2)
-    frame = random.normal(0, 1, (1, 2, 3)) * 10.0 ** random.uniform(-3, 9 if number % 10 == 0 else 2.5)
+    frame = random.normal(0, 1, (1, 2, 3)) * 10.0 ** draws.uniform(-3, 9 if number % 10 == 0 else 2.5)
     clip = np.sort(random.integers(-30, 90, (2, 2)), axis=0).ravel()[None]
     if random.random() < 0.5:
         clip = np.array([[0, 0, width, height]])

@@ -23,6 +23,7 @@ from picstore.storage.annotations import MAX_COORDINATE, read_objects
 from picstore.train.batch import make_tensors
 from picstore.train.cpu.targets import make_target
 from picstore.train.transforms.affine import RandomRotation
+from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.compose import check_targets
 from picstore.train.transforms.crops import (
     CenterCrop,
@@ -32,7 +33,7 @@ from picstore.train.transforms.crops import (
     RandomVerticalFlip,
     Resize,
 )
-from picstore.train.transforms.geometry import Draws, Geometry, compose
+from picstore.train.transforms.geometry import Geometry, compose
 
 WIDTH, HEIGHT = 64, 48
 FLIP, FLOP = RandomHorizontalFlip(1.0), RandomVerticalFlip(1.0)
@@ -40,7 +41,7 @@ Steps = list[Any]
 
 
 def geometry_of(steps: Steps, width: int = WIDTH, height: int = HEIGHT) -> Geometry:
-    return compose(steps, Geometry.of_images([width], [height]), Draws(0, 0, [0]))
+    return compose(steps, Geometry.identity([width], [height]), BatchRandom(0, 0, [0]))
 
 
 def target_of(names: list[str], extra: Any, steps: Steps | None = None, masks: Any = None) -> dict[str, Any]:
@@ -49,13 +50,13 @@ def target_of(names: list[str], extra: Any, steps: Steps | None = None, masks: A
     return make_tensors(make_target(names, extra, masks or {}, geometry, 0), (height, width))
 
 
-def crop(left: int, top: int, width: int, height: int) -> Callable[[Geometry, Draws], Geometry]:
+def crop(left: int, top: int, width: int, height: int) -> Callable[[Geometry, BatchRandom], Geometry]:
     """A transform that cuts out one box."""
 
     class Crop:
         fixes_size = (height, width)
 
-        def __call__(self, geometry: Geometry, draws: Draws) -> Geometry:
+        def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
             return geometry.crop([[left, top]], [[width, height]])
 
     return Crop()

@@ -112,9 +112,9 @@ def test_streams_are_cut_to_the_tiles_that_are_reached(dataset: Path) -> None:
 
 def test_an_image_is_decoded_smaller_while_its_crop_is_at_least_twice_the_output() -> None:
     widths = np.array([100, 199, 200, 399, 400, 800, 8000])
-    geometry = picstore.Resize((100, 100))(Geometry.of_images(widths, np.full(7, 10_000)), None)
+    geometry = picstore.Resize((100, 100))(Geometry.identity(widths, np.full(7, 10_000)), None)
     assert decode_factors(geometry).tolist() == [1, 1, 2, 2, 4, 8, 8]
-    plain = picstore.Resize((100, 100), antialias=False)(Geometry.of_images(widths, widths), None)
+    plain = picstore.Resize((100, 100), antialias=False)(Geometry.identity(widths, widths), None)
     assert set(decode_factors(plain).tolist()) == {1}
 
 

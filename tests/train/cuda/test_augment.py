@@ -24,9 +24,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from picstore.errors import UsageError
-from picstore.train.cpu.color import develop
+from picstore.train.cpu.color import run_color
 from picstore.train.cpu.render import render
 from picstore.train.transforms.affine import RandomAffine, RandomRotation
+from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color import (
     ColorJitter,
     GaussianBlur,
@@ -38,7 +39,7 @@ from picstore.train.transforms.color import (
     RandomPosterize,
     RandomSolarize,
 )
-from picstore.train.transforms.color_program import Program, compose_color
+from picstore.train.transforms.color_program import ColorProgram, compose_color
 from picstore.train.transforms.crops import (
     CenterCrop,
     Pad,
@@ -48,7 +49,7 @@ from picstore.train.transforms.crops import (
     RandomVerticalFlip,
     Resize,
 )
-from picstore.train.transforms.geometry import Draws, Geometry, compose
+from picstore.train.transforms.geometry import Geometry, compose
 from picstore.train.transforms.opcodes import OutputDtype
 
 pytest.importorskip("triton")
@@ -88,19 +89,21 @@ def planes(image: np.ndarray, device: str) -> torch.Tensor:
 
 def geometry_of(images: list[np.ndarray], transforms: list, seed: int = 0) -> Geometry:
     sizes = np.array([image.shape[:2] for image in images])
-    return compose(transforms, Geometry.of_images(sizes[:, 1], sizes[:, 0]), Draws(seed, 0, np.arange(len(images))))
+    return compose(
+        transforms, Geometry.identity(sizes[:, 1], sizes[:, 0]), BatchRandom(seed, 0, np.arange(len(images)))
+    )
 
 
-def program_of(geometry: Geometry, transforms: list, seed: int = 0) -> Program:
-    return compose_color(transforms, geometry.size, Draws(seed, 1, np.arange(len(geometry.size))))
+def program_of(geometry: Geometry, transforms: list, seed: int = 0) -> ColorProgram:
+    return compose_color(transforms, geometry.size, BatchRandom(seed, 1, np.arange(len(geometry.size))))
 
 
-def nothing(geometry: Geometry) -> Program:
+def nothing(geometry: Geometry) -> ColorProgram:
     return program_of(geometry, [])
 
 
 def made(
-    images: list[np.ndarray], geometry: Geometry, device: str, program: Program | None = None, **options: Any
+    images: list[np.ndarray], geometry: Geometry, device: str, program: ColorProgram | None = None, **options: Any
 ) -> torch.Tensor:
     """The batch that the kernels make, on the CPU."""
     count = len(images)
@@ -123,12 +126,12 @@ def rendered(images: list[np.ndarray], geometry: Geometry, origins: Any = None, 
     return torch.from_numpy(out)
 
 
-def colored(batch: torch.Tensor, program: Program, dtype: str = "uint8") -> torch.Tensor:
+def colored(batch: torch.Tensor, program: ColorProgram, dtype: str = "uint8") -> torch.Tensor:
     """What the CPU's kernels of colour make of a batch of bytes."""
     out = torch.empty(batch.shape, dtype=getattr(torch, dtype))
     raw = out.view(torch.int16) if out.element_size() == 2 else out
     for slot, image in enumerate(batch):
-        develop(program, slot, image.numpy().copy(), raw[slot].numpy(), OutputDtype.of(out.dtype))
+        run_color(program, slot, image.numpy().copy(), raw[slot].numpy(), OutputDtype.from_dtype(out.dtype))
     return out
 
 
@@ -214,8 +217,8 @@ def test_cuts_and_smaller_decodes_lie_where_their_origins_and_factors_say(
     factor = 1 << (factor - 1)
     whole = noise(1, 60 * factor, 80 * factor, seed)
     geometry = geometry_of(whole, [RandomResizedCrop((8, 24), (0.1, 0.5)), *turns], seed)
-    low = geometry.reach()[:, :2] // (8 * factor) * (8 * factor)
-    high = -(-geometry.reach()[:, 2:] // factor) * factor
+    low = geometry.reach[:, :2] // (8 * factor) * (8 * factor)
+    high = -(-geometry.reach[:, 2:] // factor) * factor
     cuts = [
         np.ascontiguousarray(image[top:bottom:factor, left:right:factor])
         for image, (left, top), (right, bottom) in zip(whole, low, high, strict=True)
@@ -276,7 +279,13 @@ def test_outputs_of_different_sizes_come_as_a_list_of_what_each_is_alone(last: b
     assert isinstance(batch, list) and len({picture.shape for picture in batch}) == 3
     for slot, picture in enumerate(batch):
         one = np.array([slot])
-        expected = made([images[slot]], Geometry.join([geometry], one), device, Program.join([program], one), **options)
+        expected = made(
+            [images[slot]],
+            Geometry.concatenate([geometry], one),
+            device,
+            ColorProgram.concatenate([program], one),
+            **options,
+        )
         assert torch.equal(picture.cpu(), expected[0]) and picture.stride() == expected[0].stride()
 
 
@@ -335,8 +344,8 @@ def test_images_of_one_batch_may_need_different_phases(device: str) -> None:
         [ColorJitter(contrast=0.5), RandomErasing(1, value=(1, 2, 3))],
     ]
     sizes = geometry.size[:1]
-    programs = [compose_color(steps, sizes, Draws(0, k, [k])) for k, steps in enumerate(lists)]
-    program = Program.join(programs, np.arange(7))
+    programs = [compose_color(steps, sizes, BatchRandom(0, k, [k])) for k, steps in enumerate(lists)]
+    program = ColorProgram.concatenate(programs, np.arange(7))
     ours, theirs = made(images, geometry, device, program), colored(rendered(images, geometry), program)
     for slot in range(7):
         assert (ours[slot] != theirs[slot]).float().mean() < (0.002 if slot in (2, 3, 4) else 1e-9)

@@ -23,8 +23,9 @@ from picstore.train.cpu import decode
 from picstore.train.cpu import fill_images as train_pixels
 from picstore.train.cuda.decode import decode_all, find_decoder, numbered
 from picstore.train.pipeline import device, runner
+from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import compose_color
-from picstore.train.transforms.geometry import Draws, Geometry
+from picstore.train.transforms.geometry import Geometry
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop((8, 16), scale=(0.3, 1.0)), picstore.RandomHorizontalFlip()]
@@ -162,7 +163,7 @@ def test_images_without_a_common_size_come_as_a_list(
 def test_an_image_in_place_of_a_lost_one_is_a_copy_in_a_list_too() -> None:
     picture = torch.zeros(3, 5, 4, dtype=torch.uint8)
     look = TransformParams(
-        Geometry.of_images([4, 4], [5, 5]), compose_color([], np.array([[4, 5]] * 2), Draws(0, 0, [0, 1]))
+        Geometry.identity([4, 4], [5, 5]), compose_color([], np.array([[4, 5]] * 2), BatchRandom(0, 0, [0, 1]))
     )
     first, second = device.finish([picture, picture], np.zeros((2, 2), np.int64), look, OutputSpec())
     assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()

@@ -24,8 +24,9 @@ from torchvision.transforms.v2 import functional
 
 from picstore import rng
 from picstore.errors import UsageError
-from picstore.train.cpu.color import develop
+from picstore.train.cpu.color import run_color
 from picstore.train.transforms import opcodes
+from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color import (
     ColorJitter,
     GaussianBlur,
@@ -37,8 +38,7 @@ from picstore.train.transforms.color import (
     RandomPosterize,
     RandomSolarize,
 )
-from picstore.train.transforms.color_program import Program, check_color, compose_color
-from picstore.train.transforms.geometry import Draws
+from picstore.train.transforms.color_program import ColorProgram, check_color, compose_color
 from picstore.train.transforms.opcodes import OutputDtype
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -59,18 +59,20 @@ def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
     return np.ascontiguousarray(image.numpy())
 
 
-def draft(transforms: list, count: int, *, width: int = 20, height: int = 30, seed: int = 0) -> Program:
+def program_of(transforms: list, count: int, *, width: int = 20, height: int = 30, seed: int = 0) -> ColorProgram:
     """The program of ``count`` images of the same size."""
     check_color(transforms)
-    return compose_color(transforms, np.tile([width, height], (count, 1)), Draws(seed, 0, np.arange(count)))
+    return compose_color(transforms, np.tile([width, height], (count, 1)), BatchRandom(seed, 0, np.arange(count)))
 
 
-def run(program: Program, slot: int, image: np.ndarray, dtype: torch.dtype = torch.uint8, last: bool = False) -> Any:
+def run(
+    program: ColorProgram, slot: int, image: np.ndarray, dtype: torch.dtype = torch.uint8, last: bool = False
+) -> Any:
     """The developed image as a tensor, in its usual layout or with the channels last."""
     shape = (1, *image.shape)
     out = torch.full(shape, 99).to(dtype).to(memory_format=torch.channels_last if last else torch.contiguous_format)
     raw = out.view(torch.int16) if dtype in (torch.float16, torch.bfloat16) else out
-    develop(program, slot, image.copy(), raw[0].numpy(), OutputDtype.of(dtype))
+    run_color(program, slot, image.copy(), raw[0].numpy(), OutputDtype.from_dtype(dtype))
     return out[0]
 
 
@@ -100,10 +102,10 @@ THEIRS = {
 }
 
 
-def torchs(program: Program, slot: int, image: np.ndarray) -> torch.Tensor:
+def torchs(program: ColorProgram, slot: int, image: np.ndarray) -> torch.Tensor:
     """What torchvision makes of an image by the steps of a program before ``Normalize``; none may be random."""
     tensor = torch.from_numpy(image.copy())
-    for code, value in zip(program.code[slot].tolist(), program.value[slot].tolist(), strict=True):
+    for code, value in zip(program.opcode[slot].tolist(), program.operands[slot].tolist(), strict=True):
         if code == opcodes.NORMALIZE:
             break
         tensor = THEIRS[code](tensor, value)
@@ -133,7 +135,7 @@ SINGLE = [
 @pytest.mark.parametrize("make", [noise, smooth])
 def test_a_single_step_is_torchvisions_within_one_level(transform: Any, make: Any) -> None:
     image = make(40, 61)
-    program = draft([transform], 12, width=61, height=40)
+    program = program_of([transform], 12, width=61, height=40)
     for slot in range(12):
         difference = differences(run(program, slot, image), torchs(program, slot, image))
         assert difference.max() <= 1
@@ -144,11 +146,11 @@ def test_a_single_step_is_torchvisions_within_one_level(transform: Any, make: An
 @given(sides, sides, seeds, st.permutations(SINGLE[:8]))
 def test_steps_are_torchvisions_on_images_of_any_size(height: int, width: int, seed: int, transforms: list) -> None:
     image = noise(height, width, seed)
-    program = draft([transforms[0]], 2, width=width, height=height, seed=seed)
+    program = program_of([transforms[0]], 2, width=width, height=height, seed=seed)
     assert differences(run(program, 1, image), torchs(program, 1, image)).max() <= 1
     # A hard step such as solarize can turn one level into 255, so that a list is compared without those.
     soft = [transform for transform in transforms if isinstance(transform, ColorJitter)]
-    program = draft(soft, 2, width=width, height=height, seed=seed)
+    program = program_of(soft, 2, width=width, height=height, seed=seed)
     assert differences(run(program, 1, image), torchs(program, 1, image)).max() <= 6
 
 
@@ -162,7 +164,7 @@ LISTS = {
 
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_is_torchvisions_sequence_within_six_levels(name: str) -> None:
-    program = draft(LISTS[name], 24, width=97, height=64)
+    program = program_of(LISTS[name], 24, width=97, height=64)
     for slot in range(24):
         for image in (noise(64, 97, slot), smooth(64, 97, slot)):
             difference = differences(run(program, slot, image), torchs(program, slot, image))
@@ -173,7 +175,7 @@ def test_a_list_is_torchvisions_sequence_within_six_levels(name: str) -> None:
 def test_photographs_become_what_torchvision_makes_of_them(photographs: list[Path]) -> None:
     for slot, path in enumerate(photographs[::40]):
         image = np.ascontiguousarray(simplejpeg.decode_jpeg(path.read_bytes()).transpose(2, 0, 1))
-        program = draft(LISTS["simclr"], 10, width=image.shape[2], height=image.shape[1])
+        program = program_of(LISTS["simclr"], 10, width=image.shape[2], height=image.shape[1])
         difference = differences(run(program, slot, image), torchs(program, slot, image))
         assert difference.max() <= 6
         assert difference.float().mean() < 0.05
@@ -183,13 +185,13 @@ def test_all_hues_of_all_corners_turn_as_torchvisions() -> None:
     levels = [0, 1, 2, 127, 128, 254, 255]
     image = np.array(list(itertools.product(levels, repeat=3)), dtype=np.uint8).T.reshape(3, 1, -1).copy()
     for turns in np.linspace(-0.5, 0.5, 25):
-        program = draft([ColorJitter(hue=(turns, turns))], 1)
+        program = program_of([ColorJitter(hue=(turns, turns))], 1)
         assert differences(run(program, 0, image), functional.adjust_hue(torch.from_numpy(image), turns)).max() <= 1
 
 
 def test_a_small_image_is_mirrored_until_the_kernel_is_full() -> None:
     image = noise(2, 5)
-    program = draft([GaussianBlur(11, 3.0)], 1)
+    program = program_of([GaussianBlur(11, 3.0)], 1)
     weights = np.exp(-0.5 * (np.arange(-5, 6) / 3.0) ** 2)
     wide = np.pad(image.astype(float), ((0, 0), (5, 5), (5, 5)), mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(wide, (11, 11), axis=(1, 2))
@@ -217,7 +219,7 @@ def normals(key: int, first: int, pairs: int) -> np.ndarray:
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (7, 9), (40, 60)])
 def test_noise_is_what_the_specification_says(clip: bool, height: int, width: int) -> None:
     image = noise(height, width)
-    program = draft([GaussianNoise(0.05, 0.3, clip)], 3)
+    program = program_of([GaussianNoise(0.05, 0.3, clip)], 3)
     pixels = height * width
     for slot in range(3):
         key, pairs = int(program.key[slot, 0]), (pixels + 1) // 2
@@ -231,7 +233,7 @@ def test_noise_is_what_the_specification_says(clip: bool, height: int, width: in
 
 def test_noise_is_normal_and_independent_between_images_and_channels() -> None:
     image = np.full((3, 200, 200), 128, dtype=np.uint8)
-    program = draft([GaussianNoise(0.0, 0.1)], 2)
+    program = program_of([GaussianNoise(0.0, 0.1)], 2)
     first, second = (run(program, slot, image).double() - 128 for slot in (0, 1))
     # Truncation towards zero takes half a level off each magnitude.
     assert abs(first.mean()) < 0.3
@@ -243,13 +245,13 @@ def test_noise_is_normal_and_independent_between_images_and_channels() -> None:
 
 def test_random_boxes_are_what_the_specification_says() -> None:
     steps = [RandomErasing(1, value="random"), Normalize((0, 0, 0), (1, 1, 1)), RandomErasing(1, value="random")]
-    before, behind = draft(steps[:1], 4), draft(steps[1:], 4)
+    before, behind = program_of(steps[:1], 4), program_of(steps[1:], 4)
     for slot in range(4):
-        left, top, right, bottom = before.value[slot, 0, :4].astype(int)
+        left, top, right, bottom = before.operands[slot, 0, :4].astype(int)
         words = rng.bits(int(before.key[slot, 0]), np.arange(3 * (right - left) * (bottom - top)))
         levels = run(before, slot, noise(30, 20))[:, top:bottom, left:right].numpy()
         assert (levels.ravel() == words >> np.uint64(56)).all()
-        left, top, right, bottom = behind.value[slot, 1, :4].astype(int)
+        left, top, right, bottom = behind.operands[slot, 1, :4].astype(int)
         values = run(behind, slot, noise(30, 20), torch.float32)[:, top:bottom, left:right].numpy().ravel()
         expected = normals(int(behind.key[slot, 1]), 0, (len(values) + 1) // 2).ravel()[: len(values)]
         assert np.abs(values - expected).max() < 1e-4
@@ -258,13 +260,13 @@ def test_random_boxes_are_what_the_specification_says() -> None:
 def test_random_boxes_are_uniform_levels_before_and_normal_behind_normalize() -> None:
     image = np.zeros((3, 300, 300), dtype=np.uint8)
     whole = {"p": 1, "scale": (0.3, 0.3), "ratio": (1, 1), "value": "random"}
-    program = draft([RandomErasing(**whole)], 1, width=300, height=300)
-    left, top, right, bottom = program.value[0, 0, :4].astype(int)
+    program = program_of([RandomErasing(**whole)], 1, width=300, height=300)
+    left, top, right, bottom = program.operands[0, 0, :4].astype(int)
     levels = run(program, 0, image)[:, top:bottom, left:right]
     counts = torch.bincount(levels.reshape(-1).int(), minlength=256)
     expected = levels.numel() / 256
     assert ((counts - expected) ** 2 / expected).sum() < 350  # chi-squared of 255 degrees: 1 in 20,000
-    program = draft([Normalize(MEAN, STD), RandomErasing(**whole)], 1, width=300, height=300)
+    program = program_of([Normalize(MEAN, STD), RandomErasing(**whole)], 1, width=300, height=300)
     values = run(program, 0, image, torch.float32)[:, top:bottom, left:right].double()
     assert abs(values.mean()) < 0.02
     assert values.std() == pytest.approx(1, abs=0.02)
@@ -284,11 +286,11 @@ def expected_floats(image: np.ndarray, dtype: torch.dtype, mean: Any = None, std
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_floats_are_torchs_to_the_bit(dtype: torch.dtype, last: bool) -> None:
     image = noise(33, 17)
-    assert torch.equal(run(draft([], 1), 0, image, dtype, last), expected_floats(image, dtype))
+    assert torch.equal(run(program_of([], 1), 0, image, dtype, last), expected_floats(image, dtype))
     assert torch.equal(
-        run(draft([], 1), 0, image, dtype), functional.to_dtype(torch.from_numpy(image), dtype, scale=True)
+        run(program_of([], 1), 0, image, dtype), functional.to_dtype(torch.from_numpy(image), dtype, scale=True)
     )
-    ours = run(draft([Normalize(MEAN, STD)], 1), 0, image, dtype, last)
+    ours = run(program_of([Normalize(MEAN, STD)], 1), 0, image, dtype, last)
     assert torch.equal(ours, expected_floats(image, dtype, MEAN, STD))
 
 
@@ -300,7 +302,7 @@ tiny_to_huge = st.floats(1e-7, 1e5)
 @given(st.tuples(moderate, moderate, moderate), st.tuples(tiny_to_huge, tiny_to_huge, tiny_to_huge))
 def test_normalised_values_are_torchs_for_all_levels(mean: tuple, std: tuple) -> None:
     image = np.tile(np.arange(256, dtype=np.uint8), (3, 1, 1))
-    program = draft([Normalize(mean, std)], 1)
+    program = program_of([Normalize(mean, std)], 1)
     for dtype in DTYPES:  # with infinities and subnormal numbers
         assert torch.equal(run(program, 0, image, dtype), expected_floats(image, dtype, mean, std))
 
@@ -310,7 +312,7 @@ def test_channels_last_holds_the_same_values(dtype: torch.dtype) -> None:
     steps: list = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandomErasing(1, value="random")]
     if dtype != torch.uint8:
         steps += [Normalize(MEAN, STD), RandomErasing(1, value="random"), RandomErasing(1, value=(0.5, -1, 1e-6))]
-    program = draft(steps, 5, width=31, height=22)
+    program = program_of(steps, 5, width=31, height=22)
     for slot in range(5):
         image = noise(22, 31, slot)
         assert torch.equal(run(program, slot, image, dtype), run(program, slot, image, dtype, last=True))
@@ -318,10 +320,10 @@ def test_channels_last_holds_the_same_values(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_box_behind_normalize_has_the_value_in_normalised_units(dtype: torch.dtype) -> None:
-    program = draft([Normalize(MEAN, STD), RandomErasing(1, value=(0.1, -2.0, 300.3))], 4)
+    program = program_of([Normalize(MEAN, STD), RandomErasing(1, value=(0.1, -2.0, 300.3))], 4)
     image = noise(30, 20)
     for slot in range(4):
-        left, top, right, bottom = program.value[slot, 1, :4].astype(int)
+        left, top, right, bottom = program.operands[slot, 1, :4].astype(int)
         expected = expected_floats(image, dtype, MEAN, STD)
         expected[:, top:bottom, left:right] = torch.tensor([0.1, -2.0, 300.3])[:, None, None].to(dtype)
         assert torch.equal(run(program, slot, image, dtype), expected)
@@ -329,7 +331,7 @@ def test_a_box_behind_normalize_has_the_value_in_normalised_units(dtype: torch.d
 
 def test_half_types_round_random_values_as_torch_does() -> None:
     steps = [Normalize(MEAN, STD), RandomErasing(1, value="random")]
-    program = draft(steps, 1, width=100, height=100)
+    program = program_of(steps, 1, width=100, height=100)
     image = noise(100, 100)
     single = run(program, 0, image, torch.float32)
     for dtype in (torch.float16, torch.bfloat16):
@@ -338,9 +340,9 @@ def test_half_types_round_random_values_as_torch_does() -> None:
 
 def test_the_image_may_be_the_output_itself() -> None:
     image = noise(30, 20)
-    program = draft([ColorJitter(0.4, 0.4, 0.4, 0.1)], 1)
+    program = program_of([ColorJitter(0.4, 0.4, 0.4, 0.1)], 1)
     expected = run(program, 0, image)
-    develop(program, 0, image, image, OutputDtype.UINT8)
+    run_color(program, 0, image, image, OutputDtype.UINT8)
     assert (image == expected.numpy()).all()
 
 
@@ -349,20 +351,20 @@ def test_the_image_may_be_the_output_itself() -> None:
 
 def test_an_empty_list_changes_nothing() -> None:
     image = noise(9, 7)
-    program = draft([], 3)
+    program = program_of([], 3)
     assert program.empty
     assert (run(program, 2, image).numpy() == image).all()
     strided = np.asfortranarray(image)
-    develop(program, 0, strided, strided, OutputDtype.UINT8)
+    run_color(program, 0, strided, strided, OutputDtype.UINT8)
     assert (strided == image).all()
-    assert len(draft([ColorJitter(0.1)], 0).code) == 0
+    assert len(program_of([ColorJitter(0.1)], 0).opcode) == 0
 
 
 def test_steps_that_change_nothing_are_left_out() -> None:
     steps = [ColorJitter(), ColorJitter((1, 1), (1, 1), (1, 1), (0, 0)), RandomGrayscale(0), RandomPosterize(8, 1)]
-    assert draft(steps, 5).empty
-    assert not draft([ColorJitter(0.1)], 5).empty
-    code = draft([RandomInvert(0.5), ColorJitter(0.1)], 50).code
+    assert program_of(steps, 5).empty
+    assert not program_of([ColorJitter(0.1)], 5).empty
+    code = program_of([RandomInvert(0.5), ColorJitter(0.1)], 50).opcode
     assert ((code == opcodes.SOLARIZE) | (code[:, :1] == opcodes.SCALE)).any(axis=1).all()
 
 
@@ -370,9 +372,9 @@ def test_an_image_does_not_depend_on_its_batch() -> None:
     steps = [*LISTS["simclr"], GaussianNoise(), RandomErasing(0.5, value="random"), Normalize(MEAN, STD)]
     sizes = np.array([[20 + k, 30 - k] for k in range(12)])
     ids = np.arange(12) * 7 + 3
-    together = compose_color(steps, sizes, Draws(5, 2, ids))
+    together = compose_color(steps, sizes, BatchRandom(5, 2, ids))
     for slot in range(12):
-        alone = compose_color(steps, sizes[slot : slot + 1], Draws(5, 2, ids[slot : slot + 1]))
+        alone = compose_color(steps, sizes[slot : slot + 1], BatchRandom(5, 2, ids[slot : slot + 1]))
         image = noise(sizes[slot][1], sizes[slot][0], slot)
         assert torch.equal(run(together, slot, image, torch.float32), run(alone, 0, image, torch.float32))
 
@@ -380,18 +382,18 @@ def test_an_image_does_not_depend_on_its_batch() -> None:
 def test_another_epoch_or_seed_gives_other_parameters() -> None:
     steps, sizes = [ColorJitter(0.4), GaussianNoise()], np.tile([20, 30], (8, 1))
     programs = [
-        compose_color(steps, sizes, Draws(seed, epoch, np.arange(8))) for seed, epoch in [(0, 0), (0, 1), (1, 0)]
+        compose_color(steps, sizes, BatchRandom(seed, epoch, np.arange(8))) for seed, epoch in [(0, 0), (0, 1), (1, 0)]
     ]
     for one, other in itertools.combinations(programs, 2):
-        assert (one.value[:, 0, 0] != other.value[:, 0, 0]).all()
+        assert (one.operands[:, 0, 0] != other.operands[:, 0, 0]).all()
         assert (one.key[:, 1] != other.key[:, 1]).all()
 
 
 def test_programs_of_different_lists_are_joined_in_the_given_order() -> None:
     lists: list = [[ColorJitter(0.4, 0.4, 0.4, 0.1), Normalize(MEAN, STD)], [], [RandomErasing(1), GaussianBlur(5)]]
-    programs = [draft(steps, 3, seed=k) for k, steps in enumerate(lists)]
+    programs = [program_of(steps, 3, seed=k) for k, steps in enumerate(lists)]
     order = np.random.default_rng(0).permutation(9)
-    joined = Program.join(programs, order)
+    joined = ColorProgram.concatenate(programs, order)
     image = noise(30, 20)
     for slot, number in enumerate(order.tolist()):
         single = run(programs[number // 3], number % 3, image, torch.float32)
@@ -399,7 +401,7 @@ def test_programs_of_different_lists_are_joined_in_the_given_order() -> None:
 
 
 def test_threads_give_the_same_pixels() -> None:
-    program = draft([*LISTS["simclr"], GaussianNoise()], 64, width=97, height=64)
+    program = program_of([*LISTS["simclr"], GaussianNoise()], 64, width=97, height=64)
     image = noise(64, 97)
     expected = [run(program, slot, image) for slot in range(64)]
     with ThreadPoolExecutor(4) as pool:
@@ -422,21 +424,21 @@ def test_threads_give_the_same_pixels() -> None:
 )
 def test_arrays_that_do_not_fit_are_wrong_usage(image: Any, out: Any, finish: OutputDtype) -> None:
     with pytest.raises(UsageError, match="give"):
-        develop(draft([RandomInvert(1)], 1), 0, image, out, finish)
+        run_color(program_of([RandomInvert(1)], 1), 0, image, out, finish)
 
 
 def test_a_box_beyond_the_image_is_cut_off() -> None:
     """A program may be made for one size and meet another: nothing is written outside."""
-    program = draft([RandomErasing(1, (0.9, 0.9), (1, 1), 255)], 4, width=100, height=100)
+    program = program_of([RandomErasing(1, (0.9, 0.9), (1, 1), 255)], 4, width=100, height=100)
     for slot in range(4):
         image = np.zeros((3, 50, 60), np.uint8)
-        left, top, right, bottom = program.value[slot, 0, :4].astype(int)
+        left, top, right, bottom = program.operands[slot, 0, :4].astype(int)
         expected = image.copy()
         expected[:, top:bottom, left:right] = 255
         assert (run(program, slot, image).numpy() == expected).all()
 
 
-# Draws
+# BatchRandom
 
 
 @pytest.mark.parametrize(
@@ -455,17 +457,17 @@ def test_a_box_beyond_the_image_is_cut_off() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_transform_takes_the_documented_number_of_draws(transform: Any, count: int) -> None:
-    words = f"{count} draw{'s' * (count != 1)}" if count else "no draws"
-    assert f"Takes {words}." in " ".join(type(transform).__doc__.split())
-    taken, fresh = Draws(3, 1, [4, 5]), Draws(3, 1, [4, 5])
+def test_a_transform_uses_the_documented_number_of_random_numbers(transform: Any, count: int) -> None:
+    words = f"{count} random number{'s' * (count != 1)}" if count else "no random numbers"
+    assert f"Uses {words}." in " ".join(type(transform).__doc__.split())
+    taken, fresh = BatchRandom(3, 1, [4, 5]), BatchRandom(3, 1, [4, 5])
     transform(np.array([[20, 30], [2, 1]]), taken)
-    fresh.unit(count)
-    assert (taken.unit(1) == fresh.unit(1)).all()
+    fresh.uniform(count)
+    assert (taken.uniform(1) == fresh.uniform(1)).all()
 
 
 def test_factors_are_uniform_in_their_ranges() -> None:
-    program = draft([ColorJitter(0.4, (0.2, 2), 1.5, 0.1)], 4000)
+    program = program_of([ColorJitter(0.4, (0.2, 2), 1.5, 0.1)], 4000)
     bounds = {
         opcodes.SCALE: (0.6, 1.4),
         opcodes.CONTRAST: (0.2, 2.0),
@@ -473,14 +475,14 @@ def test_factors_are_uniform_in_their_ranges() -> None:
         opcodes.HUE: (-0.1, 0.1),
     }
     for code, (low, high) in bounds.items():
-        found = np.sort(program.value[:, :, 0][program.code == code])
+        found = np.sort(program.operands[:, :, 0][program.opcode == code])
         assert len(found) == 4000
         uniform = np.linspace(low, high, 4000)
         assert np.abs(found - uniform).max() < 0.03 * (high - low)
 
 
 def test_the_order_of_a_jitter_is_uniform() -> None:
-    orders = draft([ColorJitter(0.4, 0.4, 0.4, 0.1)], 24_000).code[:, :4]
+    orders = program_of([ColorJitter(0.4, 0.4, 0.4, 0.1)], 24_000).opcode[:, :4]
     assert (np.sort(orders, axis=1) == np.arange(1, 5)).all()
     counts = np.unique(orders, axis=0, return_counts=True)[1]
     assert len(counts) == 24
@@ -489,20 +491,20 @@ def test_the_order_of_a_jitter_is_uniform() -> None:
 
 @pytest.mark.parametrize("make", [RandomGrayscale, RandomInvert, lambda p: RandomSolarize(9, p), RandomErasing])
 def test_a_step_has_its_probability(make: Any) -> None:
-    program = draft([make(0.3)], 10_000, width=200, height=200)
-    assert (program.code[:, 0] != opcodes.NORMALIZE).mean() == pytest.approx(0.3, abs=0.02)
+    program = program_of([make(0.3)], 10_000, width=200, height=200)
+    assert (program.opcode[:, 0] != opcodes.NORMALIZE).mean() == pytest.approx(0.3, abs=0.02)
 
 
 def test_sigma_is_uniform_in_its_range() -> None:
-    sigma = np.sort(draft([GaussianBlur(5, (0.5, 2.5))], 4000).value[:, 0, 2])
+    sigma = np.sort(program_of([GaussianBlur(5, (0.5, 2.5))], 4000).operands[:, 0, 2])
     assert np.abs(sigma - np.linspace(0.5, 2.5, 4000)).max() < 0.06
 
 
 def test_boxes_have_torchvisions_areas_ratios_and_places() -> None:
     count, width, height = 2000, 300, 200
-    program = draft([RandomErasing(1, (0.05, 0.4), (0.3, 3.3))], count, width=width, height=height)
-    box = program.value[:, 0, :4]
-    assert (program.code[:, 0] == opcodes.ERASE).all()
+    program = program_of([RandomErasing(1, (0.05, 0.4), (0.3, 3.3))], count, width=width, height=height)
+    box = program.operands[:, 0, :4]
+    assert (program.opcode[:, 0] == opcodes.ERASE).all()
     assert (box[:, :2] >= 0).all()
     assert (box[:, 2:] <= [width, height]).all()
     theirs = v2.RandomErasing(1, (0.05, 0.4), (0.3, 3.3))
@@ -523,7 +525,7 @@ def test_boxes_have_torchvisions_areas_ratios_and_places() -> None:
 
 
 def test_an_image_too_small_for_any_box_is_left_alone() -> None:
-    assert draft([RandomErasing(1)], 100, width=1, height=1).empty
+    assert program_of([RandomErasing(1)], 100, width=1, height=1).empty
 
 
 # Wrong usage
@@ -532,11 +534,11 @@ def test_an_image_too_small_for_any_box_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ([Normalize(MEAN, STD), ColorJitter(0.1)], "ColorJitter stands behind Normalize"),
+        ([Normalize(MEAN, STD), ColorJitter(0.1)], "ColorJitter follows Normalize"),
         ([Normalize(MEAN, STD), RandomErasing(), GaussianBlur(3)], "put it before Normalize"),
         ([Normalize(MEAN, STD), Normalize(MEAN, STD)], "keep one"),
-        ([RandomErasing(value=-1)], "behind Normalize"),
-        ([RandomErasing(value=(0, 0, 256)), Normalize(MEAN, STD)], "behind Normalize"),
+        ([RandomErasing(value=-1)], "after Normalize"),
+        ([RandomErasing(value=(0, 0, 256)), Normalize(MEAN, STD)], "after Normalize"),
     ],
 )
 def test_an_impossible_order_says_how_to_reorder(steps: list, words: str) -> None:
@@ -608,7 +610,7 @@ class _Transforms:
         lambda: RandomPosterize(2.5),
         lambda: RandomSolarize(256),
         lambda: RandomSolarize("half"),
-        lambda: OutputDtype.of(torch.float64),
+        lambda: OutputDtype.from_dtype(torch.float64),
     ],
 )
 def test_arguments_that_cannot_work_are_wrong_usage(make: Any) -> None:

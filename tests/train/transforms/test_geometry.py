@@ -17,6 +17,7 @@ from torchvision.transforms.v2 import functional
 
 from picstore.errors import UsageError
 from picstore.train.transforms.affine import RandomAffine, RandomRotation, _sine_cosine
+from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.crops import (
     CenterCrop,
     Pad,
@@ -26,30 +27,30 @@ from picstore.train.transforms.crops import (
     RandomVerticalFlip,
     Resize,
 )
-from picstore.train.transforms.geometry import Draws, Geometry, compose, output_size
+from picstore.train.transforms.geometry import Geometry, compose, output_size
 
 sides = st.integers(1, 700)
 
 
 def images(n: int) -> Geometry:
     random = np.random.default_rng(n)
-    return Geometry.of_images(random.integers(1, 900, n), random.integers(1, 900, n))
+    return Geometry.identity(random.integers(1, 900, n), random.integers(1, 900, n))
 
 
 def equal(a: Geometry, b: Geometry) -> bool:
-    names = ("source", "frame", "clip", "size", "edges", "antialias", "fill")
+    names = ("source_size", "frame", "clip", "size", "edges", "antialias", "fill")
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)
 
 
 def rows(geometry: Geometry, which: np.ndarray) -> Geometry:
-    return Geometry.join([geometry], which)
+    return Geometry.concatenate([geometry], which)
 
 
 STANDARD = [RandomResizedCrop(224), RandomHorizontalFlip()]
 
 
 def test_without_transforms_every_image_stays_as_it_is():
-    geometry = compose([], Geometry.of_images([3, 5], [4, 6]), Draws(0, 0, [1, 2]))
+    geometry = compose([], Geometry.identity([3, 5], [4, 6]), BatchRandom(0, 0, [1, 2]))
     assert geometry.box.tolist() == [[0, 0, 3, 4], [0, 0, 5, 6]]
     assert geometry.clip.tolist() == [[0, 0, 3, 4], [0, 0, 5, 6]]
     assert geometry.size.tolist() == [[3, 4], [5, 6]]
@@ -58,9 +59,9 @@ def test_without_transforms_every_image_stays_as_it_is():
 
 def test_the_parameters_of_a_record_do_not_depend_on_its_batch_or_place():
     ids = np.arange(1000, 1064)
-    whole = compose(STANDARD, images(64), Draws(7, 3, ids))
+    whole = compose(STANDARD, images(64), BatchRandom(7, 3, ids))
     order = np.random.default_rng(0).permutation(64)[:20]
-    part = compose(STANDARD, rows(images(64), order), Draws(7, 3, ids[order]))
+    part = compose(STANDARD, rows(images(64), order), BatchRandom(7, 3, ids[order]))
     assert equal(part, rows(whole, order))
 
 
@@ -68,23 +69,23 @@ def test_the_parameters_of_a_record_do_not_depend_on_its_batch_or_place():
 def test_another_seed_epoch_or_record_draws_other_parameters(other):
     seed, epoch, shift = other
     ids = np.arange(64)
-    photographs = Geometry.of_images([500] * 64, [375] * 64)
-    one = compose(STANDARD, photographs, Draws(7, 3, ids))
-    two = compose(STANDARD, photographs, Draws(seed, epoch, ids + 1000 * shift))
+    photographs = Geometry.identity([500] * 64, [375] * 64)
+    one = compose(STANDARD, photographs, BatchRandom(7, 3, ids))
+    two = compose(STANDARD, photographs, BatchRandom(seed, epoch, ids + 1000 * shift))
     assert (one.box != two.box).any(axis=1).mean() > 0.9
     assert (one.flip != two.flip).any()
 
 
 def test_draws_do_not_repeat_and_are_the_same_in_one_call_or_two():
-    together = Draws(1, 2, [3, 4]).unit(5)
-    draws = Draws(1, 2, [3, 4])
-    assert np.array_equal(np.concatenate([draws.unit(2), draws.unit(3)], axis=1), together)
+    together = BatchRandom(1, 2, [3, 4]).uniform(5)
+    draws = BatchRandom(1, 2, [3, 4])
+    assert np.array_equal(np.concatenate([draws.uniform(2), draws.uniform(3)], axis=1), together)
     assert len(np.unique(together)) == 10
 
 
 def test_negative_ids_and_64_bit_ids_are_accepted():
-    numbers = Draws(0, 0, np.array([-1, 2**62])).unit(3)
-    assert np.array_equal(numbers[:1], Draws(0, 0, np.array([2**64 - 1], dtype=np.uint64)).unit(3))
+    numbers = BatchRandom(0, 0, np.array([-1, 2**62])).uniform(3)
+    assert np.array_equal(numbers[:1], BatchRandom(0, 0, np.array([2**64 - 1], dtype=np.uint64)).uniform(3))
 
 
 class Scripted:
@@ -120,8 +121,8 @@ def test_from_the_same_numbers_a_crop_is_torchvisions(scale, ratio, monkeypatch)
     n = 400
     geometry = images(n)
     crop = RandomResizedCrop(224, scale=scale, ratio=ratio)
-    ours = crop(geometry, Draws(5, 0, np.arange(n)))
-    numbers = Draws(5, 0, np.arange(n)).unit(22)
+    ours = crop(geometry, BatchRandom(5, 0, np.arange(n)))
+    numbers = BatchRandom(5, 0, np.arange(n)).uniform(22)
     theirs = v2.RandomResizedCrop(224, scale=scale, ratio=ratio)
     theirs._log_ratio = np.log(np.array(ratio))  # theirs is float32: the bounds would differ in the eighth digit
     fallbacks = 0
@@ -160,7 +161,7 @@ def ks_distance(a: np.ndarray, b: np.ndarray) -> float:
 def test_crops_are_distributed_as_torchvisions(width, height):
     n = 6000
     crop = RandomResizedCrop(224)
-    ours = crop(Geometry.of_images([width] * n, [height] * n), Draws(11, 0, np.arange(n))).box
+    ours = crop(Geometry.identity([width] * n, [height] * n), BatchRandom(11, 0, np.arange(n))).box
     torch.manual_seed(11)
     transform = v2.RandomResizedCrop(224)
     theirs = np.array([torchvision_box(transform, width, height) for _ in range(n)], dtype=np.float64)
@@ -177,7 +178,7 @@ def test_crops_are_distributed_as_torchvisions(width, height):
 def test_crops_lie_in_the_image_and_hide_what_is_outside_of_them():
     n = 3000
     geometry = images(n)
-    crop = RandomResizedCrop((96, 160), antialias=False)(geometry, Draws(0, 0, np.arange(n)))
+    crop = RandomResizedCrop((96, 160), antialias=False)(geometry, BatchRandom(0, 0, np.arange(n)))
     left, top, width, height = crop.box.T
     assert (np.minimum(left, top) >= 0).all()
     assert (np.minimum(width, height) >= 1).all()
@@ -190,7 +191,9 @@ def test_crops_lie_in_the_image_and_hide_what_is_outside_of_them():
 
 def test_half_of_the_images_are_flipped_none_with_p_0_and_all_with_p_1():
     geometry = images(4000)
-    share = [RandomHorizontalFlip(p)(geometry, Draws(0, 0, np.arange(4000))).flip[:, 0].mean() for p in (0.0, 0.5, 1.0)]
+    share = [
+        RandomHorizontalFlip(p)(geometry, BatchRandom(0, 0, np.arange(4000))).flip[:, 0].mean() for p in (0.0, 0.5, 1.0)
+    ]
     assert share[0] == 0
     assert share[1] == pytest.approx(0.5, abs=0.03)
     assert share[2] == 1
@@ -198,12 +201,12 @@ def test_half_of_the_images_are_flipped_none_with_p_0_and_all_with_p_1():
 
 def test_two_flips_are_none():
     flip = RandomHorizontalFlip(1.0)
-    assert not compose([flip, flip], images(5), Draws(0, 0, np.arange(5))).flip.any()
+    assert not compose([flip, flip], images(5), BatchRandom(0, 0, np.arange(5))).flip.any()
 
 
 @given(sides, sides, sides)
 def test_resize_to_a_shorter_side_rounds_as_torchvision_does(width, height, shorter):
-    geometry = Resize(shorter)(Geometry.of_images([width], [height]), Draws(0, 0, [0]))
+    geometry = Resize(shorter)(Geometry.identity([width], [height]), BatchRandom(0, 0, [0]))
     assert geometry.size.tolist() == [
         functional._geometry._compute_resized_output_size((height, width), [shorter])[::-1]
     ]
@@ -217,9 +220,9 @@ def test_a_central_crop_takes_the_pixels_that_torchvision_takes(width, height, c
         functional.center_crop(line, [crop_height, crop_width])
         for line in (x.expand(1, height, width), y.expand(1, height, width))
     ]
-    image = Geometry.of_images([width], [height])
+    image = Geometry.identity([width], [height])
     geometry = compose(
-        [RandomHorizontalFlip(float(flip)), CenterCrop((crop_height, crop_width))], image, Draws(0, 0, [0])
+        [RandomHorizontalFlip(float(flip)), CenterCrop((crop_height, crop_width))], image, BatchRandom(0, 0, [0])
     )
     left, top = geometry.box[0, :2].astype(int)
     if flip:  # the same columns, counted from the other side
@@ -232,21 +235,21 @@ def test_a_central_crop_takes_the_pixels_that_torchvision_takes(width, height, c
 
 
 def test_a_resize_and_a_central_crop_become_one_fractional_box_that_sees_the_whole_image():
-    geometry = compose([Resize(256), CenterCrop(224)], Geometry.of_images([500], [375]), Draws(0, 0, [0]))
+    geometry = compose([Resize(256), CenterCrop(224)], Geometry.identity([500], [375]), BatchRandom(0, 0, [0]))
     scale = 500 / 341, 375 / 256
     assert geometry.box[0] == pytest.approx([58 * scale[0], 16 * scale[1], 224 * scale[0], 224 * scale[1]])
     assert geometry.clip.tolist() == [[0, 0, 500, 375]]
 
 
 def test_a_crop_of_unresized_pixels_hides_the_rest_from_a_later_resize():
-    geometry = compose([CenterCrop(100), Resize(50)], Geometry.of_images([500], [300]), Draws(0, 0, [0]))
+    geometry = compose([CenterCrop(100), Resize(50)], Geometry.identity([500], [300]), BatchRandom(0, 0, [0]))
     assert geometry.clip.tolist() == [[200, 100, 300, 200]]
 
 
 def test_padding_around_an_image_is_seen_by_a_later_resize_but_does_not_uncover_what_was_cut_off():
-    padded = compose([CenterCrop(300), Resize(150)], Geometry.of_images([200], [500]), Draws(0, 0, [0]))
+    padded = compose([CenterCrop(300), Resize(150)], Geometry.identity([200], [500]), BatchRandom(0, 0, [0]))
     assert padded.clip.tolist() == [[-50, 100, 250, 400]]
-    again = compose([CenterCrop(100), CenterCrop(300)], Geometry.of_images([200], [200]), Draws(0, 0, [0]))
+    again = compose([CenterCrop(100), CenterCrop(300)], Geometry.identity([200], [200]), BatchRandom(0, 0, [0]))
     assert again.box.tolist() == [[-50, -50, 300, 300]]
     assert again.clip.tolist() == [[50, 50, 150, 150]]
 
@@ -273,14 +276,14 @@ def test_one_transform_without_antialiasing_makes_the_whole_list_plain_bilinear(
         ([Resize(256, antialias=False), RandomResizedCrop(9)], False),
         ([Resize(256), RandomResizedCrop(9, antialias=False)], False),
     ):
-        assert compose(transforms, images(2), Draws(0, 0, [0, 1])).antialias.tolist() == [antialias] * 2
+        assert compose(transforms, images(2), BatchRandom(0, 0, [0, 1])).antialias.tolist() == [antialias] * 2
 
 
 def test_the_reach_of_a_crop_is_the_crop_and_of_a_resize_a_margin_more():
-    crop = RandomResizedCrop(224)(images(50), Draws(0, 0, np.arange(50)))
-    assert np.array_equal(crop.reach(), crop.clip)
-    inner = compose([Resize(100), CenterCrop(50)], Geometry.of_images([400], [400]), Draws(0, 0, [0]))
-    assert inner.reach().tolist() == [[96, 96, 304, 304]]
+    crop = RandomResizedCrop(224)(images(50), BatchRandom(0, 0, np.arange(50)))
+    assert np.array_equal(crop.reach, crop.clip)
+    inner = compose([Resize(100), CenterCrop(50)], Geometry.identity([400], [400]), BatchRandom(0, 0, [0]))
+    assert inner.reach.tolist() == [[96, 96, 304, 304]]
 
 
 @pytest.mark.parametrize(
@@ -313,13 +316,13 @@ def test_the_transforms_import_no_numba():
 
 
 def test_a_vertical_flip_mirrors_top_to_bottom_and_a_horizontal_one_left_to_right():
-    geometry = RandomVerticalFlip(1.0)(Geometry.of_images([3], [4]), Draws(0, 0, [0]))
+    geometry = RandomVerticalFlip(1.0)(Geometry.identity([3], [4]), BatchRandom(0, 0, [0]))
     assert geometry.matrix.tolist() == [[[1, 0, 0], [0, -1, 4]]]
     assert geometry.flip.tolist() == [[False, True]]
-    geometry = RandomHorizontalFlip(1.0)(geometry, Draws(0, 0, [0]))
+    geometry = RandomHorizontalFlip(1.0)(geometry, BatchRandom(0, 0, [0]))
     assert geometry.matrix.tolist() == [[[-1, 0, 3], [0, -1, 4]]]
     assert geometry.box.tolist() == [[0, 0, 3, 4]]
-    shares = RandomVerticalFlip(0.3)(images(4000), Draws(0, 0, np.arange(4000))).flip.mean(axis=0)
+    shares = RandomVerticalFlip(0.3)(images(4000), BatchRandom(0, 0, np.arange(4000))).flip.mean(axis=0)
     assert shares == pytest.approx([0, 0.3], abs=0.03)
 
 
@@ -333,7 +336,7 @@ def test_a_vertical_flip_mirrors_top_to_bottom_and_a_horizontal_one_left_to_righ
     ],
 )
 def test_padding_is_given_as_in_torchvision(padding, box, size):
-    geometry = Pad(padding, 7)(Geometry.of_images([100], [50]), Draws(0, 0, [0]))
+    geometry = Pad(padding, 7)(Geometry.identity([100], [50]), BatchRandom(0, 0, [0]))
     assert geometry.box.tolist() == [box]
     assert geometry.clip.tolist() == [[box[0], box[1], box[0] + box[2], box[1] + box[3]]]
     assert geometry.size.tolist() == [size]
@@ -344,8 +347,8 @@ def test_padding_is_given_as_in_torchvision(padding, box, size):
 
 def test_random_crops_are_everywhere_and_nowhere_else():
     n = 6000
-    draws = Draws(3, 0, np.arange(n))
-    geometry = RandomCrop((20, 30), padding=(1, 2, 3, 4))(Geometry.of_images([40] * n, [24] * n), draws)
+    draws = BatchRandom(3, 0, np.arange(n))
+    geometry = RandomCrop((20, 30), padding=(1, 2, 3, 4))(Geometry.identity([40] * n, [24] * n), draws)
     assert (geometry.size == [30, 20]).all()
     for corner, least, count in ((geometry.box[:, 0], -1, 15), (geometry.box[:, 1], -2, 11)):
         places, times = np.unique(corner, return_counts=True)
@@ -355,12 +358,12 @@ def test_random_crops_are_everywhere_and_nowhere_else():
 
 def test_a_random_crop_pads_what_is_missing_on_both_sides():
     n = 500
-    image = Geometry.of_images([20] * n, [50] * n)
-    geometry = RandomCrop(32, pad_if_needed=True)(image, Draws(0, 0, np.arange(n)))
+    image = Geometry.identity([20] * n, [50] * n)
+    geometry = RandomCrop(32, pad_if_needed=True)(image, BatchRandom(0, 0, np.arange(n)))
     assert set(geometry.box[:, 0]) == set(range(-12, 1))
     assert set(geometry.box[:, 1]) == set(range(19))
     with pytest.raises(UsageError, match="a crop of 32 × 32 is larger than an image of 20 × 50"):
-        RandomCrop(32)(image, Draws(0, 0, np.arange(n)))
+        RandomCrop(32)(image, BatchRandom(0, 0, np.arange(n)))
 
 
 def angles_of(geometry: Geometry) -> np.ndarray:
@@ -371,7 +374,7 @@ def angles_of(geometry: Geometry) -> np.ndarray:
 def test_rotations_are_uniform_in_their_range():
     n = 6000
     for degrees, low, high in ((25, -25, 25), ((10, 80), 10, 80), ([-170.5, -170.5], -170.5, -170.5)):
-        geometry = RandomRotation(degrees)(Geometry.of_images([50] * n, [50] * n), Draws(0, 0, np.arange(n)))
+        geometry = RandomRotation(degrees)(Geometry.identity([50] * n, [50] * n), BatchRandom(0, 0, np.arange(n)))
         angles = angles_of(geometry)
         assert low - 1e-9 <= angles.min() and angles.max() <= high + 1e-9
         assert ks_distance(angles, np.linspace(low, high, n)) < 0.03 or low == high
@@ -379,19 +382,19 @@ def test_rotations_are_uniform_in_their_range():
 
 def test_the_parameters_of_an_affine_map_are_uniform_and_its_shifts_whole_pixels():
     n = 6000
-    canvas = Geometry.of_images([100] * n, [60] * n)
-    shifted = RandomAffine(0, (0.1, 0.25))(canvas, Draws(0, 0, np.arange(n)))
+    canvas = Geometry.identity([100] * n, [60] * n)
+    shifted = RandomAffine(0, (0.1, 0.25))(canvas, BatchRandom(0, 0, np.arange(n)))
     assert (shifted.matrix[:, :, :2] == np.eye(2)).all()
     for corner, most in ((shifted.matrix[:, 0, 2], 10), (shifted.matrix[:, 1, 2], 15)):
         places, times = np.unique(corner, return_counts=True)
         assert places.tolist() == list(range(-most, most + 1))
         assert times[1:-1] / n * 2 * most == pytest.approx(np.ones(2 * most - 1), abs=0.3)
         assert times[[0, -1]] / n * 4 * most == pytest.approx(np.ones(2), abs=0.4)  # half as wide to round to
-    scaled = RandomAffine(0, scale=(0.5, 2.0))(canvas, Draws(0, 0, np.arange(n)))
+    scaled = RandomAffine(0, scale=(0.5, 2.0))(canvas, BatchRandom(0, 0, np.arange(n)))
     assert ks_distance(1 / scaled.matrix[:, 0, 0], np.linspace(0.5, 2, n)) < 0.03
-    sheared = RandomAffine(0, shear=(5, 20))(canvas, Draws(0, 0, np.arange(n)))
+    sheared = RandomAffine(0, shear=(5, 20))(canvas, BatchRandom(0, 0, np.arange(n)))
     assert ks_distance(np.degrees(np.arctan(sheared.matrix[:, 0, 1])), np.linspace(5, 20, n)) < 0.03
-    turned = RandomAffine((10, 50))(canvas, Draws(0, 0, np.arange(n)))
+    turned = RandomAffine((10, 50))(canvas, BatchRandom(0, 0, np.arange(n)))
     assert ks_distance(-angles_of(turned), np.linspace(10, 50, n)) < 0.03  # clockwise
 
 
@@ -399,8 +402,8 @@ def test_from_the_same_numbers_an_affine_map_is_torchvisions(monkeypatch):
     n = 200
     options = {"translate": (0.2, 0.7), "scale": (0.3, 2.5), "shear": (-20, 10, 5, 40), "center": [31, 7]}
     geometry = images(n)
-    ours = RandomAffine((-30, 170), **options)(geometry, Draws(5, 0, np.arange(n)))
-    numbers = Draws(5, 0, np.arange(n)).unit(6)
+    ours = RandomAffine((-30, 170), **options)(geometry, BatchRandom(5, 0, np.arange(n)))
+    numbers = BatchRandom(5, 0, np.arange(n)).uniform(6)
     theirs = v2.RandomAffine((-30, 170), **options)
     for i in range(n):
         width, height = geometry.size[i].tolist()
@@ -412,7 +415,7 @@ def test_from_the_same_numbers_an_affine_map_is_torchvisions(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("transform", "draws"),
+    ("transform", "count"),
     [
         (Resize(20), 0),
         (CenterCrop(20), 0),
@@ -428,18 +431,17 @@ def test_from_the_same_numbers_an_affine_map_is_torchvisions(monkeypatch):
         (RandomAffine(10, (0.1, 0.1), (1, 2), 5), 6),
     ],
 )
-def test_a_transform_takes_as_many_draws_as_it_says(transform, draws):
-    taken = Draws(0, 0, np.arange(20))
-    transform(images(20), taken)
-    expected = Draws(0, 0, np.arange(20)).unit(draws + 1)[:, -1:]
-    assert np.array_equal(taken.unit(1), expected)
-    assert "draw" in type(transform).__doc__
-    assert draws == 0 or f"akes {draws} draw" in type(transform).__doc__
+def test_a_transform_uses_the_documented_number_of_random_numbers(transform, count):
+    used = BatchRandom(0, 0, np.arange(20))
+    transform(images(20), used)
+    expected = BatchRandom(0, 0, np.arange(20)).uniform(count + 1)[:, -1:]
+    assert np.array_equal(used.uniform(1), expected)
+    assert f"Uses {count or 'no'} random number" in " ".join(type(transform).__doc__.split())
 
 
 def test_a_rotated_canvas_has_edges_and_so_has_one_of_which_more_is_uncovered():
-    size = Geometry.of_images([100], [50])
-    draws = Draws(0, 0, [0])
+    size = Geometry.identity([100], [50])
+    draws = BatchRandom(0, 0, [0])
     assert compose([Resize(30), CenterCrop(20), Pad(0)], size, draws).edges.shape[1] == 0
     turned = RandomRotation((90, 90))(size, draws)
     assert turned.edges[0] == pytest.approx(np.array([[1, 0, 0], [0, 1, 0], [-1, 0, 100], [0, -1, 50]]))
@@ -450,16 +452,16 @@ def test_a_rotated_canvas_has_edges_and_so_has_one_of_which_more_is_uncovered():
 
 
 def test_half_a_turn_keeps_pictures_upright():
-    turned = RandomRotation((180, 180))(images(9), Draws(0, 0, np.arange(9)))
+    turned = RandomRotation((180, 180))(images(9), BatchRandom(0, 0, np.arange(9)))
     assert turned.upright.all()
     assert turned.flip.all()
 
 
 def test_two_fills_in_one_list_are_refused():
     with pytest.raises(UsageError, match=r"Pad has the fill \(0, 0, 0\) and RandomRotation \(9, 9, 9\)"):
-        compose([Pad(3), CenterCrop(9), RandomRotation(3, fill=9)], images(2), Draws(0, 0, [0, 1]))
+        compose([Pad(3), CenterCrop(9), RandomRotation(3, fill=9)], images(2), BatchRandom(0, 0, [0, 1]))
     same = [Pad(3, 9), CenterCrop(9), RandomRotation(3, fill=(9, 9, 9))]
-    assert compose(same, images(2), Draws(0, 0, [0, 1])).fill.tolist() == [[9, 9, 9]] * 2
+    assert compose(same, images(2), BatchRandom(0, 0, [0, 1])).fill.tolist() == [[9, 9, 9]] * 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""Checks of the arguments of transforms.
+
+``name`` is what messages call an argument: the transform and its parameter, as "Resize: size".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from picstore.errors import UsageError
+
+Fill: TypeAlias = tuple[int, int, int]
+Padding: TypeAlias = "int | Sequence[int]"
+Range: TypeAlias = "float | Sequence[float]"
+Size: TypeAlias = "int | tuple[int, int]"
+
+_CHANNELS = 3
+_MAX_SIZE = 1 << 15  # pixels a side; a baseline JPEG may have twice that
+_BILINEAR = ("bilinear", 2)  # torchvision's name and Pillow's number
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and math.isfinite(value)
+
+
+def checked_probability(p: float, transform: str) -> float:
+    """A number in 0 … 1.
+
+    Raises:
+        UsageError: ``p`` is another value.
+    """
+    if not is_number(p) or not 0 <= p <= 1:
+        raise UsageError(f"{transform}: p is {p}; give a probability, 0 to 1")
+    return float(p)
+
+
+def checked_range(bounds: Any, name: str) -> tuple[float, float]:
+    """Two increasing numbers; of one in a sequence, the number twice.
+
+    Raises:
+        UsageError: ``bounds`` is another value.
+    """
+    pair = list(bounds) if isinstance(bounds, Sequence) else []
+    pair = pair * 2 if len(pair) == 1 else pair
+    if len(pair) != 2 or not all(is_number(bound) for bound in pair) or pair[0] > pair[1]:
+        raise UsageError(f"{name} is {bounds}; give two numbers, the lesser first")
+    return float(pair[0]), float(pair[1])
+
+
+def checked_numbers(values: Any, name: str, counts: tuple[int, ...]) -> tuple[float, ...]:
+    """A sequence of finite numbers, of one of the lengths ``counts``.
+
+    Raises:
+        UsageError: ``values`` is something else.
+    """
+    known = isinstance(values, (tuple, list, np.ndarray)) and len(values) in counts
+    if not known or not all(isinstance(v, (int, float, np.number)) and math.isfinite(v) for v in values):
+        raise UsageError(f"{name} is {values}; give {' or '.join(map(str, counts))} numbers")
+    return tuple(float(v) for v in values)
+
+
+def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[float, ...]:
+    """Pairs of least and greatest angle; one number d is the pair (−d, d).
+
+    Raises:
+        UsageError: ``degrees`` is something else, or a pair decreases.
+    """
+    if isinstance(degrees, (int, float, np.number)):
+        degrees = (-degrees, degrees)
+    angles = checked_numbers(degrees, name, counts)
+    if any(low > high for low, high in zip(angles[::2], angles[1::2], strict=True)):
+        raise UsageError(f"{name} is {degrees}; give a number that is not negative, or the lesser first")
+    return angles
+
+
+def checked_channels(value: Any, name: str, alternative: str = "") -> list[float]:
+    """Three numbers; one number stands for all channels.
+
+    Raises:
+        UsageError: ``value`` is something else; the message offers the ``alternative``.
+    """
+    numbers = list(value) if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str) else [value]
+    numbers = numbers * _CHANNELS if len(numbers) == 1 else numbers
+    if len(numbers) != _CHANNELS or not all(is_number(number) for number in numbers):
+        raise UsageError(f"{name} is {value!r}; give one number or three{' ' * bool(alternative)}{alternative}")
+    return [float(number) for number in numbers]
+
+
+def checked_fill(fill: Any, transform: str) -> Fill:
+    """A color: a grey level, or red, green, blue; None is black.
+
+    Raises:
+        UsageError: ``fill`` is something else, or a level is not an integer in 0 … 255.
+    """
+    levels = fill if isinstance(fill, (tuple, list)) else [0 if fill is None else fill]
+    whole = all(isinstance(level, (int, float, np.number)) and level in range(256) for level in levels)
+    if len(levels) not in (1, 3) or not whole:
+        raise UsageError(f"{transform}: fill is {fill}; give a level of 0 to 255, or three: red, green, blue")
+    red, green, blue = (int(level) for level in (levels if len(levels) == 3 else levels * 3))
+    return red, green, blue
+
+
+def checked_size(size: Size, transform: str) -> tuple[int, int]:
+    """(height, width) in pixels; one integer is both.
+
+    Raises:
+        UsageError: a side is not an integer in 1 … 32768.
+    """
+    sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+    whole = len(sides) == 2 and all(isinstance(side, (int, np.integer)) for side in sides)
+    if not whole or not all(0 < side <= _MAX_SIZE for side in sides):
+        raise UsageError(f"{transform}: size is {size}; give one or two (height, width) integers, 1 to {_MAX_SIZE}")
+    return int(sides[0]), int(sides[1])
+
+
+def checked_padding(padding: Padding, transform: str) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) in pixels; two integers are (left and right, top and bottom).
+
+    Raises:
+        UsageError: a side is not an integer in 0 … 32768, or there are not one, two or four.
+    """
+    sides = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,)
+    whole = all(isinstance(side, (int, np.integer)) and 0 <= side <= _MAX_SIZE for side in sides)
+    if len(sides) not in (1, 2, 4) or not whole:
+        raise UsageError(f"{transform}: padding is {padding}; give one, two or four integers, 0 to {_MAX_SIZE}")
+    left, top, right, bottom = sides * (4 // len(sides))
+    return int(left), int(top), int(right), int(bottom)
+
+
+def check_padding_mode(mode: str, transform: str) -> None:
+    """Raise UsageError for a padding mode that is not constant."""
+    if mode != "constant":
+        raise UsageError(f"{transform}: padding_mode is {mode!r}; only 'constant' is supported")
+
+
+def check_interpolation(interpolation: Any, transform: str) -> None:
+    """Raise UsageError for an interpolation that is not bilinear."""
+    if getattr(interpolation, "value", interpolation) not in _BILINEAR:
+        raise UsageError(f"{transform}: interpolation is {interpolation}; only 'bilinear' is supported")
