@@ -14,7 +14,8 @@ from PIL import Image
 import picstore
 from picstore.jpeg.markers import Header, parse_header
 from picstore.jpeg.tiles import restart_interval
-from picstore.train.transforms.geometry import Draws, Geometry
+from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.geometry import Geometry
 
 SUFFIXES = (".jpg", ".jpeg")
 SUBSAMPLINGS = {"4:4:4": 0, "4:2:0": 2}  # Pillow's numbers
@@ -112,15 +113,15 @@ def mark(jpegs: Sequence[bytes], markers: str) -> list[bytes]:
     return marked
 
 
-def draws(count: int) -> Draws:
+def draws(count: int) -> BatchRandom:
     """Random numbers of the first ``count`` images of an epoch."""
-    return Draws(0, 0, np.arange(count))
+    return BatchRandom(0, 0, np.arange(count))
 
 
 def crop_geometry(sizes: Sequence[tuple[int, int]], output: int = 224) -> Geometry:
     """Geometry of RandomResizedCrop for images of these widths and heights."""
     size = np.array(sizes, np.int64)
-    return picstore.RandomResizedCrop(output)(Geometry.of_images(size[:, 0], size[:, 1]), draws(len(size)))
+    return picstore.RandomResizedCrop(output)(Geometry.identity(size[:, 0], size[:, 1]), draws(len(size)))
 
 
 def crop_boxes(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int, int]]:

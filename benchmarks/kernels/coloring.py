@@ -14,7 +14,7 @@ import picstore
 from benchmarks.harness import MICROSECONDS, Case, Table, join, measure, tabulate
 from benchmarks.options import Options
 from benchmarks.photographs import draws, find
-from picstore.train.cpu.color import develop
+from picstore.train.cpu.color import run_color
 from picstore.train.transforms.color_program import ColorTransform, compose_color
 from picstore.train.transforms.opcodes import OutputDtype
 
@@ -95,13 +95,14 @@ def _compare(
     tensors, scratch = [torch.from_numpy(image) for image in images], np.empty_like(images[0])
     batch = torch.empty((count, 3, SIZE, SIZE), dtype=dtype)
     arrays = list((batch.view(torch.int16) if dtype.itemsize == 2 else batch).numpy())
-    program, output = compose_color(steps, np.tile([SIZE, SIZE], (count, 1)), draws(count)), OutputDtype.of(dtype)
+    program = compose_color(steps, np.tile([SIZE, SIZE], (count, 1)), draws(count))
+    output = OutputDtype.from_dtype(dtype)
 
     def ours(_: None) -> int:
         for number in range(count):
             image = arrays[number] if dtype == torch.uint8 else scratch
             np.copyto(image, images[number])  # ours may overwrite its image
-            develop(program, number, image, arrays[number], output)
+            run_color(program, number, image, arrays[number], output)
         return count
 
     def theirs(_: None) -> int:

@@ -32,7 +32,7 @@ class StreamBatches:
         self._layouts = np.array(layouts, np.int64)
         spans = [find_restart_segments(jpeg, header) for jpeg, header in zip(jpegs, headers, strict=True)]
         self._segments = [(ends - starts).astype(np.uint16) for starts, ends in spans]
-        self._boxes = crop_geometry([(h.width, h.height) for h in headers]).reach()
+        self._boxes = crop_geometry([(h.width, h.height) for h in headers]).reach
         self._batches = [slice(start, start + BATCH) for start in range(0, len(jpegs), BATCH)]
         self._out = np.zeros(max(sum(map(len, jpegs[batch])) for batch in self._batches), np.uint8)
         self._tiled = [self._describe(batch) for batch in self._batches]

@@ -102,9 +102,9 @@ def rotate(options: Options) -> Table:
     """µs to rotate a crop of 224 × 224 by up to 30°, and to crop, resize and rotate together."""
     images = photographs(options)
     count, sizes = len(images), np.array([image.shape[1::-1] for image in images])
-    sources = Geometry.of_images(*sizes.T)
+    sources = Geometry.identity(*sizes.T)
     both = compose([picstore.RandomResizedCrop(SIZE), picstore.RandomRotation(30)], sources, draws(count))
-    alone = picstore.RandomRotation(30)(Geometry.of_images([SIZE] * count, [SIZE] * count), draws(count))
+    alone = picstore.RandomRotation(30)(Geometry.identity([SIZE] * count, [SIZE] * count), draws(count))
     angles = np.degrees(np.arctan2(-alone.matrix[:, 0, 1], alone.matrix[:, 0, 0])).tolist()
     boxes = crop_geometry(sizes.tolist(), SIZE).clip.tolist()
     tensors = [torch.from_numpy(image).permute(2, 0, 1) for image in images]

@@ -38,14 +38,14 @@ from picstore.train.cpu import color, decode, fused
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.order.requests import Source, make_requests
 from picstore.train.order.sharding import RankShard, default_lanes
-from picstore.train.transforms.compose import Step, plan_transforms
+from picstore.train.transforms.compose import UserTransform, plan_transforms
 
 BATCH, CHUNK = 128, 16  # images of a batch, and of a task of the pipeline
 PROFILED = 20  # seconds
 STANDARD = [picstore.RandomResizedCrop(224), picstore.RandomHorizontalFlip()]
 JITTER = picstore.ColorJitter(0.4, 0.4, 0.4, 0.1)
 NORMALIZE = picstore.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-JOBS: dict[str, list[Step]] = {
+JOBS: dict[str, list[UserTransform]] = {
     "RandomResizedCrop(224), flip": STANDARD,
     "the same, ColorJitter, Normalize": [*STANDARD, JITTER, NORMALIZE],
 }
@@ -102,7 +102,7 @@ def empty_kernels() -> Iterator[None]:
 
 
 def run_stages(
-    dataset: picstore.Dataset, steps: list[Step], batches: int, loaded: dict[Any, Container]
+    dataset: picstore.Dataset, steps: list[UserTransform], batches: int, loaded: dict[Any, Container]
 ) -> dict[str, float]:
     """Seconds of this thread by stage, for some batches; ``loaded`` keeps containers that were read."""
     seconds: Counter[str] = Counter()

@@ -105,20 +105,21 @@ def uses() -> dict[str, Callable[[], object]]:
     import picstore
     from picstore.jpeg.decoder.decode import decode
     from picstore.kernels.jit import kernel
-    from picstore.train.cpu.color import develop
+    from picstore.train.cpu.color import run_color
     from picstore.train.cpu.render import render, render_mask
+    from picstore.train.transforms.batch_random import BatchRandom
     from picstore.train.transforms.color_program import compose_color
-    from picstore.train.transforms.geometry import Draws, Geometry, compose
+    from picstore.train.transforms.geometry import Geometry, compose
     from picstore.train.transforms.opcodes import OutputDtype
 
     side = 64
     pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     out = io.BytesIO()
     Image.fromarray(pixels).save(out, "JPEG")
-    jpeg, draws, size = out.getvalue(), Draws(0, 0, np.zeros(1, np.int64)), np.array([[side, side]])
+    jpeg, draws, size = out.getvalue(), BatchRandom(0, 0, np.zeros(1, np.int64)), np.array([[side, side]])
 
     def geometry(*steps: Any) -> Geometry:
-        return compose(steps, Geometry.of_images(size[:, 0], size[:, 1]), draws)
+        return compose(steps, Geometry.identity(size[:, 0], size[:, 1]), draws)
 
     def resample(*steps: Any) -> None:
         image = np.empty((3, *geometry(*steps).size[0, ::-1].tolist()), np.uint8)
@@ -133,7 +134,7 @@ def uses() -> dict[str, Callable[[], object]]:
         image = np.zeros((3, side, side), np.uint8)
         bits = np.uint16 if dtype.itemsize == 2 else np.float32
         target = np.zeros((side, side, 3), bits).transpose(2, 0, 1) if channels_last else np.zeros_like(image, bits)
-        develop(program, 0, image, image if dtype is torch.uint8 else target, OutputDtype.of(dtype))
+        run_color(program, 0, image, image if dtype is torch.uint8 else target, OutputDtype.from_dtype(dtype))
 
     def standard_job() -> None:
         steps = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
