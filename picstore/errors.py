@@ -3,7 +3,7 @@
     PicstoreError                1  something failed
       UsageError                 2  arguments that cannot be right, alone or together
       MissingDependency          4  a library that this needs is not installed
-      NotADataset                1  a place that holds no picstore data set
+      NotADataset                1  a path or URL that holds no picstore data set
         Unfinished               1  a conversion or shuffle that has not ended
       UnsupportedVersion         1  a data set of a format this picstore does not know
       Damage                     3  bytes at rest that are not what docs/format.md says
@@ -39,7 +39,7 @@ class MissingDependency(PicstoreError):
 
 
 class NotADataset(PicstoreError):
-    """The place is missing, is no directory, or holds something that is not a picstore data set."""
+    """The path or URL is missing, is no directory, or holds something that is not a picstore data set."""
 
 
 class Unfinished(NotADataset):
@@ -54,20 +54,20 @@ class Damage(PicstoreError):
     """Bytes at rest are not what docs/format.md says.
 
     Attributes:
-        place: the file, as it is named in messages.
+        file: the file, as it is named in messages.
         offset: byte offset in that file at which the damage was found.
     """
 
     exit_code = 3
 
-    def __init__(self, what: str, place: str, offset: int = 0) -> None:
-        super().__init__(what, place, offset)
+    def __init__(self, what: str, file: str, offset: int = 0) -> None:
+        super().__init__(what, file, offset)
         self.what = what
-        self.place = place
+        self.file = file
         self.offset = offset
 
     def __str__(self) -> str:
-        return f"{self.place} at byte {self.offset}: {self.what}"
+        return f"{self.file} at byte {self.offset}: {self.what}"
 
 
 class Truncated(Damage):

@@ -73,13 +73,13 @@ class Cache:
         except OSError as error:
             raise UsageError(f"the cache {self.folder} cannot be used: {error.strerror}") from error
 
-    def read(self, place: ContainerRef, size: int, *, allocate: Allocate) -> memoryview | None:
+    def read(self, ref: ContainerRef, size: int, *, allocate: Allocate) -> memoryview | None:
         """The bytes kept for a container, unchecked; None where there are none."""
-        path = self._path(place)
+        path = self._path(ref)
         try:
             if path.stat().st_size != size:
                 return None
-            buffer = Folder(path).read(0, size, place=str(path), allocate=allocate)
+            buffer = Folder(path).read(0, size, file=str(path), allocate=allocate)
             os.utime(path)  # file systems note the time of reading only now and then
         except (OSError, NotADataset, Truncated):  # removed by another process at this moment
             return None
@@ -88,7 +88,7 @@ class Cache:
             return None
         return buffer
 
-    def keep(self, place: ContainerRef, buffer: memoryview) -> None:
+    def store(self, ref: ContainerRef, buffer: memoryview) -> None:
         """Keep a container that was found sound. Where that fails, as on a full disk, it is not kept."""
         size = len(buffer)
         if time.monotonic() < self._full_until:
@@ -100,17 +100,17 @@ class Cache:
                 self._full_until = time.monotonic() + _FULL
                 return
             self._room -= size
-            self._write(self._path(place), buffer)
+            self._write(self._path(ref), buffer)
         except OSError as error:
             self._warn(error)
 
-    def discard(self, place: ContainerRef) -> None:
+    def discard(self, ref: ContainerRef) -> None:
         """Throw an entry away."""
         with contextlib.suppress(OSError):
-            self._path(place).unlink()
+            self._path(ref).unlink()
 
-    def _path(self, place: ContainerRef) -> Path:
-        return self._own / f"{place.stream:04d}-{place.file:06d}-{place.offset}"
+    def _path(self, ref: ContainerRef) -> Path:
+        return self._own / f"{ref.stream:04d}-{ref.file:06d}-{ref.offset}"
 
     def _write(self, path: Path, buffer: memoryview) -> None:
         self._own.mkdir(parents=True, exist_ok=True)  # somebody may have cleared the cache

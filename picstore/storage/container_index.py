@@ -74,17 +74,17 @@ def read_index_file(path: Location) -> Table:
         TooLarge: the header promises more rows than the format allows.
         UnsupportedVersion: the index has another format version.
     """
-    place = str(path)
-    first = read_at(path, 0, min(SEALED, path.size()), place=place)
-    header = IndexHeader.unpack(first, place=place, offset=0)
-    check_version(header.version, place)
+    file = str(path)
+    first = read_at(path, 0, min(SEALED, path.size()), file=file)
+    header = IndexHeader.unpack(first, file=file, offset=0)
+    check_version(header.version, file)
     if header.row_size != INDEX_ROW.itemsize:
-        raise Corrupt(f"the index has rows of {header.row_size} bytes", place=place)
+        raise Corrupt(f"the index has rows of {header.row_size} bytes", file=file)
     if header.rows * INDEX_ROW.itemsize > MAX_FILE:
-        raise TooLarge(f"the index has {header.rows} rows", place=place)
-    raw = read_at(path, SEALED, header.rows * INDEX_ROW.itemsize, place=place)
+        raise TooLarge(f"the index has {header.rows} rows", file=file)
+    raw = read_at(path, SEALED, header.rows * INDEX_ROW.itemsize, file=file)
     if crc32c(raw) != header.rows_crc:
-        raise Corrupt("the index fails its CRC; `picstore repair` rebuilds it", place=place, offset=SEALED)
+        raise Corrupt("the index fails its CRC; `picstore repair` rebuilds it", file=file, offset=SEALED)
     rows = np.frombuffer(raw, dtype=INDEX_ROW)
-    check_rows(rows, place=place)
+    check_rows(rows, file=file)
     return rows

@@ -22,7 +22,7 @@ from picstore.storage.location.resolve import Allocate, Location, file_name, fre
 _CACHED_INDEXES = 64  # of containers; each a few 10 kB
 
 
-class Containers:
+class ContainerReader:
     """Reads containers by number. Nothing stays open between calls, so threads and forked processes can share it.
 
     Args:
@@ -41,7 +41,7 @@ class Containers:
         self._indexes: OrderedDict[int, Container] = OrderedDict()
         self._ids: I64 | None = None
 
-    def place(self, number: int) -> ContainerRef:
+    def container_ref(self, number: int) -> ContainerRef:
         """Where the ``number``-th container in stored order lies."""
         row = self.rows[number]
         stream, file = int(row["stream"]), int(row["file"])
@@ -52,14 +52,14 @@ class Containers:
 
         Damage that leaves records readable is listed in the result; raises Damage when nothing can be read.
         """
-        place, size = self.place(number), int(self.rows[number]["size"])
+        ref, size = self.container_ref(number), int(self.rows[number]["size"])
         kept = None if self.cache is None else self._kept(self.cache, number, allocate)
         if kept is not None:
             return kept
-        buffer = read_at(self._root / place.name, place.offset, size, place=place.name, allocate=allocate)
+        buffer = read_at(self._root / ref.name, ref.offset, size, file=ref.name, allocate=allocate)
         container = self._unpack(number, buffer)
         if self.cache is not None and not container.damage:
-            self.cache.keep(place, buffer)
+            self.cache.store(ref, buffer)
         return container
 
     def index(self, number: int) -> Container:
@@ -104,26 +104,26 @@ class Containers:
 
     def _kept(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
         """A container out of the cache if it is there and sound; a damaged one is thrown away."""
-        place = self.place(number)
-        buffer = cache.read(place, int(self.rows[number]["size"]), allocate=allocate)
+        ref = self.container_ref(number)
+        buffer = cache.read(ref, int(self.rows[number]["size"]), allocate=allocate)
         if buffer is None:
             return None
         with contextlib.suppress(Damage):
             container = self._unpack(number, buffer)
             if not container.damage:
                 return container
-        cache.discard(place)
+        cache.discard(ref)
         return None
 
     def _read_index(self, number: int) -> Container:
-        place = self.place(number)
-        path = self._root / place.name
-        first = read_at(path, place.offset, SEALED, place=place.name)
-        header, _ = read_header(first, place=place)
-        buffer = read_at(path, place.offset, header.payload_at, place=place.name)
+        ref = self.container_ref(number)
+        path = self._root / ref.name
+        first = read_at(path, ref.offset, SEALED, file=ref.name)
+        header, _ = read_header(first, ref=ref)
+        buffer = read_at(path, ref.offset, header.payload_at, file=ref.name)
 
         def read(offset: int, length: int) -> memoryview:
-            return read_at(path, place.offset + offset, length, place=place.name)
+            return read_at(path, ref.offset + offset, length, file=ref.name)
 
         return self._unpack(number, buffer, read)
 
@@ -133,7 +133,7 @@ class Containers:
         row = self.rows[number]
         return unpack(
             buffer,
-            place=self.place(number),
+            ref=self.container_ref(number),
             fields=self._fields,
             records=int(row["records"]),
             header_crc=int(row["header_crc"]),

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from picstore.arrays import I64, Array, Table
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
-from picstore.storage.container_reader import Containers
+from picstore.storage.container_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, make_column, merge_columns, read_column
 from picstore.storage.edits.manifest_entries import Edits
-from picstore.storage.edits.npy_files import Part, pack_part, parse_part, read_part, write_part
-from picstore.storage.edits.tombstones import Live
+from picstore.storage.edits.npy_files import NpyFile, pack_npy_file, parse_npy_file, read_npy_file, write_npy_file
+from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, owned
@@ -80,17 +80,17 @@ class Dataset(Sequence[Record]):
         self.path: Location = root
         self._origin = origin  # uuid of the version that was edited
         self.rows = read_index(root, manifest)
-        self._columns: dict[Part, Column] = {}  # by their values
+        self._columns: dict[NpyFile, Column] = {}  # by their values
         kept = None if cache is None else Cache(cache, cache_limit, _uuid_of_containers(manifest, self.rows))
-        self._containers = Containers(root, self.rows, manifest.attachments, kept)
+        self._containers = ContainerReader(root, self.rows, manifest.attachments, kept)
         self._take(manifest, unsaved)
 
     def _take(self, manifest: Manifest, unsaved: dict[str, bytes]) -> None:
-        """Be the data set of a manifest of the same containers, some of whose parts are not written yet."""
+        """Be the data set of a manifest of the same containers, some of whose files are not written yet."""
         self.manifest, self._unsaved = manifest, unsaved
         gone = self._edits.tombstones
-        deleted: Array = np.zeros(0, dtype=np.int64) if gone is None else self._read_part(gone)
-        self.live = Live.of(self.rows["records"], deleted, place=str(self.path))
+        deleted: Array = np.zeros(0, dtype=np.int64) if gone is None else self._read_npy_file(gone)
+        self.live = LiveRecords.from_deleted(self.rows["records"], deleted, file=str(self.path))
         if len(self.live.deleted) != self._edits.deleted:
             raise Corrupt("the tombstones are not those of the manifest", str(self.path))
 
@@ -123,7 +123,7 @@ class Dataset(Sequence[Record]):
     @property
     def ids(self) -> I64:
         """int64 (len(ds),): the records' ids in stored order, -1 where an index entry is damaged."""
-        chosen: I64 = self.stored_ids()[self.live.stored(np.arange(len(self)))]
+        chosen: I64 = self.stored_ids()[self.live.to_stored(np.arange(len(self)))]
         return chosen
 
     def __len__(self) -> int:
@@ -144,7 +144,7 @@ class Dataset(Sequence[Record]):
         k = i + len(self) if i < 0 else i
         if not 0 <= k < len(self):
             raise IndexError(f"position {i} of a data set of {len(self)} records")
-        position = int(self.live.stored(np.array([k]))[0])
+        position = int(self.live.to_stored(np.array([k]))[0])
         number = int(np.searchsorted(self.live.starts, position, side="right")) - 1
         record = self._containers.index(number).record(position - int(self.live.starts[number]))
         return owned(self.with_values(record))
@@ -155,9 +155,9 @@ class Dataset(Sequence[Record]):
             for k in np.flatnonzero(self.live.mask(number)).tolist():
                 yield owned(self.with_values(container.record(k)))
 
-    def place(self, number: int) -> ContainerRef:
+    def container_ref(self, number: int) -> ContainerRef:
         """Where the ``number``-th container in stored order lies."""
-        return self._containers.place(number)
+        return self._containers.container_ref(number)
 
     def container(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read and check the ``number``-th container in stored order, into memory that ``allocate`` gives.
@@ -188,9 +188,9 @@ class Dataset(Sequence[Record]):
         if LABEL not in self.columns:
             return labels
         column = self.column(LABEL)
-        places, found = column.find(ids.astype(np.int64))
+        indices, found = column.find(ids.astype(np.int64))
         changed: I64 = labels.copy()
-        changed[found] = column.values[places[found]]
+        changed[found] = column.values[indices[found]]
         return changed
 
     def column(self, name: str) -> Column:
@@ -204,7 +204,7 @@ class Dataset(Sequence[Record]):
         if entry is None:
             raise UsageError(f"{self.path} has no column {name!r}; it has {', '.join(self.columns) or 'none'}")
         if entry.values not in self._columns:
-            self._columns[entry.values] = read_column(entry, self._read_part)
+            self._columns[entry.values] = read_column(entry, self._read_npy_file)
         return self._columns[entry.values]
 
     def without(self, ids: Iterable[int]) -> Dataset:
@@ -218,10 +218,10 @@ class Dataset(Sequence[Record]):
 
     def without_positions(self, deleted: I64) -> Dataset:
         """The data set in which just these records are deleted: their numbers in stored order, ascending."""
-        part, raw = pack_part(deleted.astype("<i8"))
-        tombstones = part if len(deleted) else None
+        npy_file, raw = pack_npy_file(deleted.astype("<i8"))
+        tombstones = npy_file if len(deleted) else None
         edits = replace(self._edits, deleted=len(deleted), tombstones=tombstones)
-        return self._edited({part.file: raw}, edits=edits)
+        return self._edited({npy_file.file: raw}, edits=edits)
 
     def with_columns(
         self,
@@ -254,8 +254,8 @@ class Dataset(Sequence[Record]):
             owners: I64 = chosen
             if ids is not None and name in self.columns:
                 owners, values = self.column(name).joined(chosen, values)
-            entries[name], parts = make_column(name, owners, values)
-            files.update(parts)
+            entries[name], new_files = make_column(name, owners, values)
+            files.update(new_files)
             if name == LABEL and names and not all(-1 <= int(value) < len(names) for value in values):
                 raise UsageError(f"the column 'label' holds labels beyond the {len(names)} classes; give classes=")
         merged = merge_columns(self._edits.columns, entries)
@@ -273,9 +273,9 @@ class Dataset(Sequence[Record]):
             UsageError: another process has edited the data set since it was opened.
         """
         if self.uuid != self._origin:
-            for part in self._edits.parts:
-                if part.file in self._unsaved:
-                    write_part(self.path, part, self._unsaved[part.file])
+            for npy_file in self._edits.npy_files:
+                if npy_file.file in self._unsaved:
+                    write_npy_file(self.path, npy_file, self._unsaved[npy_file.file])
             publish_edit(self.path, self._origin, self.manifest)
         return Dataset(self.path, **self._cache_options)
 
@@ -291,9 +291,9 @@ class Dataset(Sequence[Record]):
     def _edits(self) -> Edits:
         return self.manifest.edits or Edits()
 
-    def _read_part(self, part: Part) -> Array:
-        raw = self._unsaved.get(part.file)
-        return read_part(self.path, part) if raw is None else parse_part(raw, place=part.file)
+    def _read_npy_file(self, npy_file: NpyFile) -> Array:
+        raw = self._unsaved.get(npy_file.file)
+        return read_npy_file(self.path, npy_file) if raw is None else parse_npy_file(raw, file=npy_file.file)
 
     def with_values(self, record: Record) -> Record:
         """A record of a container with what columns say of it; its label too."""

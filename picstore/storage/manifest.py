@@ -160,16 +160,16 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise Truncated(f"the manifest is not whole JSON; {_remedy(path)}", place=str(path)) from error
+        raise Truncated(f"the manifest is not whole JSON; {_remedy(path)}", file=str(path)) from error
     if not isinstance(document, dict) or document.get("format") != "picstore":
         raise NotADataset(f"{path} is not a picstore manifest; {path.parent} belongs to another program")
     version = document.get("format_version")
     if not isinstance(version, int):
-        raise Corrupt("the manifest has no format_version", place=str(path))
+        raise Corrupt("the manifest has no format_version", file=str(path))
     check_version(version, str(path), known=(FORMAT_VERSION, EDITED_VERSION))
     stored = document.pop("crc32c", None)
     if stored != crc32c(_canonical(document)):
-        raise Corrupt(f"the manifest fails its CRC: it was edited or damaged; {_remedy(path)}", place=str(path))
+        raise Corrupt(f"the manifest fails its CRC: it was edited or damaged; {_remedy(path)}", file=str(path))
     del document["format"], document["format_version"]
     try:
         return _parse_fields(document, edited=version == EDITED_VERSION)
@@ -242,9 +242,9 @@ def read_index(root: Where, manifest: Manifest) -> Table:
     try:
         rows = read_index_file(path)
     except NotADataset as error:
-        raise Damage("the index is missing; `picstore repair` rebuilds it", place=str(path)) from error
+        raise Damage("the index is missing; `picstore repair` rebuilds it", file=str(path)) from error
     if len(rows) != manifest.containers:
-        raise Corrupt(f"the index has {len(rows)} rows, the manifest {manifest.containers}", place=str(path))
+        raise Corrupt(f"the index has {len(rows)} rows, the manifest {manifest.containers}", file=str(path))
     if crc32c(rows.tobytes()) != manifest.index_crc32c:
         raise Corrupt("the index has another CRC than the manifest says; `picstore repair` rebuilds it", str(path))
     return rows

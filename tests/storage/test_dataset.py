@@ -183,13 +183,13 @@ def test_a_flipped_bit_in_an_image_costs_that_record_only(make_dataset: MakeData
     dataset = picstore.Dataset(root)
     row, container = dataset.rows[0], dataset.container(0)
     at = int(row["offset"]) + int(container.index["offset"][1]) + 100
-    flip(root / dataset.place(0).name, at)
+    flip(root / dataset.container_ref(0).name, at)
     damaged = picstore.Dataset(root)
     for k in range(50):
         if k == 1:
             with pytest.raises(Corrupt) as caught:
                 damaged[k]
-            assert caught.value.place == dataset.place(0).name
+            assert caught.value.file == dataset.container_ref(0).name
         else:
             assert damaged[k] == streamed[k]
     assert damaged.container(0).good.tolist() == [k != 1 for k in range(len(container))]
@@ -200,19 +200,19 @@ def test_a_flipped_bit_in_a_container_header_costs_nothing(make_dataset: MakeDat
     streamed = list(picstore.Dataset(root))
     dataset = picstore.Dataset(root)
     for byte in (0, 5, 8, 12, 20, 40, 63):
-        flip(root / dataset.place(1).name, dataset.place(1).offset + byte, 0x10)
+        flip(root / dataset.container_ref(1).name, dataset.container_ref(1).offset + byte, 0x10)
         damaged = picstore.Dataset(root)
         assert list(damaged) == streamed
         assert damaged[:] == streamed
         assert len(damaged.container(1).damage) == 1
-        flip(root / dataset.place(1).name, dataset.place(1).offset + byte, 0x10)
+        flip(root / dataset.container_ref(1).name, dataset.container_ref(1).offset + byte, 0x10)
 
 
 def test_a_lost_container_header_costs_extras_and_no_image(make_dataset: MakeDataset) -> None:
     root = make_dataset(50)
     dataset = picstore.Dataset(root)
     sound = dataset.container(1)
-    path, offset = root / dataset.place(1).name, dataset.place(1).offset
+    path, offset = root / dataset.container_ref(1).name, dataset.container_ref(1).offset
     data = bytearray(path.read_bytes())
     data[offset : offset + SEALED] = bytes(SEALED)
     path.write_bytes(data)
@@ -276,10 +276,10 @@ def test_containers_begin_at_multiples_of_4096(make_dataset: MakeDataset) -> Non
 def test_entries_leave_out_what_is_damaged(make_dataset: Callable[..., Path]) -> None:
     path = make_dataset(20)
     dataset = picstore.Dataset(path)
-    place, entries = dataset.place(0), dataset.entries(0)
-    file = path / place.name
+    ref, entries = dataset.container_ref(0), dataset.entries(0)
+    file = path / ref.name
     data = bytearray(file.read_bytes())
-    data[place.offset + 64 + 64] ^= 4  # the id of the second record
+    data[ref.offset + 64 + 64] ^= 4  # the id of the second record
     file.write_bytes(data)
     left = picstore.Dataset(path).entries(0)
     assert left["id"].tolist() == [entries["id"][0], *entries["id"][2:]]

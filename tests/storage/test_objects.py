@@ -39,7 +39,7 @@ SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
 
 
 def stored(where: str) -> dict[str, str]:
-    """As ``commands.tree``, of a place in a store."""
+    """As ``commands.tree``, of a data set in a store."""
     root = locate(where)
     return {name: hashlib.sha256((root / name).read_all(1 << 30)).hexdigest() for name, _ in sorted(root.files())}
 

@@ -381,7 +381,7 @@ def container_and_place(path: Path, id_: int) -> tuple[int, int, Path]:
     for number in range(len(dataset.rows)):
         for k, entry in enumerate(dataset.entries(number)):
             if entry["id"] == id_:
-                return number, k, path / dataset.place(number).name
+                return number, k, path / dataset.container_ref(number).name
     raise LookupError(id_)
 
 
@@ -489,7 +489,7 @@ def test_on_damage_raise_stops_with_the_place(
     loader = loader_of(path, on_damage="raise", drop_last=False, shuffle=False)
     with pytest.raises(Damage) as caught:
         list(loader)
-    assert caught.value.place == file
+    assert caught.value.file == file
     assert caught.value.offset <= offset
     assert loader.damaged == 0
 

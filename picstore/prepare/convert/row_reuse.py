@@ -126,8 +126,8 @@ def _containers(folder: Location, stream: int, file: int, fields: tuple[str, ...
         offset, size = int(row["offset"]), int(row["size"])
         with suppress(Damage):
             yield unpack(
-                read_at(folder / name, offset, size, place=str(folder / name)),
-                place=ContainerRef(name, offset, stream, file, ordinal),
+                read_at(folder / name, offset, size, file=str(folder / name)),
+                ref=ContainerRef(name, offset, stream, file, ordinal),
                 fields=fields,
                 records=int(row["records"]),
                 header_crc=int(row["header_crc"]),

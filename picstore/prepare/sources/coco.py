@@ -93,7 +93,7 @@ class _File:
         try:
             if (size := place.size()) > MAX_ANNOTATIONS:
                 raise UsageError(f"{place} has {size:,} bytes; annotations of {MAX_ANNOTATIONS:,} can be read")
-            self._items = JsonItems(str(place.read(0, size, place=str(place)), "utf-8-sig"))  # one copy, and the text
+            self._items = JsonItems(str(place.read(0, size, file=str(place)), "utf-8-sig"))  # one copy, and the text
         except ValueError as error:
             raise UsageError(f"{place} is not JSON: {error}") from error
 

@@ -133,7 +133,7 @@ def _fetch(source: Input) -> bytes:
         if source.size < 0 and not source.offset:
             return place.read_all(MAX_INPUT)
         size = source.size if source.size >= 0 else max(0, place.size() - source.offset)
-        return bytes(place.read(source.offset, min(size, MAX_INPUT + 1), place=source.name))
+        return bytes(place.read(source.offset, min(size, MAX_INPUT + 1), file=source.name))
     except TooLarge as error:
         raise ImageError(f"larger than {MAX_INPUT >> 20} MiB") from error
     except _OF_THE_INPUT as error:
@@ -253,7 +253,7 @@ class SourceFile:
 
     def _pread(self, offset: int, size: int) -> bytes:
         if self._object is not None:
-            return bytes(self._object.read(offset, min(size, self.size - offset), place=self.place))
+            return bytes(self._object.read(offset, min(size, self.size - offset), file=self.place))
         try:
             return os.pread(self._file, size, offset)
         except OSError as error:

@@ -81,7 +81,7 @@ def repair(where: Where, *, progress: Progress | None = None) -> Repaired:
         good, problem = _readable(dataset, number)
         lost = np.flatnonzero(dataset.live.mask(number) & ~good)
         if len(lost):
-            ref = dataset.place(number)
+            ref = dataset.container_ref(number)
             losses.append(LostRecords(ref.name, ref.offset, problem, len(lost)))
             deleted.append(start + lost)
         if progress is not None:
@@ -107,7 +107,7 @@ def _restore_index(root: Location, manifest: Manifest) -> bool:
         rows = index_rows([_summary(root, entry, manifest.attachments) for entry in manifest.files])
         if crc32c(rows.tobytes()) != manifest.index_crc32c:
             text = "the index is damaged, and files have lost what it could be made of; restore it from a copy"
-            raise Corrupt(text, error.place) from error
+            raise Corrupt(text, error.file) from error
         (root / (manifest.edits or Edits()).index).write(index_file(rows))
         return True
     return False
@@ -121,7 +121,7 @@ def _summary(root: Location, entry: FileEntry, fields: tuple[str, ...]) -> FileS
         footer: Table = np.zeros(0, dtype=FOOTER_ROW)
     except Damage:
         found = [
-            (each.place.offset, each.size, len(each), int.from_bytes(each.buffer[SEALED - 4 : SEALED], "little"), 0)
+            (each.ref.offset, each.size, len(each), int.from_bytes(each.buffer[SEALED - 4 : SEALED], "little"), 0)
             for each in recover_containers(root, stream=entry.stream, file=entry.file, fields=fields)
         ]
         footer = np.array(found, dtype=FOOTER_ROW)

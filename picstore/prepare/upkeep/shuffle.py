@@ -22,7 +22,7 @@ from picstore.prepare.engine import processes
 from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
-from picstore.storage.edits.npy_files import write_part
+from picstore.storage.edits.npy_files import write_npy_file
 from picstore.storage.format.container import ContainerRef, unpack
 from picstore.storage.format.file import FileSummary, FileWriter
 from picstore.storage.format.record import Record
@@ -130,8 +130,8 @@ def _check_count(dataset: Dataset, summaries: Iterable[FileSummary]) -> None:
 def _copy_columns(dataset: Dataset, root: Location) -> Edits | None:
     """Columns go by id, so they are those of the copy as they are."""
     edits = Edits(columns=dataset.manifest.edits.columns if dataset.manifest.edits else ())
-    for part in edits.parts:
-        write_part(root, part, (dataset.path / part.file).read_all(part.bytes))
+    for npy_file in edits.npy_files:
+        write_npy_file(root, npy_file, (dataset.path / npy_file.file).read_all(npy_file.bytes))
     return edits if edits.columns else None
 
 
@@ -181,11 +181,11 @@ def _dealt(
         DealTask(replace(task, root=scratch, stream=0, file=number, key=rng.key(rng.SHUFFLE, shape.seed)), len(sources))
         for number, task in enumerate(sources)
     )
-    parts = []
-    for _, part in processes.run_all(deal_file, deals, workers=workers, on_progress=progress_callback(progress)):
-        parts.append(part)
-    targets = np.concatenate([target for target, _ in parts]) if parts else np.zeros(0, np.int64)
-    extents = np.concatenate([extent for _, extent in parts]) if parts else np.zeros(0, EXTENT)
+    dealt = []
+    for _, of_file in processes.run_all(deal_file, deals, workers=workers, on_progress=progress_callback(progress)):
+        dealt.append(of_file)
+    targets = np.concatenate([target for target, _ in dealt]) if dealt else np.zeros(0, np.int64)
+    extents = np.concatenate([extent for _, extent in dealt]) if dealt else np.zeros(0, EXTENT)
     order = np.lexsort((extents["ordinal"], extents["file"], targets))
     targets, extents = targets[order], extents[order]
     tasks: deque[FileTask] = deque()
@@ -204,11 +204,11 @@ def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
             continue
         name = file_name(task.source_stream, int(extent["file"]))
         offset, size = int(extent["offset"]), int(extent["size"])
-        place = ContainerRef(name, offset, task.source_stream, int(extent["file"]), int(extent["ordinal"]))
-        buffer = read_at(task.source / name, offset, size, place=name)
+        ref = ContainerRef(name, offset, task.source_stream, int(extent["file"]), int(extent["ordinal"]))
+        buffer = read_at(task.source / name, offset, size, file=name)
         container = unpack(
             buffer,
-            place=place,
+            ref=ref,
             fields=task.fields,
             records=int(extent["records"]),
             header_crc=int(extent["header_crc"]),

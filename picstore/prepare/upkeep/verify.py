@@ -20,8 +20,8 @@ from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
 from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.edits.manifest_entries import Edits
-from picstore.storage.edits.npy_files import Part, read_part
-from picstore.storage.edits.tombstones import Live
+from picstore.storage.edits.npy_files import NpyFile, read_npy_file
+from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef, unpack
 from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.format.recovery import recover_containers
@@ -88,7 +88,7 @@ def verify(root: Where, *, decode: bool = False, workers: int, progress: Progres
     try:
         rows = read_index(root, manifest)
     except Damage as error:
-        findings.append(Finding(Path(error.place).name, error.offset, error.what, 0))
+        findings.append(Finding(Path(error.file).name, error.offset, error.what, 0))
     live, damaged_parts = _check_parts(root, manifest, rows)
     findings += damaged_parts
     tasks = deque(_tasks(root, manifest, rows, live, decode))
@@ -101,29 +101,29 @@ def verify(root: Where, *, decode: bool = False, workers: int, progress: Progres
     return Verified(manifest, findings, remarks)
 
 
-def _check_parts(root: Location, manifest: Manifest, rows: Table | None) -> tuple[Live | None, list[Finding]]:
-    """Which records are left, None where that is not known, and what is wrong with the parts of edits."""
+def _check_parts(root: Location, manifest: Manifest, rows: Table | None) -> tuple[LiveRecords | None, list[Finding]]:
+    """Which records are left, None where that is not known, and what is wrong with the files of edits."""
     findings: list[Finding] = []
-    live: Live | None = None
+    live: LiveRecords | None = None
     edits = manifest.edits or Edits()
-    for part in edits.parts:
-        with _noting(part, findings):
-            array = read_part(root, part)
-            if part == edits.tombstones and rows is not None:
-                live = Live.of(rows["records"], array, place=part.file)
+    for npy_file in edits.npy_files:
+        with _noting(npy_file, findings):
+            array = read_npy_file(root, npy_file)
+            if npy_file == edits.tombstones and rows is not None:
+                live = LiveRecords.from_deleted(rows["records"], array, file=npy_file.file)
     return live, findings
 
 
 @contextlib.contextmanager
-def _noting(part: Part, findings: list[Finding]) -> Iterator[None]:
+def _noting(npy_file: NpyFile, findings: list[Finding]) -> Iterator[None]:
     try:
         yield
     except Damage as error:
-        findings.append(Finding(part.file, error.offset, error.what, 0))
+        findings.append(Finding(npy_file.file, error.offset, error.what, 0))
 
 
 def _tasks(
-    root: Location, manifest: Manifest, rows: Table | None, live: Live | None, decode: bool
+    root: Location, manifest: Manifest, rows: Table | None, live: LiveRecords | None, decode: bool
 ) -> Iterator[FileCheck]:
     by_file: dict[tuple[int, int], tuple[Table | None, tuple[I64, ...]]] = {}
     if rows is not None:
@@ -134,8 +134,8 @@ def _tasks(
             stream, file = int(rows["stream"][group[0]]), int(rows["file"][group[0]])
             by_file[stream, file] = rows[group], deleted
     for entry in manifest.files:
-        part, deleted = by_file.get((entry.stream, entry.file), (None, ()))
-        yield FileCheck(root, entry, part, deleted, manifest.attachments, decode)
+        file_rows, deleted = by_file.get((entry.stream, entry.file), (None, ()))
+        yield FileCheck(root, entry, file_rows, deleted, manifest.attachments, decode)
 
 
 def check_file(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
@@ -157,14 +157,12 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
     if rows is None:
         return findings + _check_walk(task, on_progress)
     for number, (row, ordinal) in enumerate(zip(rows, ordinals_of(rows), strict=True)):
-        place = ContainerRef(name, int(row["offset"]), entry.stream, entry.file, int(ordinal))
+        ref = ContainerRef(name, int(row["offset"]), entry.stream, entry.file, int(ordinal))
         records = int(row["records"])
         deleted = task.deleted[number] if task.deleted else np.zeros(0, np.int64)
         try:
-            buffer = read_at(task.root / name, place.offset, int(row["size"]), place=name)
-            container = unpack(
-                buffer, place=place, fields=task.fields, records=records, header_crc=int(row["header_crc"])
-            )
+            buffer = read_at(task.root / name, ref.offset, int(row["size"]), file=name)
+            container = unpack(buffer, ref=ref, fields=task.fields, records=records, header_crc=int(row["header_crc"]))
         except Damage as error:
             findings.append(Finding(name, error.offset, error.what, records - len(deleted)))
         else:
@@ -201,14 +199,14 @@ def _check_container(container: Container, decode: bool, deleted: I64) -> list[F
     findings = []
     for number, error in enumerate(container.damage):
         last = number == len(container.damage) - 1
-        findings.append(Finding(error.place, error.offset, error.what, lost if last else 0))
+        findings.append(Finding(error.file, error.offset, error.what, lost if last else 0))
     if decode:
         for k in np.flatnonzero(container.good & left):
             problem = _decode_problem(container, int(k))
             if problem:
-                offset = container.place.offset + int(container.index[k]["offset"])
+                offset = container.ref.offset + int(container.index[k]["offset"])
                 text = f"record {container.index[k]['id']}: {problem}"
-                findings.append(Finding(container.place.name, offset, text, 1))
+                findings.append(Finding(container.ref.name, offset, text, 1))
     return findings
 
 

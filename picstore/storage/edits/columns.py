@@ -11,14 +11,14 @@ import numpy as np
 from picstore.arrays import I64, Array, Bools
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.edits.manifest_entries import ColumnEntry
-from picstore.storage.edits.npy_files import Part, pack_part
+from picstore.storage.edits.npy_files import NpyFile, pack_npy_file
 
 LABEL = "label"  # the column that replaces the records' labels
 NUMBERS, TEXT = "numbers", "text"
 RESERVED = ("boxes", "keypoints", "polygons", "extra", "labels", "visibility", "index", "images", "ids", "jpeg", "id")
 
 Values: TypeAlias = "Array | list[str | None]"
-Parts: TypeAlias = dict[str, bytes]  # files by name
+FileBytes: TypeAlias = dict[str, bytes]  # files by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class Column:
     ends: I64 | None = None
 
     def find(self, ids: I64) -> tuple[I64, Bools]:
-        """Where the values of some ids stand, and whether they do; what does not has the place 0."""
-        places = np.searchsorted(self.ids, ids)
-        places[places == len(self.ids)] = 0
-        found = self.ids[places] == ids if len(self.ids) else np.zeros(len(ids), dtype=np.bool_)
-        return places, found
+        """Where the values of some ids stand, and whether they do; what does not has the index 0."""
+        indices = np.searchsorted(self.ids, ids)
+        indices[indices == len(self.ids)] = 0
+        found = self.ids[indices] == ids if len(self.ids) else np.zeros(len(ids), dtype=np.bool_)
+        return indices, found
 
     def take(self, ids: I64) -> Values:
         """The values of some records: numbers (n, …), NaN or -1 where there are none, or a list with None there."""
-        places, found = self.find(ids)
+        indices, found = self.find(ids)
         if self.ends is not None:
-            return [self._text(place) if there else None for place, there in zip(places, found, strict=True)]
+            return [self._text(index) if there else None for index, there in zip(indices, found, strict=True)]
         values = np.asarray(self.nothing(len(ids)))
-        values[found] = self.values[places[found]]
+        values[found] = self.values[indices[found]]
         return values
 
     def nothing(self, count: int) -> Values:
@@ -53,12 +53,12 @@ class Column:
 
     def get(self, id_: int) -> Any:
         """The value of one record: a str, int, float or array; None where there is none."""
-        places, found = self.find(np.array([id_], dtype=np.int64))
+        indices, found = self.find(np.array([id_], dtype=np.int64))
         if not found[0]:
             return None
         if self.ends is not None:
-            return self._text(places[0])
-        value = self.values[places[0]]
+            return self._text(indices[0])
+        value = self.values[indices[0]]
         return value.copy() if value.ndim else value.item()
 
     def joined(self, ids: I64, given: Sequence[Any] | Array) -> tuple[I64, Sequence[Any] | Array]:
@@ -72,23 +72,23 @@ class Column:
             values = np.concatenate([kept, np.asarray(given)])
         return np.concatenate([others, ids]), values
 
-    def _text(self, place: int) -> str:
+    def _text(self, index: int) -> str:
         ends = self.ends
         if ends is None:
             raise TypeError("a column of numbers has no text")
-        start = int(ends[place - 1]) if place else 0
-        return bytes(self.values[start : int(ends[place])]).decode()
+        start = int(ends[index - 1]) if index else 0
+        return bytes(self.values[start : int(ends[index])]).decode()
 
 
 def _nothing(dtype: np.dtype[Any]) -> float:
     return np.nan if dtype.kind == "f" else -1
 
 
-def read_column(entry: ColumnEntry, read: Callable[[Part], Array]) -> Column:
-    """A column of a manifest, its parts got by ``read``.
+def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
+    """A column of a manifest, its files got by ``read``.
 
     Raises:
-        Damage: a part is damaged, or they do not belong together.
+        Damage: a file is damaged, or they do not belong together.
     """
     ids, values = read(entry.ids), read(entry.values)
     ends = None if entry.ends is None else read(entry.ends)
@@ -100,11 +100,11 @@ def read_column(entry: ColumnEntry, read: Callable[[Part], Array]) -> Column:
         sound &= values.dtype == np.uint8 and values.ndim == 1
         sound = sound and not (np.diff(ends, prepend=0) < 0).any() and (not len(ends) or int(ends[-1]) == len(values))
     if not sound:
-        raise Corrupt(f"the parts of the column {entry.name!r} do not belong together", entry.values.file)
+        raise Corrupt(f"the files of the column {entry.name!r} do not belong together", entry.values.file)
     return Column(ids, values, ends)
 
 
-def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[ColumnEntry, Parts]:
+def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[ColumnEntry, FileBytes]:
     """The entry of a column and its files.
 
     Args:
@@ -130,10 +130,10 @@ def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[Colu
         arrays = [ids[order], _numbers(name, given)[order]]
     if name == LABEL and (texts or arrays[1].dtype.kind != "i" or arrays[1].ndim != 1):
         raise UsageError("the column 'label' must be integers, one a record")
-    packed = [pack_part(array) for array in arrays]
+    packed = [pack_npy_file(array) for array in arrays]
     kind = TEXT if len(arrays) == 3 else NUMBERS
     entry = ColumnEntry(name, kind, packed[0][0], packed[1][0], packed[2][0] if len(packed) == 3 else None)
-    return entry, {part.file: raw for part, raw in packed}
+    return entry, {npy_file.file: raw for npy_file, raw in packed}
 
 
 def _encode(name: str, text: str) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from picstore.storage.edits.npy_files import Part
+from picstore.storage.edits.npy_files import NpyFile
 from picstore.storage.location.resolve import EDITS, INDEX
 
 _INDEX_NAME = re.compile(rf"{EDITS}/[0-9a-f]{{16}}\.idx")
@@ -26,16 +26,21 @@ class ColumnEntry:
 
     name: str
     kind: str
-    ids: Part
-    values: Part
-    ends: Part | None = None
+    ids: NpyFile
+    values: NpyFile
+    ends: NpyFile | None = None
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> ColumnEntry:
-        """A column as the manifest names it; KeyError, TypeError or ValueError for what is none."""
-        ends = document["ends"]
-        parts = Part.parse(document["ids"]), Part.parse(document["values"]), None if ends is None else Part.parse(ends)
-        return cls(str(document["name"]), document["kind"], *parts)
+        """Parse the manifest's entry of a column; KeyError, TypeError or ValueError where it is malformed."""
+        ids, values, ends = (document[name] for name in ("ids", "values", "ends"))
+        return cls(
+            name=str(document["name"]),
+            kind=document["kind"],
+            ids=NpyFile.parse(ids),
+            values=NpyFile.parse(values),
+            ends=None if ends is None else NpyFile.parse(ends),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +56,16 @@ class Edits:
 
     index: str = INDEX
     deleted: int = 0
-    tombstones: Part | None = None
+    tombstones: NpyFile | None = None
     columns: tuple[ColumnEntry, ...] = ()
 
     @property
-    def parts(self) -> list[Part]:
-        """All parts of tombstones and columns."""
+    def npy_files(self) -> list[NpyFile]:
+        """All .npy files of tombstones and columns."""
         listed = [self.tombstones]
         for entry in self.columns:
             listed += [entry.ids, entry.values, entry.ends]
-        return [part for part in listed if part is not None]
+        return [each for each in listed if each is not None]
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Edits:
@@ -71,6 +76,6 @@ class Edits:
         return cls(
             index=index,
             deleted=document["deleted"],
-            tombstones=None if tombstones is None else Part.parse(tombstones),
+            tombstones=None if tombstones is None else NpyFile.parse(tombstones),
             columns=tuple(ColumnEntry.parse(entry) for entry in document["columns"]),
         )

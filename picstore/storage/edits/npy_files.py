@@ -1,6 +1,6 @@
 """Arrays beside a data set, each in a ``.npy`` file of ``edits/`` that is named by its content and never changed.
 
-What names a part says its size and CRC, so nothing of it is trusted before that holds. No object arrays, no pickle.
+What names a npy_file says its size and CRC, so nothing of it is trusted before that holds. No object arrays, no pickle.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_HEADER = 4096  # bytes; NumPy's own headers have 128
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NpyFile:
     """A file of ``edits/``: its name in the data set, its bytes, and the CRC-32C of all of them."""
 
     file: str
@@ -35,65 +35,65 @@ class Part:
     crc32c: int
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> Part:
-        """A part as the manifest names it; ValueError or KeyError for what is none."""
-        part = cls(document["file"], document["bytes"], document["crc32c"])
-        if not _NAME.fullmatch(part.file) or not isinstance(part.bytes, int) or part.bytes < 0:
-            raise ValueError(f"{part.file!r} is no part")
-        return part
+    def parse(cls, document: Mapping[str, Any]) -> NpyFile:
+        """A npy_file as the manifest names it; ValueError or KeyError for what is none."""
+        npy_file = cls(document["file"], document["bytes"], document["crc32c"])
+        if not _NAME.fullmatch(npy_file.file) or not isinstance(npy_file.bytes, int) or npy_file.bytes < 0:
+            raise ValueError(f"{npy_file.file!r} is not the name of a .npy file")
+        return npy_file
 
 
-def pack_part(array: Array) -> tuple[Part, bytes]:
+def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
     """The file of an array, and what names it: the first 64 bits of the file's SHA-256."""
     out = io.BytesIO()
     np.lib.format.write_array(out, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
     raw = out.getvalue()
-    return Part(f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.npy", len(raw), crc32c(raw)), raw
+    return NpyFile(f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.npy", len(raw), crc32c(raw)), raw
 
 
-def write_part(root: Location, part: Part, raw: bytes) -> None:
+def write_npy_file(root: Location, npy_file: NpyFile, raw: bytes) -> None:
     """Write a file under its name; one that is there already is the same."""
-    target = root / part.file
-    if not target.is_file() or target.size() != part.bytes:
+    target = root / npy_file.file
+    if not target.is_file() or target.size() != npy_file.bytes:
         target.write(raw)
 
 
-def read_part(root: Location, part: Part) -> Array:
+def read_npy_file(root: Location, npy_file: NpyFile) -> Array:
     """Read and check an array; that of a folder is mapped, so that processes share its memory.
 
     Raises:
         Damage: it is missing, or not what it should be.
     """
-    place = root / part.file
+    path = root / npy_file.file
     try:
-        raw = _map(place, part) if isinstance(place, Folder) else read_at(place, 0, part.bytes, place=str(place))
+        raw = _map(path, npy_file) if isinstance(path, Folder) else read_at(path, 0, npy_file.bytes, file=str(path))
     except NotADataset as error:
-        raise Corrupt("the file is missing; restore it from a copy", str(place)) from error
-    if crc32c(raw) != part.crc32c:
-        raise Corrupt("the file fails its CRC; restore it from a copy", str(place))
-    return parse_part(raw, place=str(place))
+        raise Corrupt("the file is missing; restore it from a copy", str(path)) from error
+    if crc32c(raw) != npy_file.crc32c:
+        raise Corrupt("the file fails its CRC; restore it from a copy", str(path))
+    return parse_npy_file(raw, file=str(path))
 
 
-def _map(place: Folder, part: Part) -> memoryview:
-    if (size := place.size()) != part.bytes:
-        raise Truncated(f"the file has {size} of {part.bytes} bytes; restore it from a copy", str(place))
+def _map(path: Folder, npy_file: NpyFile) -> memoryview:
+    if (size := path.size()) != npy_file.bytes:
+        raise Truncated(f"the file has {size} of {npy_file.bytes} bytes; restore it from a copy", str(path))
     try:
-        with place.path.open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        with path.path.open("rb") as opened:
+            return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
-        raise PicstoreError(f"{place} cannot be read: {error.strerror}") from error
+        raise PicstoreError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def parse_part(raw: bytes | memoryview, *, place: str) -> Array:
+def parse_npy_file(raw: bytes | memoryview, *, file: str) -> Array:
     """The array in a file, without a copy and read-only; Corrupt where it is not of the form that picstore writes."""
     head = io.BytesIO(raw[:_MAX_HEADER])
     try:
         version = np.lib.format.read_magic(head)
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(head, max_header_size=_MAX_HEADER)
     except ValueError as error:
-        raise Corrupt(f"not a .npy file that picstore wrote: {error}", place) from error
+        raise Corrupt(f"not a .npy file that picstore wrote: {error}", file) from error
     rest = memoryview(raw)[head.tell() :]
     count = math.prod(shape)
     if version != (1, 0) or fortran or dtype.hasobject or count * dtype.itemsize != len(rest):
-        raise Corrupt(f"an array of shape {shape} and {dtype} in {len(rest)} bytes", place)
+        raise Corrupt(f"an array of shape {shape} and {dtype} in {len(rest)} bytes", file)
     return np.frombuffer(rest, dtype=dtype, count=count).reshape(shape)

@@ -16,7 +16,7 @@ from picstore.errors import Corrupt
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveRecords:
     """The records that are left.
 
     Attributes:
@@ -30,13 +30,13 @@ class Live:
     before: I64
 
     @classmethod
-    def of(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, place: str) -> Live:
+    def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
         """Of containers with ``records`` each; Corrupt where ``deleted`` cannot be of them."""
         starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
         numbers = deleted.astype(np.int64)
         inside = not len(numbers) or (numbers[0] >= 0 and numbers[-1] < starts[-1])
         if numbers.ndim != 1 or not inside or (np.diff(numbers) <= 0).any():
-            raise Corrupt("the tombstones are not those of this data set", place)
+            raise Corrupt("the tombstones are not those of this data set", file)
         return cls(starts, numbers, numbers - np.arange(len(numbers)))
 
     def __len__(self) -> int:
@@ -47,19 +47,19 @@ class Live:
         """int64 (containers,), how many records of each container are left."""
         return np.diff(self.starts - np.searchsorted(self.deleted, self.starts))
 
-    def stored(self, numbers: I64) -> I64:
+    def to_stored(self, numbers: I64) -> I64:
         """Of records by their numbers among those that are left, their numbers in stored order."""
         if not len(self.deleted):
             return numbers
         return numbers + np.searchsorted(self.before, numbers, side="right")
 
-    def within(self, containers: I64, numbers: I64) -> I64:
+    def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
         """The same in a container each: the k-th record left of a container is which of its records."""
         if not len(self.deleted):
             return numbers
         starts = self.starts[containers]
         left_before = starts - np.searchsorted(self.deleted, starts)
-        return self.stored(left_before + numbers) - starts
+        return self.to_stored(left_before + numbers) - starts
 
     def deleted_in(self, container: int) -> I64:
         """Which records of a container are deleted, ascending."""

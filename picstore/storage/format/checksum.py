@@ -43,11 +43,11 @@ def crc32c(data: Buffer) -> int:
     return _compute(data, 0)
 
 
-def crc32c_of_all(parts: Iterable[Buffer]) -> int:
+def crc32c_of_all(buffers: Iterable[Buffer]) -> int:
     """CRC-32C of bytes that lie in several places."""
     value = 0
-    for part in parts:
-        value = _compute(part, value)
+    for buffer in buffers:
+        value = _compute(buffer, value)
     return value
 
 

@@ -54,7 +54,7 @@ class Container:
             returns is checked record by record. None when the whole container is in ``buffer`` and checked.
     """
 
-    place: ContainerRef
+    ref: ContainerRef
     buffer: memoryview
     size: int
     index: Table
@@ -88,14 +88,14 @@ class Container:
             return self.buffer[offset : offset + length]
         blob = self.read(offset, length)
         if crc32c(blob) != cell["crc"]:
-            raise Corrupt("an image fails its CRC", place=self.place.name, offset=self.place.offset + offset)
+            raise Corrupt("an image fails its CRC", file=self.ref.name, offset=self.ref.offset + offset)
         return blob
 
     def _refuse(self, what: str) -> Corrupt:
         return Corrupt(
-            f"{what} of container {self.place.ordinal} is damaged",
-            place=self.place.name,
-            offset=self.place.offset,
+            f"{what} of container {self.ref.ordinal} is damaged",
+            file=self.ref.name,
+            offset=self.ref.offset,
         )
 
     def info(self, k: int) -> ImageInfo:
@@ -142,7 +142,7 @@ class Container:
 def unpack(
     buffer: memoryview,
     *,
-    place: ContainerRef,
+    ref: ContainerRef,
     fields: Sequence[str] = (),
     records: int | None = None,
     header_crc: int | None = None,
@@ -153,7 +153,7 @@ def unpack(
 
     Args:
         buffer: the container's bytes; up to the payload is enough when ``read`` is given.
-        place: for messages, and compared with the header.
+        ref: for messages, and compared with the header.
         fields: names of the attachments.
         records: how many the footer says there are; with it a container without a sound header can still be read, but
             for its extras.
@@ -163,13 +163,13 @@ def unpack(
 
     Raises:
         Damage: nothing of the container can be read: its header is lost and ``records`` is not given, or the header
-            is sound and not of these bytes in this place.
+            is sound and is that of other bytes or another position.
     """
     size = len(buffer) if size is None else size
     damage: list[Damage] = []
     header: ContainerHeader | None = None
     try:
-        header, flipped = read_header(buffer, place=place)
+        header, flipped = read_header(buffer, ref=ref)
         damage += [flipped] if flipped else []
     except Damage as error:
         width = ENTRY.itemsize + len(fields) * ATTACHMENT.itemsize
@@ -178,16 +178,16 @@ def unpack(
         damage.append(error)
         count = records
     else:
-        _compare(header, place=place, fields=len(fields), size=size)
+        _compare(header, ref=ref, fields=len(fields), size=size)
         if records not in (None, header.records) or header_crc not in (None, header.crc):
-            raise Corrupt("the container is another than the footer says", place=place.name, offset=place.offset)
+            raise Corrupt("the container is another than the footer says", file=ref.name, offset=ref.offset)
         count = header.records
     index = np.frombuffer(buffer, dtype=ENTRY, count=count, offset=SEALED)
     attached = np.frombuffer(
         buffer, dtype=ATTACHMENT, count=count * len(fields), offset=SEALED + count * ENTRY.itemsize
     )
     container = Container(
-        place=place,
+        ref=ref,
         buffer=buffer,
         size=size,
         index=index,
@@ -208,42 +208,42 @@ def unpack(
     return container
 
 
-def read_header(buffer: memoryview, *, place: ContainerRef) -> tuple[ContainerHeader, Damage | None]:
+def read_header(buffer: memoryview, *, ref: ContainerRef) -> tuple[ContainerHeader, Damage | None]:
     """The header at the beginning of a container, and what was wrong with it if one bit of it had to be put right."""
     flipped: Damage | None = None
     try:
-        header = ContainerHeader.unpack(buffer, place=place.name, offset=place.offset)
+        header = ContainerHeader.unpack(buffer, file=ref.name, offset=ref.offset)
     except Corrupt as error:
         whole = correct_bit_flip(buffer)
         if whole is None:
             raise
-        header = ContainerHeader.unpack(whole, place=place.name, offset=place.offset)
+        header = ContainerHeader.unpack(whole, file=ref.name, offset=ref.offset)
         flipped = error
-    header.check(place=place.name, offset=place.offset)
+    header.check(file=ref.name, offset=ref.offset)
     return header, flipped
 
 
-def _compare(header: ContainerHeader, *, place: ContainerRef, fields: int, size: int) -> None:
-    """Refuse a sound header that is not of these bytes in this place."""
+def _compare(header: ContainerHeader, *, ref: ContainerRef, fields: int, size: int) -> None:
+    """Refuse a sound header of other bytes or another position."""
     if header.size > size:
         raise Truncated(
             f"the container of {header.size} bytes is cut off after {size}",
-            place=place.name,
-            offset=place.offset,
+            file=ref.name,
+            offset=ref.offset,
         )
     if header.size < size:
-        raise Corrupt("the container is smaller than its place", place=place.name, offset=place.offset)
+        raise Corrupt("the container is smaller than the index says", file=ref.name, offset=ref.offset)
     if header.attachments != fields:
-        raise Corrupt("the container has other attachments than the manifest", place=place.name, offset=place.offset)
-    if (header.stream, header.file, header.ordinal) != (place.stream, place.file, place.ordinal):
-        raise Corrupt("the container belongs elsewhere", place=place.name, offset=place.offset)
+        raise Corrupt("the container has other attachments than the manifest", file=ref.name, offset=ref.offset)
+    if (header.stream, header.file, header.ordinal) != (ref.stream, ref.file, ref.ordinal):
+        raise Corrupt("the container belongs elsewhere", file=ref.name, offset=ref.offset)
 
 
 def _lost(container: Container, what: str, bad: Bools) -> None:
     count = int((bad & container.good).sum())
     container.good &= ~bad
-    text = f"{what} of container {container.place.ordinal} is damaged, {count} of {len(bad)} records lost"
-    container.damage.append(Corrupt(text, place=container.place.name, offset=container.place.offset))
+    text = f"{what} of container {container.ref.ordinal} is damaged, {count} of {len(bad)} records lost"
+    container.damage.append(Corrupt(text, file=container.ref.name, offset=container.ref.offset))
 
 
 def _check_index(container: Container, header: ContainerHeader | None) -> None:
@@ -285,8 +285,8 @@ def _load_segments(container: Container, header: ContainerHeader) -> None:
     if crc32c(raw) == header.segments_crc and (ends[container.good] <= header.segments).all():
         container.segment_table = np.frombuffer(raw, dtype=SEGMENT)
         return
-    text = f"the segment table of container {container.place.ordinal} is damaged, no record lost"
-    container.damage.append(Corrupt(text, place=container.place.name, offset=container.place.offset))
+    text = f"the segment table of container {container.ref.ordinal} is damaged, no record lost"
+    container.damage.append(Corrupt(text, file=container.ref.name, offset=container.ref.offset))
 
 
 def _load_extras(container: Container, header: ContainerHeader) -> None:
@@ -298,8 +298,8 @@ def _load_extras(container: Container, header: ContainerHeader) -> None:
     if extras is not None and (ends[container.good] <= len(extras)).all():
         container.extras = extras
         return
-    text = f"the extras of container {container.place.ordinal} are damaged, the images are not"
-    container.damage.append(Corrupt(text, place=container.place.name, offset=container.place.offset))
+    text = f"the extras of container {container.ref.ordinal} are damaged, the images are not"
+    container.damage.append(Corrupt(text, file=container.ref.name, offset=container.ref.offset))
 
 
 def _decompress(frame: memoryview, size: int) -> bytes | None:

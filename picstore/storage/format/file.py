@@ -103,11 +103,11 @@ class FileWriter:
     def end_container(self) -> int:
         """Write what is pending as a container; returns how many containers the file has now."""
         if self._pending:
-            place = ContainerRef(self._name, self._offset, self.stream, self.file, len(self._rows))
-            parts = pack(self._pending, fields=self._fields, place=place)
-            for part in parts:
-                self._out.write(part)
-            size, header_crc = sum(map(len, parts)), int.from_bytes(parts[0][SEALED - 4 : SEALED], "little")
+            ref = ContainerRef(self._name, self._offset, self.stream, self.file, len(self._rows))
+            buffers = pack(self._pending, fields=self._fields, ref=ref)
+            for buffer in buffers:
+                self._out.write(buffer)
+            size, header_crc = sum(map(len, buffers)), int.from_bytes(buffers[0][SEALED - 4 : SEALED], "little")
             self._rows.append((self._offset, size, len(self._pending), header_crc, 0))
             self._offset += size
             self._records += len(self._pending)
@@ -156,39 +156,39 @@ def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
         Truncated: its end is missing; ``scan.walk`` finds the containers that are left.
         Corrupt, UnsupportedVersion: as their names say.
     """
-    place = file_name(stream, file)
-    path = locate(root) / place
-    header = read_at(path, 0, SEALED, place=place)
-    FileHeader.unpack(header, place=place, offset=0).check(stream=stream, file=file, place=place)
+    name = file_name(stream, file)
+    path = locate(root) / name
+    header = read_at(path, 0, SEALED, file=name)
+    FileHeader.unpack(header, file=name, offset=0).check(stream=stream, file=file, name=name)
     size = path.size()
     at = size - SEALED
     end_at = max(size - _END, SEALED)
-    end = read_at(path, end_at, max(size - end_at, SEALED), place=place)
+    end = read_at(path, end_at, max(size - end_at, SEALED), file=name)
     tail = end[-SEALED:]
     if tail[: len(TRAILER_MAGIC)] != TRAILER_MAGIC:
-        raise Truncated("the file does not end in a trailer: its tail is lost", place=place, offset=at)
-    trailer = Trailer.unpack(tail, place=place, offset=at)
-    check_version(trailer.version, place)
+        raise Truncated("the file does not end in a trailer: its tail is lost", file=name, offset=at)
+    trailer = Trailer.unpack(tail, file=name, offset=at)
+    check_version(trailer.version, name)
     if (trailer.stream, trailer.file) != (stream, file):
-        raise Corrupt(f"the trailer is of file {trailer.file} of stream {trailer.stream}", place=place, offset=at)
+        raise Corrupt(f"the trailer is of file {trailer.file} of stream {trailer.stream}", file=name, offset=at)
     length = trailer.containers * FOOTER_ROW.itemsize
     if trailer.file_size != size or trailer.footer_offset + length + SEALED != size:
-        raise Corrupt(f"the trailer tells of a file of {trailer.file_size} bytes", place=place, offset=at)
+        raise Corrupt(f"the trailer tells of a file of {trailer.file_size} bytes", file=name, offset=at)
     if trailer.footer_offset < end_at:
-        end_at, end = trailer.footer_offset, read_at(path, trailer.footer_offset, length, place=place)
+        end_at, end = trailer.footer_offset, read_at(path, trailer.footer_offset, length, file=name)
     raw = end[trailer.footer_offset - end_at :][:length]
     if crc32c(raw) != trailer.footer_crc:
-        raise Corrupt("the footer fails its CRC", place=place, offset=trailer.footer_offset)
+        raise Corrupt("the footer fails its CRC", file=name, offset=trailer.footer_offset)
     footer = np.frombuffer(raw, dtype=FOOTER_ROW)
-    check_rows(footer, place=place)
-    _check_tiling(footer, trailer, place=place)
+    check_rows(footer, file=name)
+    _check_tiling(footer, trailer, name=name)
     return FileSummary(stream, file, size, trailer.records, trailer.footer_crc, footer)
 
 
-def _check_tiling(footer: Table, trailer: Trailer, *, place: str) -> None:
+def _check_tiling(footer: Table, trailer: Trailer, *, name: str) -> None:
     """The containers lie back to back between the header block and the footer, and hold the trailer's records."""
     edges = ALIGNMENT + np.concatenate(([0], np.cumsum(footer["size"], dtype=np.int64)))
     if (footer["offset"] != edges[:-1]).any() or edges[-1] != trailer.footer_offset:
-        raise Corrupt("the footer's containers leave gaps or overlap", place=place, offset=trailer.footer_offset)
+        raise Corrupt("the footer's containers leave gaps or overlap", file=name, offset=trailer.footer_offset)
     if footer["records"].sum(dtype=np.int64) != trailer.records:
-        raise Corrupt("the footer's records do not add up", place=place, offset=trailer.footer_offset)
+        raise Corrupt("the footer's records do not add up", file=name, offset=trailer.footer_offset)

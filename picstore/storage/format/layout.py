@@ -108,19 +108,19 @@ class _Sealed:
         return body + struct.pack("<I", crc32c(body))
 
     @classmethod
-    def unpack(cls: type[_S], data: bytes | memoryview, *, place: str, offset: int) -> _S:
-        """Check length, magic and CRC and return the fields; ``place`` and ``offset`` go into messages."""
+    def unpack(cls: type[_S], data: bytes | memoryview, *, file: str, offset: int) -> _S:
+        """Check length, magic and CRC and return the fields; ``file`` and ``offset`` go into messages."""
         if len(data) < SEALED:
-            raise Truncated(f"the {cls.NOUN} is cut off after {len(data)} bytes", place=place, offset=offset)
+            raise Truncated(f"the {cls.NOUN} is cut off after {len(data)} bytes", file=file, offset=offset)
         magic, *fields = cls.FORM.unpack_from(data)
         if magic != cls.MAGIC:
-            raise Corrupt(f"no {cls.NOUN} here (it begins with {magic!r})", place=place, offset=offset)
+            raise Corrupt(f"no {cls.NOUN} here (it begins with {magic!r})", file=file, offset=offset)
         (stored,) = struct.unpack_from("<I", data, cls.FORM.size)
         actual = crc32c(data[: cls.FORM.size])
         if stored != actual:
             raise Corrupt(
                 f"{cls.NOUN} fails its CRC ({actual:#010x}, stored {stored:#010x})",
-                place=place,
+                file=file,
                 offset=offset,
             )
         return cls(*fields)
@@ -138,11 +138,11 @@ class FileHeader(_Sealed):
     stream: int
     file: int
 
-    def check(self, *, stream: int, file: int, place: str) -> None:
-        """Refuse a version that is not ours and a file that stands in another's place."""
-        check_version(self.version, place)
+    def check(self, *, stream: int, file: int, name: str) -> None:
+        """Refuse a version that is not ours and a file that lies in another's stead."""
+        check_version(self.version, name)
         if (self.stream, self.file) != (stream, file):
-            raise Corrupt(f"this is file {self.file} of stream {self.stream}, misplaced", place=place)
+            raise Corrupt(f"this is file {self.file} of stream {self.stream}, misplaced", name)
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class ContainerHeader(_Sealed):
         """Where the payload begins and ends."""
         return self.payload_at, self.payload_at + self.payload_size
 
-    def check(self, *, place: str, offset: int) -> None:
+    def check(self, *, file: str, offset: int) -> None:
         """Bound every length, so that none is trusted with more than the container's own bytes."""
         for name, value, limit in (
             ("size", self.size, MAX_CONTAINER),
@@ -204,9 +204,9 @@ class ContainerHeader(_Sealed):
             ("extras", self.extras_raw, MAX_EXTRAS),
         ):
             if value > limit:
-                raise TooLarge(f"container {name} {value} is over the limit {limit}", place=place, offset=offset)
+                raise TooLarge(f"container {name} {value} is over the limit {limit}", file=file, offset=offset)
         if self.records == 0 or aligned(self.payload[1]) != self.size:
-            raise Corrupt("the container's parts do not add up to its size", place=place, offset=offset)
+            raise Corrupt("the container's parts do not add up to its size", file=file, offset=offset)
 
 
 @dataclass(frozen=True)
@@ -242,19 +242,19 @@ class IndexHeader(_Sealed):
     rows_crc: int
 
 
-def check_rows(rows: Table, *, place: str) -> None:
+def check_rows(rows: Table, *, file: str) -> None:
     """Bound what a footer or an index says of containers before anything is read or allocated for it."""
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
     bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
     bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS)
     if bad.any():
-        raise Corrupt(f"row {int(np.flatnonzero(bad)[0])} describes an impossible container", place=place)
+        raise Corrupt(f"row {int(np.flatnonzero(bad)[0])} describes an impossible container", file=file)
 
 
-def check_version(version: int, place: str, *, known: tuple[int, ...] = (FORMAT_VERSION,)) -> None:
+def check_version(version: int, file: str, *, known: tuple[int, ...] = (FORMAT_VERSION,)) -> None:
     """Refuse a format version that this picstore does not know."""
     if version not in known:
         raise UnsupportedVersion(
-            f"{place}: format version {version}; this picstore reads version {' and '.join(map(str, known))}: "
+            f"{file}: format version {version}; this picstore reads version {' and '.join(map(str, known))}: "
             "upgrade picstore"
         )

@@ -34,7 +34,7 @@ def packed_size(records: int, *, attachments: int, segments: int, extras: int, p
     return aligned(SEALED + entries + segments * SEGMENT.itemsize + frame + payload)
 
 
-def pack(records: Sequence[Record], *, fields: Sequence[str] = (), place: ContainerRef) -> list[Buffer]:
+def pack(records: Sequence[Record], *, fields: Sequence[str] = (), ref: ContainerRef) -> list[Buffer]:
     """Serialise records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
 
     They come in parts, the first of which is the header: joining them takes as long as all checksums.
@@ -42,7 +42,7 @@ def pack(records: Sequence[Record], *, fields: Sequence[str] = (), place: Contai
     Args:
         records: at least one.
         fields: names of the attachments, in the manifest's order; what a record lacks is stored as absent.
-        place: stream, file and ordinal go into the header.
+        ref: stream, file and ordinal go into the header.
     """
     extras = b"".join(record.extra_json for record in records)
     frame = zstandard.ZstdCompressor(level=3).compress(extras) if extras else b""
@@ -70,9 +70,9 @@ def pack(records: Sequence[Record], *, fields: Sequence[str] = (), place: Contai
         segments_crc=crc32c(segments.tobytes()),
         extras_crc=crc32c(frame),
         payload_crc=crc32c_of_all(blobs),
-        stream=place.stream,
-        file=place.file,
-        ordinal=place.ordinal,
+        stream=ref.stream,
+        file=ref.file,
+        ordinal=ref.ordinal,
     )
     return [header.pack(), index, table, segments.tobytes(), frame, *blobs, padding]
 

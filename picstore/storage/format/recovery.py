@@ -25,10 +25,10 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
     while (offset := _find(path, offset, size, name)) < size:
         step = ALIGNMENT
         try:
-            head = read_at(path, offset, SEALED, place=name)
-            header, _ = read_header(head, place=ContainerRef(name, offset, stream, file))
-            buffer = read_at(path, offset, header.size, place=name)
-            container = unpack(buffer, place=ContainerRef(name, offset, stream, file, header.ordinal), fields=fields)
+            head = read_at(path, offset, SEALED, file=name)
+            header, _ = read_header(head, ref=ContainerRef(name, offset, stream, file))
+            buffer = read_at(path, offset, header.size, file=name)
+            container = unpack(buffer, ref=ContainerRef(name, offset, stream, file, header.ordinal), fields=fields)
         except Damage:
             pass  # whatever it is, the next aligned block is tried
         else:
@@ -40,7 +40,7 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
 def _find(path: Location, offset: int, size: int, name: str) -> int:
     """The next aligned block that begins with a container's magic and is no shorter than a header; else ``size``."""
     while offset + SEALED <= size:
-        window = read_at(path, offset, min(_WINDOW, size - offset), place=name)
+        window = read_at(path, offset, min(_WINDOW, size - offset), file=name)
         for at in range(0, len(window) - SEALED + 1, ALIGNMENT):
             if window[at : at + len(CONTAINER_MAGIC)] == CONTAINER_MAGIC:
                 return offset + at

@@ -15,7 +15,7 @@ PARTIAL = ".partial"  # suffix of a file that is being written
 
 Allocate: TypeAlias = "Callable[[int], memoryview]"  # writable memory of so many bytes
 
-_PIECE = 8 << 20  # bytes of a file that is copied
+_COPY_CHUNK = 8 << 20  # bytes of a file that is copied
 
 
 def fresh(size: int) -> memoryview:
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     is_folder: bool
 
 
-class Sink(Protocol):
+class AtomicWriter(Protocol):
     """A file that is being written and appears only when it is complete."""
 
     def write(self, data: Buffer) -> None:
@@ -72,10 +72,10 @@ class Location(ABC):
 
     @abstractmethod
     def absolute(self) -> Location:
-        """The same place for a process that works elsewhere."""
+        """The same location for a process that works elsewhere."""
 
     @abstractmethod
-    def read(self, offset: int, size: int, *, place: str, allocate: Allocate = fresh) -> memoryview:
+    def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
         """``size`` bytes of the file at ``offset``; see :func:`read_at`."""
 
     @abstractmethod
@@ -117,23 +117,23 @@ class Location(ABC):
 
     @abstractmethod
     def files(self) -> Iterator[tuple[str, int]]:
-        """Every file below, in any order: its name relative to this place, with slashes, and its bytes."""
+        """Every file below, in any order: its name relative to this location, with slashes, and its bytes."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
         """Write the file so that after a crash it is there with all of ``data``, or as it was before."""
 
     @abstractmethod
-    def create(self) -> Sink:
-        """Begin to write the file, which appears when the sink is closed."""
+    def create(self) -> AtomicWriter:
+        """Begin to write the file, which appears when the writer is closed."""
 
     def copy_to(self, target: Location) -> None:
         """Make another file of the same bytes, which appears when it is whole."""
         size = self.size()
         out = target.create()
         try:
-            for offset in range(0, size, _PIECE):
-                out.write(bytes(self.read(offset, min(_PIECE, size - offset), place=str(self))))
+            for offset in range(0, size, _COPY_CHUNK):
+                out.write(bytes(self.read(offset, min(_COPY_CHUNK, size - offset), file=str(self))))
             out.close()
         finally:
             out.abandon()
@@ -154,8 +154,8 @@ class Location(ABC):
 class _Reader(io.RawIOBase):
     """A file as the standard library has them, each read one request."""
 
-    def __init__(self, place: Location) -> None:
-        self._place, self._size, self._at = place, place.size(), 0
+    def __init__(self, location: Location) -> None:
+        self._location, self._size, self._at = location, location.size(), 0
 
     def readable(self) -> bool:
         return True
@@ -178,6 +178,6 @@ class _Reader(io.RawIOBase):
 
     def _next(self, most: int) -> memoryview:
         size = max(0, min(most, self._size - self._at))
-        found = self._place.read(self._at, size, place=str(self._place))
+        found = self._location.read(self._at, size, file=str(self._location))
         self._at += size
         return found

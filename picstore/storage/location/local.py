@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from picstore.errors import Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import PARTIAL, Allocate, Entry, Location, Sink, fresh
+from picstore.storage.location.base import PARTIAL, Allocate, AtomicWriter, Entry, Location, fresh
 
 if TYPE_CHECKING:
     from picstore.storage.format.checksum import Buffer
@@ -46,40 +46,40 @@ class Folder(Location):
     def absolute(self) -> Folder:
         return Folder(self.path.absolute())
 
-    def read(self, offset: int, size: int, *, place: str, allocate: Allocate = fresh) -> memoryview:
+    def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
         try:
-            with self.path.open("rb", buffering=0) as file:
-                there = max(0, os.fstat(file.fileno()).st_size - offset)
+            with self.path.open("rb", buffering=0) as opened:
+                there = max(0, os.fstat(opened.fileno()).st_size - offset)
                 if there < size:
-                    raise Truncated(f"the file ends after {there} of {size} bytes", place=place, offset=offset)
+                    raise Truncated(f"the file ends after {there} of {size} bytes", file=file, offset=offset)
                 view = allocate(size)
-                file.seek(offset)
+                opened.seek(offset)
                 got = 0
-                while got < size and (count := file.readinto(view[got:])):
+                while got < size and (count := opened.readinto(view[got:])):
                     got += count
         except OSError as error:
-            raise _translated(error, place=place, offset=offset) from error
+            raise _translated(error, file=file, offset=offset) from error
         if got < size:  # cut off while it was read
-            raise Truncated(f"the file ends after {got} of {size} bytes", place=place, offset=offset)
+            raise Truncated(f"the file ends after {got} of {size} bytes", file=file, offset=offset)
         return view.toreadonly()
 
     def read_all(self, limit: int) -> bytes:
         if (size := self.size()) > limit:
-            raise TooLarge(f"the file has {size} bytes, at most {limit} are possible", place=str(self))
-        return bytes(self.read(0, size, place=str(self)))
+            raise TooLarge(f"the file has {size} bytes, at most {limit} are possible", file=str(self))
+        return bytes(self.read(0, size, file=str(self)))
 
     def lines(self) -> Iterator[bytes]:
         try:
             with self.path.open("rb") as file:
                 yield from file
         except OSError as error:
-            raise _translated(error, place=str(self), offset=0) from error
+            raise _translated(error, file=str(self), offset=0) from error
 
     def size(self) -> int:
         try:
             return self.path.stat().st_size
         except OSError as error:
-            raise _translated(error, place=str(self), offset=0) from error
+            raise _translated(error, file=str(self), offset=0) from error
 
     def is_file(self) -> bool:
         return self.path.is_file()
@@ -99,7 +99,7 @@ class Folder(Location):
         except FileNotFoundError as error:
             raise NotADataset(f"{self} does not exist") from error
         except OSError as error:
-            raise _translated(error, place=str(self), offset=0) from error
+            raise _translated(error, file=str(self), offset=0) from error
 
     def files(self) -> Iterator[tuple[str, int]]:
         for folder, _, names in os.walk(self.path):
@@ -108,19 +108,19 @@ class Folder(Location):
                     yield path.relative_to(self.path).as_posix(), size
 
     def write(self, data: bytes) -> None:
-        sink = self.create()
+        writer = self.create()
         try:
-            sink.write(data)
-            sink.close()
+            writer.write(data)
+            writer.close()
         finally:
-            sink.abandon()
+            writer.abandon()
 
-    def create(self) -> Sink:
+    def create(self) -> AtomicWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        return _FileSink(self.path)
+        return _AtomicFile(self.path)
 
     def copy_to(self, target: Location) -> None:
-        """As ever, but a second name for the file where it can have one: no file of a data set is changed in place."""
+        """As ever, but a second name for the file where it can have one: no file of a data set is ever modified."""
         if isinstance(target, Folder):
             with contextlib.suppress(OSError):  # another file system, or one without links
                 target.path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def _partial(path: Path) -> Path:
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
 
 
-class _FileSink:
+class _AtomicFile:
     """Writes under a temporary name of its own, then syncs and renames.
 
     Two that write the same file, of which one was taken for dead, so do not write into each other.
@@ -200,9 +200,9 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _translated(error: OSError, *, place: str, offset: int) -> PicstoreError:
+def _translated(error: OSError, *, file: str, offset: int) -> PicstoreError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
-        return NotADataset(f"{place} is missing")
+        return NotADataset(f"{file} is missing")
     if error.errno == errno.EIO:
-        return Damage(f"the disk cannot read it ({error.strerror})", place=place, offset=offset)
-    return PicstoreError(f"{place} cannot be read: {error.strerror}")
+        return Damage(f"the disk cannot read it ({error.strerror})", file=file, offset=offset)
+    return PicstoreError(f"{file} cannot be read: {error.strerror}")

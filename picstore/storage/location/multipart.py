@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from picstore.storage.format.checksum import Buffer
 
-PART = 8 << 20  # bytes of an upload's parts; S3 takes 10,000 of them, so objects may have 78 GiB
+PART_SIZE = 8 << 20  # bytes of an upload's parts; S3 takes 10,000 of them, so objects may have 78 GiB
 
 
-class Target(Protocol):
+class UploadTarget(Protocol):
     """The object."""
 
     def write(self, data: bytes) -> None:
@@ -28,10 +28,10 @@ class _Abandoned(Exception):
     """Ends an upload that is not to be finished."""
 
 
-class Upload:
+class MultipartUpload:
     """Uploads parts while they come, by a thread that begins with the second part; what is smaller is one request."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: UploadTarget) -> None:
         self._target = target
         self._pending = bytearray()
         self._parts: queue.Queue[bytes | _Abandoned | None] = queue.Queue(maxsize=1)
@@ -41,11 +41,11 @@ class Upload:
 
     def write(self, data: Buffer) -> None:
         self._pending += data
-        if len(self._pending) >= PART:
+        if len(self._pending) >= PART_SIZE:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._upload, name="picstore-upload", daemon=True)
                 self._thread.start()
-            self._hand_over(bytes(self._pending))
+            self._send_to_thread(bytes(self._pending))
             self._pending.clear()
 
     def close(self) -> None:
@@ -54,41 +54,41 @@ class Upload:
             self._target.write(bytes(self._pending))
             return
         if self._pending:
-            self._hand_over(bytes(self._pending))
-        self._hand_over(None)
+            self._send_to_thread(bytes(self._pending))
+        self._send_to_thread(None)
         self._thread.join()
-        self._raise()
+        self._raise_error()
 
     def abandon(self) -> None:
         if self._ended:
             return
         self._ended = True
         if self._thread is not None:
-            self._hand_over(_Abandoned(), report=False)
+            self._send_to_thread(_Abandoned(), report=False)
             self._thread.join()
 
-    def _hand_over(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
+    def _send_to_thread(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
         """Give the thread its next part, and wait while it has one; it takes none once it has failed."""
         while True:
             if self._error is not None:
                 if report:
-                    self._raise()
+                    self._raise_error()
                 return
             with contextlib.suppress(queue.Full):
                 self._parts.put(part, timeout=0.2)
                 return
 
-    def _raise(self) -> None:
+    def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
 
     def _upload(self) -> None:
         try:
-            self._target.upload(self._take())
+            self._target.upload(self._queued_parts())
         except BaseException as error:  # a thread has nobody else to tell
             self._error = error
 
-    def _take(self) -> Iterator[bytes]:
+    def _queued_parts(self) -> Iterator[bytes]:
         while (part := self._parts.get()) is not None:
             if isinstance(part, _Abandoned):
                 raise part

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import Allocate, Entry, Location, Sink, fresh
-from picstore.storage.location.multipart import PART, Upload
+from picstore.storage.location.base import Allocate, AtomicWriter, Entry, Location, fresh
+from picstore.storage.location.multipart import PART_SIZE, MultipartUpload
 from picstore.storage.location.obstore_fork import library
 
-_PARTS_AT_A_TIME = 2  # of one object; a worker of convert writes 16, so that it is 32 parts or 256 MiB
-_STREAMED = 4 << 20  # bytes
+_CONCURRENT_PARTS = 2  # of one object; a worker of convert writes 16, so that it is 32 parts or 256 MiB
+_STREAM_CHUNK = 4 << 20  # bytes
 
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
@@ -41,7 +41,7 @@ _clients: dict[tuple[int, str], Any] = {}  # by process and bucket; those of a p
 
 @dataclass(frozen=True, slots=True)
 class Bucket(Location):
-    """A place in an object store.
+    """A location in an object store.
 
     Attributes:
         scheme: "s3", "gs" or "az".
@@ -63,7 +63,7 @@ class Bucket(Location):
         """
         bucket, *names = rest.split("/")
         if not bucket or {".", ".."} & {bucket, *names}:
-            raise UsageError(f"{scheme}://{rest} is not a place in an object store; write {scheme}://bucket/name")
+            raise UsageError(f"{scheme}://{rest} is no URL of an object store; write {scheme}://bucket/name")
         library()
         return cls(scheme, bucket, "/".join(name for name in names if name))
 
@@ -84,17 +84,17 @@ class Bucket(Location):
     def absolute(self) -> Bucket:
         return self
 
-    def read(self, offset: int, size: int, *, place: str, allocate: Allocate = fresh) -> memoryview:
+    def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
         if size == 0:
             return memoryview(b"")
         try:
-            with self._translated(place):
+            with self._translated(file):
                 got = memoryview(library().get_range(self._client(), self.key, start=offset, length=size))
         except _OutOfRange as error:
             there = max(0, self.size() - offset)
-            raise Truncated(f"the object ends after {there} of {size} bytes", place, offset) from error
+            raise Truncated(f"the object ends after {there} of {size} bytes", file, offset) from error
         if len(got) < size:
-            raise Truncated(f"the object ends after {len(got)} of {size} bytes", place=place, offset=offset)
+            raise Truncated(f"the object ends after {len(got)} of {size} bytes", file=file, offset=offset)
         view = allocate(size)
         view[:] = got
         return view.toreadonly()
@@ -103,13 +103,13 @@ class Bucket(Location):
         with self._translated(str(self)):
             answer = library().get(self._client(), self.key)
             if (size := answer.meta["size"]) > limit:
-                raise TooLarge(f"the object has {size} bytes, at most {limit} are possible", place=str(self))
+                raise TooLarge(f"the object has {size} bytes, at most {limit} are possible", file=str(self))
             return bytes(answer.bytes())
 
     def lines(self) -> Iterator[bytes]:
         with self._translated(str(self)):
             rest = b""
-            for piece in library().get(self._client(), self.key).stream(min_chunk_size=_STREAMED):
+            for piece in library().get(self._client(), self.key).stream(min_chunk_size=_STREAM_CHUNK):
                 *whole, rest = (rest + bytes(piece)).split(b"\n")
                 yield from (line + b"\n" for line in whole)
             if rest:
@@ -134,8 +134,8 @@ class Bucket(Location):
     def entries(self) -> list[Entry]:
         with self._translated(str(self)):
             found = library().list_with_delimiter(self._client(), prefix=self.key or None)
-        folders = {self._below(path) for path in found["common_prefixes"]}
-        files = {self._below(one["path"]) for one in found["objects"]} - folders - {""}
+        folders = {self._relative_name(path) for path in found["common_prefixes"]}
+        files = {self._relative_name(one["path"]) for one in found["objects"]} - folders - {""}
         if not folders and not files:
             if self.is_file():
                 raise UsageError(f"{self} is not a folder")
@@ -146,18 +146,18 @@ class Bucket(Location):
         with self._translated(str(self)):
             for page in library().list(self._client(), prefix=self.key or None):
                 for found in page:
-                    if name := self._below(found["path"]):  # none: an empty object that marks a folder
+                    if name := self._relative_name(found["path"]):  # none: an empty object that marks a folder
                         yield name, int(found["size"])
 
-    def _below(self, path: str) -> str:
+    def _relative_name(self, path: str) -> str:
         return path[len(self.key) + 1 :] if self.key else path
 
     def write(self, data: bytes) -> None:
         with self._translated(str(self)):
-            library().put(self._client(), self.key, data, chunk_size=PART, max_concurrency=_PARTS_AT_A_TIME)
+            library().put(self._client(), self.key, data, chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS)
 
-    def create(self) -> Sink:
-        return Upload(self)
+    def create(self) -> AtomicWriter:
+        return MultipartUpload(self)
 
     def copy_to(self, target: Location) -> None:
         """By the store, where both are in one bucket."""
@@ -183,7 +183,7 @@ class Bucket(Location):
     def upload(self, parts: Iterator[bytes]) -> None:
         """Write the object in parts, several at a time; an error of ``parts`` takes back what was uploaded."""
         with self._translated(str(self)):
-            library().put(self._client(), self.key, parts, chunk_size=PART, max_concurrency=_PARTS_AT_A_TIME)
+            library().put(self._client(), self.key, parts, chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS)
 
     def _client(self) -> Any:
         bucket = f"{self.scheme}://{self.bucket}"
@@ -201,34 +201,34 @@ class Bucket(Location):
         return client
 
     @contextlib.contextmanager
-    def _translated(self, place: str) -> Iterator[None]:
+    def _translated(self, file: str) -> Iterator[None]:
         """Errors of the library as ours."""
         errors = library().exceptions
         try:
             yield
         except FileNotFoundError as error:
-            raise self._missing(place, str(error)) from error
+            raise self._missing(file, str(error)) from error
         except (errors.PermissionDeniedError, errors.UnauthenticatedError, PermissionError) as error:
-            raise PicstoreError(f"{place}: the store refuses access; {self._credentials}") from error
+            raise PicstoreError(f"{file}: the store refuses access; {self._credentials}") from error
         except ValueError as error:
-            raise UsageError(f"{place} is no name for an object: {error}") from error
+            raise UsageError(f"{file} is no name for an object: {error}") from error
         except errors.BaseError as error:
-            raise self._failure(place, error) from error
+            raise self._failure(file, error) from error
 
-    def _failure(self, place: str, error: Exception) -> PicstoreError:
+    def _failure(self, file: str, error: Exception) -> PicstoreError:
         text = str(error).partition("\n\nDebug source")[0]
         if "416 Range Not Satisfiable" in text:
-            return _OutOfRange(f"{place} is shorter than what is read")
+            return _OutOfRange(f"{file} is shorter than what is read")
         if any(code in text for code in _NO_BUCKET):
-            return self._missing(place, text)
+            return self._missing(file, text)
         if "169.254.169.254" in text:  # where a cloud's machines ask for credentials when none are given
-            return PicstoreError(f"{place}: there are no credentials; {self._credentials}")
+            return PicstoreError(f"{file}: there are no credentials; {self._credentials}")
         what = " ".join(text.partition("<")[0].split()).rstrip(": ")
-        return PicstoreError(f"{place} cannot be reached; check the network and {_ENDPOINTS[self.scheme]}: {what}")
+        return PicstoreError(f"{file} cannot be reached; check the network and {_ENDPOINTS[self.scheme]}: {what}")
 
-    def _missing(self, place: str, text: str) -> NotADataset:
+    def _missing(self, file: str, text: str) -> NotADataset:
         none = f": there is no bucket {self.bucket}" if any(code in text for code in _NO_BUCKET) else ""
-        return NotADataset(f"{place} is missing{none}")
+        return NotADataset(f"{file} is missing{none}")
 
     @property
     def _credentials(self) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from picstore.errors import UsageError
-from picstore.storage.location.base import PARTIAL, Allocate, Entry, Location, Sink, fresh
+from picstore.storage.location.base import PARTIAL, Allocate, AtomicWriter, Entry, Location, fresh
 from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
 
@@ -29,9 +29,9 @@ __all__ = [
     "PARTIAL",
     "UNFINISHED",
     "Allocate",
+    "AtomicWriter",
     "Entry",
     "Location",
-    "Sink",
     "Where",
     "file_name",
     "fresh",
@@ -54,8 +54,8 @@ R = TypeVar("R")
 
 _SCHEMES = ("s3", "gs", "az")
 _URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # pathlib makes one slash of two
-_QUICK = 0.001  # seconds of a call that waits for nothing
-_AT_A_TIME = 16  # requests: enough to hide 20 ms each, few enough for any store
+_WAITING_SECONDS = 0.001  # seconds of a call that waits for nothing
+_MAX_REQUESTS = 16  # requests: enough to hide 20 ms each, few enough for any store
 
 
 def file_name(stream: int, file: int) -> str:
@@ -82,11 +82,11 @@ def locate(where: Where) -> Location:
     return Bucket.parse(match[1], match[2])
 
 
-def read_at(where: Where, offset: int, size: int, *, place: str, allocate: Allocate = fresh) -> memoryview:
+def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
     """``size`` bytes of a file at ``offset``; nothing is allocated for bytes that the file does not have.
 
     Args:
-        place: what messages call the file.
+        file: what messages call the file.
         allocate: gives the memory to read into.
 
     Raises:
@@ -95,7 +95,7 @@ def read_at(where: Where, offset: int, size: int, *, place: str, allocate: Alloc
         Damage: the disk cannot read it.
         PicstoreError: the system or the store does not let us, or cannot be reached.
     """
-    return locate(where).read(offset, size, place=place, allocate=allocate)
+    return locate(where).read(offset, size, file=file, allocate=allocate)
 
 
 def many(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
@@ -110,10 +110,10 @@ def many(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         result = function(item)
         taken += time.monotonic() - began
         yield result
-        if taken > _QUICK * count:
+        if taken > _WAITING_SECONDS * count:
             break
-    with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        while chunk := list(islice(waiting, 4 * _AT_A_TIME)):
+    with ThreadPoolExecutor(_MAX_REQUESTS) as threads:
+        while chunk := list(islice(waiting, 4 * _MAX_REQUESTS)):
             yield from threads.map(function, chunk)
 
 

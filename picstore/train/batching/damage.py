@@ -32,7 +32,7 @@ def replace_lost(
         others = [other for other in same.tolist() if other not in problems]
         if not others:
             text = f"{problem.what}, and its batch holds no sound record to replace it"
-            raise type(problem)(text, problem.place, problem.offset)
+            raise type(problem)(text, problem.file, problem.offset)
         other = next((other for other in others if other > slot), others[0])
         copy(other, slot)
         labels[slot], ids[slot] = labels[other], ids[other]

@@ -116,7 +116,7 @@ class BatchRecords:
 
     def place(self, slot: int) -> tuple[str, int]:
         """File and offset of a record that is there."""
-        where = self.containers[self.container[slot]].place
+        where = self.containers[self.container[slot]].ref
         return str(self.folders[self.source[slot]] / where.name), where.offset + int(self.entries["offset"][slot])
 
     def forget(self) -> None:
@@ -165,7 +165,7 @@ def _collect(draft: BatchRecords, part: Part, loaded: dict[tuple[int, int], Load
             draft.problems.update((slot, container) for slot in here.tolist())
             continue
         if container.damage:
-            place = str(source.dataset.path / container.place.name)
+            place = str(source.dataset.path / container.ref.name)
             good = container.good[mine]
             losses = [_loss(container, record, place) for record in mine[~good].tolist()]
             left = np.flatnonzero(container.good & source.dataset.live.mask(number))
@@ -179,7 +179,7 @@ def _collect(draft: BatchRecords, part: Part, loaded: dict[tuple[int, int], Load
         _enter(draft, taken, source=source)
     if source.recipe.targets:
         for container, here, mine in taken:
-            _collect_targets(draft, container, here, mine, place=str(source.dataset.path / container.place.name))
+            _collect_targets(draft, container, here, mine, place=str(source.dataset.path / container.ref.name))
 
 
 def _enter(draft: BatchRecords, taken: Sequence[tuple[Container, I64, I64]], *, source: Source) -> None:
@@ -218,8 +218,8 @@ def _collect_targets(draft: BatchRecords, container: Container, slots: I64, reco
 def _loss(container: Container, record: int, place: str) -> Damage:
     """What to say of a lost record; its id and offset are known if its index entry is sound."""
     entry = container.index[record]
-    start = container.place.offset
+    start = container.ref.offset
     if masked(crc32c(entry.tobytes()[:-4])) == entry["entry_crc"]:
         return Corrupt(f"record {entry['id']} fails its CRC", place, start + int(entry["offset"]))
-    text = f"the index entry of record number {record} in container {container.place.ordinal} is damaged"
+    text = f"the index entry of record number {record} in container {container.ref.ordinal} is damaged"
     return Corrupt(text, place, start)

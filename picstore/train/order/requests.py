@@ -64,7 +64,7 @@ def make_requests(
 
 def find(samples: Samples, dataset: Dataset) -> Samples:
     """Samples of an order over the records that are left, as records of their containers."""
-    return replace(samples, record=dataset.live.within(samples.container, samples.record))
+    return replace(samples, record=dataset.live.to_record_numbers(samples.container, samples.record))
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:

@@ -145,15 +145,15 @@ class Pipeline:
     def _load(self, source: int, number: int) -> Loaded:
         """Read a container; what makes it unreadable is returned, without the traceback that would hold its bytes."""
         dataset = self._sources[source].dataset
-        place = dataset.place(number)
-        name = str(dataset.path / place.name)
+        ref = dataset.container_ref(number)
+        name = str(dataset.path / ref.name)
         try:
             with self._counters.timed("reading"):
                 container = dataset.container(number, allocate=self._memory.containers.take)
         except Damage as error:
             return type(error)(error.what, name, error.offset)
         except NotADataset:
-            return Damage("the file is missing", name, place.offset)
+            return Damage("the file is missing", name, ref.offset)
         self._counters.add(bytes=container.size)
         return container
 

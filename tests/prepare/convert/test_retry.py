@@ -145,13 +145,13 @@ def test_where_a_stored_file_is_damaged_the_source_is_read(source: Path, tmp_pat
     converted(source, out)
     opened = picstore.Dataset(out)
     row = next(number for number in range(len(opened.rows)) if 41 in opened.entries(number)["id"])
-    place, container = opened.place(row), opened.container(row)
-    file = out / place.name
+    ref, container = opened.container_ref(row), opened.container(row)
+    file = out / ref.name
     data = bytearray(file.read_bytes())
     lost = {int(id_) for id_ in container.index["id"]}
-    tables = place.offset + 64 + container.index.nbytes
+    tables = ref.offset + 64 + container.index.nbytes
     if part == "an image":
-        data[place.offset + int(container.index["offset"][0]) + 300] ^= 1
+        data[ref.offset + int(container.index["offset"][0]) + 300] ^= 1
         lost = {int(container.index["id"][0])}
     elif part == "the segments":
         data[tables] ^= 1
@@ -176,7 +176,8 @@ def test_where_a_stored_file_is_damaged_the_source_is_read(source: Path, tmp_pat
 def ids_in(file: Path) -> set[int]:
     """The ids of the records of a file of a data set."""
     opened = picstore.Dataset(file.parents[1])
-    numbers = [number for number in range(len(opened.rows)) if opened.path / opened.place(number).name == locate(file)]
+    refs = map(opened.container_ref, range(len(opened.rows)))
+    numbers = [number for number, ref in enumerate(refs) if opened.path / ref.name == locate(file)]
     return {int(id_) for number in numbers for id_ in opened.entries(number)["id"]}
 
 

@@ -64,7 +64,7 @@ def test_run_all_tries_a_task_that_died_once_more(tmp_path: Path) -> None:
 def test_an_error_in_a_task_is_raised_whole_and_no_process_is_left() -> None:
     with pytest.raises(Corrupt, match="somewhere at byte 7: task 1") as caught:
         list(processes.run(engine_tasks.raise_damage, deque([1]), workers=1))
-    assert (caught.value.place, caught.value.offset) == ("somewhere", 7)
+    assert (caught.value.file, caught.value.offset) == ("somewhere", 7)
     assert multiprocessing.active_children() == []
 
 

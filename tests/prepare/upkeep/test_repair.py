@@ -62,8 +62,8 @@ def test_an_index_that_cannot_be_made_anew_is_not_guessed(dataset: Path) -> None
 
 def test_records_that_cannot_be_read_are_deleted_and_named(dataset: Path, tmp_path: Path) -> None:
     opened = picstore.Dataset(dataset)
-    place, entry = opened.place(1), opened.entries(1)[2]
-    flip(dataset / place.name, place.offset + int(entry["offset"]) + 50)
+    ref, entry = opened.container_ref(1), opened.entries(1)[2]
+    flip(dataset / ref.name, ref.offset + int(entry["offset"]) + 50)
     cut = dataset / "0000" / "000000.pic"
     rows = [row for row in opened.rows if (row["stream"], row["file"]) == (0, 0)]
     cut.write_bytes(cut.read_bytes()[: int(rows[1]["offset"]) + 100])
@@ -71,7 +71,7 @@ def test_records_that_cannot_be_read_are_deleted_and_named(dataset: Path, tmp_pa
     (dataset / f"{gone.stream:04d}" / f"{gone.file:06d}.pic").unlink()
     lost = 1 + sum(int(row["records"]) for row in rows[1:]) + gone.records
     said = picstore_command("repair", dataset).stdout
-    assert place.name in said
+    assert ref.name in said
     assert f"{lost} lost records deleted, {120 - lost} images left" in said
     repaired = picstore.Dataset(dataset)
     assert len(list(repaired)) == len(repaired) == 120 - lost
@@ -214,7 +214,7 @@ def test_a_manifest_and_a_copy_that_are_both_damaged_are_named_and_nothing_is_ch
     before = tree(edited)
     with pytest.raises(Corrupt, match="the manifest and its copy") as caught:
         repair(edited)
-    assert caught.value.place == str(edited / MANIFEST)
+    assert caught.value.file == str(edited / MANIFEST)
     assert tree(edited) == before
 
 

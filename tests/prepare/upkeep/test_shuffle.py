@@ -58,8 +58,8 @@ def test_transpose_makes_file_j_of_stream_s_file_s_of_stream_j(
         dataset = picstore.Dataset(path)
         held: dict[tuple[int, int], set[int]] = {}
         for number in range(len(dataset.rows)):
-            place = dataset.place(number)
-            held.setdefault((place.stream, place.file), set()).update(dataset.entries(number)["id"].tolist())
+            ref = dataset.container_ref(number)
+            held.setdefault((ref.stream, ref.file), set()).update(dataset.entries(number)["id"].tolist())
         return held
 
     old, new = files(source), files(tmp_path / "out")
@@ -109,13 +109,13 @@ def test_a_damaged_record_stops_the_shuffle_and_leaves_no_data_set(
 ) -> None:
     source = make_dataset(30)
     dataset = picstore.Dataset(source)
-    place, index = dataset.place(0), dataset.entries(0)
-    path = source / place.name
+    ref, index = dataset.container_ref(0), dataset.entries(0)
+    path = source / ref.name
     data = bytearray(path.read_bytes())
-    data[place.offset + int(index[0]["offset"]) + 100] ^= 1
+    data[ref.offset + int(index[0]["offset"]) + 100] ^= 1
     path.write_bytes(data)
     error = one_line(picstore_command("shuffle", source, tmp_path / "out", code=3))
-    assert place.name in error
+    assert ref.name in error
     assert "1 of" in error
     with pytest.raises(picstore.NotADataset, match="unfinished shuffle"):
         picstore.Dataset(tmp_path / "out")

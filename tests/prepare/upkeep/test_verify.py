@@ -33,12 +33,12 @@ def test_a_sound_data_set_has_no_findings(dataset: Path) -> None:
 
 def test_one_bad_byte_in_an_image_costs_that_record_only(dataset: Path) -> None:
     opened = picstore.Dataset(dataset)
-    place, entry = opened.place(1), opened.entries(1)[2]
-    at = place.offset + int(entry["offset"]) + int(entry["length"]) // 2
-    flip(dataset / place.name, at)
+    ref, entry = opened.container_ref(1), opened.entries(1)[2]
+    at = ref.offset + int(entry["offset"]) + int(entry["length"]) // 2
+    flip(dataset / ref.name, at)
     result = picstore_json("verify", dataset, code=3)
     (finding,) = result["damage"]
-    assert (finding["file"], finding["offset"], finding["records_lost"]) == (place.name, place.offset, 1)
+    assert (finding["file"], finding["offset"], finding["records_lost"]) == (ref.name, ref.offset, 1)
     assert result["records_lost"] == 1
     with pytest.raises(picstore.Damage):
         list(picstore.Dataset(dataset))
@@ -46,15 +46,15 @@ def test_one_bad_byte_in_an_image_costs_that_record_only(dataset: Path) -> None:
 
 def test_every_part_of_a_file_is_checked(dataset: Path) -> None:
     opened = picstore.Dataset(dataset)
-    place, row = opened.place(0), opened.rows[0]
-    path = dataset / place.name
+    ref, row = opened.container_ref(0), opened.rows[0]
+    path = dataset / ref.name
     sound = path.read_bytes()
-    end = place.offset + int(row["size"])
+    end = ref.offset + int(row["size"])
     places = {
         "file header": 9,
-        "container header": place.offset + 8,
-        "index": place.offset + 64 + 3,
-        "payload": place.offset + int(opened.entries(0)[0]["offset"]) + 5,
+        "container header": ref.offset + 8,
+        "index": ref.offset + 64 + 3,
+        "payload": ref.offset + int(opened.entries(0)[0]["offset"]) + 5,
         "trailer": len(sound) - 20,
         "footer": len(sound) - 64 - 20,
     }
@@ -62,7 +62,7 @@ def test_every_part_of_a_file_is_checked(dataset: Path) -> None:
         flip(path, offset)
         _, findings, _ = verify(dataset, workers=1)
         assert len(findings) >= 1, part
-        assert {finding.file for finding in findings} == {place.name}
+        assert {finding.file for finding in findings} == {ref.name}
         assert sum(finding.records_lost for finding in findings) <= 1, part
         path.write_bytes(sound)
     assert end <= len(sound)
@@ -72,7 +72,7 @@ def test_a_truncated_file_costs_the_containers_that_are_gone(dataset: Path) -> N
     opened = picstore.Dataset(dataset)
     rows = [row for row in opened.rows if (row["stream"], row["file"]) == (0, 0)]
     assert len(rows) > 1
-    path = dataset / opened.place(0).name
+    path = dataset / opened.container_ref(0).name
     path.write_bytes(path.read_bytes()[: int(rows[1]["offset"]) + 100])
     _, findings, _ = verify(dataset, workers=1)
     assert sum(finding.records_lost for finding in findings) == sum(int(row["records"]) for row in rows[1:])
@@ -92,8 +92,8 @@ def test_a_damaged_or_missing_index_costs_nothing_and_the_files_are_still_checke
     _, findings, _ = verify(dataset, workers=1)
     assert [finding.file for finding in findings] == ["picstore.idx"]
     (dataset / "picstore.idx").unlink()
-    place = dataset / "0001" / "000000.pic"
-    place.write_bytes(place.read_bytes()[:-100])
+    path = dataset / "0001" / "000000.pic"
+    path.write_bytes(path.read_bytes()[:-100])
     _, findings, _ = verify(dataset, workers=1)
     assert {finding.file for finding in findings} == {"picstore.idx", "0001/000000.pic"}
     assert sum(finding.records_lost for finding in findings) == 0, "the walk over the containers finds them all"

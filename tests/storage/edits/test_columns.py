@@ -209,19 +209,19 @@ def test_a_manifest_that_names_other_files_or_sizes_is_refused(make_dataset: Mak
 
 
 def test_a_part_is_a_file_that_numpy_reads_and_never_a_pickle(make_dataset: Make, tmp_path: Path) -> None:
-    from picstore.storage.edits.npy_files import pack_part, parse_part
+    from picstore.storage.edits.npy_files import pack_npy_file, parse_npy_file
 
     path = make_dataset(4)
     dataset = captioned(path).save()
     entry = dataset.manifest.edits.columns[0]
     assert np.load(path / entry.values.file, allow_pickle=False).tolist() == sorted((2 * dataset.ids).tolist())
     with pytest.raises(ValueError, match="pickle"):
-        pack_part(np.array([{}]))
+        pack_npy_file(np.array([{}]))
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
-    _, good = pack_part(np.arange(3))
+    _, good = pack_npy_file(np.arange(3))
     for raw in ((tmp_path / "objects.npy").read_bytes(), good[:-1], good[:20], b"", good.replace(b"(3,)", b"(9,)")):
         with pytest.raises(Corrupt):
-            parse_part(raw, place="here")
+            parse_npy_file(raw, file="here")
 
 
 def test_a_mux_hands_out_columns_of_all_its_data_sets(make_dataset: Make, tmp_path: Path) -> None:

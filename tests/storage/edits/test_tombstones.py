@@ -19,7 +19,7 @@ from picstore.errors import Corrupt, UnsupportedVersion, UsageError
 from picstore.prepare.exports.export import export
 from picstore.prepare.upkeep.shuffle import shuffle
 from picstore.prepare.upkeep.verify import verify
-from picstore.storage.edits.tombstones import Live
+from picstore.storage.edits.tombstones import LiveRecords
 from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.sharding import RankShard
 
@@ -45,17 +45,17 @@ def test_numbers_among_what_is_left_are_those_of_a_list_without_the_deleted(
 ) -> None:
     total = sum(counts)
     deleted = sorted(data.draw(st.sets(st.integers(0, total - 1))))
-    live = Live.of(counts, np.array(deleted, dtype=np.int64), place="here")
+    live = LiveRecords.from_deleted(counts, np.array(deleted, dtype=np.int64), file="here")
     places = [(container, record) for container, count in enumerate(counts) for record in range(count)]
     left = [position for position in range(total) if position not in set(deleted)]
     assert len(live) == len(left)
-    assert live.stored(np.arange(len(left))).tolist() == left
+    assert live.to_stored(np.arange(len(left))).tolist() == left
     by_container = Counter(places[position][0] for position in left)
     assert live.counts.tolist() == [by_container[container] for container in range(len(counts))]
     for container in range(len(counts)):
         records = [places[position][1] for position in left if places[position][0] == container]
         numbers = np.arange(len(records))
-        assert live.within(np.full(len(records), container), numbers).tolist() == records
+        assert live.to_record_numbers(np.full(len(records), container), numbers).tolist() == records
         assert np.flatnonzero(live.mask(container)).tolist() == records
 
 
@@ -65,7 +65,7 @@ def test_an_epoch_is_each_record_that_is_left_exactly_once_on_ranks_of_equal_len
     data: st.DataObject, counts: list[int], seed: int
 ) -> None:
     deleted = sorted(data.draw(st.sets(st.integers(0, sum(counts) - 1))))
-    live = Live.of(counts, np.array(deleted, dtype=np.int64), place="here")
+    live = LiveRecords.from_deleted(counts, np.array(deleted, dtype=np.int64), file="here")
     world_size = 2
     if len(live) < world_size:
         return
@@ -74,14 +74,14 @@ def test_an_epoch_is_each_record_that_is_left_exactly_once_on_ranks_of_equal_len
         share = RankShard(records=len(live), lanes=4, batch_size=3, rank=rank, world_size=world_size, drop_last=False)
         order = EpochOrder(live.counts, seed=seed, epoch=1, lanes=4)
         samples = order.locate(share.samples(0, share.count))
-        found += (live.starts[samples.container] + live.within(samples.container, samples.record)).tolist()
+        found += (live.starts[samples.container] + live.to_record_numbers(samples.container, samples.record)).tolist()
     assert sorted(found) == sorted(set(range(sum(counts))) - set(deleted))
 
 
 @pytest.mark.parametrize("deleted", [[-1], [3, 3], [2, 1], [10]])
 def test_tombstones_of_another_data_set_are_refused(deleted: list[int]) -> None:
     with pytest.raises(Corrupt, match="not those of this data set"):
-        Live.of([4, 6], np.array(deleted), place="here")
+        LiveRecords.from_deleted([4, 6], np.array(deleted), file="here")
 
 
 def test_deleting_writes_no_image_again_and_every_reader_leaves_the_records_out(
@@ -204,10 +204,10 @@ def test_a_program_that_knows_only_version_1_refuses_an_edited_data_set(
 def test_a_lost_record_is_never_replaced_by_one_that_is_deleted(make_dataset: Make) -> None:
     path = make_dataset(30, streams=1)
     dataset = picstore.Dataset(path)
-    entries, place = dataset.entries(0), dataset.place(0)
-    file = path / place.name
+    entries, ref = dataset.entries(0), dataset.container_ref(0)
+    file = path / ref.name
     data = bytearray(file.read_bytes())
-    data[place.offset + int(entries["offset"][0]) + 40] ^= 1
+    data[ref.offset + int(entries["offset"][0]) + 40] ^= 1
     file.write_bytes(data)
     gone = entries["id"][1:-1].tolist()
     loader = loader_of(picstore.Dataset(path).without(gone), drop_last=False)
@@ -220,10 +220,10 @@ def test_a_lost_record_is_never_replaced_by_one_that_is_deleted(make_dataset: Ma
 def test_damage_of_deleted_records_costs_nothing(make_dataset: Make, tmp_path: Path) -> None:
     path = make_dataset(30)
     dataset = picstore.Dataset(path)
-    entries, place = dataset.entries(0), dataset.place(0)
-    data = bytearray((path / place.name).read_bytes())
-    data[place.offset + int(entries["offset"][0]) + 40] ^= 1
-    (path / place.name).write_bytes(data)
+    entries, ref = dataset.entries(0), dataset.container_ref(0)
+    data = bytearray((path / ref.name).read_bytes())
+    data[ref.offset + int(entries["offset"][0]) + 40] ^= 1
+    (path / ref.name).write_bytes(data)
     assert sum(finding.records_lost for finding in verify(path, workers=1)[1]) == 1
     dataset.without([int(entries["id"][0])]).save()
     assert verify(path, workers=1)[1] == []

@@ -24,7 +24,7 @@ from picstore.storage.format.layout import ALIGNMENT, ATTACHMENT, ENTRY, SAMPLIN
 from picstore.storage.format.pack_container import pack, packed_size
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
 
-PLACE = ContainerRef("0003/000007.pic", 8192, stream=3, file=7, ordinal=2)
+REF = ContainerRef("0003/000007.pic", 8192, stream=3, file=7, ordinal=2)
 FIELDS = ("mask", "depth")
 _EXTEND = portable_crc32c()
 
@@ -80,7 +80,7 @@ def sample(count: int = 4, *, attachments: bool = True) -> list[Record]:
 
 
 def reread(block: bytes, fields: tuple[str, ...] = FIELDS, records: int | None = None) -> Container:
-    return unpack(memoryview(block), place=PLACE, fields=fields, records=records)
+    return unpack(memoryview(block), ref=REF, fields=fields, records=records)
 
 
 def assert_same(a: Record, b: Record) -> None:
@@ -91,7 +91,7 @@ def assert_same(a: Record, b: Record) -> None:
 
 
 def header_of(block: bytes) -> ContainerHeader:
-    return ContainerHeader.unpack(block, place="", offset=0)
+    return ContainerHeader.unpack(block, file="", offset=0)
 
 
 def with_header(block: bytes, **changes: int) -> bytes:
@@ -149,7 +149,7 @@ def test_the_crc_of_the_index_depends_on_the_entries() -> None:
         [*originals[:2], dataclasses.replace(originals[2], id=7)],
         [dataclasses.replace(originals[0], attachments={"mask": bytes(19), "depth": b"0"}), *originals[1:]],
     ]
-    blocks = [packed(variant, fields=FIELDS, place=PLACE) for variant in variants]
+    blocks = [packed(variant, fields=FIELDS, ref=REF) for variant in variants]
     assert len({header_of(block).index_crc for block in blocks}) == len(variants)
 
 
@@ -160,7 +160,7 @@ def test_records_come_back_as_they_were(originals: list[Record], fields: tuple[s
         dataclasses.replace(r, attachments={name: blob for name, blob in r.attachments.items() if name in fields})
         for r in originals
     ]
-    block = packed(declared, fields=fields, place=PLACE)
+    block = packed(declared, fields=fields, ref=REF)
     assert len(block) % ALIGNMENT == 0
     bound = packed_size(
         len(declared),
@@ -170,7 +170,7 @@ def test_records_come_back_as_they_were(originals: list[Record], fields: tuple[s
         payload=sum(len(r.jpeg) + sum(map(len, r.attachments.values())) for r in declared),
     )
     assert len(block) <= bound
-    assert packed(declared, fields=fields, place=PLACE) == block
+    assert packed(declared, fields=fields, ref=REF) == block
     container = reread(block, fields)
     assert len(container) == len(declared)
     assert not container.damage
@@ -184,12 +184,12 @@ def test_incompressible_extras_stay_within_the_bound_on_a_containers_size() -> N
     noise = random.Random(0).randbytes
     for length in (1, 100, 4000, 200_000):
         record = Record(id=0, label=0, jpeg=b"", info=ImageInfo(1, 1), extra_json=noise(length))
-        block = packed([record], place=PLACE)
+        block = packed([record], ref=REF)
         assert len(block) <= packed_size(1, attachments=0, segments=0, extras=length, payload=0)
 
 
 def test_an_image_is_a_view_of_the_container_and_not_a_copy() -> None:
-    block = packed(sample(), fields=("mask",), place=PLACE)
+    block = packed(sample(), fields=("mask",), ref=REF)
     view = reread(block, ("mask",)).record(2).jpeg
     assert isinstance(view, memoryview)
     assert view.obj is block
@@ -197,11 +197,11 @@ def test_an_image_is_a_view_of_the_container_and_not_a_copy() -> None:
 
 def test_records_beyond_the_limits_of_a_container_are_refused() -> None:
     with pytest.raises(UsageError, match="at most 64"):
-        packed(sample(1), fields=[f"field{k}" for k in range(65)], place=PLACE)
+        packed(sample(1), fields=[f"field{k}" for k in range(65)], ref=REF)
     huge = memoryview(bytes(1 << 29))
     several = [Record(id=k, label=0, jpeg=huge, info=ImageInfo(1, 1)) for k in range(9)]  # over 2**32 bytes
     with pytest.raises(UsageError, match="smaller containers"):
-        packed(several, place=PLACE)
+        packed(several, ref=REF)
 
 
 @pytest.mark.parametrize(("id", "label"), [(-1, 0), (1 << 64, 0), (0, 1 << 63), (0, -(1 << 63) - 1)])
@@ -242,7 +242,7 @@ def test_extras_nested_too_deeply_are_refused() -> None:
 def test_any_flipped_bit_costs_at_most_one_record_and_is_never_taken_for_good() -> None:
     """Every bit of a whole container, one at a time."""
     originals = sample(3)
-    block = bytearray(packed(originals, fields=("mask",), place=PLACE))
+    block = bytearray(packed(originals, fields=("mask",), ref=REF))
     header = header_of(bytes(block))
     payload_end = header.payload[1]
     for bit in range(8 * len(block)):
@@ -278,7 +278,7 @@ def test_any_flipped_bit_costs_at_most_one_record_and_is_never_taken_for_good() 
 
 def test_a_flipped_bit_in_the_header_is_put_right_without_knowing_the_footer() -> None:
     originals = sample(3)
-    block = bytearray(packed(originals, fields=("mask",), place=PLACE))
+    block = bytearray(packed(originals, fields=("mask",), ref=REF))
     for bit in range(8 * SEALED):
         block[bit >> 3] ^= 1 << (bit & 7)
         container = reread(block, ("mask",))
@@ -290,7 +290,7 @@ def test_a_flipped_bit_in_the_header_is_put_right_without_knowing_the_footer() -
 
 def test_images_outlive_a_header_that_is_lost_when_the_footer_knows_their_number() -> None:
     originals = sample(3)
-    block = bytearray(packed(originals, fields=("mask",), place=PLACE))
+    block = bytearray(packed(originals, fields=("mask",), ref=REF))
     for spoilt in (bytes(SEALED), b"\xff" * SEALED, random.Random(0).randbytes(SEALED)):
         block[:SEALED] = spoilt
         with pytest.raises(Corrupt):
@@ -306,7 +306,7 @@ def test_images_outlive_a_header_that_is_lost_when_the_footer_knows_their_number
 
 
 def test_two_to_four_flipped_bits_in_a_header_are_never_put_right_wrongly() -> None:
-    block = packed(sample(2), fields=("mask",), place=PLACE)
+    block = packed(sample(2), fields=("mask",), ref=REF)
     rng = random.Random(1)
     for _ in range(200):
         damaged = bytearray(block)
@@ -318,7 +318,7 @@ def test_two_to_four_flipped_bits_in_a_header_are_never_put_right_wrongly() -> N
 
 def test_each_damaged_image_is_lost_alone() -> None:
     originals = sample(6, attachments=False)
-    block = bytearray(packed(originals, place=PLACE))
+    block = bytearray(packed(originals, ref=REF))
     index = reread(bytes(block), ()).index
     for k in (1, 4):
         block[int(index["offset"][k]) + 5] ^= 0x55
@@ -329,12 +329,12 @@ def test_each_damaged_image_is_lost_alone() -> None:
         "the index of container 2 is damaged, 1 of 6 records lost",
         "the payload of container 2 is damaged, 2 of 6 records lost",
     ]
-    assert (container.damage[0].place, container.damage[0].offset) == (PLACE.name, PLACE.offset)
+    assert (container.damage[0].file, container.damage[0].offset) == (REF.name, REF.offset)
 
 
 def test_random_damage_never_gives_wrong_bytes() -> None:
     originals = sample(5)
-    block = packed(originals, fields=("mask",), place=PLACE)
+    block = packed(originals, fields=("mask",), ref=REF)
     rng = random.Random(2)
     survivors = refused = 0
     for _ in range(600):
@@ -363,7 +363,7 @@ def test_random_damage_never_gives_wrong_bytes() -> None:
 
 
 def test_a_container_cut_off_anywhere_is_truncated() -> None:
-    block = packed(sample(2), fields=("mask",), place=PLACE)
+    block = packed(sample(2), fields=("mask",), ref=REF)
     for length in range(len(block)):
         for known in (None, 2):
             with pytest.raises(Truncated):
@@ -404,7 +404,7 @@ def test_garbage_is_damage(garbage: bytes, known: int | None) -> None:
     ],
 )
 def test_a_hostile_header_that_holds_its_crc_is_refused_without_allocating(changes, error) -> None:
-    block = with_header(packed(sample(2), fields=("mask",), place=PLACE), **changes)
+    block = with_header(packed(sample(2), fields=("mask",), ref=REF), **changes)
     tracemalloc.start()
     try:
         with pytest.raises(error):
@@ -417,27 +417,27 @@ def test_a_hostile_header_that_holds_its_crc_is_refused_without_allocating(chang
 @pytest.mark.parametrize("changes", [{"records": 1}, {"payload_size": 0}, {"payload_size": 1}, {"segments": 0}])
 def test_a_header_that_lies_within_the_padding_never_gives_wrong_bytes(changes) -> None:
     originals = sample(2)
-    container = reread(with_header(packed(originals, fields=("mask",), place=PLACE), **changes), ("mask",))
+    container = reread(with_header(packed(originals, fields=("mask",), ref=REF), **changes), ("mask",))
     assert container.damage
     for k in np.flatnonzero(container.good):
         assert bytes(container.jpeg(k)) == originals[k].jpeg
 
 
 def test_a_container_of_another_conversion_is_told_by_the_crc_of_its_header() -> None:
-    block = packed(sample(2), fields=("mask",), place=PLACE)
+    block = packed(sample(2), fields=("mask",), ref=REF)
     crc = header_of(block).crc
     assert crc == int.from_bytes(block[SEALED - 4 : SEALED], "little")
-    unpack(memoryview(block), place=PLACE, fields=("mask",), records=2, header_crc=crc)
+    unpack(memoryview(block), ref=REF, fields=("mask",), records=2, header_crc=crc)
     with pytest.raises(Corrupt, match="another than the footer says"):
-        unpack(memoryview(block), place=PLACE, fields=("mask",), records=2, header_crc=crc ^ 1)
+        unpack(memoryview(block), ref=REF, fields=("mask",), records=2, header_crc=crc ^ 1)
     with pytest.raises(Corrupt, match="another than the footer says"):
-        unpack(memoryview(block), place=PLACE, fields=("mask",), records=3)
+        unpack(memoryview(block), ref=REF, fields=("mask",), records=3)
 
 
 @pytest.mark.parametrize("claimed", [1, 1000, 1 << 28])
 def test_a_frame_of_extras_that_lies_about_its_size_loses_the_extras_and_no_image(claimed: int) -> None:
     originals = sample(2)
-    block = packed(originals, fields=("mask",), place=PLACE)
+    block = packed(originals, fields=("mask",), ref=REF)
     tracemalloc.start()
     try:
         container = reread(with_header(block, extras_raw=claimed), ("mask",))
@@ -454,7 +454,7 @@ def test_a_frame_of_extras_that_lies_about_its_size_loses_the_extras_and_no_imag
 def test_a_frame_of_extras_that_is_none_loses_the_extras_and_no_image(frame: bytes) -> None:
     extra = b'{"a":1}'
     record = Record(id=1, label=0, jpeg=b"12345", info=ImageInfo(1, 1), extra_json=extra)
-    header = header_of(packed([record], place=PLACE))
+    header = header_of(packed([record], ref=REF))
     at = SEALED + ENTRY.itemsize + len(frame)
     index = np.zeros(1, dtype=ENTRY)
     index[0] = (1, 0, at, 5, crc32c(b"12345"), 1, 1, 0, 0, 0, 0, 0, 0, 0, len(extra), 0, 0)
@@ -486,14 +486,14 @@ def test_a_frame_of_extras_that_is_none_loses_the_extras_and_no_image(frame: byt
 )
 def test_an_entry_that_cannot_be_loses_its_record_even_when_every_crc_holds(column: str, value: int) -> None:
     originals = sample(3)
-    container = reread(with_cell(packed(originals, fields=("mask",), place=PLACE), column, 1, value), ("mask",))
+    container = reread(with_cell(packed(originals, fields=("mask",), ref=REF), column, 1, value), ("mask",))
     assert container.good.tolist() == [True, False, True]
     for k in (0, 2):
         assert_same(originals[k], container.record(k))
 
 
 def test_entries_that_share_bytes_lose_the_container_even_when_every_crc_holds() -> None:
-    block = packed(sample(3), fields=("mask",), place=PLACE)
+    block = packed(sample(3), fields=("mask",), ref=REF)
     first = reread(block, ("mask",)).index[0]
     container = reread(with_cell(block, "offset", 1, int(first["offset"])), ("mask",))
     assert not container.good.any()
@@ -501,7 +501,7 @@ def test_entries_that_share_bytes_lose_the_container_even_when_every_crc_holds()
 
 @pytest.mark.parametrize("column", ["segment_first", "segment_count"])
 def test_an_entry_outside_of_the_segment_table_costs_the_segments_only(column: str) -> None:
-    block = with_cell(packed(sample(3), fields=("mask",), place=PLACE), column, 1, 0xFFFFFFFF)
+    block = with_cell(packed(sample(3), fields=("mask",), ref=REF), column, 1, 0xFFFFFFFF)
     container = reread(block, ("mask",))
     assert container.good.all()
     assert len(container.damage) == 1
@@ -510,7 +510,7 @@ def test_an_entry_outside_of_the_segment_table_costs_the_segments_only(column: s
 
 @pytest.mark.parametrize("column", ["extra_offset", "extra_length"])
 def test_an_entry_outside_of_the_extras_costs_the_extras_only(column: str) -> None:
-    container = reread(with_cell(packed(sample(3), fields=("mask",), place=PLACE), column, 1, 0xFFFFFFFF), ("mask",))
+    container = reread(with_cell(packed(sample(3), fields=("mask",), ref=REF), column, 1, 0xFFFFFFFF), ("mask",))
     assert container.good.all()
     assert len(container.damage) == 1
     with pytest.raises(Corrupt, match="extras"):
@@ -522,7 +522,7 @@ def test_an_entry_outside_of_the_extras_costs_the_extras_only(column: str) -> No
 
 def test_a_record_can_be_read_with_only_the_index_in_memory() -> None:
     originals = sample(4)
-    block = packed(originals, fields=("mask",), place=PLACE)
+    block = packed(originals, fields=("mask",), ref=REF)
     head = header_of(block).payload_at
     asked: list[tuple[int, int]] = []
 
@@ -530,32 +530,32 @@ def test_a_record_can_be_read_with_only_the_index_in_memory() -> None:
         asked.append((offset, length))
         return memoryview(block)[offset : offset + length]
 
-    container = unpack(memoryview(block)[:head], place=PLACE, fields=("mask",), size=len(block), read=read)
+    container = unpack(memoryview(block)[:head], ref=REF, fields=("mask",), size=len(block), read=read)
     assert asked == []
     assert_same(originals[2], container.record(2))
     assert sum(length for _, length in asked) == len(originals[2].jpeg) + 20
 
 
 def test_a_record_read_alone_is_checked() -> None:
-    block = bytearray(packed(sample(2), fields=("mask",), place=PLACE))
+    block = bytearray(packed(sample(2), fields=("mask",), ref=REF))
     head = header_of(bytes(block)).payload_at
     block[head + 3] ^= 4
     container = unpack(
         memoryview(block)[:head],
-        place=PLACE,
+        ref=REF,
         fields=("mask",),
         size=len(block),
         read=lambda offset, length: memoryview(block)[offset : offset + length],
     )
     with pytest.raises(Corrupt, match="fails its CRC") as caught:
         container.record(0)
-    assert caught.value.offset == PLACE.offset + head
+    assert caught.value.offset == REF.offset + head
     assert container.record(1).id == 101
 
 
 def test_the_header_is_laid_out_as_the_format_says() -> None:
     record = Record(id=5, label=-1, jpeg=b"JPEG", info=ImageInfo(3, 2, "420", 4, 1, np.array([7, 8], dtype=SEGMENT)))
-    block = packed([record], place=PLACE)
+    block = packed([record], ref=REF)
     fields = struct.unpack_from("<4sHH14I", block)
     assert fields[:-1] == (
         *(b"PICC", 0, 0, 1, 4096, 2, 0, 0, 4),

@@ -62,7 +62,7 @@ def summary_of(path: Path) -> FileSummary:
 
 def walked(path: Path) -> list[int]:
     """Offsets of the containers that a walk finds."""
-    return [container.place.offset for container in recover_containers(path.parents[1], stream=STREAM, file=FILE)]
+    return [container.ref.offset for container in recover_containers(path.parents[1], stream=STREAM, file=FILE)]
 
 
 def contents(path: Path) -> list[tuple[int, bytes]]:
@@ -99,8 +99,8 @@ def test_footer_and_trailer_tell_where_every_container_is(path: Path) -> None:
     for ordinal, row in enumerate(footer):
         assert row["offset"] == expected
         first, size = int(row["offset"]), int(row["size"])
-        place = ContainerRef("x", first, STREAM, FILE, ordinal)
-        container = unpack(memoryview(data)[first : first + size], place=place, records=int(row["records"]))
+        ref = ContainerRef("x", first, STREAM, FILE, ordinal)
+        container = unpack(memoryview(data)[first : first + size], ref=ref, records=int(row["records"]))
         assert not container.damage
         assert row["header_crc"] == int.from_bytes(data[first + SEALED - 4 : first + SEALED], "little")
         assert row["reserved"] == 0
@@ -303,7 +303,7 @@ def test_a_walk_finds_containers_whose_header_or_payload_has_a_flipped_bit(path:
 def test_a_walk_trusts_no_container_of_another_file(path: Path) -> None:
     data = bytearray(path.read_bytes())
     offset = int(summary_of(path).footer["offset"][1])
-    stranger = b"".join(pack(records(2), place=ContainerRef("x", 0, STREAM, FILE + 1, 1)))
+    stranger = b"".join(pack(records(2), ref=ContainerRef("x", 0, STREAM, FILE + 1, 1)))
     data[offset : offset + len(stranger)] = stranger
     path.write_bytes(data)
     assert offset not in walked(path)
@@ -339,8 +339,8 @@ def test_a_walk_through_garbage_finds_nothing(tmp_path: Path) -> None:
 def test_limits_of_a_container_header_are_named() -> None:
     header = layout.ContainerHeader(*(0,) * 2, 1, (1 << 30) + 1, *(0,) * 11)
     with pytest.raises(TooLarge, match=r"size 1073741825 is over the limit 1073741824") as caught:
-        header.check(place="a.pic", offset=4096)
-    assert (caught.value.place, caught.value.offset) == ("a.pic", 4096)
+        header.check(file="a.pic", offset=4096)
+    assert (caught.value.file, caught.value.offset) == ("a.pic", 4096)
     assert str(caught.value).startswith("a.pic at byte 4096: ")
 
 
@@ -350,11 +350,11 @@ def test_limits_of_a_container_header_are_named() -> None:
 def test_read_at_gives_just_the_bytes_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(bytes(range(100)))
-    assert bytes(read_at(path, 10, 5, place="f")) == bytes(range(10, 15))
-    assert bytes(read_at(path, 95, 5, place="f")) == bytes(range(95, 100))
-    assert bytes(read_at(path, 100, 0, place="f")) == b""
+    assert bytes(read_at(path, 10, 5, file="f")) == bytes(range(10, 15))
+    assert bytes(read_at(path, 95, 5, file="f")) == bytes(range(95, 100))
+    assert bytes(read_at(path, 100, 0, file="f")) == b""
     with pytest.raises(TypeError):
-        read_at(path, 0, 5, place="f")[0] = 1
+        read_at(path, 0, 5, file="f")[0] = 1
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 101), (96, 5), (100, 1), (1 << 62, 1), (0, 1 << 50)])
@@ -362,15 +362,15 @@ def test_read_at_never_reads_or_allocates_beyond_the_end(tmp_path: Path, offset:
     path = tmp_path / "f"
     path.write_bytes(bytes(100))
     with pytest.raises(Truncated) as caught:
-        read_at(path, offset, size, place="f")
-    assert (caught.value.place, caught.value.offset) == ("f", offset)
+        read_at(path, offset, size, file="f")
+    assert (caught.value.file, caught.value.offset) == ("f", offset)
 
 
 def test_a_missing_file_is_named_as_missing(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "none", tmp_path / "file" / "inside", tmp_path):
         with pytest.raises(NotADataset, match=r"^0000/000000.pic is missing$"):
-            read_at(path, 0, 1, place="0000/000000.pic")
+            read_at(path, 0, 1, file="0000/000000.pic")
 
 
 def test_a_disk_that_cannot_read_is_damage_and_a_system_that_does_not_let_us_is_not(tmp_path, monkeypatch) -> None:
@@ -380,7 +380,7 @@ def test_a_disk_that_cannot_read_is_damage_and_a_system_that_does_not_let_us_is_
 
         monkeypatch.setattr(resolve.Path, "open", refuse)
         with pytest.raises(PicstoreError) as caught:
-            read_at(tmp_path / "f", 7, 1, place="f")
+            read_at(tmp_path / "f", 7, 1, file="f")
         return caught.value
 
     assert str(fails(errno.EIO)) == "f at byte 7: the disk cannot read it (Input/output error)"

@@ -22,7 +22,7 @@ import picstore
 from picstore.errors import NotADataset, Truncated, Unfinished, UsageError
 from picstore.prepare.sources.open import open_source, read_input
 from picstore.storage.dataset import Dataset
-from picstore.storage.location.multipart import PART
+from picstore.storage.location.multipart import PART_SIZE
 from picstore.storage.location.resolve import UNFINISHED, Entry, locate, many
 
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
@@ -62,7 +62,7 @@ def test_objects_are_written_listed_read_and_removed(container: str) -> None:
     root = locate(container) / "objects"
     assert not root.exists()
     data = bytes(range(256)) * 40_000
-    assert len(data) > PART
+    assert len(data) > PART_SIZE
     sink = (root / "a b/large").create()
     for start in range(0, len(data), 1 << 20):
         sink.write(data[start : start + (1 << 20)])
@@ -72,13 +72,13 @@ def test_objects_are_written_listed_read_and_removed(container: str) -> None:
     assert sorted(root.files()) == [("a b/large", len(data)), ("c%20/ä", 5), ("top", 0)]
     assert root.entries() == [Entry("a b", True), Entry("c%20", True), Entry("top", False)]
     large = root / "a b/large"
-    assert bytes(large.read(1000, 70_000, place="large")) == data[1000:71_000]
+    assert bytes(large.read(1000, 70_000, file="large")) == data[1000:71_000]
     assert large.read_all(1 << 30) == data
     assert large.open().read() == data
     assert list((root / "c%20/ä").lines()) == [b"small"]
     for offset in (len(data) - 5, len(data) + 5):
         with pytest.raises(Truncated):
-            large.read(offset, 10, place="large")
+            large.read(offset, 10, file="large")
     (root / "a b").remove()
     assert [name for name, _ in sorted(root.files())] == ["c%20/ä", "top"]
     root.remove()
@@ -103,7 +103,11 @@ def test_an_upload_that_is_given_up_leaves_nothing(container: str) -> None:
 
 
 def test_what_is_not_there_is_told(container: str) -> None:
-    for action in (lambda place: place.size(), lambda place: place.read(0, 5, place="x"), lambda p: list(p.lines())):
+    for action in (
+        lambda location: location.size(),
+        lambda location: location.read(0, 5, file="x"),
+        lambda location: list(location.lines()),
+    ):
         with pytest.raises(NotADataset, match="is missing"):
             action(locate(container) / "nothing")
     with pytest.raises(NotADataset, match="does not exist"):
@@ -111,7 +115,7 @@ def test_what_is_not_there_is_told(container: str) -> None:
     scheme = container.partition(":")[0]
     with pytest.raises(NotADataset, match="there is no bucket no-such-bucket"):
         list(locate(f"{scheme}://no-such-bucket/x").files())
-    with pytest.raises(UsageError, match="not a place in an object store"):
+    with pytest.raises(UsageError, match="no URL of an object store"):
         locate(f"{container}/..")
 
 
@@ -151,8 +155,8 @@ def test_a_data_set_is_interrupted_resumed_verified_and_read_through_a_cache(
         "isolate": False,
     }
     batches = []
-    for place in (here, where):
-        loader = picstore.Loader(place, **options)
+    for location in (here, where):
+        loader = picstore.Loader(location, **options)
         batches.append([(batch.images.numpy().tobytes(), batch.ids.tolist()) for batch in loader])
         loader.close()
     assert batches[0] == batches[1]

@@ -1,4 +1,4 @@
-"""Locations: a folder of this machine and a place in an object store have the same verbs and keep the same promises."""
+"""Locations: a folder of this machine and one of an object store have the same verbs and keep the same promises."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from picstore.storage.sizes import parse_size
 
 @pytest.fixture(params=["folder", "objects"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
-    """An empty place of each kind."""
+    """An empty location of each kind."""
     return locate(tmp_path / "root" if request.param == "folder" else request.getfixturevalue("bucket") + "/root")
 
 
@@ -97,10 +97,10 @@ def test_bytes_are_read_as_they_were_written(root: Location) -> None:
     file = root / "0000" / "file"
     assert file.size() == len(data)
     assert file.read_all(len(data)) == data
-    assert bytes(file.read(1000, 700, place="f")) == data[1000:1700]
-    assert bytes(file.read(len(data), 0, place="f")) == b""
+    assert bytes(file.read(1000, 700, file="f")) == data[1000:1700]
+    assert bytes(file.read(len(data), 0, file="f")) == b""
     memory = memoryview(bytearray(b"-" * 12))
-    view = file.read(5, 10, place="f", allocate=lambda size: memory[:size])
+    view = file.read(5, 10, file="f", allocate=lambda size: memory[:size])
     assert bytes(memory) == data[5:15] + b"--"
     assert view.readonly
 
@@ -118,15 +118,15 @@ def test_nothing_is_allocated_for_bytes_that_a_file_does_not_have(root: Location
 
     (root / "f").write(bytes(100))
     with pytest.raises(Truncated, match=f"ends after {max(0, 100 - offset)} of {size} bytes") as caught:
-        (root / "f").read(offset, size, place="name", allocate=never)
-    assert (caught.value.place, caught.value.offset) == ("name", offset)
+        (root / "f").read(offset, size, file="name", allocate=never)
+    assert (caught.value.file, caught.value.offset) == ("name", offset)
 
 
 def test_what_is_missing_is_named_as_missing(root: Location) -> None:
     (root / "there").write(b"")
     missing = root / "none"
     for verb in (
-        lambda: missing.read(0, 1, place=str(missing)),
+        lambda: missing.read(0, 1, file=str(missing)),
         lambda: missing.read_all(10),
         lambda: list(missing.lines()),
         missing.size,
@@ -142,7 +142,7 @@ def test_a_file_beyond_the_limit_is_not_read(root: Location) -> None:
 
 
 def test_lines_come_one_by_one_wherever_the_bytes_were_cut(root: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "_STREAMED", 7)
+    monkeypatch.setattr(object_store, "_STREAM_CHUNK", 7)
     lines = [b"a" * n + b"\n" for n in range(40)] + ["ä\u2028ö\n".encode() * 3, b"\r\x0b\x0c\x1c\n", b"end"]
     (root / "f").write(b"".join(lines))
     expected = b"".join(lines).split(b"\n")
@@ -258,7 +258,7 @@ def test_requests_that_fail_are_sent_again(proxy: Proxy, bucket: str, failure: s
     file = locate(bucket) / "f"
     data = os.urandom(100_000)
     file.write(data)
-    for read in (lambda: bytes(file.read(10, 90_000, place="f")), lambda: file.read_all(1 << 20)[10:90_010]):
+    for read in (lambda: bytes(file.read(10, 90_000, file="f")), lambda: file.read_all(1 << 20)[10:90_010]):
         before = len(proxy.requests)
         proxy.failures.extend([failure] * 2)
         assert read() == data[10:90_010]
@@ -283,7 +283,7 @@ def test_a_store_that_stays_away_is_an_error_that_says_what_to_check_and_no_dama
     file = locate(bucket) / "f"
     file.write(bytes(1000))
     proxy.forever = failure
-    for verb in (lambda: file.read(0, 1000, place="f"), lambda: file.read_all(1000), lambda: list(file.lines())):
+    for verb in (lambda: file.read(0, 1000, file="f"), lambda: file.read_all(1000), lambda: list(file.lines())):
         with pytest.raises(PicstoreError, match=r"cannot be reached; check the network and AWS_ENDPOINT_URL") as caught:
             verb()
         assert not isinstance(caught.value, (Damage, NotADataset))
@@ -335,7 +335,7 @@ def test_a_fork_reads_as_its_parent_does_and_so_does_its_own(bucket: str) -> Non
         from picstore.storage.location.resolve import locate
 
         def read():
-            return bytes((locate("{bucket}") / "f").read(0, 5, place="f"))
+            return bytes((locate("{bucket}") / "f").read(0, 5, file="f"))
 
         def forked(task):
             child = os.fork()

@@ -120,7 +120,7 @@ def test_a_damaged_stream_is_reported_and_the_others_are_made(dataset: picstore.
     draft, pixels, wrong = made(dataset, container, CROP)
     assert list(wrong) == [4] and not pixels._upright.made[4]
     assert f"record {draft.ids[4]} does not decode" in str(wrong[4])
-    assert wrong[4].offset == container.place.offset + begin
+    assert wrong[4].offset == container.ref.offset + begin
     others = [slot for slot in range(len(sound)) if slot != 4]
     assert np.array_equal(pixels.images[others], good.images[others])
 

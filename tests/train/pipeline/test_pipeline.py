@@ -72,7 +72,7 @@ class Memory:
 
     def _read_at(self, path: Path, offset: int, size: int, **options: object) -> memoryview:
         # A memoryview keeps its array alive, and arrays tell when they are freed.
-        data = np.frombuffer(read_at(path, offset, size, place=""), dtype=np.uint8).copy()
+        data = np.frombuffer(read_at(path, offset, size, file=""), dtype=np.uint8).copy()
         self._add(size)
         self.reads += 1
         weakref.finalize(data, self._add, -size)
