@@ -56,7 +56,7 @@ from picstore.prepare.image import settings
 from picstore.prepare.sources import open as source
 task = json.loads(sys.argv[1])
 encode = settings.EncodeSettings.from_json(task["encode"])
-processes.start_fork_server(*encode.warm)
+processes.start_fork_server(*encode.warmup_modules)
 first = source.open_source(task["source"]).inputs[:1]
 convert.mean_bytes(first, encode, 1, 0)  # waits until the fork server has imported all
 start = time.perf_counter()

@@ -32,7 +32,7 @@ import numpy as np
 from PIL import Image
 
 from picstore.prepare.image import imagemagick
-from picstore.prepare.image.read import _NOT_BY_PILLOW  # the question is what this very list lets through
+from picstore.prepare.image.read import EXCLUDED_FROM_PILLOW
 
 _FORMAT = re.compile(r"\s*(\S+?)\*?\s+(\S+)\s+([r-])([w-])[+-]\s+(.*)")
 _SIDES = 96, 64
@@ -105,10 +105,14 @@ def reader(path: Path) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data), formats=[each for each in Image.ID if each not in _NOT_BY_PILLOW])
+            image = Image.open(
+                io.BytesIO(data), formats=[each for each in Image.ID if each not in EXCLUDED_FROM_PILLOW]
+            )
     except Exception:
         return "ImageMagick"
-    return "ImageMagick" if image.format == "TIFF" and imagemagick.coder(data, name=path.name) == "dng" else "Pillow"
+    return (
+        "ImageMagick" if image.format == "TIFF" and imagemagick.find_coder(data, name=path.name) == "dng" else "Pillow"
+    )
 
 
 def convert(inputs: list[Path], work: Path, options: argparse.Namespace) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Pictures for tests, an independent reader of JPEG headers, and the one place that decides skip or fail."""
+"""Pictures for tests, an independent reader of JPEG headers, and the rule to skip or to fail."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import os
 import struct
 import warnings
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pytest
 from PIL import Image
+
+if TYPE_CHECKING:
+    from picstore.prepare.image.settings import EncodeSettings
 
 CORNERS = ((220, 30, 30), (30, 200, 30), (30, 30, 220), (240, 240, 240))
 
@@ -63,6 +66,21 @@ def saved(image: Image.Image, format: str, **options: object) -> bytes:
         warnings.simplefilter("ignore", DeprecationWarning)  # writing IM is deprecated from Pillow 13 on
         image.save(out, format, **options)
     return out.getvalue()
+
+
+def open_image(data: bytes, *, settings: EncodeSettings, name: str = "") -> Image.Image:
+    """Pixels of an image file as picstore decodes it."""
+    from picstore.prepare.image.read import decode_file  # not at once: conftest imports this module
+
+    return decode_file(data, settings=settings, name=name).image
+
+
+def reencode(source: object, *, settings: EncodeSettings, name: str = "") -> tuple[bytes, str]:
+    """Training JPEG of any source, always encoded, and the kind of the source."""
+    from picstore.prepare.image.encode import decode_any, encode
+
+    decoded = decode_any(source, settings=settings, name=name)
+    return encode(decoded.image, settings=settings, origin=decoded.origin), decoded.origin
 
 
 def by_imagemagick(image: Image.Image, coder: str, **attributes: object) -> bytes:

@@ -118,7 +118,7 @@ def command(
             raise click.UsageError("--append needs DST")
         settings |= _settings_of(destination)
     encode = _encode_settings(settings)
-    processes.start_fork_server(*encode.warm)  # at once: it imports while this process does
+    processes.start_fork_server(*encode.warmup_modules)  # at once: it imports while this process does
 
     from picstore.cli.progress import Bar
     from picstore.prepare.convert.job import DatasetShape

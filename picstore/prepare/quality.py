@@ -17,9 +17,7 @@ from picstore import rng
 from picstore.arrays import F32, U8
 from picstore.errors import ImageError
 from picstore.prepare.engine import processes
-from picstore.prepare.image.coordinates import Placement
 from picstore.prepare.image.encode import decode_any, encode
-from picstore.prepare.image.read import Decoded
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.image.training_jpeg import LOSSLESS, make_training_jpeg
 from picstore.prepare.progress import ProgressCallback
@@ -174,7 +172,7 @@ def measure_one(task: _Task, on_progress: ProgressCallback) -> tuple[int, tuple[
 
 
 def _loss(image: Image.Image, settings: EncodeSettings) -> Loss:
-    jpeg = encode(Decoded(image, "image", Placement(1, image.size, image.size)), settings=settings)
+    jpeg = encode(image, settings=settings)
     with Image.open(io.BytesIO(jpeg)) as decoded:
         decoded.load()
         one, other = np.asarray(image), np.asarray(decoded)

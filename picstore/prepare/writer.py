@@ -11,7 +11,7 @@ from picstore.arrays import U8
 from picstore.errors import ImageError, UsageError
 from picstore.prepare.convert import job
 from picstore.prepare.convert.row_writer import RowWriter, make_record
-from picstore.prepare.image.coordinates import move_targets
+from picstore.prepare.image.coordinates import map_targets
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
@@ -95,7 +95,7 @@ class Writer:
             raise UsageError(f"attachment {min(unknown)!r} was not declared; declared are {list(self._fields)}")
         made = make_training_jpeg(image, settings=self._encode)
         try:
-            extra = move_targets(extra, made.placement)
+            extra = map_targets(extra, made.coordinates)
         except ImageError as error:
             raise UsageError(f"extra: {error}") from error
         record = make_record(

@@ -13,14 +13,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from commands import picstore_command, picstore_json
-from pictures import require, saved, smooth
+from pictures import reencode, require, saved, smooth
 from PIL import Image
 from samples import jpeg, picture
 
 from picstore.cli.plot import require_matplotlib
 from picstore.errors import MissingDependency
 from picstore.prepare import quality
-from picstore.prepare.image.encode import reencode
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.quality import Loss, Measured, measure_quality, psnr, sample, ssim
 from picstore.prepare.sources.inputs import Input, Listing

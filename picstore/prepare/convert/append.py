@@ -63,7 +63,7 @@ def append(
         NotADataset, Damage: the data set cannot be opened.
         MissingDependency: the encoder asked for is not installed.
     """
-    processes.start_fork_server(*encode.warm)
+    processes.start_fork_server(*encode.warmup_modules)
     root = locate(destination)
     if encode.encoder == "mozjpeg":
         require_mozjpeg()

@@ -24,7 +24,7 @@ from picstore.prepare.convert.merge_shards import Converted, already, complete, 
 from picstore.prepare.convert.row_reuse import Kept, folder_of, kept_rows
 from picstore.prepare.convert.row_writer import RowWriter, make_record
 from picstore.prepare.engine import processes
-from picstore.prepare.image.coordinates import move_targets
+from picstore.prepare.image.coordinates import map_targets
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg
@@ -97,7 +97,7 @@ def convert(  # noqa: PLR0913 - all but four have a default
         UsageError, NotADataset, Unfinished: the destination cannot be used; see :func:`job.begin_job`.
         MissingDependency: the encoder asked for is not installed.
     """
-    processes.start_fork_server(*encode.warm)
+    processes.start_fork_server(*encode.warmup_modules)
     clock = _Clock()
     destination = locate(destination)
     if encode.encoder == "mozjpeg":
@@ -211,7 +211,7 @@ def run_rows(tasks: deque[RowTask], crew: processes.Engine, on_progress: Progres
 
 def convert_row_apart(task: RowTask, on_progress: ProgressCallback) -> None:
     """Convert a row in a process of its own on whatever machine this is, so that blame is laid where it was seen."""
-    processes.start_fork_server(*task.encode.warm)
+    processes.start_fork_server(*task.encode.warmup_modules)
     with tempfile.TemporaryDirectory(prefix="picstore-") as marks:
         run_rows(deque([replace(task, marks=Path(marks))]), processes.LocalEngine(1), on_progress)
 
@@ -284,7 +284,7 @@ def _extra(source: Input, made: TrainingJpeg) -> Any:
         extra |= json.loads(source.extra)
     elif source.annotated is None:
         return extra
-    return move_targets(extra, made.placement, annotated=source.annotated)
+    return map_targets(extra, made.coordinates, annotated=source.annotated)
 
 
 def _read_attachments(source: Input, read: Callable[[Input], bytes]) -> dict[str, bytes]:

@@ -1,1 +1,0 @@
-"""An image of any format to a training JPEG."""

@@ -1,4 +1,4 @@
-"""Pixels to a training JPEG (docs/design.md, "Training JPEG"): what ``convert`` does where it cannot be lossless."""
+"""Encoding of pixels to a training JPEG (docs/design.md, "Training JPEG")."""
 
 from __future__ import annotations
 
@@ -11,53 +11,52 @@ from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.tiles import mcu_size, restart_interval
 from picstore.prepare.image.mozjpeg import encode_by_mozjpeg
-from picstore.prepare.image.read import Decoded, decode, finish, foreign_errors
+from picstore.prepare.image.read import Decoded, decode_file, decode_image, foreign_errors
 from picstore.prepare.image.settings import EncodeSettings
 
 _PILLOW_SUBSAMPLING = {"444": 0, "422": 1, "420": 2}
 
 
-def reencode(source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "") -> tuple[bytes, str]:
-    """Make a training JPEG of an image.
+def decode_any(source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "") -> Decoded:
+    """Decode any source to upright pixels in grey or RGB, of the size that ``settings.resize`` asks for.
 
     Args:
         source: a file's bytes in any format that docs/formats.md lists; or a PIL image; or a uint8 array of shape
             (H, W), (H, W, 1), (H, W, 3) or, with alpha, (H, W, 4).
-        settings: size, quality, sampling, background, limit on pixels.
-        name: the file's name; its extension tells formats apart that have no magic number.
-
-    Returns:
-        The JPEG, and in a few words why it had to be encoded anew: "PNG", "progressive JPEG", "resize", …
+        settings: ``resize``, ``background`` and ``max_pixels`` are used.
+        name: the file's name; its extension identifies formats without a magic number.
 
     Raises:
         ImageError: the source is no image, is damaged, too large, or of a kind that cannot be read.
     """
-    decoded = decode_any(source, settings=settings, name=name)
-    return encode(decoded, settings=settings), decoded.origin
-
-
-def decode_any(source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "") -> Decoded:
-    """The first half of :func:`reencode`: upright pixels, in grey or RGB, of the size asked for."""
     if isinstance(source, np.ndarray):
-        return finish(_from_array(source), origin="array", settings=settings)
+        return decode_image(_from_array(source), origin="array", settings=settings)
     if isinstance(source, Image.Image):
-        return finish(source, origin="PIL image", settings=settings)
-    return decode(source, settings=settings, name=name)
+        return decode_image(source, origin="PIL image", settings=settings)
+    return decode_file(source, settings=settings, name=name)
 
 
-def encode(decoded: Decoded, *, settings: EncodeSettings) -> bytes:
-    """The training JPEG of a decoded image: baseline, a DRI of one tile, JFIF, and no other metadata.
+def encode(image: Image.Image, *, settings: EncodeSettings, origin: str = "image") -> bytes:
+    """Encode a training JPEG: baseline, a DRI of one tile, JFIF, and no other metadata.
 
-    Restart markers stand where ``jpeg.tiles.restart_interval`` puts them; Huffman tables are optimised.
+    Restart markers stand at every ``jpeg.tiles.restart_interval``; Huffman tables are optimised.
+
+    Args:
+        image: mode "L" or "RGB".
+        settings: ``quality``, ``subsampling`` and ``encoder`` are used.
+        origin: kind of the source, for messages.
+
+    Raises:
+        ImageError: the image cannot be encoded.
     """
-    with foreign_errors(f"cannot encode {decoded.origin}"):
+    with foreign_errors(f"cannot encode {origin}"):
         if settings.encoder == "mozjpeg":
-            return encode_by_mozjpeg(decoded.image, quality=settings.quality, subsampling=settings.subsampling)
+            return encode_by_mozjpeg(image, quality=settings.quality, subsampling=settings.subsampling)
         try:
-            return _save(decoded.image, settings, optimize=True)
+            return _save(image, settings, optimize=True)
         except OSError:
-            # Pillow optimises only in a buffer of 1 byte a pixel (2 from quality 95 on), which noise outgrows.
-            return _save(decoded.image, settings, optimize=False)
+            # Pillow optimises only in a buffer of 1 byte a pixel (2 from quality 95 on), which noise exceeds.
+            return _save(image, settings, optimize=False)
 
 
 def _save(image: Image.Image, settings: EncodeSettings, *, optimize: bool) -> bytes:
@@ -68,7 +67,7 @@ def _save(image: Image.Image, settings: EncodeSettings, *, optimize: bool) -> by
         out,
         "JPEG",
         quality=settings.quality,
-        # libjpeg writes sampling factors for a grey component too, where 1 × 1 is what decoders expect.
+        # libjpeg writes sampling factors for a grey component too, where decoders expect 1 × 1.
         subsampling=0 if grey else _PILLOW_SUBSAMPLING[settings.subsampling],
         optimize=optimize,
         restart_marker_blocks=restart_interval(-(-image.width // mcu_width), mcu_width),

@@ -1,8 +1,8 @@
-"""Images that only ImageMagick reads. The only module that imports wand.
+"""Decoding of images by ImageMagick's library. No other module imports wand.
 
-ImageMagick can do much more than read images: run scripts (MSL, MVG), fetch URLs, read other files, start Ghostscript.
-So it never gets to guess what a file is. A coder is chosen here, from ``_MAGIC`` and ``_EXTENSIONS``, and forced by an
-explicit prefix; whatever is not listed is not read. SVG goes through ``svg.sanitised`` first.
+ImageMagick also runs scripts (MSL, MVG), fetches URLs, reads other files and starts Ghostscript. So it never guesses a
+file's format: a coder (ImageMagick's word for the code of a format) is chosen here from ``_MAGIC`` and ``_EXTENSIONS``
+and forced by an explicit prefix; formats that are not listed are not read. SVG is sanitized first (``svg``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from picstore.prepare.image.size_limits import check_jbig, check_size
 if TYPE_CHECKING:
     from wand.image import Image as WandImage
 
-# (offset, the bytes there, coder). The first that fits counts.
+# (offset, bytes at the offset, coder); the first match counts.
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"8BPS", "psd"),
     (0, b"\x76\x2f\x31\x01", "exr"),
@@ -91,8 +91,7 @@ _EXTENSIONS = {
     **dict.fromkeys(("jbig", "jbg", "bie"), "jbig"),
 }
 
-# Where an orientation beside the pixels is to be applied. HEIC and AVIF are turned by their decoder already, and the
-# EXIF they carry still has the old value.
+# Formats whose orientation is applied here. HEIC and AVIF are rotated by their decoder, and their EXIF keeps its value.
 _ORIENTED = frozenset({"dpx", "miff", "tga", "tiff"})
 
 _SVG_CODERS = ("rsvg", "msvg")
@@ -100,71 +99,72 @@ _SVG_CODERS = ("rsvg", "msvg")
 # Coders that read from a file, not from memory.
 _FROM_FILE = frozenset({"dng", "exr"})
 
-# Formats of which the first image is a layer; for PSD it is the flattened picture that the file holds.
+# Formats whose first image is a layer; that of PSD is the flattened picture.
 _LAYERED = frozenset({"xcf"})
 
 _DPX_TRANSFER = "dpx:image.element[0].transfer-characteristic"
 
-# Copies that ImageMagick 6 (8 bytes a pixel) and 7 (16 or 20) hold at a time, with room for one more.
-_BYTES_A_PIXEL = 64
+# Bytes of the copies that ImageMagick 6 (8 bytes a pixel) and 7 (16 or 20) hold at a time, and of one more.
+_BYTES_PER_PIXEL = 64
 
 
-def coder(data: bytes, *, name: str = "") -> str | None:
-    """ImageMagick's name for the format of this file, or None if it is none that is read here."""
+def find_coder(data: bytes, *, name: str = "") -> str | None:
+    """Find the coder of a file by its first bytes or its name; None if the format is not read here."""
     extension = PurePath(name).suffix[1:].lower()
     if data.startswith(_TIFF):
         return "dng" if extension in _RAW or data[8:10] == b"CR" else "tiff"
-    for offset, magic, each in _MAGIC:
+    for offset, magic, coder in _MAGIC:
         if data.startswith(magic, offset):
-            return each
+            return coder
     if svg.is_svg(data):
         return "svg"
     return _EXTENSIONS.get(extension)
 
 
-def read(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
-    """The first frame, or the flattened picture of a layered file, as mode "L", "LA", "RGB" or "RGBA", in sRGB.
+def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
+    """Read the first frame, or the flattened picture of a layered file: mode "L", "LA", "RGB" or "RGBA", in sRGB.
 
     Args:
         data: the whole file.
-        name: the file's name; its extension counts where there is no magic number.
-        max_pixels: more are refused, before they are decoded where the format's header tells.
+        name: the file's name; its extension identifies formats without a magic number.
+        max_pixels: more are refused, before they are decoded if the format's header states the size.
 
     Raises:
-        ImageError: not a format of the list, ImageMagick's library or the part of it is missing, damage, too large.
+        ImageError: the format is not listed, ImageMagick's library or its support of the format is missing, or the
+            image is damaged or too large.
     """
-    chosen = coder(data, name=name)
-    if chosen is None:
+    coder = find_coder(data, name=name)
+    if coder is None:
         raise ImageError("not an image that Pillow or ImageMagick reads")
     wand_image, wand_errors, wand_warning = _wand()
-    _limit(max_pixels)
-    if chosen == "svg":
-        chosen = _svg_coder()
-        data = svg.sanitised(data, max_pixels=max_pixels, plain=chosen == "msvg")
-    if chosen == "jbig":
+    _set_resource_limits(max_pixels)
+    if coder == "svg":
+        coder = _svg_coder()
+        data = svg.sanitize_svg(data, max_pixels=max_pixels, basic_only=coder == "msvg")
+    if coder == "jbig":
         check_jbig(data, max_pixels=max_pixels)
     image: WandImage
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wand_warning)  # of what an image has beside its pixels
+            warnings.simplefilter("ignore", wand_warning)  # about metadata
             with wand_image() as image:
-                _load("Ping", image, data, chosen)
+                _load("Ping", image, data, coder)
                 width, height = image.size
-            check_size(max(1, width), max(1, height), max_pixels=max_pixels)  # of some HEIC files Ping says 0 × 0
+            check_size(max(1, width), max(1, height), max_pixels=max_pixels)  # Ping gives 0 × 0 for some HEIC files
             with wand_image() as image:
-                if chosen in _SVG_CODERS or chosen in _LAYERED:
+                if coder in _SVG_CODERS or coder in _LAYERED:
                     image.background_color = "transparent"
-                _load("Read", image, data, chosen)
-                if chosen in _LAYERED:
+                _load("Read", image, data, coder)
+                if coder in _LAYERED:
                     image.iterator_reset()
                     image.merge_layers("flatten")
-                return _pixels(image, chosen)
+                return _convert_pixels(image, coder)
     except wand_errors as error:
-        raise ImageError(_reason(chosen, error)) from error
+        raise ImageError(_reason(coder, error)) from error
 
 
 def _wand() -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
-    """wand's Image, the types of error that come out of it, and the type of its warnings."""
+    """Import wand; return its Image, the types of error that it raises, and the type of its warnings."""
     try:
         from wand.exceptions import BaseWarning, WandException
         from wand.image import Image as WandImage
@@ -176,45 +176,47 @@ def _wand() -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
     return WandImage, (WandException, TypeError, ValueError, AttributeError, OSError), BaseWarning
 
 
-def _limit(max_pixels: int) -> None:
-    """Bound what ImageMagick takes, whatever its policy.xml says; a stricter one stays in force.
+def _set_resource_limits(max_pixels: int) -> None:
+    """Limit ImageMagick's memory and image size; a stricter limit of its policy.xml stays in force.
 
-    Its limit on time is not used: it counts from the start of the process, and ends the process. ``convert`` has one of
-    its own, ``engine.time_limit``.
+    Its time limit is not used: it counts from the start of the process, and ends the process. ``convert`` limits the
+    time of an image itself (``--image-timeout``).
     """
     from wand.resource import limits
 
-    wanted = max_pixels * _BYTES_A_PIXEL
+    most_bytes = max_pixels * _BYTES_PER_PIXEL
     for resource in ("memory", "map", "disk"):
-        limits[resource] = wanted
-    for resource in ("area", "width", "height"):  # a header that Ping saw may differ from the one that counts
+        limits[resource] = most_bytes
+    for resource in ("area", "width", "height"):  # the header that Ping reads may differ from the one that counts
         limits[resource] = max_pixels
     limits["thread"] = 1
 
 
-def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, chosen: str) -> None:
-    """Read, or only the header, with the coder forced. wand's own ``format=`` lets the content override it."""
+def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: str) -> None:
+    """Read an image, or ping its header, with the coder forced; wand's ``format=`` lets the content override it."""
     from wand.api import library
 
-    frame = "" if chosen in _LAYERED and verb == "Read" else "[0]"
-    if chosen in _FROM_FILE:
+    frame = "" if coder in _LAYERED and verb == "Read" else "[0]"
+    if coder in _FROM_FILE:
         with tempfile.NamedTemporaryFile(prefix="picstore-") as file:
             file.write(data)
             file.flush()
             function = getattr(library, f"Magick{verb}Image")
-            loaded = function(image.wand, f"{chosen}:{file.name}{frame}".encode())
+            loaded = function(image.wand, f"{coder}:{file.name}{frame}".encode())
     else:
-        library.MagickSetFilename(image.wand, f"{chosen}:{frame}".encode())
+        library.MagickSetFilename(image.wand, f"{coder}:{frame}".encode())
         loaded = getattr(library, f"Magick{verb}ImageBlob")(image.wand, data, len(data))
     if not loaded:
-        raise image.get_exception() or ValueError("no image in it")  # image.raise_exception() would only warn of some
+        raise image.get_exception() or ValueError(
+            "no image in it"
+        )  # image.raise_exception() only warns about some errors
 
 
-def _pixels(image: WandImage, chosen: str) -> Image.Image:
-    if chosen in _ORIENTED:
+def _convert_pixels(image: WandImage, coder: str) -> Image.Image:
+    if coder in _ORIENTED:
         image.auto_orient()
-    if chosen == "dpx" and image.metadata.get(_DPX_TRANSFER) != "Linear" and image.colorspace == "rgb":
-        image.colorspace = "srgb"  # the label only: ImageMagick takes all DPX but logarithmic for linear light
+    if coder == "dpx" and image.metadata.get(_DPX_TRANSFER) != "Linear" and image.colorspace == "rgb":
+        image.colorspace = "srgb"  # only the label: ImageMagick takes all DPX that is not logarithmic for linear light
     grey = image.colorspace == "gray"
     if not grey and image.colorspace != "srgb":
         image.transform_colorspace("srgb")
@@ -222,24 +224,24 @@ def _pixels(image: WandImage, chosen: str) -> Image.Image:
     mode = ("LA" if grey else "RGBA") if image.alpha_channel else ("L" if grey else "RGB")
     raw = {"L": "gray", "LA": "graya", "RGB": "rgb", "RGBA": "rgba"}[mode]
     result = Image.frombytes(mode, image.size, image.make_blob(raw))
-    result.format = _label(chosen)
+    result.format = _label(coder)
     return result
 
 
 def _svg_coder() -> str:
-    """librsvg where it is built in. "svg:" itself is not used: it may start another program."""
+    """Return librsvg's coder if it is built in. "svg:" itself is not used: it may start another program."""
     from wand.version import formats
 
     return _SVG_CODERS[0] if "RSVG" in formats("RSVG") else _SVG_CODERS[1]
 
 
-def _label(chosen: str) -> str:
-    return "SVG" if chosen in _SVG_CODERS else chosen.upper()
+def _label(coder: str) -> str:
+    return "SVG" if coder in _SVG_CODERS else coder.upper()
 
 
-def _reason(chosen: str, error: Exception) -> str:
-    # ImageMagick appends where in its source and in which temporary file it was.
+def _reason(coder: str, error: Exception) -> str:
+    # ImageMagick appends the line of its source and the name of the temporary file.
     text = re.sub(r"[`'\"]?\s*@ .*|`[^']*'", "", str(error).splitlines()[0] if str(error) else "").strip()
-    if "delegate" in text.lower() or chosen == "dng":
-        return f"{_label(chosen)}: this ImageMagick library lacks the part that reads it ({text[:120]})"
-    return f"damaged {_label(chosen)}: {text[:160] or type(error).__name__}"
+    if "delegate" in text.lower() or coder == "dng":
+        return f"{_label(coder)}: this ImageMagick library lacks the part that reads it ({text[:120]})"
+    return f"damaged {_label(coder)}: {text[:160] or type(error).__name__}"

@@ -1,4 +1,4 @@
-"""mozjpeg, as libvips has it built in (the extra ``mozjpeg``). The only module that knows pyvips."""
+"""Encoder mozjpeg, built into libvips (the extra ``mozjpeg``). No other module imports pyvips."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from picstore.errors import MissingDependency
 from picstore.jpeg.transcode import add_restart_markers
 
 _INSTALL = "pip install 'picstore[mozjpeg]'"
-_CHROMA = {"444": "off", "420": "on"}  # libvips halves chroma in both directions or in none
+_SUBSAMPLE_MODES = {"444": "off", "420": "on"}  # libvips halves chroma in both directions or in none
 
 
 def require_mozjpeg() -> None:
-    """Make sure that images can be encoded.
+    """Check that mozjpeg is installed.
 
     Raises:
-        MissingDependency: pyvips or libvips is not installed, or libvips is built with another JPEG library.
+        MissingDependency: pyvips or libvips is missing, or libvips is built with another JPEG library.
     """
     _vips()
 
 
 def encode_by_mozjpeg(image: Image.Image, *, quality: int, subsampling: str) -> bytes:
-    """A baseline JPEG with restart markers, by trellis quantisation and with optimal Huffman tables.
+    """Encode a baseline JPEG by trellis quantisation, with optimal Huffman tables and restart markers.
 
     Args:
         image: mode "L" or "RGB".
@@ -35,19 +35,19 @@ def encode_by_mozjpeg(image: Image.Image, *, quality: int, subsampling: str) -> 
     Raises:
         MissingDependency: see :func:`require_mozjpeg`.
     """
-    # mozjpeg itself must not write restart markers: with trellis quantisation the stream is broken (its issue 195).
+    # mozjpeg must not write restart markers itself: with trellis quantisation the stream is broken (its issue 195).
     return add_restart_markers(_encode(_vips(), image, quality=quality, subsampling=subsampling, trellis=True))
 
 
 @functools.cache
 def _vips() -> Any:
-    """The module pyvips."""
+    """Import and configure pyvips, and check that its libvips has mozjpeg."""
     try:
         import pyvips
-    except (ImportError, OSError) as error:  # OSError: the binding is there, the library is not
+    except (ImportError, OSError) as error:  # OSError: the binding is installed, the library is not
         raise MissingDependency(f"--encoder mozjpeg needs libvips: {_INSTALL}") from error
     pyvips.concurrency_set(1)  # the workers are processes
-    pyvips.cache_set_max(0)  # it would keep operations on images that are gone
+    pyvips.cache_set_max(0)  # else it keeps operations on images that are freed
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32), dtype=np.uint8))
     one, other = (_encode(pyvips, noise, quality=50, subsampling="444", trellis=trellis) for trellis in (True, False))
     if one == other:  # libjpeg-turbo ignores the option
@@ -66,7 +66,7 @@ def _encode(vips: Any, image: Image.Image, *, quality: int, subsampling: str, tr
         overshoot_deringing=True,
         # The tables of T.81, annex K: at equal SSIM 4 % fewer bytes than libjpeg-turbo, with mozjpeg's own none fewer.
         quant_table=0,
-        subsample_mode=_CHROMA[subsampling],
+        subsample_mode=_SUBSAMPLE_MODES[subsampling],
         restart_interval=0,
         keep="none",
     )

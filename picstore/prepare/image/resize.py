@@ -1,4 +1,4 @@
-"""Resizing by Lanczos' filter, for ``convert``: our own kernel, in a sixth of Pillow's time."""
+"""Resizing with the Lanczos filter by picstore's kernel, in a sixth of Pillow's time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from picstore.kernels.resample import LANCZOS, resample
 
 
 def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image:
-    """Give an image another size.
+    """Resize an image.
 
     Args:
-        image: of mode "L" or "RGB", or RGB as uint8 (height, width, 3).
+        image: mode "L" or "RGB", or RGB as uint8 (height, width, 3).
         size: width and height of the result, in pixels.
 
     Returns:
-        The image itself where it is of that size already.
+        The image itself if it has that size.
     """
     if isinstance(image, Image.Image):
         if image.size == size:
             return image
-        if image.mode == "L":  # rare, and the kernel is one for three channels
+        if image.mode == "L":  # rare, and the kernel takes three channels
             return image.resize(size, Image.Resampling.LANCZOS)
     pixels = np.asarray(image)
     height, width = pixels.shape[:2]
@@ -31,5 +31,5 @@ def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image:
     planes = np.empty((3, size[1], size[0]), np.uint8)
     whole = 0, 0, width, height
     resample(pixels, whole, whole, False, LANCZOS, planes)
-    # The kernel writes planes as a whole, and pixels byte by byte; with Pillow's merging 500 us instead of 555.
+    # The kernel is faster at writing planes than pixels: with Pillow's merging 500 us instead of 555.
     return Image.merge("RGB", [Image.frombuffer("L", size, plane, "raw", "L", 0, 1) for plane in planes])

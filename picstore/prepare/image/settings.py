@@ -1,6 +1,6 @@
-"""What ``convert`` asks of a training JPEG: size, quality, sampling, background and the limit on pixels.
+"""Encode settings: size, quality, subsampling, background and limit on pixels of a training JPEG.
 
-Imports no image library, so that the command line starts quickly.
+This module imports no image library, so that the command line starts quickly.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from typing import Any, Literal, TypedDict
 
 from picstore.errors import UsageError
 
-MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION, a little below the 65,535 of T.81
+MAX_SIDE = 65_500  # pixels; libjpeg's JPEG_MAX_DIMENSION; T.81 allows 65,535
 
-# Seconds. Lossless JPEG 2000 of 268 megapixels, the most that --max-pixels lets through by default, took 134 s.
+# Seconds. Lossless JPEG 2000 of 268 megapixels, the default of --max-pixels, took 134 s.
 IMAGE_TIMEOUT = 300.0
 
 ENCODERS = ("turbo", "mozjpeg")
-SUBSAMPLINGS = ("444", "422", "420")  # what libjpeg-turbo writes here; reading takes 440 as well
+SUBSAMPLINGS = ("444", "422", "420")  # as written; 440 is only read
 
 _SIZE = re.compile(r"(?:(shorter|longer):([0-9]{1,5})|([0-9]{1,5})x([0-9]{1,5}))")
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size asked for by ``--resize``.
+    """Target size of ``--resize``.
 
     ``shorter`` and ``longer`` bring that side to ``width`` (``height`` is the same number), keep the aspect ratio and
-    never enlarge: an image that is small enough stays as it is. ``exact`` gives ``width`` × ``height`` always.
+    never enlarge an image. ``exact`` always gives ``width`` × ``height``.
+
+    Raises:
+        UsageError: a value is out of its range.
     """
 
     kind: Literal["shorter", "longer", "exact"]
@@ -36,7 +39,7 @@ class Size:
 
     def __post_init__(self) -> None:
         if self.kind not in ("shorter", "longer", "exact"):
-            raise UsageError(f"kind of size {self.kind!r} is none of shorter, longer, exact")
+            raise UsageError(f"kind of size {self.kind!r} is unknown; known are shorter, longer, exact")
         if not (1 <= self.width <= MAX_SIDE and 1 <= self.height <= MAX_SIDE):
             raise UsageError(f"size {self} is out of range: a side has 1 to {MAX_SIDE:,} pixels")
         if self.kind != "exact" and self.width != self.height:
@@ -44,10 +47,10 @@ class Size:
 
     @classmethod
     def parse(cls, text: str) -> Size:
-        """Read ``shorter:256``, ``longer:512`` or ``256x256``.
+        """Parse ``shorter:256``, ``longer:512`` or ``256x256``.
 
         Raises:
-            UsageError: the text is none of these, or a side is not in 1 … 65,500.
+            UsageError: the text has another form, or a side is not in 1 … 65,500.
         """
         match = _SIZE.fullmatch(text)
         if match is None:
@@ -58,7 +61,7 @@ class Size:
         return cls("shorter" if kind == "shorter" else "longer", int(side), int(side))
 
     def target(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height, in pixels, of what an upright image of this width and height becomes."""
+        """Compute the resized width and height, in pixels, of an upright image."""
         if self.kind == "exact":
             return self.width, self.height
         side = min(width, height) if self.kind == "shorter" else max(width, height)
@@ -72,7 +75,7 @@ class Size:
 
 
 class EncodeOptions(TypedDict, total=False):
-    """The attributes of EncodeSettings as a user writes them."""
+    """Attributes of EncodeSettings as a user writes them."""
 
     resize: str | None
     quality: int
@@ -85,15 +88,15 @@ class EncodeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeSettings:
-    """How pixels become a training JPEG.
+    """Settings that make a training JPEG of an image.
 
     Attributes:
-        resize: the size asked for; None keeps the size.
+        resize: target size; None keeps the size.
         quality: libjpeg's scale, 1 … 100.
         subsampling: of the chroma, "444", "422" or "420"; grey images have none.
-        background: red, green and blue, 0 … 255, that transparent images are laid on.
+        background: red, green and blue, 0 … 255, under transparent pixels.
         max_pixels: an image whose header announces more is refused before it is decoded.
-        reencode: encode anew what could stay without loss.
+        reencode: re-encode also JPEGs that could be kept without loss.
         encoder: "turbo" (libjpeg-turbo) or "mozjpeg"; the latter has no subsampling "422".
 
     Raises:
@@ -112,9 +115,9 @@ class EncodeSettings:
         if not 1 <= self.quality <= 100:
             raise UsageError(f"quality {self.quality} is not in 1 … 100")
         if self.subsampling not in SUBSAMPLINGS:
-            raise UsageError(f"subsampling {self.subsampling!r} is none of {', '.join(SUBSAMPLINGS)}")
+            raise UsageError(f"subsampling {self.subsampling!r} is unknown; known are {', '.join(SUBSAMPLINGS)}")
         if self.encoder not in ENCODERS:
-            raise UsageError(f"encoder {self.encoder!r} is none of {', '.join(ENCODERS)}")
+            raise UsageError(f"encoder {self.encoder!r} is unknown; known are {', '.join(ENCODERS)}")
         if self.encoder == "mozjpeg" and self.subsampling == "422":
             raise UsageError("the encoder mozjpeg has no subsampling 422; choose 420 or 444, or the encoder turbo")
         if len(self.background) != 3 or not all(0 <= value <= 255 for value in self.background):
@@ -123,13 +126,13 @@ class EncodeSettings:
             raise UsageError(f"max_pixels {self.max_pixels} is not at least 1")
 
     @property
-    def warm(self) -> tuple[str, ...]:
-        """Modules for ``start_fork_server`` that load, or on first use compile, what these settings need."""
+    def warmup_modules(self) -> tuple[str, ...]:
+        """Modules for ``start_fork_server`` that load, or on first use compile, the code for these settings."""
         pixels = self.resize is not None or self.reencode
         return ("picstore.prepare.convert.warmup", *(["picstore.prepare.convert.warmup_pixels"] if pixels else []))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object that ``from_json`` reads back, for the manifest."""
+        """Convert to a JSON object for the manifest, which ``from_json`` reads."""
         return {
             "resize": None if self.resize is None else str(self.resize),
             "quality": self.quality,
@@ -142,7 +145,7 @@ class EncodeSettings:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> EncodeSettings:
-        """Read what ``to_json`` made; keys that are absent have their defaults.
+        """Read the result of ``to_json``; missing keys get their defaults.
 
         Raises:
             UsageError: a key is unknown, or a value is of the wrong type or out of its range.
@@ -158,4 +161,4 @@ class EncodeSettings:
                 given["background"] = tuple(given["background"])
             return cls(**given)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"encode settings {value} are not what picstore writes: {error}") from error
+            raise UsageError(f"encode settings {value} cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""What an image may be at most, told from its header before anything is allocated or decoded for it."""
+"""Limits on the size of an image, checked in its header before memory is allocated or pixels decoded."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import struct
 
 from picstore.errors import ImageError
 
-# ISO/IEC 11544, 6.2: layers and planes, a filler, width, height, lines a stripe, the largest shifts, options.
+# ISO/IEC 11544, 6.2: first and last layer, planes, a filler, width, height, lines a stripe, largest shifts, options.
 _JBIG = struct.Struct(">BBBBIIIBBBB")
-_JBIG_LAYERS = 31  # beyond, a dot of the lowest is more than 2**31 of the highest
+_JBIG_LAYERS = 31  # with more, a dot of the lowest layer is more than 2**31 dots of the highest
 
 
 def check_size(width: int, height: int, *, max_pixels: int) -> None:
-    """Refuse an image by the size in its header.
+    """Refuse an image whose header states a size out of range.
 
     Raises:
         ImageError: a side is below 1, or there are more than ``max_pixels``.
@@ -26,13 +26,13 @@ def check_size(width: int, height: int, *, max_pixels: int) -> None:
 
 
 def check_jbig(data: bytes, *, max_pixels: int) -> None:
-    """Refuse a JBIG file by its header, as ImageMagick decodes all of it before it looks at the size.
+    """Refuse a JBIG file whose header states a size out of range; ImageMagick decodes it before it checks the size.
 
-    A file of 239 bytes that claimed 268,435,520 × 48 pixels kept a core busy for minutes. All that did so in 60 s of
-    flipping bits claimed too much.
+    A file of 239 bytes that claimed 268,435,520 × 48 pixels kept a core busy for minutes. In 60 s of flipping bits all
+    files that did so claimed too many pixels.
 
     Raises:
-        ImageError: the header is damaged, or announces more than ``max_pixels``.
+        ImageError: the header is damaged, or states more than ``max_pixels``.
     """
     if len(data) < _JBIG.size:
         raise ImageError("truncated JBIG: its header is 20 bytes")

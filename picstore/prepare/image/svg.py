@@ -1,7 +1,7 @@
-"""SVG made safe to draw: a document is parsed, and only what is known to be harmless is written out again.
+"""SVG documents recognised and sanitized: parsed, and only harmless elements and attributes written out again.
 
 ImageMagick turns SVG into drawing commands of its own language, in which an unexpected quote or an ``image`` command
-reads files. So nothing of the original text reaches it.
+reads files. So none of the original text reaches it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from picstore.prepare.image.size_limits import check_size
 
 _MAX_BYTES = 32 << 20
 _MAX_DEPTH = 256
-_DEFAULT_SIZE = (300, 150)  # CSS 2.1, 10.3.2: of a replaced element without a size
+_DEFAULT_SIZE = (300, 150)  # CSS 2.1, 10.3.2: a replaced element without a size
 
 _ROOT = re.compile(rb"(?:<!--.*?-->|<\?.*?\?>|<!DOCTYPE[^>\[]*(?:\[[^\]]*\]\s*)?>|\s)*<(?:\w+:)?svg[\s>/]", re.DOTALL)
 _LENGTH = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(px|pt|pc|in|cm|mm)?\s*")
 _UNITS = {None: 1, "": 1, "px": 1, "pt": 96 / 72, "pc": 16, "in": 96, "cm": 96 / 2.54, "mm": 96 / 25.4}
 
-# Of all other elements nothing is kept. <use> is refused below: nested, it draws exponentially much.
+# All other elements are dropped. <use> is refused below: nested, its drawing grows exponentially.
 _SHAPES = frozenset(("path", "rect", "circle", "ellipse", "line", "polyline", "polygon"))
-_PLAIN = _SHAPES | {"svg", "g", "defs", "text", "tspan", "title", "desc"}
-_ELABORATE = frozenset(
+_BASIC = _SHAPES | {"svg", "g", "defs", "text", "tspan", "title", "desc"}
+_NEEDS_LIBRSVG = frozenset(
     ("style", "linearGradient", "radialGradient", "stop", "clipPath", "mask", "pattern", "symbol", "filter")
 )
 
@@ -39,17 +39,17 @@ _REFERENCE = re.compile(r"url\((?!\s*#[\w.-]+\s*\))", re.IGNORECASE)
 
 
 def is_svg(data: bytes) -> bool:
-    """Whether this is an XML document whose first element is ``svg``, after a prolog, comments and a DOCTYPE."""
+    """Test for an XML document whose first element is ``svg``, after a prolog, comments and a DOCTYPE."""
     return _ROOT.match(data[:65_536].removeprefix(b"\xef\xbb\xbf")) is not None
 
 
-def sanitised(data: bytes, *, max_pixels: int, plain: bool) -> bytes:
-    """The drawing of an SVG document, without scripts, metadata and animation, with its size in pixels stated.
+def sanitize_svg(data: bytes, *, max_pixels: int, basic_only: bool) -> bytes:
+    """Rewrite an SVG document without scripts, metadata and animation, with its size in pixels.
 
     Args:
         data: the document.
         max_pixels: a drawing of more is refused.
-        plain: refuse gradients, patterns, masks and style sheets, which ImageMagick's own renderer draws wrongly.
+        basic_only: refuse gradients, patterns, masks and style sheets, which ImageMagick's own renderer draws wrongly.
 
     Raises:
         ImageError: the document is not well-formed, refers to anything outside itself, embeds images, declares
@@ -57,12 +57,12 @@ def sanitised(data: bytes, *, max_pixels: int, plain: bool) -> bytes:
     """
     if len(data) > _MAX_BYTES:
         raise ImageError(f"SVG of {len(data):,} bytes; {_MAX_BYTES:,} are read at most")
-    writer = _Writer(max_pixels, plain=plain)
+    writer = _Writer(max_pixels, basic_only=basic_only)
     parser = expat.ParserCreate(namespace_separator=" ")
-    parser.StartElementHandler = writer.start
-    parser.EndElementHandler = writer.end
-    parser.CharacterDataHandler = writer.text
-    parser.EntityDeclHandler = writer.entity
+    parser.StartElementHandler = writer.start_element
+    parser.EndElementHandler = writer.end_element
+    parser.CharacterDataHandler = writer.write_text
+    parser.EntityDeclHandler = writer.refuse_entity
     try:
         parser.Parse(data, True)
     except (expat.ExpatError, ValueError, LookupError) as error:
@@ -71,20 +71,20 @@ def sanitised(data: bytes, *, max_pixels: int, plain: bool) -> bytes:
 
 
 class _Writer:
-    """Receives the events of the parser and writes those that are drawn."""
+    """Handler of the parser's events that writes the elements to draw."""
 
-    def __init__(self, max_pixels: int, *, plain: bool) -> None:
+    def __init__(self, max_pixels: int, *, basic_only: bool) -> None:
         self.out: list[str] = []
-        self._plain = plain
+        self._basic_only = basic_only
         self._max_pixels = max_pixels
         self._depth = 0
-        self._scales = [1.0]  # of the elements that are open, each with that of those around it
-        self._skipping = 0  # depth of the element that is left out with all it holds; 0: none
+        self._scales = [1.0]  # of the open elements, each multiplied by those around it
+        self._skipping = 0  # depth of the element that is dropped with its content; 0 for none
 
-    def entity(self, *_: object) -> None:
+    def refuse_entity(self, *_: object) -> None:
         raise ImageError("SVG that declares entities is not read")
 
-    def start(self, name: str, attributes: dict[str, str]) -> None:
+    def start_element(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise ImageError(f"SVG with elements more than {_MAX_DEPTH} deep")
@@ -94,22 +94,22 @@ class _Writer:
             raise ImageError(f"SVG with <{tag}> is not read: it can bring in other files")
         if self._skipping:
             return
-        if self._plain and tag in _ELABORATE:
+        if self._basic_only and tag in _NEEDS_LIBRSVG:
             raise ImageError(f"SVG with <{tag}> needs an ImageMagick library that is built with librsvg")
-        if tag not in _PLAIN | _ELABORATE:
+        if tag not in _BASIC | _NEEDS_LIBRSVG:
             self._skipping = self._depth
             return
-        kept = {key: _checked(value) for key, value in attributes.items() if " " not in key and key[:2] != "on"}
+        safe = {key: _clean_text(value) for key, value in attributes.items() if " " not in key and key[:2] != "on"}
         for value in (value for key, value in attributes.items() if key.rpartition(" ")[2] == "href"):
             if not value.startswith("#"):
                 raise ImageError("SVG that refers to something outside itself is not read")
-            kept["xlink:href"] = _checked(value)
+            safe["xlink:href"] = _clean_text(value)
         if self._depth == 1:
-            kept |= self._size(kept)
-        self._check_effort(kept)
-        self.out.append(f"<{tag}{''.join(f' {key}={quoteattr(value)}' for key, value in kept.items())}>")
+            safe |= self._size_in_pixels(safe)
+        self._check_effort(safe)
+        self.out.append(f"<{tag}{''.join(f' {key}={quoteattr(value)}' for key, value in safe.items())}>")
 
-    def end(self, name: str) -> None:
+    def end_element(self, name: str) -> None:
         self._scales.pop()
         if not self._skipping:
             self.out.append(f"</{name.rpartition(' ')[2]}>")
@@ -117,13 +117,13 @@ class _Writer:
             self._skipping = 0
         self._depth -= 1
 
-    def text(self, text: str) -> None:
+    def write_text(self, text: str) -> None:
         if not self._skipping:
-            self.out.append(escape(_checked(text)))
+            self.out.append(escape(_clean_text(text)))
 
     def _check_effort(self, attributes: dict[str, str]) -> None:
-        """Refuse what takes ImageMagick's own renderer gigabytes or minutes."""
-        if not self._plain:
+        """Refuse values for which ImageMagick's own renderer takes gigabytes or minutes."""
+        if not self._basic_only:
             return
         radii = _numbers(" ".join(attributes.get(key, "") for key in ("r", "rx", "ry")))
         if max(radii, default=0) * self._scales[-1] > _MAX_RADIUS:
@@ -133,8 +133,8 @@ class _Writer:
             if 0 < sum(_numbers(text)) < _MIN_DASH:
                 raise ImageError(f"SVG with dashes of less than {_MIN_DASH} pixels")
 
-    def _size(self, root: dict[str, str]) -> dict[str, str]:
-        """Width and height in pixels, from their attributes or else the viewBox; refused if they are too many."""
+    def _size_in_pixels(self, root: dict[str, str]) -> dict[str, str]:
+        """Compute width and height in pixels, from their attributes or else the viewBox; refuse too many pixels."""
         try:
             box = [float(each) for each in re.split(r"[\s,]+", root.get("viewBox", "").strip())][2:]
         except ValueError:
@@ -143,7 +143,7 @@ class _Writer:
         size = [_pixels(root.get(key), other) for key, other in zip(("width", "height"), default, strict=True)]
         width, height = (max(1, round(min(each, 1e9))) for each in size)
         check_size(width, height, max_pixels=self._max_pixels)
-        # ImageMagick draws black outlines where no stroke is stated; SVG's initial value is none.
+        # ImageMagick draws black outlines if there is no stroke; SVG's initial value is none.
         stroke = root.get("stroke", "none")
         return {"xmlns": "http://www.w3.org/2000/svg", "width": str(width), "height": str(height), "stroke": stroke}
 
@@ -153,11 +153,11 @@ def _numbers(text: str) -> list[float]:
 
 
 def _enlargement(transform: str) -> float:
-    """How much larger a ``transform`` makes what it is about, at most."""
-    found = 1.0
+    """Bound the scale of a ``transform``."""
+    scale = 1.0
     for each in _SCALE.findall(transform):
-        found *= max(_numbers(each)[:4], default=1.0)
-    return found
+        scale *= max(_numbers(each)[:4], default=1.0)
+    return scale
 
 
 def _pixels(text: str | None, default: float) -> float:
@@ -165,8 +165,8 @@ def _pixels(text: str | None, default: float) -> float:
     return float(match[1]) * _UNITS[match[2]] if match else default
 
 
-def _checked(value: str) -> str:
-    """White space to blanks, without quotes and backslashes: nothing is left that ends a string in a command."""
+def _clean_text(value: str) -> str:
+    """Replace white space by blanks, and drop characters that could end a string in a drawing command."""
     if _REFERENCE.search(value) or "@import" in value.lower():
         raise ImageError("SVG that refers to something outside itself is not read")
     return re.sub(r"[\"'\\`@|]", "", re.sub(r"[\x00-\x20\x7f-\x9f]", " ", value))

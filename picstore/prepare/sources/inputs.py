@@ -39,7 +39,7 @@ class Input:
         problem: why it cannot be read, known since listing; empty otherwise.
         extra: a JSON object of what the record's extra holds beside ``path``, as text, so that a million inputs with
             targets stay small; empty for none.
-        annotated: width and height of the image that targets in the extra are of; see ``placement.move_targets``.
+        annotated: width and height of the image that targets in the extra are of; see ``coordinates.map_targets``.
         attachments: further inputs whose bytes the record carries along, by the names that the listing declares.
         reader: a function of a module that reads what is no stretch of a file, as it stands, from ``path``, ``offset``,
             ``size`` and ``key``; None for a stretch. It is handed to other processes by its name. It raises ImageError,

@@ -238,7 +238,7 @@ def _open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> 
             values = np.asarray(image)
     except ImageError:
         raise
-    except Exception as error:  # whatever Pillow raises on a file that is none, see prepare.pixels.foreign_errors
+    except Exception as error:  # whatever Pillow raises on a file that is none, see prepare/image/read.py
         raise ImageError(f"{name} is no mask, a grey or palette image in {', '.join(_MASK_FORMATS)}") from error
     kind = {"u": np.uint16, "i": np.int32}.get(values.dtype.kind if values.itemsize > 1 else "", np.uint8)
     return np.ascontiguousarray(values, dtype=kind)

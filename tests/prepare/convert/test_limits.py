@@ -14,14 +14,13 @@ from pathlib import Path
 import engine_tasks
 import pytest
 from commands import ledger, picstore_command
-from pictures import by_imagemagick, quadrants, require, saved
+from pictures import by_imagemagick, open_image, quadrants, require, saved
 from PIL import Image
 from samples import jpeg
 
 from picstore.errors import ImageError
 from picstore.prepare.engine import processes
 from picstore.prepare.image import imagemagick, size_limits
-from picstore.prepare.image.read import open_image
 from picstore.prepare.image.settings import EncodeSettings
 
 SMALL = EncodeSettings(max_pixels=1 << 20)
@@ -131,7 +130,7 @@ CHECK = """
 import resource, sys
 from pathlib import Path
 from picstore.errors import ImageError
-from picstore.prepare.image.read import open_image
+from picstore.prepare.image.read import decode_file
 from picstore.prepare.image.settings import EncodeSettings
 
 def memory():
@@ -141,7 +140,7 @@ for first, path in enumerate(sys.argv[1:]):
     if first == 1:
         before = memory()
     try:
-        open_image(Path(path).read_bytes(), settings=EncodeSettings(max_pixels=1 << 20), name=path)
+        decode_file(Path(path).read_bytes(), settings=EncodeSettings(max_pixels=1 << 20), name=path)
         print("opened")
     except ImageError as error:
         print(error)
@@ -179,10 +178,10 @@ def test_imagemagick_gets_limits_of_ours_whatever_its_policy_says() -> None:
     require(by_imagemagick(quadrants(), "miff"), "ImageMagick")
     from wand.resource import limits as resources
 
-    imagemagick.read(by_imagemagick(quadrants(), "miff"), name="", max_pixels=1 << 16)
+    imagemagick.read_image(by_imagemagick(quadrants(), "miff"), name="", max_pixels=1 << 16)
     assert max(resources[each] for each in ("memory", "map", "disk")) == 64 << 16
     assert max(resources[each] for each in ("area", "width", "height")) <= 1 << 16
-    imagemagick.read(by_imagemagick(quadrants(), "miff"), name="", max_pixels=1 << 20)
+    imagemagick.read_image(by_imagemagick(quadrants(), "miff"), name="", max_pixels=1 << 20)
     assert resources["memory"] == 64 << 20  # it may grow again
 
 

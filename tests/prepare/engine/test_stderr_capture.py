@@ -75,10 +75,11 @@ def test_the_loud_files_are_loud_in_a_process_of_their_own(tmp_path: Path) -> No
         "import contextlib, sys\n"
         "from pathlib import Path\n"
         "from picstore.errors import ImageError\n"
-        "from picstore.prepare.image.encode import reencode\n"
+        "from picstore.prepare.image.training_jpeg import make_training_jpeg\n"
         "from picstore.prepare.image.settings import EncodeSettings\n"
         "with contextlib.suppress(ImageError):\n"
-        "    reencode(Path(sys.argv[1]).read_bytes(), settings=EncodeSettings(quality=100, subsampling='444'))\n"
+        "    settings = EncodeSettings(quality=100, subsampling='444', reencode=True)\n"
+        "    make_training_jpeg(Path(sys.argv[1]).read_bytes(), settings=settings)\n"
     )
     for name, data in files().items():
         if name.startswith("loud"):

@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pictures import close, corners, header, quadrants, require, saved, smooth
+from pictures import close, corners, header, open_image, quadrants, reencode, require, saved, smooth
 from PIL import Image, ImageOps
 
 from picstore.errors import ImageError, UsageError
 from picstore.jpeg.tiles import restart_interval
-from picstore.prepare.image.encode import reencode
-from picstore.prepare.image.read import open_image
 from picstore.prepare.image.settings import EncodeSettings, Size
 
 SAMPLING = {"444": ((1, 1), (1, 1), (1, 1)), "422": ((2, 1), (1, 1), (1, 1)), "420": ((2, 2), (1, 1), (1, 1))}

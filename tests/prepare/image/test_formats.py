@@ -9,12 +9,12 @@ import zlib
 
 import numpy as np
 import pytest
-from pictures import CORNERS, by_imagemagick, close, corners, quadrants, require, saved, smooth
+from pictures import CORNERS, by_imagemagick, close, corners, open_image, quadrants, require, saved, smooth
 from PIL import Image, ImageCms
 
 from picstore.errors import ImageError
 from picstore.prepare.image import imagemagick, read, svg
-from picstore.prepare.image.read import open_image, to_rgb_or_grey
+from picstore.prepare.image.color import to_rgb_or_grey
 from picstore.prepare.image.settings import EncodeSettings
 
 PLAIN = EncodeSettings()
@@ -88,7 +88,7 @@ def test_of_an_animation_the_first_frame_is_taken(format):
 def test_colors_survive_every_format_of_imagemagick(coder):
     light = {"transform_colorspace": "rgb"} if coder == "exr" else {}
     data = by_imagemagick(quadrants(64, 48), coder, **light)
-    image = imagemagick.read(data, name=f"x.{coder}", max_pixels=PLAIN.max_pixels)
+    image = imagemagick.read_image(data, name=f"x.{coder}", max_pixels=PLAIN.max_pixels)
     assert image.size == (64, 48)
     assert close(corners(image), CORNERS, MAGICK[coder])
 
@@ -105,7 +105,7 @@ def test_the_same_files_are_read_without_saying_which_library(coder):
 def test_brightness_survives_grey_formats_of_imagemagick(coder):
     source = Image.new("RGB", (64, 48), WHITE)
     source.paste((0, 0, 0), (0, 0, 32, 48))
-    image = imagemagick.read(by_imagemagick(source, coder), name=f"x.{coder}", max_pixels=1 << 20).convert("L")
+    image = imagemagick.read_image(by_imagemagick(source, coder), name=f"x.{coder}", max_pixels=1 << 20).convert("L")
     assert image.size == (64, 48)
     assert [image.getpixel((10, 10)), image.getpixel((50, 10))] == [0, 255]
 
@@ -125,7 +125,7 @@ def test_a_file_that_only_its_name_tells_is_read_by_its_name():
 def test_a_tga_whose_rows_run_upwards_stands_upright():
     data = saved(quadrants(), "TGA", orientation=-1)
     require(by_imagemagick(quadrants(), "miff"), "ImageMagick")
-    assert close(corners(imagemagick.read(data, name="x.tga", max_pixels=1 << 20)), CORNERS, 0)
+    assert close(corners(imagemagick.read_image(data, name="x.tga", max_pixels=1 << 20)), CORNERS, 0)
 
 
 def test_transparency_of_an_imagemagick_format_is_laid_on_the_background():
@@ -133,7 +133,7 @@ def test_transparency_of_an_imagemagick_format_is_laid_on_the_background():
     source.paste((0, 0, 0, 0), (0, 0, 32, 24))
     for coder in ("miff", "psd", "exr", "sgi"):
         light = {"transform_colorspace": "rgb"} if coder == "exr" else {}
-        image = imagemagick.read(by_imagemagick(source, coder, **light), name="", max_pixels=1 << 20)
+        image = imagemagick.read_image(by_imagemagick(source, coder, **light), name="", max_pixels=1 << 20)
         assert image.mode == "RGBA"
         flat = to_rgb_or_grey(image, background=(10, 20, 30))
         assert close(corners(flat), [(10, 20, 30), *CORNERS[1:]], 12), coder
@@ -189,7 +189,7 @@ def test_the_orientation_of_a_heic_is_applied_by_its_decoder_only():
 def test_more_pixels_than_allowed_are_refused_by_imagemagick_s_formats():
     for coder in ("exr", "miff", "psd", "heic"):
         with pytest.raises(ImageError, match=r"64 × 48 = 3,072 pixels; more than --max-pixels allows \(3,071\)"):
-            imagemagick.read(by_imagemagick(quadrants(), coder), name="", max_pixels=3_071)
+            imagemagick.read_image(by_imagemagick(quadrants(), coder), name="", max_pixels=3_071)
 
 
 def test_without_imagemagick_s_library_the_reason_says_what_to_install(monkeypatch):
@@ -222,9 +222,9 @@ def test_scripts_and_documents_never_run(extension):
 def test_content_cannot_change_the_coder_that_was_chosen():
     require(by_imagemagick(quadrants(), "miff"), "ImageMagick")
     for name in ("x.tga", "x.mtv", "x.pcx"):
-        assert imagemagick.coder(MVG, name=name) == name[2:]
+        assert imagemagick.find_coder(MVG, name=name) == name[2:]
         with pytest.raises(ImageError):
-            imagemagick.read(MVG, name=name, max_pixels=1 << 20)
+            imagemagick.read_image(MVG, name=name, max_pixels=1 << 20)
 
 
 def raw_tiff(tag: int) -> bytes:
@@ -318,16 +318,16 @@ def test_an_svg_that_declares_entities_is_too_large_or_too_deep_is_refused():
     outside = b'<!DOCTYPE svg [<!ENTITY a SYSTEM "file:///etc/hostname">]><svg><text>&a;</text></svg>'
     for data in (bomb, outside):
         with pytest.raises(ImageError, match=r"entities|damaged SVG"):
-            svg.sanitised(data, max_pixels=1 << 20, plain=False)
+            svg.sanitize_svg(data, max_pixels=1 << 20, basic_only=False)
     with pytest.raises(ImageError, match="--max-pixels"):
-        svg.sanitised(drawing(size='width="100000" height="100000"'), max_pixels=1 << 28, plain=False)
+        svg.sanitize_svg(drawing(size='width="100000" height="100000"'), max_pixels=1 << 28, basic_only=False)
     with pytest.raises(ImageError, match="deep"):
-        svg.sanitised(b"<svg>" + b"<g>" * 300 + b"</g>" * 300 + b"</svg>", max_pixels=9_999_999, plain=False)
+        svg.sanitize_svg(b"<svg>" + b"<g>" * 300 + b"</g>" * 300 + b"</svg>", max_pixels=9_999_999, basic_only=False)
 
 
 def test_scripts_and_events_of_an_svg_are_left_out():
-    data = svg.sanitised(
-        drawing('<script>x()</script><rect onclick="x()" width="1" height="1"/>'), max_pixels=9_999, plain=True
+    data = svg.sanitize_svg(
+        drawing('<script>x()</script><rect onclick="x()" width="1" height="1"/>'), max_pixels=9_999, basic_only=True
     )
     assert b"x()" not in data
     assert b"<rect" in data
@@ -335,9 +335,9 @@ def test_scripts_and_events_of_an_svg_are_left_out():
 
 def test_what_imagemagick_s_own_renderer_draws_wrongly_is_refused():
     gradient = drawing('<linearGradient id="a"/><rect width="9" height="9" fill="url(#a)"/>')
-    assert b"url(#a)" in svg.sanitised(gradient, max_pixels=9_999, plain=False)
+    assert b"url(#a)" in svg.sanitize_svg(gradient, max_pixels=9_999, basic_only=False)
     with pytest.raises(ImageError, match="needs an ImageMagick library that is built with librsvg"):
-        svg.sanitised(gradient, max_pixels=9_999, plain=True)
+        svg.sanitize_svg(gradient, max_pixels=9_999, basic_only=True)
 
 
 # --- colour -------------------------------------------------------------------------------------------------------

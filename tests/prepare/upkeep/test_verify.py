@@ -108,10 +108,10 @@ def test_a_file_of_another_place_is_noticed(dataset: Path) -> None:
 
 def test_decode_finds_what_checksums_cannot(tmp_path: Path) -> None:
     """A writer with a bug: sound checksums over a stream that is no JPEG."""
+    from pictures import reencode
     from samples import jpeg
 
     from picstore.prepare.convert.row_writer import RowWriter, make_record
-    from picstore.prepare.image.encode import reencode
     from picstore.prepare.image.settings import EncodeSettings
     from picstore.storage.format.record import Record
     from picstore.storage.publish import publish_dataset
