@@ -29,7 +29,8 @@ from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg
 from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
-from picstore.prepare.sources.inputs import Input, Listing, ReadAhead, read_input
+from picstore.prepare.sources.inputs import Input, Listing, read_input
+from picstore.prepare.sources.read_ahead import ReadAhead
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location, Where, locate
 

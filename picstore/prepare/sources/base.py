@@ -1,4 +1,4 @@
-"""What a kind of source is, and a first look at a place to tell which kind it is of."""
+"""SourceFormat, which lists the inputs of one kind of source, and SourceProbe, by which kinds are recognised."""
 
 from __future__ import annotations
 
@@ -7,81 +7,82 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from picstore.errors import Damage, MissingDependency, UsageError
-from picstore.prepare.sources.inputs import Listing, SourceFile, entries_of
+from picstore.prepare.sources.inputs import Listing
+from picstore.prepare.sources.source_file import SourceFile, visible_entries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 
-HEAD = 1 << 12  # bytes of a file that tell its kind
+HEAD_BYTES = 1 << 12  # of a file, for its magic number
 
 
 @dataclass(frozen=True)
 class SourceProbe:
-    """A place and what can be seen of it without reading it: what sources are told apart by.
+    """A location and its names, listed without reading any file.
 
     Attributes:
-        place: where it lies, here or in an object store.
-        is_folder: what does not exist is none.
+        location: a file or folder, local or in an object store.
+        is_folder: False also if nothing exists there.
         folders: names of the sub-folders, sorted.
-        files: names of all else that lies directly in the folder, sorted.
+        files: names of everything else directly in the folder, sorted.
     """
 
-    place: Location
+    location: Location
     is_folder: bool
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
     @classmethod
-    def at(cls, where: Where) -> SourceProbe:
-        """Look at a place."""
-        place = locate(where)
-        if not place.is_folder():
-            return cls(place, is_folder=False)
-        entries = entries_of(place)
+    def inspect(cls, where: Where) -> SourceProbe:
+        """List a location; NotADataset if it cannot be listed."""
+        location = locate(where)
+        if not location.is_folder():
+            return cls(location, is_folder=False)
+        entries = visible_entries(location)
         folders = tuple(name for name, is_folder in entries if is_folder)
-        return cls(place, True, folders, tuple(name for name, is_folder in entries if not is_folder))
+        return cls(location, True, folders, tuple(name for name, is_folder in entries if not is_folder))
 
     @property
     def path(self) -> Path:
-        """The place as a path; UsageError where it is in an object store."""
-        return path_of(self.place)
+        """The location as a path; UsageError if it is in an object store."""
+        return local_path(self.location)
 
     def files_ending(self, *suffixes: str) -> list[str]:
-        """Names in the folder that end so, sorted."""
+        """Names of files with one of these lower-case suffixes, sorted."""
         return [name for name in self.files if name.lower().endswith(suffixes)]
 
     def head(self, name: str = "") -> bytes:
-        """The first bytes of the file, or of one in the folder; empty where it cannot be read."""
+        """First HEAD_BYTES of the file, or of a named file in the folder; empty if it cannot be read."""
         try:
-            with SourceFile(self.place / name if name else self.place, window=HEAD) as file:
-                return file.read(0, min(HEAD, file.size))
+            with SourceFile(self.location / name if name else self.location, window=HEAD_BYTES) as file:
+                return file.read(0, min(HEAD_BYTES, file.size))
         except Damage:
             return b""
 
 
-def path_of(place: Location) -> Path:
-    """The path of a place on this machine; UsageError for one in an object store."""
-    if isinstance(place, Folder):
-        return place.path
-    raise UsageError(f"{place} is in an object store, and a source of this kind is read from files; copy it first")
+def local_path(location: Location) -> Path:
+    """Path of a location on this machine; UsageError for one in an object store."""
+    if isinstance(location, Folder):
+        return location.path
+    raise UsageError(f"{location} is in an object store, and a source of this kind is read from files; copy it first")
 
 
 @dataclass(frozen=True)
-class Source:
-    """A kind of source; an object of the entry points ``picstore.sources`` is one, or only its ``list``.
+class SourceFormat:
+    """A kind of source. Entry points of the group ``picstore.sources`` are SourceFormats, or only ``list_inputs``.
 
     Attributes:
-        list: lists the inputs of a path, with options as keywords.
-        options: names of the options that ``list`` takes.
-        guess: whether ``--source auto`` should take a place for one of these; None if never.
-        stores: whether ``list`` takes a :class:`Location`, here or in an object store, and not a path.
+        list_inputs: lists the inputs of a path; options are keywords.
+        options: names of the options that ``list_inputs`` takes.
+        recognizes: whether ``--source auto`` takes a location for this kind; None for never.
+        object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in an object store, not a path.
     """
 
-    list: Callable[..., Listing]
+    list_inputs: Callable[..., Listing]
     options: tuple[str, ...] = ()
-    guess: Callable[[SourceProbe], bool] | None = None
-    stores: bool = False
+    recognizes: Callable[[SourceProbe], bool] | None = None
+    object_stores: bool = False
 
 
-def missing(library: str, extra: str) -> MissingDependency:
-    """The error for a library that a source needs."""
+def missing_library(library: str, extra: str) -> MissingDependency:
+    """Build the error for a library that a source needs and that is not installed."""
     return MissingDependency(f"reading this needs {library}: pip install 'picstore[{extra}]'")

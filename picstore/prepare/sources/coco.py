@@ -1,9 +1,8 @@
-"""COCO's annotation files as a source: objects, their outlines and keypoints become targets of the images' records.
+"""COCO's annotation files as a source: objects, outlines and keypoints become targets in the extras of the records.
 
 The file is one JSON object of ``images``, ``annotations`` and ``categories`` (cocodataset.org, "Data format"), such as
-``instances_train2017.json`` and ``person_keypoints_train2017.json``. It comes from somewhere, so that every value is
-checked before it is used; what is wrong is named with its place.
-"""
+``instances_train2017.json`` and ``person_keypoints_train2017.json``. Every value is checked before it is used; messages
+name the value by its path in the document."""
 
 from __future__ import annotations
 
@@ -15,9 +14,10 @@ from pathlib import PurePath
 from typing import Any, NoReturn
 
 from picstore.errors import UsageError
-from picstore.prepare.sources.base import Source
-from picstore.prepare.sources.inputs import Input, Listing, entries_of
+from picstore.prepare.sources.base import SourceFormat
+from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import JsonItems
+from picstore.prepare.sources.source_file import visible_entries
 from picstore.storage.annotations import MAX_COORDINATE
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, Where, locate
@@ -25,54 +25,54 @@ from picstore.storage.location.resolve import Location, Where, locate
 MAX_ANNOTATIONS = 1 << 32  # bytes of a file; that of COCO 2017 has 448 MB
 _LISTS = ("images", "annotations", "categories")
 _NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and halves of UTF-16 pairs
-_DECIMALS = 3  # of boxes, whose right = left + width would show the error of floats otherwise
+_DECIMALS = 3  # of boxes; without rounding right = left + width would show the error of floats
 
 
-def coco_source(folder: Location, *, annotations: Where | None = None) -> Listing:
-    """Every image of an annotation file in its order, with label −1 and its objects in the extra; see docs/formats.md.
+def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
+    """List the images of an annotation file in order, with label −1 and objects in the extra (docs/formats.md).
 
-    A box is clipped to its image; an object whose box has no area then is left out, and a remark counts them.
+    A box is clipped to its image; an object whose box then has no area is left out, and a remark counts them.
 
     Args:
-        folder: where the images' ``file_name`` begin.
-        annotations: the JSON file. Listing takes its size twice in memory, and once while the inputs live.
+        folder: folder of the images' ``file_name``.
+        annotations: the JSON file. Listing takes twice its size in memory, and once while the inputs live.
 
     Raises:
         NotADataset: there is no such file.
-        UsageError: ``folder`` is no folder, or the file is not COCO's: the message says what is wrong where.
+        UsageError: ``folder`` is no folder, or the file is not COCO's; the message says which value is wrong.
     """
     if annotations is None:
         raise UsageError("the source coco needs --annotations, the JSON file that names images and objects")
-    entries_of(folder)
-    file = _File(locate(annotations))
+    visible_entries(folder)  # which raises unless it is a folder
+    document = _Document(locate(annotations))
     images: dict[int, _Image] = {}
     categories: dict[int, str] = {}
-    offsets: dict[int, list[int]] = {}  # of the annotations in the file, by image
-    kinds: set[str] = set()
-    for name, place, at, value in file.walk():
-        id_ = file.whole(value, "id", place)
+    offsets: dict[int, list[int]] = {}  # of annotations in the file, by image
+    optional: set[str] = set()
+    for name, path, offset, value in document.items():
+        id_ = document.integer(value, "id", path)
         if name == "annotations":
-            offsets.setdefault(file.whole(value, "image_id", place), []).append(at)
-            kinds |= {"segmentation", "keypoints"} & value.keys()
+            offsets.setdefault(document.integer(value, "image_id", path), []).append(offset)
+            optional |= {"segmentation", "keypoints"} & value.keys()
         elif id_ in (images if name == "images" else categories):
-            file.refuse(f"{place}.id", f"{id_} is there twice")
+            document.refuse(f"{path}.id", f"{id_} is there twice")
         elif name == "images":
-            images[id_] = _image(file, value, place)
+            images[id_] = _parse_image(document, value, path)
         else:
-            categories[id_] = file.text(value, "name", place)
+            categories[id_] = document.text(value, "name", path)
     labels = {id_: label for label, id_ in enumerate(sorted(categories))}
     inputs = []
-    total = left_out = 0
+    total = without_area = 0
     for id_, image in images.items():
         found = offsets.pop(id_, [])
-        targets = _targets(file, image, (file.parse(at) for at in found), labels, kinds)
+        targets = _targets(document, image, (document.parse(offset) for offset in found), labels, optional)
         total += len(found)
-        left_out += len(found) - len(targets["boxes"])
+        without_area += len(found) - len(targets["boxes"])
         extra = {"image_id": id_, "size": [image.width, image.height], **targets}
-        inputs.append(_as_input(file, image, folder, extra))
-    for id_, (at, *_) in offsets.items():
-        file.refuse(f"annotation {file.parse(at)['id']}.image_id", f"{id_} is the id of no image")
-    remarks = [f"{left_out:,} of {total:,} boxes have no area inside their image: left out"] if left_out else []
+        inputs.append(_to_input(document, image, folder, extra))
+    for id_, (offset, *_) in offsets.items():
+        document.refuse(f"annotation {document.parse(offset)['id']}.image_id", f"{id_} is the id of no image")
+    remarks = [f"{without_area:,} of {total:,} boxes have no area inside their image: left out"] if without_area else []
     return Listing("coco", inputs, [categories[id_] for id_ in labels], remarks=remarks)
 
 
@@ -85,92 +85,97 @@ class _Image:
     height: int
 
 
-class _File:
-    """An annotation file: reading it, and naming what is wrong in it."""
+class _Document:
+    """An annotation file: its items, and checks of their values, which raise UsageError."""
 
-    def __init__(self, place: Location) -> None:
-        self._place = place
+    def __init__(self, file: Location) -> None:
+        self._file = file
         try:
-            if (size := place.size()) > MAX_ANNOTATIONS:
-                raise UsageError(f"{place} has {size:,} bytes; annotations of {MAX_ANNOTATIONS:,} can be read")
-            self._items = JsonItems(str(place.read(0, size, file=str(place)), "utf-8-sig"))  # one copy, and the text
+            if (size := file.size()) > MAX_ANNOTATIONS:
+                raise UsageError(f"{file} has {size:,} bytes; annotations of {MAX_ANNOTATIONS:,} can be read")
+            # Bytes and text exist at once: twice the file's size.
+            self._items = JsonItems(str(file.read(0, size, file=str(file)), "utf-8-sig"))
         except ValueError as error:
-            raise UsageError(f"{place} is not JSON: {error}") from error
+            raise UsageError(f"{file} is not JSON: {error}") from error
 
-    def refuse(self, place: str, what: str) -> NoReturn:
-        raise UsageError(f"{self._place}: {place}: {what}")
+    def refuse(self, path: str, what: str) -> NoReturn:
+        raise UsageError(f"{self._file}: {path}: {what}")
 
-    def parse(self, at: int) -> Any:
-        """The value that begins at an offset."""
-        return self._items.parse(at)
+    def parse(self, offset: int) -> Any:
+        """Parse the value that begins at an offset."""
+        return self._items.parse(offset)
 
-    def walk(self) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-        """The items of the three lists as they come: name of the list, place and offset of the item, and the item."""
+    def items(self) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
+        """Items of the three lists in the file's order: name of the list, path and offset of the item, and the item."""
         counts: dict[str, int] = {}
         try:
-            for name, at, value in self._items.walk(_LISTS):
+            for name, offset, value in self._items.items(_LISTS):
                 counts[name] = counts.get(name, -1) + 1
-                if at < 0:
+                if offset < 0:
                     continue
-                place = f"{name}[{counts[name] - 1}]"
+                path = f"{name}[{counts[name] - 1}]"
                 if not isinstance(value, dict):
-                    self.refuse(place, "not an object")
-                yield name, place, at, value
+                    self.refuse(path, "not an object")
+                yield name, path, offset, value
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{self._place} is not JSON: {error}") from error
+            raise UsageError(f"{self._file} is not JSON: {error}") from error
         if missing := [name for name in _LISTS if name not in counts]:
-            raise UsageError(f"{self._place} is not an annotation file of COCO: it has no list of {missing[0]}")
+            raise UsageError(f"{self._file} is not an annotation file of COCO: it has no list of {missing[0]}")
 
-    def whole(self, value: dict[str, Any], key: str, place: str) -> int:
-        """An integer of an object."""
+    def integer(self, value: dict[str, Any], key: str, path: str) -> int:
+        """Integer member of an object."""
         number = value.get(key)
         if type(number) is not int:
-            self.refuse(f"{place}.{key}", "missing" if key not in value else "not an integer")
+            self.refuse(f"{path}.{key}", "missing" if key not in value else "not an integer")
         return number
 
-    def text(self, value: dict[str, Any], key: str, place: str) -> str:
-        """A text of an object that is not empty."""
+    def text(self, value: dict[str, Any], key: str, path: str) -> str:
+        """Non-empty text member of an object, without control characters."""
         text = value.get(key)
         if not isinstance(text, str) or not text or _NO_TEXT.search(text):
-            self.refuse(f"{place}.{key}", "missing" if key not in value else "not a line of text")
+            self.refuse(f"{path}.{key}", "missing" if key not in value else "not a line of text")
         return text
 
-    def numbers(self, values: Any, place: str, form: str, *, several: int = 1) -> list[float]:
-        """A list of numbers, none beyond what coordinates can be, whose length is a multiple of ``several``."""
-        if not isinstance(values, list) or len(values) % several or not {int, float}.issuperset(map(type, values)):
-            self.refuse(place, f"not {form}")
+    def numbers(self, values: Any, path: str, format_: str, *, multiple: int = 1) -> list[float]:
+        """List of coordinates within ±MAX_COORDINATE, whose length is a multiple of ``multiple``."""
+        if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
+            self.refuse(path, f"not {format_}")
         if values and not -MAX_COORDINATE <= min(values) <= max(values) <= MAX_COORDINATE:
-            self.refuse(place, f"a number beyond ±{MAX_COORDINATE:,}")
+            self.refuse(path, f"a number beyond ±{MAX_COORDINATE:,}")
         return list(values)
 
 
-def _image(file: _File, value: dict[str, Any], place: str) -> _Image:
-    name = file.text(value, "file_name", place)
+def _parse_image(document: _Document, value: dict[str, Any], path: str) -> _Image:
+    name = document.text(value, "file_name", path)
     if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-        file.refuse(f"{place}.file_name", f"{name} leads out of the folder of images")
-    width, height = (file.whole(value, key, place) for key in ("width", "height"))
+        document.refuse(f"{path}.file_name", f"{name} leads out of the folder of images")
+    width, height = (document.integer(value, key, path) for key in ("width", "height"))
     if not (0 < width <= MAX_COORDINATE and 0 < height <= MAX_COORDINATE):
-        file.refuse(place, f"an image of {width} × {height} pixels")
+        document.refuse(path, f"an image of {width} × {height} pixels")
     return _Image(name, width, height)
 
 
 def _targets(
-    file: _File, image: _Image, annotations: Iterable[dict[str, Any]], labels: dict[int, int], kinds: set[str]
+    document: _Document,
+    image: _Image,
+    annotations: Iterable[dict[str, Any]],
+    labels: dict[int, int],
+    optional: set[str],
 ) -> dict[str, list[Any]]:
-    """The objects of an image by field, those without area left out.
+    """Objects of an image by field, without those whose box has no area.
 
     Args:
-        labels: by category id.
-        kinds: which of ``segmentation`` and ``keypoints`` the file has anywhere; all images get the same fields.
+        labels: label by category id.
+        optional: those of ``segmentation`` and ``keypoints`` that occur in the file; all images get the same fields.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
-    fields += ["polygons"] * ("segmentation" in kinds) + ["keypoints"] * ("keypoints" in kinds)
+    fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)
     columns: dict[str, list[Any]] = {name: [] for name in fields}
     runs = []
     for annotation in annotations:
-        place = f"annotation {annotation['id']}"
-        values = _fields(file, annotation, labels, place)
-        box = _clipped(file, annotation, image, place)
+        path = f"annotation {annotation['id']}"
+        values = _object_fields(document, annotation, labels, path)
+        box = _clipped_box(document, annotation, image, path)
         if box is None:
             continue
         values["boxes"] = box
@@ -182,21 +187,23 @@ def _targets(
     return columns
 
 
-def _fields(file: _File, annotation: dict[str, Any], labels: dict[int, int], place: str) -> dict[str, Any]:
-    """What an annotation says of its object, but for the box."""
-    label = labels.get(file.whole(annotation, "category_id", place))
+def _object_fields(
+    document: _Document, annotation: dict[str, Any], labels: dict[int, int], path: str
+) -> dict[str, Any]:
+    """Fields of one annotation except its box."""
+    label = labels.get(document.integer(annotation, "category_id", path))
     if label is None:
-        file.refuse(f"{place}.category_id", f"{annotation['category_id']} is the id of no category")
+        document.refuse(f"{path}.category_id", f"{annotation['category_id']} is the id of no category")
     crowd = annotation.get("iscrowd", 0)
     if type(crowd) is not int or crowd not in (0, 1):
-        file.refuse(f"{place}.iscrowd", "neither 0 nor 1")
+        document.refuse(f"{path}.iscrowd", "neither 0 nor 1")
     area = annotation.get("area")
     if area is not None and not (type(area) in (int, float) and 0 <= area < MAX_COORDINATE**2):
-        file.refuse(f"{place}.area", "not a number of pixels")
-    flat = file.numbers(annotation.get("keypoints", []), f"{place}.keypoints", "x, y, visibility, x, …", several=3)
+        document.refuse(f"{path}.area", "not a number of pixels")
+    flat = document.numbers(annotation.get("keypoints", []), f"{path}.keypoints", "x, y, visibility, x, …", multiple=3)
     if not {0, 1, 2}.issuperset(flat[2::3]):
-        file.refuse(f"{place}.keypoints", "a visibility that is none of 0, 1, 2")
-    polygons, run = _outlines(file, annotation.get("segmentation", []), f"{place}.segmentation")
+        document.refuse(f"{path}.keypoints", "a visibility that is none of 0, 1, 2")
+    polygons, run = _outlines(document, annotation.get("segmentation", []), f"{path}.segmentation")
     return {
         "box_labels": label,
         "iscrowd": crowd,
@@ -208,12 +215,12 @@ def _fields(file: _File, annotation: dict[str, Any], labels: dict[int, int], pla
     }
 
 
-def _clipped(file: _File, annotation: dict[str, Any], image: _Image, place: str) -> list[float] | None:
-    """The box as left, top, right, bottom inside the image; None where it has no area there."""
-    form = "[left, top, width, height]"
-    box = file.numbers(annotation.get("bbox"), f"{place}.bbox", form)
+def _clipped_box(document: _Document, annotation: dict[str, Any], image: _Image, path: str) -> list[float] | None:
+    """Box as left, top, right, bottom inside the image; None if it has no area there."""
+    format_ = "[left, top, width, height]"
+    box = document.numbers(annotation.get("bbox"), f"{path}.bbox", format_)
     if len(box) != 4:
-        file.refuse(f"{place}.bbox", f"not {form}")
+        document.refuse(f"{path}.bbox", f"not {format_}")
     x, y, width, height = box
     left, top = max(round(x, _DECIMALS), 0), max(round(y, _DECIMALS), 0)
     right = min(round(x + width, _DECIMALS), image.width)
@@ -221,29 +228,29 @@ def _clipped(file: _File, annotation: dict[str, Any], image: _Image, place: str)
     return [left, top, right, bottom] if left < right and top < bottom else None
 
 
-def _outlines(file: _File, value: Any, place: str) -> tuple[list[list[float]], dict[str, Any] | None]:
-    """Polygons of three points or more, or the run lengths of a crowd as they are."""
+def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[float]], dict[str, Any] | None]:
+    """Polygons of three points or more, or the run lengths of a crowd unchanged."""
     if isinstance(value, dict):
         counts, size = value.get("counts"), value.get("size")
         if isinstance(counts, list):
-            file.numbers(counts, f"{place}.counts", "a list of numbers")
+            document.numbers(counts, f"{path}.counts", "a list of numbers")
         elif not isinstance(counts, str):
-            file.refuse(f"{place}.counts", "neither run lengths nor their text")
-        if len(file.numbers(size, f"{place}.size", "[height, width]")) != 2:
-            file.refuse(f"{place}.size", "not [height, width]")
+            document.refuse(f"{path}.counts", "neither run lengths nor their text")
+        if len(document.numbers(size, f"{path}.size", "[height, width]")) != 2:
+            document.refuse(f"{path}.size", "not [height, width]")
         return [], {"size": size, "counts": counts}
     if not isinstance(value, list):
-        file.refuse(place, "neither a list of polygons nor run lengths")
-    form = "x0, y0, x1, y1, …"
-    polygons = [file.numbers(flat, f"{place}[{n}]", form, several=2) for n, flat in enumerate(value)]
+        document.refuse(path, "neither a list of polygons nor run lengths")
+    format_ = "x0, y0, x1, y1, …"
+    polygons = [document.numbers(flat, f"{path}[{n}]", format_, multiple=2) for n, flat in enumerate(value)]
     return [flat for flat in polygons if len(flat) >= 6], None
 
 
-def _as_input(file: _File, image: _Image, folder: Location, extra: dict[str, Any]) -> Input:
+def _to_input(document: _Document, image: _Image, folder: Location, extra: dict[str, Any]) -> Input:
     text = json.dumps(extra, ensure_ascii=False, separators=(",", ":")).encode()
     if len(text) > MAX_EXTRA:
-        file.refuse(image.name, f"its annotations take {len(text):,} bytes; {MAX_EXTRA:,} can be stored")
+        document.refuse(image.name, f"its annotations take {len(text):,} bytes; {MAX_EXTRA:,} can be stored")
     return Input(image.name, -1, str(folder / image.name), extra=text, annotated=(image.width, image.height))
 
 
-SOURCE = Source(coco_source, options=("annotations",), stores=True)
+FORMAT = SourceFormat(list_coco, options=("annotations",), object_stores=True)

@@ -1,4 +1,4 @@
-"""Stretches of what is stored compressed: the bytes around them are decompressed, and the last ones are kept."""
+"""Inputs inside compressed blocks (zstd, gzip, bzip2): a block is decompressed whole, and the last ones are cached."""
 
 from __future__ import annotations
 
@@ -11,69 +11,75 @@ from dataclasses import dataclass
 import zstandard
 
 from picstore.errors import Corrupt, TooLarge, Truncated
-from picstore.prepare.sources.inputs import Input, SourceFile, printable
+from picstore.prepare.sources.inputs import Input
+from picstore.prepare.sources.source_file import SourceFile, printable
 
-MAX_PLAIN = 1 << 32  # bytes that one block may become
+MAX_DECOMPRESSED = 1 << 32  # bytes of one block
 CODECS = ("zstd", "gz", "bz2")
 _KEY = struct.Struct("<8sQQQ")
-_KEPT = 2  # decompressed blocks a process
+_CACHED_BLOCKS = 2  # per process
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Compressed bytes in a file.
+class CompressedBlock:
+    """A range of compressed bytes in a file.
 
     Attributes:
         codec: one of CODECS.
-        offset, size: where they are.
-        plain: bytes that they become.
+        offset, size: the range.
+        decompressed_size: bytes that it decompresses to.
     """
 
     codec: str
     offset: int
     size: int
-    plain: int
+    decompressed_size: int
 
-    def key(self) -> bytes:
-        """For the ``key`` of an input that :func:`read_compressed` reads."""
-        return _KEY.pack(self.codec.encode(), self.offset, self.size, self.plain)
+    def to_key(self) -> bytes:
+        """Pack as the ``key`` of an input for :func:`read_compressed`."""
+        return _KEY.pack(self.codec.encode(), self.offset, self.size, self.decompressed_size)
 
 
-class Plain:
-    """Decompressed bytes, with the interface of :class:`SourceFile`."""
+class DecompressedBlock:
+    """Decompressed bytes with the interface of :class:`SourceFile`."""
 
     def __init__(self, data: bytes, path: str) -> None:
-        self._data, self.path, self.place, self.size = data, path, printable(path), len(data)
+        self._data, self.path, self.printable_path, self.size = data, path, printable(path), len(data)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly these bytes; Truncated if there are fewer."""
+        """Read exactly ``size`` bytes; Truncated if there are fewer."""
         if size < 0 or offset < 0 or offset + size > self.size:
-            raise Truncated(f"{size:,} bytes are said to be here, unpacked there are {self.size:,}", self.place, offset)
+            what = f"{size:,} bytes are said to be here, unpacked there are {self.size:,}"
+            raise Truncated(what, self.printable_path, offset)
         return self._data[offset : offset + size]
 
 
-@functools.lru_cache(_KEPT)
-def decompressed(path: str, block: Block) -> Plain:
-    """The bytes of a block.
+@functools.lru_cache(_CACHED_BLOCKS)
+def decompress_block(path: str, block: CompressedBlock) -> DecompressedBlock:
+    """Decompress a block of a file.
 
     Raises:
-        Damage: they are not what the codec wrote, or more or fewer than was said.
+        TooLarge: it says that it has more than MAX_DECOMPRESSED bytes.
+        Corrupt: it cannot be decompressed, or not to ``decompressed_size`` bytes.
+        Damage: the file cannot be read.
     """
     with SourceFile(path) as file:
-        if block.plain > MAX_PLAIN:
-            raise TooLarge(f"{block.plain:,} bytes unpacked", file.place, block.offset)
+        if block.decompressed_size > MAX_DECOMPRESSED:
+            raise TooLarge(f"{block.decompressed_size:,} bytes unpacked", file.printable_path, block.offset)
         packed = file.read(block.offset, block.size)
         try:
-            data = _decompress(block.codec, packed, block.plain + 1)
+            data = _decompress(block.codec, packed, block.decompressed_size + 1)
         except (zstandard.ZstdError, zlib.error, OSError, EOFError, ValueError) as error:
-            raise Corrupt(f"cannot be unpacked ({block.codec}): {error}", file.place, block.offset) from error
-        if len(data) != block.plain:
-            raise Corrupt(f"not the {block.plain:,} bytes it should be unpacked", file.place, block.offset)
-        return Plain(data, path)
+            what = f"cannot be unpacked ({block.codec}): {error}"
+            raise Corrupt(what, file.printable_path, block.offset) from error
+        if len(data) != block.decompressed_size:
+            what = f"not the {block.decompressed_size:,} bytes it should be unpacked"
+            raise Corrupt(what, file.printable_path, block.offset)
+        return DecompressedBlock(data, path)
 
 
 def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
-    """At most ``limit`` bytes."""
+    """Decompress at most ``limit`` bytes."""
     if codec == "zstd":
         with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
             return reader.read(limit)
@@ -83,6 +89,7 @@ def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
 
 
 def read_compressed(source: Input) -> bytes:
-    """Reader of an input that lies at ``offset`` of a block's decompressed bytes."""
+    """Reader of an input whose ``offset`` and ``size`` are in a block's decompressed bytes; ``key`` is the block."""
     codec, *numbers = _KEY.unpack(source.key)
-    return decompressed(source.path, Block(codec.rstrip(b"\0").decode(), *numbers)).read(source.offset, source.size)
+    block = CompressedBlock(codec.rstrip(b"\0").decode(), *numbers)
+    return decompress_block(source.path, block).read(source.offset, source.size)

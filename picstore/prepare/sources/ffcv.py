@@ -1,5 +1,8 @@
-"""FFCV's .beton, version 2: header, descriptions of the fields, a row of metadata a sample, pages of data, and at the
-end the table of all pieces of data (sample, place, size)."""
+"""FFCV's .beton, version 2, as a source.
+
+The file holds a header, descriptions of the fields, a row of metadata per sample, pages of data, and at its end the
+table of all allocations (sample, offset, size).
+"""
 
 from __future__ import annotations
 
@@ -12,74 +15,76 @@ import numpy.typing as npt
 
 from picstore.arrays import I64, Table
 from picstore.errors import Corrupt, NotADataset, UsageError
-from picstore.prepare.sources.base import Source, SourceProbe
-from picstore.prepare.sources.inputs import Listing, SourceFile, printable
+from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.raw_pixels import read_rgb
 from picstore.prepare.sources.samples import (
     IMAGE_FIELDS,
     LABEL_FIELDS,
-    LeftOut,
-    Sample,
-    choose,
+    SkippedFields,
+    SourceSample,
+    build_listing,
+    choose_field,
+    end_at_damage,
     json_object,
-    listing_of,
-    take_label,
-    until_damaged,
+    pop_label,
 )
+from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location
 
 _VERSION = 2
-_HEADER = struct.Struct("<HHIQQ")  # version, fields, page size, samples, place of the table at the end
+_HEADER = struct.Struct("<HHIQQ")  # version, fields, page size, samples, offset of the allocation table
 _FIELD = np.dtype([("type", "u1"), ("name", "S16"), ("arguments", "V1024")])
-_PIECE = np.dtype([("sample", "<u8"), ("place", "<u8"), ("size", "<u8")])
+_ALLOCATION = np.dtype([("sample", "<u8"), ("offset", "<u8"), ("size", "<u8")])
 _MAX_FIELDS = 256
-_AT_A_TIME = 1 << 14  # rows of metadata in memory
+_ROWS_PER_READ = 1 << 14
 
 _FLOAT, _INTEGER, _IMAGE, _BYTES, _ARRAY, _JSON, _TENSOR = range(7)
-_STRETCH = np.dtype([("place", "<u8"), ("size", "<u8")])
+_RANGE = np.dtype([("offset", "<u8"), ("size", "<u8")])
 _METADATA: dict[int, npt.DTypeLike] = {
     _FLOAT: "<f8",
     _INTEGER: "<i8",
-    _IMAGE: np.dtype([("mode", "u1"), ("width", "<u2"), ("height", "<u2"), ("place", "<u8")]),
-    _BYTES: _STRETCH,
+    _IMAGE: np.dtype([("mode", "u1"), ("width", "<u2"), ("height", "<u2"), ("offset", "<u8")]),
+    _BYTES: _RANGE,
     _ARRAY: "<u8",
-    _JSON: _STRETCH,
+    _JSON: _RANGE,
     _TENSOR: "<u8",
 }
 _JPEG, _RAW = 0, 1
 _NAMES = {_FLOAT: "float", _INTEGER: "integer", _IMAGE: "image", _BYTES: "bytes", _ARRAY: "array", _JSON: "JSON"}
 
 
-def list_ffcv(place: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
-    """Every sample in order. JPEGs are read where they stand, raw pixels as PPM.
+def list_ffcv(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+    """List every sample in order. JPEGs are read in place, raw pixels become PPM.
 
-    Integers, floats and JSON become the extra, or the label; arrays and bytes are left out.
+    Integers, floats and JSON become the extra, or the label; arrays and bytes are skipped.
 
     Raises:
-        NotADataset, UsageError: there is no such file, or fields that FFCV did not define.
+        NotADataset: there is no such file.
+        UsageError: it is of another version, or has fields of types that FFCV did not define.
         Damage: its header or tables are damaged.
     """
-    if not place.is_file():
-        raise NotADataset(f"{place} is no file")
-    with SourceFile(place) as file:
-        version, count, _, samples, table_at = _HEADER.unpack(file.read(0, _HEADER.size))
+    if not location.is_file():
+        raise NotADataset(f"{location} is no file")
+    with SourceFile(location) as file:
+        version, count, _, samples, table_offset = _HEADER.unpack(file.read(0, _HEADER.size))
         if version != _VERSION or not 0 < count <= _MAX_FIELDS:
-            raise UsageError(f"{place} is no .beton of version {_VERSION}")
+            raise UsageError(f"{location} is no .beton of version {_VERSION}")
         found = np.frombuffer(file.read(_HEADER.size, count * _FIELD.itemsize), _FIELD)
         fields = {entry["name"].decode("ascii", "backslashreplace"): int(entry["type"]) for entry in found}
         if len(fields) != count or not _METADATA.keys() >= set(fields.values()):
-            raise UsageError(f"{place} has fields of types that are not FFCV's own: {fields}")
+            raise UsageError(f"{location} has fields of types that are not FFCV's own: {fields}")
         images = [name for name, type_ in fields.items() if type_ == _IMAGE]
-        image = str(choose(image_field, images, IMAGE_FIELDS, what="image", path=place))
-        label = choose(label_field, fields, LABEL_FIELDS, what="label", path=place, must=False)
+        image = str(choose_field(image_field, images, IMAGE_FIELDS, what="image", path=location))
+        label = choose_field(label_field, fields, LABEL_FIELDS, what="label", path=location, must=False)
         integers = [name for name, type_ in fields.items() if type_ == _INTEGER]
         if label is None and len(integers) == 1:
             label = integers[0]
-        left_out = LeftOut()
+        skipped = SkippedFields()
         start = _HEADER.size + count * _FIELD.itemsize
-        walk = _samples(file, fields, (start, samples, table_at), (image, label), left_out)
-        return listing_of("ffcv", until_damaged(walk, place), remarks=left_out.remarks())
+        found_samples = _samples(file, fields, (start, samples, table_offset), (image, label), skipped)
+        return build_listing("ffcv", end_at_damage(found_samples, location), remarks=skipped.remarks())
 
 
 def _samples(
@@ -87,28 +92,30 @@ def _samples(
     fields: dict[str, int],
     layout: tuple[int, int, int],
     names: tuple[str, str | None],
-    left_out: LeftOut,
-) -> Iterator[Sample]:
-    start, samples, table_at = layout
-    # FFCV aligns the rows of this very description; its parts are packed, so there is no padding.
+    skipped: SkippedFields,
+) -> Iterator[SourceSample]:
+    start, samples, table_offset = layout
+    # FFCV aligns rows with numpy's align=True; the nested types are packed.
     row = np.dtype([(name, _METADATA[type_]) for name, type_ in fields.items()], align=True)
-    pieces = np.frombuffer(file.read(table_at, (file.size - table_at) // _PIECE.itemsize * _PIECE.itemsize), _PIECE)
-    pieces = np.sort(pieces, order="place")
-    for first in range(0, samples, _AT_A_TIME):
-        count = min(_AT_A_TIME, samples - first)
+    allocations = np.frombuffer(
+        file.read(table_offset, (file.size - table_offset) // _ALLOCATION.itemsize * _ALLOCATION.itemsize), _ALLOCATION
+    )
+    allocations = np.sort(allocations, order="offset")
+    for first in range(0, samples, _ROWS_PER_READ):
+        count = min(_ROWS_PER_READ, samples - first)
         rows = np.frombuffer(file.read(start + first * row.itemsize, count * row.itemsize), row)
-        sizes = _sizes(pieces, rows[names[0]])
+        sizes = _sizes(allocations, rows[names[0]])
         for number, (values, size) in enumerate(zip(rows, sizes.tolist(), strict=True), start=first):
-            yield _sample(file, number, values, size, fields, names, left_out)
+            yield _sample(file, number, values, size, fields, names, skipped)
 
 
-def _sizes(pieces: Table, images: Table) -> I64:
-    """Bytes of images: of the piece that begins where each does, −1 where none does; raw ones by their sides."""
+def _sizes(allocations: Table, images: Table) -> I64:
+    """Sizes of images in bytes: that of the allocation that begins at the image's offset, −1 if none does."""
     sizes = np.full(len(images), -1, np.int64)
-    if len(pieces):
-        at = np.minimum(np.searchsorted(pieces["place"], images["place"]), len(pieces) - 1)
-        there = pieces["place"][at] == images["place"]
-        sizes[there] = pieces["size"][at][there].astype(np.int64)
+    if len(allocations):
+        nearest = np.minimum(np.searchsorted(allocations["offset"], images["offset"]), len(allocations) - 1)
+        found = allocations["offset"][nearest] == images["offset"]
+        sizes[found] = allocations["size"][nearest][found].astype(np.int64)
     return sizes
 
 
@@ -119,38 +126,38 @@ def _sample(
     size: int,
     fields: dict[str, int],
     names: tuple[str, str | None],
-    left_out: LeftOut,
-) -> Sample:
+    skipped: SkippedFields,
+) -> SourceSample:
     image, label = values[names[0]], names[1]
-    sample = Sample(printable(f"{file.name}/{number}"), file.path, int(image["place"]), size)
+    sample = SourceSample(printable(f"{file.name}/{number}"), file.path, int(image["offset"]), size)
     if not 0 <= size <= file.size or image["mode"] not in (_JPEG, _RAW):
-        sample.problem = "damaged: its place is not in the table of pieces"
+        sample.problem = "damaged: its offset is not in the table of allocations"
     if image["mode"] == _RAW:
         sample.reader, sample.key = read_rgb, struct.pack("<II", image["width"], image["height"])
     for name, type_ in fields.items():
         if type_ in (_FLOAT, _INTEGER):
             sample.extra[name] = values[name].item()
         elif type_ == _JSON:
-            sample.extra[name] = _json(file, int(values[name]["place"]), int(values[name]["size"]))
+            sample.extra[name] = _read_json(file, int(values[name]["offset"]), int(values[name]["size"]))
         elif name != names[0]:
-            left_out[f"field {printable(name)} of type {_NAMES.get(type_, 'array')}"] += 1
-    sample.label = take_label(sample.extra, label)
+            skipped[f"field {printable(name)} of type {_NAMES.get(type_, 'array')}"] += 1
+    sample.label = pop_label(sample.extra, label)
     return sample
 
 
-def _json(file: SourceFile, place: int, size: int) -> Any:
+def _read_json(file: SourceFile, offset: int, size: int) -> Any:
     if size > MAX_EXTRA:
-        raise Corrupt(f"a JSON field of {size:,} bytes", file.place, place)
-    value = json_object(b'{"value":%s}' % file.read(place, size).partition(b"\0")[0])
+        raise Corrupt(f"a JSON field of {size:,} bytes", file.printable_path, offset)
+    value = json_object(b'{"value":%s}' % file.read(offset, size).partition(b"\0")[0])
     if value is None:
-        raise Corrupt("a JSON field that is no JSON", file.place, place)
+        raise Corrupt("a JSON field that is no JSON", file.printable_path, offset)
     return value["value"]
 
 
-def looks_like(glance: SourceProbe) -> bool:
-    """A file .beton whose header has the version."""
-    head = glance.head()[: _HEADER.size] if glance.place.name.endswith(".beton") else b""
+def recognizes(probe: SourceProbe) -> bool:
+    """Whether it is a file .beton whose header has the version."""
+    head = probe.head()[: _HEADER.size] if probe.location.name.endswith(".beton") else b""
     return len(head) == _HEADER.size and _HEADER.unpack(head)[0] == _VERSION
 
 
-SOURCE = Source(list_ffcv, options=("image_field", "label_field"), guess=looks_like, stores=True)
+FORMAT = SourceFormat(list_ffcv, options=("image_field", "label_field"), recognizes=recognizes, object_stores=True)

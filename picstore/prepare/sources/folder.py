@@ -1,4 +1,4 @@
-"""A folder with a sub-folder a class, as torchvision's ImageFolder reads it."""
+"""Folders as a source: a sub-folder per class, as torchvision's ImageFolder reads it."""
 
 from __future__ import annotations
 
@@ -6,49 +6,54 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from picstore.prepare.sources.base import Source, SourceProbe
-from picstore.prepare.sources.inputs import Input, Listing, entries_of, printable
+from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, many
 
 
-def folder_source(place: Location) -> Listing:
-    """One class a sub-folder, labels 0, 1, … by sorted name; a folder without sub-folders is one class, label 0.
+def list_folder(location: Location) -> Listing:
+    """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
 
-    Every regular file counts, whatever its name, but for hidden ones; sub-folders of a class belong to it.
+    Every regular file counts, whatever its name, except hidden ones; nested folders belong to their class.
+
+    Raises:
+        NotADataset: the folder cannot be listed.
+        UsageError: it is no folder.
     """
-    entries = entries_of(place)
+    entries = visible_entries(location)
     classes = [entry.name for entry in entries if entry.is_folder]
     if not classes:
-        name = place.path.resolve().name if isinstance(place, Folder) else place.name
-        return Listing("folder", _below(place, "", 0), [printable(name)])
-    found = many(lambda entry: _below(place / entry[1], f"{entry[1]}/", entry[0]), enumerate(classes))
+        name = location.path.resolve().name if isinstance(location, Folder) else location.name
+        return Listing("folder", _files_below(location, "", 0), [printable(name)])
+    found = many(lambda entry: _files_below(location / entry[1], f"{entry[1]}/", entry[0]), enumerate(classes))
     listing = Listing("folder", [one for some in found for one in some], list(map(printable, classes)))
     ignored = len(entries) - len(classes)
     if ignored:
         files = "1 file" if ignored == 1 else f"{ignored:,} files"
-        listing.remarks.append(f"{files} directly in {place}, in no class folder: left out")
+        listing.remarks.append(f"{files} directly in {location}, in no class folder: left out")
     return listing
 
 
-def _below(place: Location, prefix: str, label: int) -> list[Input]:
-    """All files below a place, in the order of a walk through its folders by name."""
-    if isinstance(place, Folder):
-        return list(_walk(place.path, prefix, label, set()))
-    # Not a folder at a time: a store lists a thousand objects in one request, wherever below the place they are.
-    files = sorted((name.split("/"), size) for name, size in place.files())
+def _files_below(folder: Location, prefix: str, label: int) -> list[Input]:
+    """All files below a folder, depth first, by name."""
+    if isinstance(folder, Folder):
+        return list(_local_files_below(folder.path, prefix, label, set()))
+    # Not folder by folder: a store lists a thousand objects per request, at any depth.
+    files = sorted((name.split("/"), size) for name, size in folder.files())
     folders = {tuple(parts[:depth]) for parts, _ in files for depth in range(1, len(parts))}
     return [
-        Input(prefix + "/".join(parts), label, str(place / "/".join(parts)), 0, size)
+        Input(prefix + "/".join(parts), label, str(folder / "/".join(parts)), 0, size)
         for parts, size in files
         if not any(part.startswith(".") for part in parts) and (size or tuple(parts) not in folders)
     ]
 
 
-def _walk(path: Path, prefix: str, label: int, above: set[tuple[int, int]]) -> Iterator[Input]:
-    """Files below ``path`` in order; links are followed, but never into a folder that is being walked (``above``)."""
+def _local_files_below(path: Path, prefix: str, label: int, parents: set[tuple[int, int]]) -> Iterator[Input]:
+    """Files below ``path`` in order; links are followed, except to a folder in ``parents`` (device, inode)."""
     try:
-        here = path.stat()
+        own = path.stat()
         with os.scandir(path) as found:
             entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
     except OSError as error:
@@ -57,10 +62,10 @@ def _walk(path: Path, prefix: str, label: int, above: set[tuple[int, int]]) -> I
     for entry in entries:
         name = prefix + entry.name
         if entry.is_dir():
-            inner = {*above, (here.st_dev, here.st_ino)}
+            inner = {*parents, (own.st_dev, own.st_ino)}
             status = entry.stat()
             if (status.st_dev, status.st_ino) not in inner:
-                yield from _walk(Path(entry.path), name + "/", label, inner)
+                yield from _local_files_below(Path(entry.path), name + "/", label, inner)
         elif entry.is_file():
             yield Input(printable(name), label, entry.path)
         elif entry.is_symlink():
@@ -69,9 +74,9 @@ def _walk(path: Path, prefix: str, label: int, above: set[tuple[int, int]]) -> I
             yield Input(printable(name), label, entry.path, problem="not a regular file")
 
 
-def looks_like(glance: SourceProbe) -> bool:
-    """Any folder."""
-    return glance.is_folder
+def recognizes(probe: SourceProbe) -> bool:
+    """Whether it is a folder."""
+    return probe.is_folder
 
 
-SOURCE = Source(folder_source, guess=looks_like, stores=True)
+FORMAT = SourceFormat(list_folder, recognizes=recognizes, object_stores=True)

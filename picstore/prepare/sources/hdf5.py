@@ -1,5 +1,4 @@
-"""HDF5: a data set of images, as pixels or as the bytes of image files, with others of labels. Read by h5py (the extra
-``hdf5``)."""
+"""HDF5 as a source: images as pixels or as bytes of image files, with labels; read by h5py (the extra ``hdf5``)."""
 
 from __future__ import annotations
 
@@ -11,34 +10,36 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Damage, ImageError, UsageError
-from picstore.prepare.sources.base import Source, SourceProbe, missing
-from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing, printable
+from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
+from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import (
     IMAGE_FIELDS,
     LABEL_FIELDS,
-    Sample,
-    choose,
-    listing_of,
-    take_label,
-    until_damaged,
+    SourceSample,
+    build_listing,
+    choose_field,
+    end_at_damage,
+    pop_label,
 )
+from picstore.prepare.sources.source_file import printable
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
-_ROWS = 4096  # of metadata in memory
+_ROWS_PER_READ = 4096
 
 
 def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
-    """Every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of variable length.
+    """List every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of variable length.
 
-    Data sets of one number or text a row, N in all, become the extra, or the label. A data set in a group is named
+    Data sets with a number or a text per row, N in all, become the extra, or the label. A data set in a group is named
     with it (``train/images``); only those of the images' group count.
 
     Raises:
         MissingDependency: h5py is not installed.
-        UsageError: it cannot be told which data set is the images, or it holds Python objects or references.
+        UsageError: no data set can be chosen as the images, or it holds Python objects or references.
+        Damage: the file cannot be opened.
     """
-    h5py = _library()
+    h5py = _import_h5py()
     try:
         with h5py.File(path, "r") as file:
             found: dict[str, Any] = {}
@@ -49,36 +50,34 @@ def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | 
             rows = {
                 name.rpartition("/")[2]: item
                 for name, item in found.items()
-                if name.rpartition("/")[0] == group and item.shape == found[image].shape[:1] and _is_plain(h5py, item)
+                if name.rpartition("/")[0] == group and item.shape == found[image].shape[:1] and _is_scalar(h5py, item)
             }
             rows.pop(last, None)
-            label = choose(label_field, rows, LABEL_FIELDS, what="label", path=path, must=False)
+            label = choose_field(label_field, rows, LABEL_FIELDS, what="label", path=path, must=False)
             samples = _samples(path, image, len(found[image]), rows, label)
             remarks = [
                 f"data set {name}: left out" for name in found if name != image and found[name] not in rows.values()
             ]
-            return listing_of("hdf5", until_damaged(samples, path), remarks=remarks)
+            return build_listing("hdf5", end_at_damage(samples, path), remarks=remarks)
     except OSError as error:
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
 
 
-def _library() -> Any:
+def _import_h5py() -> Any:
     try:
         import h5py
     except ImportError as error:
-        raise missing("h5py", "hdf5") from error
+        raise missing_library("h5py", "hdf5") from error
     return h5py
 
 
 def _choose_image(images: list[str], found: dict[str, Any], given: str | None, path: Path) -> str:
     if not images and any(item.dtype.kind == "O" for item in found.values()):
-        raise UsageError(
-            f"{path} holds objects or references in place of images; store uint8, of variable length or not"
-        )
-    by_last = {name.rpartition("/")[2].lower() for name in images}
-    if given is None and len(images) > 1 and len(by_last) == 1:
+        raise UsageError(f"{path} holds objects or references, not images; store uint8, of variable length or not")
+    last_parts = {name.rpartition("/")[2].lower() for name in images}
+    if given is None and len(images) > 1 and len(last_parts) == 1:
         raise UsageError(f"which of {', '.join(images)} in {path}? Name it by --image-field")
-    return str(choose(given, images, IMAGE_FIELDS, what="image", path=path))
+    return str(choose_field(given, images, IMAGE_FIELDS, what="image", path=path))
 
 
 def _holds_images(h5py: Any, item: Any) -> bool:
@@ -90,19 +89,19 @@ def _holds_images(h5py: Any, item: Any) -> bool:
     return item.ndim == 1 and (inner in (np.dtype(np.uint8), np.dtype(np.int8)) or item.dtype.kind == "V")
 
 
-def _is_plain(h5py: Any, item: Any) -> bool:
+def _is_scalar(h5py: Any, item: Any) -> bool:
     return item.dtype.kind in "iufbS" or h5py.check_string_dtype(item.dtype) is not None
 
 
-def _samples(path: Path, image: str, count: int, rows: dict[str, Any], label: str | None) -> Iterator[Sample]:
-    for start in range(0, count, _ROWS):
-        stop = min(start + _ROWS, count)
-        columns = {name: [_as_json(value) for value in _column(item[start:stop])] for name, item in rows.items()}
+def _samples(path: Path, image: str, count: int, rows: dict[str, Any], label: str | None) -> Iterator[SourceSample]:
+    for start in range(0, count, _ROWS_PER_READ):
+        stop = min(start + _ROWS_PER_READ, count)
+        columns = {name: [_to_json(value) for value in _column(item[start:stop])] for name, item in rows.items()}
         for k in range(stop - start):
             name = printable(f"{path.name}/{image}/{start + k}")
-            sample = Sample(name, str(path), start + k, reader=read_hdf5, key=image.encode())
+            sample = SourceSample(name, str(path), start + k, reader=read_hdf5, key=image.encode())
             sample.extra = {column: values[k] for column, values in columns.items()}
-            sample.label = take_label(sample.extra, label)
+            sample.label = pop_label(sample.extra, label)
             yield sample
 
 
@@ -110,20 +109,20 @@ def _column(values: Any) -> list[Any]:
     return list(np.asarray(values).tolist())
 
 
-def _as_json(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return None if isinstance(value, float) and not -1e308 <= value <= 1e308 else value
 
 
 @functools.lru_cache(1)
-def _open(path: str) -> Any:
-    return _library().File(path, "r")
+def _open_file(path: str) -> Any:
+    return _import_h5py().File(path, "r")
 
 
 def read_hdf5(source: Input) -> bytes:
-    """Reader of a row; the file stays open for the next one."""
-    item = _open(source.path)[source.key.decode()]
+    """Reader of a row: ``key`` is the data set, ``offset`` the row. The file stays open for the next one."""
+    item = _open_file(source.path)[source.key.decode()]
     if item.dtype == np.uint8 and np.prod(item.shape[1:], dtype=float) > MAX_INPUT:
         raise ImageError(f"pixels of shape {item.shape[1:]}")
     value = item[source.offset]
@@ -133,9 +132,9 @@ def read_hdf5(source: Input) -> bytes:
     return array.tobytes() if array.ndim == 1 else image_file(array)
 
 
-def looks_like(glance: SourceProbe) -> bool:
-    """A file that begins as HDF5 does."""
-    return glance.head().startswith(_MAGIC)
+def recognizes(probe: SourceProbe) -> bool:
+    """Whether it is a file with HDF5's magic number."""
+    return probe.head().startswith(_MAGIC)
 
 
-SOURCE = Source(list_hdf5, options=("image_field", "label_field"), guess=looks_like)
+FORMAT = SourceFormat(list_hdf5, options=("image_field", "label_field"), recognizes=recognizes)

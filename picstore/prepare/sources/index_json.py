@@ -1,4 +1,4 @@
-"""Small JSON files that describe a data set: read with a limit, and checked where a value becomes a name or number."""
+"""index.json of MDS and LitData: read with a size limit, and checks of its file names and counts."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from pathlib import PurePath
 from typing import Any
 
 from picstore.errors import Damage, NotADataset, UsageError
-from picstore.prepare.sources.inputs import SourceFile
 from picstore.prepare.sources.samples import json_object
+from picstore.prepare.sources.source_file import SourceFile
 from picstore.storage.location.resolve import Location
 
 MAX_INDEX = 1 << 30  # bytes
 
 
 def read_index(folder: Location, entries: str) -> dict[str, Any]:
-    """The object in ``folder/index.json``, of which ``entries`` is a list of objects.
+    """Read the object in ``folder/index.json``, whose member ``entries`` is a list of objects.
 
     Raises:
         NotADataset: there is no such file.
-        UsageError: it is not what it should be.
+        UsageError: it is larger than MAX_INDEX, or has no such list.
     """
     path = folder / "index.json"
     if not path.is_file():
@@ -36,15 +36,15 @@ def read_index(folder: Location, entries: str) -> dict[str, Any]:
     return index
 
 
-def plain_name(name: Any, place: object) -> str:
-    """A name of a file that stays in its folder."""
+def checked_name(name: Any, file: object) -> str:
+    """Check that a value is a file name that stays in its folder; UsageError, naming ``file``, if not."""
     if not isinstance(name, str) or not name or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-        raise UsageError(f"{place}: {name!r} is not the name of a file in its folder")
+        raise UsageError(f"{file}: {name!r} is not the name of a file in its folder")
     return name
 
 
-def whole(value: Any, place: object) -> int:
-    """A count or a size."""
+def checked_count(value: Any, file: object) -> int:
+    """Check that a value is a count or size below 2⁶³; UsageError, naming ``file``, if not."""
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise UsageError(f"{place}: {value!r} where a number should be")
+        raise UsageError(f"{file}: {value!r} is no count")
     return value

@@ -1,7 +1,7 @@
-"""LitData: a folder with index.json and chunks of samples, each the flattened leaves of a Python object.
+"""LitData as a source: a folder with index.json and chunks of samples, each the flattened leaves of a Python object.
 
-A chunk: count u32, count + 1 offsets u32, the samples. A sample: a u32 size for each leaf, then the leaves. zstd may be
-around the whole chunk, around each sample, or around some hundred samples at a time (``LDFZ01``).
+A chunk: count u32, count + 1 offsets u32, the samples. A sample: a u32 size for each leaf, then the leaves. The whole
+chunk, each sample, or some hundred samples at a time (``LDFZ01``) may be compressed by zstd.
 """
 
 from __future__ import annotations
@@ -17,68 +17,73 @@ import numpy as np
 import zstandard
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.sources.base import Source, SourceProbe
-from picstore.prepare.sources.compressed import Block, Plain, decompressed, read_compressed
-from picstore.prepare.sources.index_json import plain_name, read_index, whole
-from picstore.prepare.sources.inputs import Listing, SourceFile, printable
+from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.compressed import CompressedBlock, DecompressedBlock, decompress_block, read_compressed
+from picstore.prepare.sources.index_json import checked_count, checked_name, read_index
+from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.raw_pixels import read_compressed_pil, read_pil
 from picstore.prepare.sources.samples import (
     IMAGE_FIELDS,
     LABEL_FIELDS,
-    LeftOut,
-    Sample,
-    choose,
-    listing_of,
-    take_label,
-    until_damaged,
+    SkippedFields,
+    SourceSample,
+    build_listing,
+    choose_field,
+    end_at_damage,
+    pop_label,
 )
+from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.location.resolve import Location
 
-_IMAGES = ("jpeg", "image", "file", "bytes", "pil")  # what may hold the image; LitData writes image:png
+_IMAGES = ("jpeg", "image", "file", "bytes", "pil")  # serializers that can hold the image; LitData writes image:png
 _NUMBERS = {"int": "<q", "float": "<d", "bool": "<?"}
 _FRAMED = b"LDFZ01\0\0"
 _ARROW = b"LDARW01\0"
-_FRAMED_HEAD = struct.Struct("<8sHHIII")  # magic, version, flags, samples, samples a frame, frames
-_FRAME = np.dtype([("first", "<u4"), ("count", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("plain", "<u4")])
-_ZSTD = b"\x28\xb5\x2f\xfd"  # 0.2.76 leaves samples as they are where its index says they are compressed each
+_FRAMED_HEADER = struct.Struct("<8sHHIII")  # magic, version, flags, samples, samples a frame, frames
+_FRAME = np.dtype(
+    [("first", "<u4"), ("count", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("decompressed_size", "<u4")]
+)
+_ZSTD = b"\x28\xb5\x2f\xfd"  # LitData 0.2.76 leaves samples uncompressed although its index says otherwise
 _ZSTD_SIZE_UNKNOWN = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunks:
-    """What all chunks of a data set share.
+class _Layout:
+    """Fields of all chunks of a data set.
 
     Attributes:
         fields: name and serializer of each leaf.
-        image, label: which of them.
+        image, label: names of the fields that hold them.
+        skipped: counts of the fields that records do not take over.
     """
 
     fields: tuple[tuple[str, str], ...]
     image: str
     label: str | None
-    left_out: LeftOut
+    skipped: SkippedFields
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Where a sample is: ``file`` is read for its leaves, at ``start`` to ``end``; ``block`` is around it."""
+    """A sample's leaves: ``file`` from ``start`` to ``end``, inside ``block`` if they are compressed."""
 
-    file: SourceFile | Plain
+    file: SourceFile | DecompressedBlock
     start: int
     end: int
-    block: Block | None = None
+    block: CompressedBlock | None = None
 
 
-def list_litdata(place: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
-    """Every sample of every chunk in the order of the index.
+def list_litdata(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+    """List every sample of every chunk in the order of the index.
 
     Fields are named as the keys of the dictionary that was written, or 0, 1, … for a tuple. Numbers and texts become
-    the extra, or the label; tensors, pickles and all else are left out.
+    the extra, or the label; tensors, pickles and all other fields are skipped.
 
     Raises:
-        NotADataset, UsageError: there is no index, or chunks of a kind that only LitData reads.
+        NotADataset: there is no index.
+        UsageError: chunks are encrypted or of a kind that only LitData reads, or no field can be the image.
     """
-    index = read_index(place, "chunks")
+    index = read_index(location, "chunks")
     config = index["config"] if isinstance(index.get("config"), dict) else {}
     formats = config.get("data_format")
     if (
@@ -86,30 +91,32 @@ def list_litdata(place: Location, *, image_field: str | None = None, label_field
         or not isinstance(formats, list)
         or config.get("item_loader", "PyTreeLoader") != "PyTreeLoader"
     ):
-        raise UsageError(f"{place}: chunks that are encrypted, or not written by litdata.optimize, are not read")
+        raise UsageError(f"{location}: chunks that are encrypted, or not written by litdata.optimize, are not read")
     fields = tuple(zip(_names(config.get("data_spec"), len(formats)), map(str, formats), strict=True))
     images = [name for name, kind in fields if kind.partition(":")[0] in _IMAGES]
     if not images and any(kind == "pickle" for _, kind in fields):
         raise UsageError(
-            f"{place}: its samples are pickles, which could run anything; write images as bytes or PIL images"
+            f"{location}: its samples are pickles, which could run anything; write images as bytes or PIL images"
         )
-    image = str(choose(image_field, images, IMAGE_FIELDS, what="image", path=place))
-    label = choose(label_field, [name for name, _ in fields], LABEL_FIELDS, what="label", path=place, must=False)
+    image = str(choose_field(image_field, images, IMAGE_FIELDS, what="image", path=location))
+    label = choose_field(
+        label_field, [name for name, _ in fields], LABEL_FIELDS, what="label", path=location, must=False
+    )
     if label is None and [kind for _, kind in fields].count("int") == 1 and fields[0][0] == "0":
         label = next(name for name, kind in fields if kind == "int")  # (image, label)
-    chunks = _Chunks(fields, image, label, LeftOut())
+    layout = _Layout(fields, image, label, SkippedFields())
     level = config.get("compression_level") or "chunk"
     samples = (
         sample
         for entry in index["chunks"]
-        for file in [place / plain_name(entry.get("filename"), place / "index.json")]
-        for sample in until_damaged(_samples(file, entry, str(config.get("compression") or ""), level, chunks), file)
+        for file in [location / checked_name(entry.get("filename"), location / "index.json")]
+        for sample in end_at_damage(_samples(file, entry, str(config.get("compression") or ""), level, layout), file)
     )
-    return listing_of("litdata", samples, remarks=chunks.left_out.remarks())
+    return build_listing("litdata", samples, remarks=layout.skipped.remarks())
 
 
 def _names(spec: Any, count: int) -> list[str]:
-    """Names of the leaves by the description of the tree that torch writes; numbers where it is no flat dictionary."""
+    """Names of the leaves by the tree description that torch writes; numbers if it is no flat dictionary."""
     try:
         _, tree = json.loads(spec)
         names = json.loads(tree["context"]) if tree["type"].endswith("dict") else []
@@ -120,105 +127,115 @@ def _names(spec: Any, count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def _samples(place: Location, entry: dict[str, Any], compression: str, level: str, chunks: _Chunks) -> Iterator[Sample]:
-    count = whole(entry.get("chunk_size"), place)
-    with SourceFile(place) as file:
+def _samples(
+    location: Location, entry: dict[str, Any], compression: str, level: str, layout: _Layout
+) -> Iterator[SourceSample]:
+    count = checked_count(entry.get("chunk_size"), location)
+    with SourceFile(location) as file:
         if compression and not compression.startswith("zstd"):
-            raise Corrupt(f"compressed by {compression}; zstd can be read", file.place)
-        stored = _stored(file, entry, level if compression else "", count)
+            raise Corrupt(f"compressed by {compression}; zstd can be read", file.printable_path)
+        stored = _stored_samples(file, entry, level if compression else "", count)
         for number, one in enumerate(stored):
-            yield _sample(file.name, number, one, chunks)
+            yield _sample(file.name, number, one, layout)
 
 
-def _stored(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> Iterator[_Stored]:
+def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> Iterator[_Stored]:
     if file.size >= len(_ARROW) and file.read(file.size - len(_ARROW), len(_ARROW)) == _ARROW:
-        raise Corrupt("its samples are rows of an Arrow table, which only LitData reads", file.place)
+        raise Corrupt("its samples are rows of an Arrow table, which only LitData reads", file.printable_path)
     if level == "batch" and file.read(0, len(_FRAMED)) == _FRAMED:
-        yield from _framed(file, count)
+        yield from _framed_samples(file, count)
         return
     plain, block = _whole_chunk(file, entry) if level == "chunk" else (file, None)
     if plain.read(0, 4) != struct.pack("<I", count):
-        raise Corrupt(f"not the {count:,} samples that the index has", file.place)
+        raise Corrupt(f"not the {count:,} samples that the index has", file.printable_path)
     ends = np.frombuffer(plain.read(4, 4 * (count + 1)), "<u4").tolist()
     for start, end in itertools.pairwise(ends):
         if level == "sample" and file.read(start, min(4, end - start)) == _ZSTD:
-            inner = Block("zstd", start, end - start, _plain_size(file.read(start, end - start), file.place, start))
-            yield _Stored(decompressed(file.path, inner), 0, inner.plain, inner)
+            inner = CompressedBlock(
+                "zstd",
+                start,
+                end - start,
+                _decompressed_size(file, start, end),
+            )
+            yield _Stored(decompress_block(file.path, inner), 0, inner.decompressed_size, inner)
         else:
             yield _Stored(plain, start, end, block)
 
 
-def _whole_chunk(file: SourceFile, entry: dict[str, Any]) -> tuple[Plain, Block]:
-    block = Block("zstd", 0, file.size, whole(entry.get("chunk_bytes"), file.place))
-    return decompressed(file.path, block), block
+def _whole_chunk(file: SourceFile, entry: dict[str, Any]) -> tuple[DecompressedBlock, CompressedBlock]:
+    block = CompressedBlock("zstd", 0, file.size, checked_count(entry.get("chunk_bytes"), file.printable_path))
+    return decompress_block(file.path, block), block
 
 
-def _plain_size(packed: bytes, place: str, at: int) -> int:
+def _decompressed_size(file: SourceFile, start: int, end: int) -> int:
     try:
-        size = zstandard.frame_content_size(packed)
+        size = zstandard.frame_content_size(file.read(start, end - start))
     except zstandard.ZstdError as error:
-        raise Corrupt(f"no zstd frame: {error}", place, at) from error
+        raise Corrupt(f"no zstd frame: {error}", file.printable_path, start) from error
     if not 0 <= size < _ZSTD_SIZE_UNKNOWN:
-        raise Corrupt("a zstd frame that does not say its size", place, at)
+        raise Corrupt("a zstd frame that does not say its size", file.printable_path, start)
     return size
 
 
-def _framed(file: SourceFile, count: int) -> Iterator[_Stored]:
-    _, version, _, samples, _, frames = _FRAMED_HEAD.unpack(file.read(0, _FRAMED_HEAD.size))
+def _framed_samples(file: SourceFile, count: int) -> Iterator[_Stored]:
+    _, version, _, samples, _, frames = _FRAMED_HEADER.unpack(file.read(0, _FRAMED_HEADER.size))
     if version != 1 or samples != count:
-        raise Corrupt(f"version {version}, {samples:,} samples; version 1 and {count:,} are expected", file.place)
-    at = _FRAMED_HEAD.size
-    ends: Sequence[int] = np.frombuffer(file.read(at, 4 * (count + 1)), "<u4").tolist()
-    at += 4 * (count + 1)
-    for first, held, offset, size, plain in np.frombuffer(file.read(at, _FRAME.itemsize * frames), _FRAME).tolist():
+        raise Corrupt(
+            f"version {version}, {samples:,} samples; version 1 and {count:,} are expected", file.printable_path
+        )
+    start = _FRAMED_HEADER.size
+    ends: Sequence[int] = np.frombuffer(file.read(start, 4 * (count + 1)), "<u4").tolist()
+    start += 4 * (count + 1)
+    table = np.frombuffer(file.read(start, _FRAME.itemsize * frames), _FRAME)
+    for first, held, offset, size, decompressed_size in table.tolist():
         if first + held > count:
-            raise Corrupt("a frame of samples that there are not", file.place, offset)
-        block = Block("zstd", offset, size, plain)
+            raise Corrupt("a frame of samples beyond the last", file.printable_path, offset)
+        block = CompressedBlock("zstd", offset, size, decompressed_size)
         for k in range(first, first + held):
             start, end = ends[k] - ends[first], ends[k + 1] - ends[first]
-            yield _Stored(decompressed(file.path, block), start, end, block)
+            yield _Stored(decompress_block(file.path, block), start, end, block)
 
 
-def _sample(name_of_chunk: str, number: int, stored: _Stored, chunks: _Chunks) -> Sample:
-    file, position = stored.file, stored.start + 4 * len(chunks.fields)
-    sizes = struct.unpack(f"<{len(chunks.fields)}I", file.read(stored.start, 4 * len(chunks.fields)))
-    sample = Sample(printable(f"{name_of_chunk}/{number}"), file.path)
-    for (name, kind), size in zip(chunks.fields, sizes, strict=True):
+def _sample(name_of_chunk: str, number: int, stored: _Stored, layout: _Layout) -> SourceSample:
+    file, position = stored.file, stored.start + 4 * len(layout.fields)
+    sizes = struct.unpack(f"<{len(layout.fields)}I", file.read(stored.start, 4 * len(layout.fields)))
+    sample = SourceSample(printable(f"{name_of_chunk}/{number}"), file.path)
+    for (name, kind), size in zip(layout.fields, sizes, strict=True):
         if position + size > stored.end:
-            raise Corrupt(f"field {name!r} goes beyond its sample", file.place, position)
-        if name == chunks.image:
-            _place_image(sample, kind, position, size, stored.block)
+            raise Corrupt(f"field {name!r} goes beyond its sample", file.printable_path, position)
+        if name == layout.image:
+            _set_image(sample, kind, position, size, stored.block)
         elif kind in _NUMBERS or kind in ("str", "text"):
-            sample.extra[name] = _decode(kind, file.read(position, size), file.place, position)
+            sample.extra[name] = _decode(kind, file.read(position, size), file.printable_path, position)
         else:
-            chunks.left_out[f"field {printable(name)} (written as {kind})"] += 1
+            layout.skipped[f"field {printable(name)} (written as {kind})"] += 1
         position += size
-    sample.label = take_label(sample.extra, chunks.label)
+    sample.label = pop_label(sample.extra, layout.label)
     return sample
 
 
-def _place_image(sample: Sample, kind: str, offset: int, size: int, block: Block | None) -> None:
+def _set_image(sample: SourceSample, kind: str, offset: int, size: int, block: CompressedBlock | None) -> None:
     sample.offset, sample.size = offset, size
     if kind == "pil":
         sample.reader = read_pil if block is None else read_compressed_pil
     elif block is not None:
         sample.reader = read_compressed
-    sample.key = b"" if block is None else block.key()
+    sample.key = b"" if block is None else block.to_key()
 
 
-def _decode(kind: str, data: bytes, place: str, at: int) -> Any:
+def _decode(kind: str, data: bytes, file: str, offset: int) -> Any:
     try:
         return struct.unpack(_NUMBERS[kind], data)[0] if kind in _NUMBERS else data.decode("utf-8")
     except (struct.error, ValueError) as error:
-        raise Corrupt(f"not a value of type {kind}", place, at) from error
+        raise Corrupt(f"not a value of type {kind}", file, offset) from error
 
 
-def looks_like(glance: SourceProbe) -> bool:
-    """A folder whose index.json has chunks."""
+def recognizes(probe: SourceProbe) -> bool:
+    """Whether it is a folder whose index.json has chunks."""
     try:
-        return "index.json" in glance.files and "config" in read_index(glance.place, "chunks")
+        return "index.json" in probe.files and "config" in read_index(probe.location, "chunks")
     except (UsageError, Damage):
         return False
 
 
-SOURCE = Source(list_litdata, options=("image_field", "label_field"), guess=looks_like, stores=True)
+FORMAT = SourceFormat(list_litdata, options=("image_field", "label_field"), recognizes=recognizes, object_stores=True)

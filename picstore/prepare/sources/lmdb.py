@@ -1,4 +1,4 @@
-"""LMDB: Caffe's Datum under any key, or a key and an image file. Read by py-lmdb (the extra ``lmdb``)."""
+"""LMDB as a source: Caffe's Datum under any key, or image files by key; read by py-lmdb (the extra ``lmdb``)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Damage, ImageError, NotADataset
-from picstore.prepare.sources.base import Source, SourceProbe, missing
-from picstore.prepare.sources.inputs import Input, Listing, printable
-from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, reader_of, signed
+from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
+from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.protobuf import BYTES, VARINT, Field, fields_of, memory_reader, to_signed
 from picstore.prepare.sources.raw_pixels import image_file
-from picstore.prepare.sources.samples import Sample, listing_of, until_damaged
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
+from picstore.prepare.sources.source_file import printable
 
-_MAGIC = b"\xde\xc0\xef\xbe"  # of the first page, behind its header
-_MAGIC_AT = (16, 24)  # 64-bit systems; pages of LMDB 1.0 have a longer header
+_MAGIC = b"\xde\xc0\xef\xbe"  # in the first page, after its header
+_MAGIC_OFFSETS = (16, 24)  # 64-bit systems; pages of LMDB 1.0 have a longer header
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # fields of Datum
 
 
 def list_lmdb(path: Path) -> Listing:
-    """Every entry by key. Of a Datum the label is taken, and pixels (blue, green, red planes) where it is not encoded;
-    all other values are taken for image files without label.
+    """List every entry by key.
+
+    Of a Datum the label is taken, and pixels (blue, green, red planes) if it is not encoded. All other values are taken
+    for image files without label.
 
     Raises:
         MissingDependency: py-lmdb is not installed.
@@ -32,35 +35,35 @@ def list_lmdb(path: Path) -> Listing:
     file = path / "data.mdb" if path.is_dir() else path
     if not file.is_file():
         raise NotADataset(f"{path} holds no data.mdb")
-    return listing_of("lmdb", until_damaged(_samples(file), file))
+    return build_listing("lmdb", end_at_damage(_samples(file), file))
 
 
-def _library() -> Any:
+def _import_lmdb() -> Any:
     try:
         import lmdb
     except ImportError as error:
-        raise missing("py-lmdb", "lmdb") from error
+        raise missing_library("py-lmdb", "lmdb") from error
     return lmdb
 
 
 @functools.lru_cache(1)
-def _open(path: str) -> Any:
-    """The environment; a process must not open one twice. Nothing is locked: it is only read."""
-    lmdb = _library()
+def _open_environment(path: str) -> Any:
+    """Open an LMDB without locks; a process must not open one twice."""
+    lmdb = _import_lmdb()
     try:
         return lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, max_readers=1)
     except lmdb.Error as error:
         raise Damage(f"not an LMDB that can be read: {error}", printable(path)) from error
 
 
-def _samples(file: Path) -> Iterator[Sample]:
-    lmdb, path = _library(), str(file)
+def _samples(file: Path) -> Iterator[SourceSample]:
+    lmdb, path = _import_lmdb(), str(file)
     try:
-        with _open(path).begin(buffers=True) as transaction:
+        with _open_environment(path).begin(buffers=True) as transaction:
             for key, value in transaction.cursor():
                 datum = _datum(value)
                 name = bytes(key).decode("utf-8", "backslashreplace")
-                sample = Sample(f"{file.parent.name}/{name}", path, reader=read_lmdb, key=bytes(key))
+                sample = SourceSample(f"{file.parent.name}/{name}", path, reader=read_lmdb, key=bytes(key))
                 if datum is not None and _LABEL in datum:
                     sample.label = _int32(datum[_LABEL].value)
                 yield sample
@@ -69,14 +72,14 @@ def _samples(file: Path) -> Iterator[Sample]:
 
 
 def _int32(value: int) -> int:
-    """Negative ones are written with 64 bits, or with 32 by some."""
-    return value - (1 << 32) if 1 << 31 <= value < 1 << 32 else signed(value)
+    """Negative labels are written with 64 bits, by some writers with 32."""
+    return value - (1 << 32) if 1 << 31 <= value < 1 << 32 else to_signed(value)
 
 
 def _datum(value: Any) -> dict[int, Field] | None:
-    """The fields of a Datum, or None where the value is none."""
+    """Fields of a Datum; None if the value is none."""
     try:
-        fields = {field.number: field for field in fields_of(reader_of(value), 0, len(value))}
+        fields = {field.number: field for field in fields_of(memory_reader(value), 0, len(value))}
     except Damage:
         return None
     wires = {field.number: field.wire for field in fields.values()}
@@ -87,8 +90,8 @@ def _datum(value: Any) -> dict[int, Field] | None:
 
 
 def read_lmdb(source: Input) -> bytes:
-    """Reader of an entry; the environment stays open for the next one."""
-    with _open(source.path).begin(buffers=True) as transaction:
+    """Reader of an entry by ``key``; the environment stays open for the next one."""
+    with _open_environment(source.path).begin(buffers=True) as transaction:
         value = transaction.get(source.key)
         if value is None:
             raise ImageError("the entry is gone")
@@ -107,15 +110,15 @@ def _image(value: Any, datum: dict[int, Field]) -> bytes:
     return image_file(np.ascontiguousarray(planes[::-1].transpose(1, 2, 0)))
 
 
-def looks_like(glance: SourceProbe) -> bool:
-    """A folder with data.mdb, or such a file."""
-    if glance.is_folder:
-        return "data.mdb" in glance.files and _has_magic(glance.head("data.mdb"))
-    return _has_magic(glance.head())
+def recognizes(probe: SourceProbe) -> bool:
+    """Whether it is a folder with data.mdb, or such a file."""
+    if probe.is_folder:
+        return "data.mdb" in probe.files and _has_magic(probe.head("data.mdb"))
+    return _has_magic(probe.head())
 
 
 def _has_magic(head: bytes) -> bool:
-    return any(head[at : at + 4] == _MAGIC for at in _MAGIC_AT)
+    return any(head[offset : offset + 4] == _MAGIC for offset in _MAGIC_OFFSETS)
 
 
-SOURCE = Source(list_lmdb, guess=looks_like)
+FORMAT = SourceFormat(list_lmdb, recognizes=recognizes)

@@ -1,4 +1,4 @@
-"""MosaicML's MDS: a folder with index.json and shards of samples, each a row of encoded columns.
+"""MosaicML's MDS as a source: a folder with index.json and shards of samples, each a row of encoded columns.
 
 A shard: count u32, count + 1 offsets u32, the shard's description as JSON, the samples. A sample: u32 sizes of the
 columns that have no fixed one, then the columns by name.
@@ -15,22 +15,29 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, UsageError
-from picstore.prepare.sources.base import Source, SourceProbe
-from picstore.prepare.sources.compressed import CODECS, Block, Plain, decompressed, read_compressed
-from picstore.prepare.sources.index_json import plain_name, read_index, whole
-from picstore.prepare.sources.inputs import Input, Listing, SourceFile, printable
+from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.compressed import (
+    CODECS,
+    CompressedBlock,
+    DecompressedBlock,
+    decompress_block,
+    read_compressed,
+)
+from picstore.prepare.sources.index_json import checked_count, checked_name, read_index
+from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.raw_pixels import read_compressed_pil, read_pil
 from picstore.prepare.sources.samples import (
     IMAGE_FIELDS,
     LABEL_FIELDS,
-    LeftOut,
-    Sample,
-    choose,
+    SkippedFields,
+    SourceSample,
+    build_listing,
+    choose_field,
+    end_at_damage,
     json_object,
-    listing_of,
-    take_label,
-    until_damaged,
+    pop_label,
 )
+from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.location.resolve import Location
 
 _IMAGES = ("jpeg", "png", "pil", "bytes")
@@ -45,116 +52,127 @@ _TEXTS = ("str", "str_int", "str_float", "str_decimal", "json")
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """A shard as the index describes it; ``columns`` are name, encoding and fixed size (0 for none)."""
+    """A shard as the index describes it.
 
-    place: Location
+    Attributes:
+        file: its location.
+        samples: how many.
+        columns: name, encoding and fixed size (0 for none) of each.
+        block: all of the file, if it is compressed.
+    """
+
+    file: Location
     samples: int
     columns: tuple[tuple[str, str, int], ...]
-    block: Block | None  # where all of it is compressed
+    block: CompressedBlock | None
 
 
-def list_mds(place: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
-    """Every sample of every shard in the order of the index.
+def list_mds(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
+    """List every sample of every shard in the order of the index.
 
-    Integers, floats, texts and JSON become the extra (an object called ``extra`` is taken apart), or the label; further
-    columns of bytes become attachments; arrays and pickles are left out. Shards that are
-    compressed by zstd, gz or bz2 are decompressed as they are read; for others there is the library.
+    Integers, floats, texts and JSON become the extra, or the label; an object called ``extra`` becomes the extra
+    itself. Further columns of bytes become attachments; arrays and pickles are skipped. Shards that are compressed by
+    zstd, gz or bz2 are decompressed as they are read.
 
     Raises:
-        NotADataset, UsageError: there is no index, or not of MDS.
+        NotADataset: there is no index.
+        UsageError: it is not of MDS version 2, its compression is not read, or no column can be the image.
+        Damage: a shard cannot be decompressed.
     """
-    shards = [_shard(place, entry) for entry in read_index(place, "shards")["shards"]]
-    left_out = LeftOut()
-    samples: list[Iterator[Sample]] = []
+    shards = [_shard(location, entry) for entry in read_index(location, "shards")["shards"]]
+    skipped = SkippedFields()
+    samples: list[Iterator[SourceSample]] = []
     for shard in shards:
         encodings = {name: encoding for name, encoding, _ in shard.columns}
         images = [name for name, encoding in encodings.items() if encoding in _IMAGES]
-        image = choose(image_field, images, IMAGE_FIELDS, what="image", path=place)
-        label = choose(label_field, encodings, LABEL_FIELDS, what="label", path=place, must=False)
-        samples.append(until_damaged(_samples(shard, str(image), label, left_out), shard.place))
-    return listing_of("mds", (one for some in samples for one in some), remarks=left_out.remarks())
+        image = choose_field(image_field, images, IMAGE_FIELDS, what="image", path=location)
+        label = choose_field(label_field, encodings, LABEL_FIELDS, what="label", path=location, must=False)
+        samples.append(end_at_damage(_samples(shard, str(image), label, skipped), shard.file))
+    return build_listing("mds", (one for some in samples for one in some), remarks=skipped.remarks())
 
 
 def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
-    place = folder / "index.json"
+    index = folder / "index.json"
     kind, version = entry.get("format"), entry.get("version")
     if (kind, version) != ("mds", 2):
-        raise UsageError(f"{place}: shards of format {kind!r}, version {version!r}; version 2 of mds is read")
+        raise UsageError(f"{index}: shards of format {kind!r}, version {version!r}; version 2 of mds is read")
     names, encodings, sizes = (entry.get(f"column_{what}") for what in ("names", "encodings", "sizes"))
     if not (isinstance(names, list) and isinstance(encodings, list) and isinstance(sizes, list)):
-        raise UsageError(f"{place}: a shard without columns")
-    columns = tuple((str(n), str(e), whole(s or 0, place)) for n, e, s in zip(names, encodings, sizes, strict=False))
-    samples, raw = whole(entry.get("samples"), place), entry.get("raw_data") or {}
-    plain = folder / plain_name(raw.get("basename"), place)
+        raise UsageError(f"{index}: a shard without columns")
+    columns = tuple(
+        (str(n), str(e), checked_count(s or 0, index)) for n, e, s in zip(names, encodings, sizes, strict=False)
+    )
+    samples, raw = checked_count(entry.get("samples"), index), entry.get("raw_data") or {}
+    plain = folder / checked_name(raw.get("basename"), index)
     packed = entry.get("zip_data")
     if not isinstance(packed, dict) or plain.is_file():
         return _Shard(plain, samples, columns, None)
     codec = str(entry.get("compression")).partition(":")[0]
     if codec not in CODECS:
-        raise UsageError(f"{place}: shards are compressed by {codec}; {', '.join(CODECS)} are read. Unpack them first")
-    block = Block(codec, 0, whole(packed.get("bytes"), place), whole(raw.get("bytes"), place))
-    return _Shard(folder / plain_name(packed.get("basename"), place), samples, columns, block)
+        raise UsageError(f"{index}: shards are compressed by {codec}; {', '.join(CODECS)} are read. Unpack them first")
+    block = CompressedBlock(codec, 0, checked_count(packed.get("bytes"), index), checked_count(raw.get("bytes"), index))
+    return _Shard(folder / checked_name(packed.get("basename"), index), samples, columns, block)
 
 
-def _samples(shard: _Shard, image: str, label: str | None, left_out: LeftOut) -> Iterator[Sample]:
+def _samples(shard: _Shard, image: str, label: str | None, skipped: SkippedFields) -> Iterator[SourceSample]:
     if shard.block is not None:
-        yield from _walk(decompressed(str(shard.place), shard.block), shard, image, label, left_out)
+        yield from _read_samples(decompress_block(str(shard.file), shard.block), shard, image, label, skipped)
         return
-    with SourceFile(shard.place) as file:
-        yield from _walk(file, shard, image, label, left_out)
+    with SourceFile(shard.file) as file:
+        yield from _read_samples(file, shard, image, label, skipped)
 
 
-def _walk(
-    file: SourceFile | Plain, shard: _Shard, image: str, label: str | None, left_out: LeftOut
-) -> Iterator[Sample]:
+def _read_samples(
+    file: SourceFile | DecompressedBlock, shard: _Shard, image: str, label: str | None, skipped: SkippedFields
+) -> Iterator[SourceSample]:
     (count,) = struct.unpack("<I", file.read(0, 4))
     if count != shard.samples:
-        raise Corrupt(f"{count:,} samples where the index has {shard.samples:,}", file.place)
+        raise Corrupt(f"{count:,} samples where the index has {shard.samples:,}", file.printable_path)
     ends = np.frombuffer(file.read(4, 4 * (count + 1)), "<u4").tolist()
     for number, (start, end) in enumerate(itertools.pairwise(ends)):
-        yield _sample(file, shard, number, (start, end), image, label, left_out)
+        yield _sample(file, shard, number, (start, end), image, label, skipped)
 
 
 def _sample(
-    file: SourceFile | Plain,
+    file: SourceFile | DecompressedBlock,
     shard: _Shard,
     number: int,
     span: tuple[int, int],
     image: str,
     label: str | None,
-    left_out: LeftOut,
-) -> Sample:
+    skipped: SkippedFields,
+) -> SourceSample:
     position, end = span
     variable = [name for name, _, size in shard.columns if not size]
     found = struct.unpack(f"<{len(variable)}I", file.read(position, 4 * len(variable)))
     sizes = dict(zip(variable, found, strict=True))
     position += 4 * len(variable)
-    sample = Sample(printable(f"{shard.place.name}/{number}"), file.path)
+    sample = SourceSample(printable(f"{shard.file.name}/{number}"), file.path)
     for name, encoding, fixed in shard.columns:
         size = fixed or sizes[name]
         if position + size > end:
-            raise Corrupt(f"column {name!r} goes beyond its sample", file.place, position)
+            raise Corrupt(f"column {name!r} goes beyond its sample", file.printable_path, position)
         if name == image:
             sample.offset, sample.size = position, size
             sample.reader = _reader(encoding, shard.block is not None)
-            sample.key = shard.block.key() if shard.block else b""
+            sample.key = shard.block.to_key() if shard.block else b""
         elif encoding in _NUMBERS or encoding in _TEXTS:
-            sample.extra[name] = _decode(encoding, file.read(position, size), file.place, position)
+            sample.extra[name] = _decode(encoding, file.read(position, size), file.printable_path, position)
         elif encoding == "bytes":
             if size:
                 attached = Input(f"{sample.name}/{printable(name)}", -1, sample.path, position, size)
-                sample.attachments += ((printable(name), _compressed(attached, shard.block)),)
+                sample.attachments += ((printable(name), _in_block(attached, shard.block)),)
         else:
-            left_out[f"column {printable(name)} ({_why(encoding)})"] += 1
+            skipped[f"column {printable(name)} ({_reason_skipped(encoding)})"] += 1
         position += size
-    sample.label = take_label(sample.extra, label)
+    sample.label = pop_label(sample.extra, label)
     if isinstance(sample.extra.get(_EXTRA), dict):
         sample.extra |= sample.extra.pop(_EXTRA)
     return sample
 
 
-def _compressed(attached: Input, block: Block | None) -> Input:
-    return attached if block is None else replace(attached, reader=read_compressed, key=block.key())
+def _in_block(attached: Input, block: CompressedBlock | None) -> Input:
+    return attached if block is None else replace(attached, reader=read_compressed, key=block.to_key())
 
 
 def _reader(encoding: str, compressed: bool) -> Any:
@@ -163,11 +181,11 @@ def _reader(encoding: str, compressed: bool) -> Any:
     return read_compressed if compressed else None
 
 
-def _why(encoding: str) -> str:
+def _reason_skipped(encoding: str) -> str:
     return "a pickle, which could run anything" if encoding == "pkl" else f"of type {encoding}"
 
 
-def _decode(encoding: str, data: bytes, place: str, at: int) -> Any:
+def _decode(encoding: str, data: bytes, file: str, offset: int) -> Any:
     try:
         if encoding == "json":
             return json_object(b'{"value":%s}' % data)["value"]  # type: ignore[index]
@@ -177,15 +195,15 @@ def _decode(encoding: str, data: bytes, place: str, at: int) -> Any:
             return data.decode("utf-8")
         return np.frombuffer(data, _NUMBERS[encoding])[0].item()
     except (ValueError, TypeError, IndexError) as error:
-        raise Corrupt(f"not a value of type {encoding}", place, at) from error
+        raise Corrupt(f"not a value of type {encoding}", file, offset) from error
 
 
-def looks_like(glance: SourceProbe) -> bool:
-    """A folder whose index.json has shards."""
+def recognizes(probe: SourceProbe) -> bool:
+    """Whether it is a folder whose index.json has shards."""
     try:
-        return "index.json" in glance.files and bool(read_index(glance.place, "shards"))
+        return "index.json" in probe.files and bool(read_index(probe.location, "shards"))
     except (UsageError, Damage):
         return False
 
 
-SOURCE = Source(list_mds, options=("image_field", "label_field"), guess=looks_like, stores=True)
+FORMAT = SourceFormat(list_mds, options=("image_field", "label_field"), recognizes=recognizes, object_stores=True)

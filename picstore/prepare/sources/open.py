@@ -1,8 +1,8 @@
-"""Opening a source: which kind it is of, and its inputs as one flat list in a fixed order.
+"""Open a source: recognise its kind and list its inputs in a fixed order.
 
-An input names bytes (a file, a stretch of one, or a place that a reader knows) and a label, nothing is read yet. Its
-position in the list is its id. Each kind is a module of ``picstore.prepare.sources``, or an entry point of the group
-``picstore.sources`` in anybody's package.
+An input names bytes (a file, a byte range of one, or a row that a reader finds) and a label; listing reads no image.
+Its position in the list is its id. Each kind is a module of ``picstore.prepare.sources``, or an entry point of the
+group ``picstore.sources`` in any installed package.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
-from picstore.prepare.sources.base import Source, SourceProbe, path_of
-from picstore.prepare.sources.inputs import Input, Listing, printable, read_input
+from picstore.prepare.sources.base import SourceFormat, SourceProbe, local_path
+from picstore.prepare.sources.inputs import Input, Listing, read_input
+from picstore.prepare.sources.source_file import printable
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 
-__all__ = ["KINDS", "Input", "Listing", "Source", "SourceProbe", "open_source", "read_input"]
+__all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
 ENTRY_POINTS = "picstore.sources"
-# In the order of guessing: what has a magic number or an index comes before the last two, which any folder or file may
-# be; sources of other packages come between.
+# In the order of recognition. Kinds with a magic number or an index come first; any folder or file can be one of the
+# last two. Entry points of other packages are tried just before those two.
 KINDS = (
     "mds",
     "litdata",
@@ -45,82 +46,86 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
     """List a source.
 
     Args:
-        where: the source, here or in an object store, as may be the files that options name.
-        kind: one of KINDS or the name of an entry point; or ``"auto"``: the first kind that recognises it. Annotations
-            make it coco.
-        classes: a file of class names, one a line, in the order of labels: names integers, and gives names that order.
+        where: the source, local or in an object store, as may be the files that options name.
+        kind: one of KINDS or the name of an entry point; or ``"auto"``: the first kind that recognises it. The option
+            ``annotations`` selects coco.
+        classes: a file of class names, one per line, in the order of labels. It names integer labels, or reorders
+            labels that have names.
         options: those of the kind, None for its default: ``root``, ``synsets``, ``annotations``, ``image_field``,
             ``label_field``.
 
     Raises:
-        NotADataset: there is no such place, or it holds no images.
-        UsageError: an option belongs to another source, the source is not what it should be, or a source of its kind is
-            read from files of this machine only.
+        NotADataset: the source does not exist, or it holds no images.
+        UsageError: an option belongs to another kind, the source is not of its kind, or its kind is read from local
+            files only.
         MissingDependency: the library that reads it is not installed.
-        Damage: it can be told what it is, but not read at all.
+        Damage: it is of its kind, but damaged so that nothing can be listed.
+        PicstoreError: an entry point cannot be loaded, or an object store cannot be reached.
     """
-    place = locate(where)
-    if not place.exists() and "{" not in place.name:
-        raise NotADataset(f"{place} does not exist")
+    location = locate(where)
+    if not location.exists() and "{" not in location.name:
+        raise NotADataset(f"{location} does not exist")
     given = {name: value for name, value in options.items() if value is not None}
     if kind == "auto":
-        kind = "coco" if "annotations" in given else _guess(place)
-    source = _find(kind)
+        kind = "coco" if "annotations" in given else _recognize(location)
+    format_ = _load_format(kind)
     for name in given:
-        if name not in source.options:
-            belongs = " or ".join(other for other in sorted(KINDS) if name in _find(other).options)
-            raise UsageError(f"--{name.replace('_', '-')} belongs to the source {belongs}; {place} is read as {kind}")
-    listing = source.list(place if source.stores else path_of(place), **given)
+        if name not in format_.options:
+            belongs = " or ".join(other for other in sorted(KINDS) if name in _load_format(other).options)
+            raise UsageError(
+                f"--{name.replace('_', '-')} belongs to the source {belongs}; {location} is read as {kind}"
+            )
+    listing = format_.list_inputs(location if format_.object_stores else local_path(location), **given)
     if not listing.inputs:
-        raise NotADataset(f"{place} holds no images (read as source {listing.kind})")
-    return listing if classes is None else _in_order_of(listing, locate(classes))
+        raise NotADataset(f"{location} holds no images (read as source {listing.kind})")
+    return listing if classes is None else _with_classes(listing, locate(classes))
 
 
-def _guess(place: Location) -> str:
-    glance = SourceProbe.at(place)
+def _recognize(location: Location) -> str:
+    probe = SourceProbe.inspect(location)
     for kind in (*KINDS[:-2], *sorted(_plugins()), *KINDS[-2:]):
-        source = _find(kind)
-        if kind not in KINDS and not source.stores and not isinstance(place, Folder):
-            continue  # another package's, which may look at the path
-        if source.guess is not None and source.guess(glance):
+        format_ = _load_format(kind)
+        if kind not in KINDS and not format_.object_stores and not isinstance(location, Folder):
+            continue  # a plug-in for local files may use the probe's path
+        if format_.recognizes is not None and format_.recognizes(probe):
             return kind
-    raise NotADataset(f"{place} is nothing that can be converted")
+    raise NotADataset(f"{location} is nothing that can be converted")
 
 
-def _find(kind: str) -> Source:
+def _load_format(kind: str) -> SourceFormat:
     if kind in KINDS:
-        found = importlib.import_module(f"picstore.prepare.sources.{kind}").SOURCE
+        found = importlib.import_module(f"picstore.prepare.sources.{kind}").FORMAT
     else:
         plugins = _plugins()
         if kind not in plugins:
             raise UsageError(f"no source is called {kind}; there are auto, {', '.join(sorted({*KINDS, *plugins}))}")
         try:
             found = plugins[kind].load()
-        except Exception as error:  # of another package, whatever is wrong with it
+        except Exception as error:  # another package's import can raise anything
             raise PicstoreError(f"the source {kind} ({plugins[kind].value}) cannot be loaded: {error!r}") from error
-    return found if isinstance(found, Source) else Source(found)
+    return found if isinstance(found, SourceFormat) else SourceFormat(found)
 
 
 def _plugins() -> dict[str, EntryPoint]:
-    """Sources of other packages, by name; they are not loaded until they are asked for."""
+    """Entry points of other packages by name, not loaded yet."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
-def read_names(path: Location) -> list[str]:
-    """The names in a file, one a line; NotADataset where it cannot be read."""
-    names = [line.strip() for line in b"".join(path.lines()).decode("utf-8", "surrogateescape").splitlines()]
+def _read_class_names(file: Location) -> list[str]:
+    """Class names of a file, one per line without empty ones; NotADataset if it cannot be read."""
+    names = [line.strip() for line in b"".join(file.lines()).decode("utf-8", "surrogateescape").splitlines()]
     return [printable(name) for name in names if name]
 
 
-def _in_order_of(listing: Listing, classes: Location) -> Listing:
-    """The listing with class names from a file, and with labels in its order where it has names of its own."""
-    names = read_names(classes)
+def _with_classes(listing: Listing, classes: Location) -> Listing:
+    """Give a listing the class names of a file; labels that have names follow the file's order."""
+    names = _read_class_names(classes)
     if unknown := sorted(set(listing.classes) - set(names)):
         raise UsageError(f"{len(unknown)} classes are not in {classes}, the first is {unknown[0]!r}")
-    place = [names.index(name) for name in listing.classes]
+    labels = [names.index(name) for name in listing.classes]
     inputs = listing.inputs
-    if place:
-        inputs = [replace(one, label=place[one.label]) if one.label >= 0 else one for one in inputs]
+    if labels:
+        inputs = [replace(one, label=labels[one.label]) if one.label >= 0 else one for one in inputs]
     elif (highest := max(one.label for one in inputs)) >= len(names):
         raise UsageError(f"{classes} has {len(names):,} names, but there are labels up to {highest:,}")
     return replace(listing, inputs=inputs, classes=names)

@@ -1,4 +1,4 @@
-"""Protocol buffers' wire format (protobuf.dev, "Encoding"): as much as walking through messages of a file needs."""
+"""Protocol buffers' wire format (protobuf.dev, "Encoding"): iterate over the fields of a message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from picstore.errors import Corrupt
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
-_LONGEST = 10  # bytes of a varint
+_MAX_VARINT = 10  # bytes
 
 Read = Callable[[int, int], bytes]  # offset and size to bytes
 
@@ -19,9 +19,9 @@ class Field:
     """A field of a message.
 
     Attributes:
-        number, wire: its number and wire type.
-        value: of a varint.
-        start, size: where its bytes are, for all others.
+        number, wire: field number and wire type.
+        value: integer of a varint.
+        start, size: byte range of any other value.
     """
 
     number: int
@@ -31,45 +31,48 @@ class Field:
     size: int
 
 
-def fields_of(read: Read, start: int, size: int, *, place: str = "") -> Iterator[Field]:
-    """The fields of the message that lies there; what they hold is not read.
+def fields_of(read: Read, start: int, size: int, *, file: str = "") -> Iterator[Field]:
+    """Iterate over the fields of the message in a byte range.
+
+    Args:
+        file: name of the file in messages.
 
     Raises:
         Corrupt: it is no message, or a field goes beyond it.
     """
-    at, end = start, start + size
-    while at < end:
-        tag, at = varint(read, at, end, place)
+    offset, end = start, start + size
+    while offset < end:
+        tag, offset = read_varint(read, offset, end, file)
         number, wire, value, length = tag >> 3, tag & 7, 0, 0
         if wire == VARINT:
-            value, at = varint(read, at, end, place)
+            value, offset = read_varint(read, offset, end, file)
         elif wire == BYTES:
-            length, at = varint(read, at, end, place)
+            length, offset = read_varint(read, offset, end, file)
         elif wire in _SIZES:
             length = _SIZES[wire]
         else:
-            raise Corrupt(f"no protocol buffer: wire type {wire}", place, at)
-        if number == 0 or at + length > end:
-            raise Corrupt("no protocol buffer: a field goes beyond its message", place, at)
-        yield Field(number, wire, value, at, length)
-        at += length
+            raise Corrupt(f"no protocol buffer: wire type {wire}", file, offset)
+        if number == 0 or offset + length > end:
+            raise Corrupt("no protocol buffer: a field goes beyond its message", file, offset)
+        yield Field(number, wire, value, offset, length)
+        offset += length
 
 
-def varint(read: Read, at: int, end: int, place: str = "") -> tuple[int, int]:
-    """An integer of 64 bits without sign, and where it ends."""
+def read_varint(read: Read, offset: int, end: int, file: str = "") -> tuple[int, int]:
+    """Read an unsigned integer of 64 bits; returns it and the offset of its end. Corrupt if it does not end."""
     value = 0
-    for k, byte in enumerate(read(at, min(_LONGEST, end - at))):
+    for k, byte in enumerate(read(offset, min(_MAX_VARINT, end - offset))):
         value |= (byte & 0x7F) << (7 * k)
         if byte < 0x80:
-            return value & ((1 << 64) - 1), at + k + 1
-    raise Corrupt("no protocol buffer: an integer that does not end", place, at)
+            return value & ((1 << 64) - 1), offset + k + 1
+    raise Corrupt("no protocol buffer: an integer that does not end", file, offset)
 
 
-def signed(value: int) -> int:
-    """The same bits as a signed integer of 64 bits."""
+def to_signed(value: int) -> int:
+    """Reinterpret 64 bits as a signed integer."""
     return value - (1 << 64) if value >> 63 else value
 
 
-def reader_of(data: bytes | memoryview) -> Read:
-    """Reads from memory; what lies beyond is not there."""
+def memory_reader(data: bytes | memoryview) -> Read:
+    """Read function over bytes in memory; ranges beyond them come back shorter."""
     return lambda offset, size: bytes(data[offset : offset + size])

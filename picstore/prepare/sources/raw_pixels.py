@@ -1,4 +1,4 @@
-"""Images that formats store as plain pixels, given on as files that any decoder reads."""
+"""Images that formats store as plain pixels, converted to image files: PGM, PPM or PNG."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from picstore.errors import ImageError
 from picstore.prepare.sources.compressed import read_compressed
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, read_input
 
-_PIL_HEAD = struct.Struct("<III")  # width, height, length of the mode, as MosaicML and LitData write PIL images
+_PIL_HEADER = struct.Struct("<III")  # width, height, length of the mode, as MosaicML and LitData write PIL images
 _MODES = {"L": 1, "RGB": 3, "RGBA": 4}
 
 
 def netpbm(pixels: bytes, width: int, height: int, channels: int) -> bytes:
-    """Grey or RGB pixels as a PGM or PPM file; ImageError where they are not so many."""
+    """Build a PGM (1 channel) or PPM (3 channels) file; ImageError if the pixels are not as many."""
     if channels not in (1, 3) or min(width, height) < 1 or len(pixels) != width * height * channels:
         raise ImageError(f"{len(pixels):,} bytes are not {width} × {height} pixels of {channels} channels")
     return b"%s %d %d 255\n" % (b"P5" if channels == 1 else b"P6", width, height) + pixels
 
 
 def image_file(array: U8) -> bytes:
-    """A uint8 array as an image file: (H, W), (H, W, C) or (C, H, W) with C of 1, 3 or 4; ImageError for others."""
+    """Encode a uint8 array (H, W), (H, W, C) or (C, H, W), C of 1, 3 or 4, as an image file; ImageError for others."""
     if array.dtype != np.uint8 or array.ndim not in (2, 3):
         raise ImageError(f"array of {array.dtype} {array.shape}; images are uint8 (H, W), (H, W, C) or (C, H, W)")
     if array.ndim == 2:
@@ -41,31 +41,31 @@ def image_file(array: U8) -> bytes:
 
 
 def read_rgb(source: Input) -> bytes:
-    """Reader of a stretch of RGB pixels; the key holds width and height."""
+    """Reader of a byte range of RGB pixels; ``key`` is width and height as u32."""
     width, height = struct.unpack("<II", source.key)
-    return netpbm(_plain(source), width, height, 3)
+    return netpbm(_read_range(source), width, height, 3)
 
 
 def read_pil(source: Input) -> bytes:
     """Reader of a PIL image as MosaicML and LitData store it: width, height, mode and its pixels."""
-    return _from_pil(_plain(source))
+    return _pil_to_file(_read_range(source))
 
 
 def read_compressed_pil(source: Input) -> bytes:
-    """The same for one that is stored compressed."""
-    return _from_pil(read_compressed(source))
+    """Reader of such a PIL image in a compressed block."""
+    return _pil_to_file(read_compressed(source))
 
 
-def _plain(source: Input) -> bytes:
+def _read_range(source: Input) -> bytes:
     return read_input(Input(source.name, -1, source.path, source.offset, source.size))
 
 
-def _from_pil(data: bytes) -> bytes:
-    if len(data) < _PIL_HEAD.size:
+def _pil_to_file(data: bytes) -> bytes:
+    if len(data) < _PIL_HEADER.size:
         raise ImageError("truncated: no PIL image")
-    width, height, length = _PIL_HEAD.unpack_from(data)
-    start = _PIL_HEAD.size + length
-    mode = data[_PIL_HEAD.size : min(start, 64)].decode("ascii", "replace")
+    width, height, length = _PIL_HEADER.unpack_from(data)
+    start = _PIL_HEADER.size + length
+    mode = data[_PIL_HEADER.size : min(start, 64)].decode("ascii", "replace")
     if mode not in _MODES:
         raise ImageError(f"PIL image of mode {mode!r}; L, RGB and RGBA can be read")
     if width * height * _MODES[mode] != len(data) - start or not 0 < width * height <= MAX_INPUT:

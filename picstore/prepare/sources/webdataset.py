@@ -1,6 +1,6 @@
-"""WebDataset: tars in which the members of a sample stand together and share a key.
+"""WebDataset as a source: tars in which adjacent members with one key form a sample.
 
-The key is the path up to the first dot of its last part, what follows is the field (webdataset's ``base_plus_ext``).
+The key is the path up to the first dot of its last part; the rest is the field (webdataset's ``base_plus_ext``).
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from picstore.errors import Damage
-from picstore.prepare.sources.base import Source, SourceProbe
-from picstore.prepare.sources.inputs import Input, Listing, SourceFile, printable
+from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.file_patterns import shard_files
+from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.samples import (
     Label,
-    LeftOut,
-    Sample,
-    as_label,
-    files_of,
+    SkippedFields,
+    SourceSample,
+    build_listing,
+    end_at_damage,
     json_object,
-    listing_of,
-    until_damaged,
+    to_label,
 )
+from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.tars import Member, members_of
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location
@@ -32,39 +33,42 @@ IMAGES = frozenset(
 ) | {"avif", "heic", "heif", "jxl", "jp2", "exr", "dds", "tga", "image", "img"}
 _LABELS = ("cls", "cls2", "class")
 _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", *_LABELS))
-_LOOK = 64  # members by which a tar is told from a plain tar of images
+_PROBED_MEMBERS = 64  # to tell a WebDataset from a tar of images
 
 
-def list_webdataset(place: Location) -> Listing:
-    """Samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
+def list_webdataset(location: Location) -> Listing:
+    """List samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
-    The first image of a sample is its image, further ones (and what is called .bin) become attachments: ``seg.png`` is
-    ``seg``. ``cls`` is the label, an integer or a
-    name; without it ``label`` of the JSON is. JSON objects and texts become the extra; all other fields, pickles
-    among them, are left out.
+    The first image of a sample is its image; further ones, and fields .bin, become attachments: ``seg.png`` is ``seg``.
+    ``cls`` is the label, an integer or a name; without it ``label`` of the JSON is. JSON objects and texts become the
+    extra; all other fields, pickles among them, are skipped.
+
+    Raises:
+        NotADataset: there is no such tar.
+        UsageError: braces stand for too many files, or a label is neither integer nor text.
     """
-    left_out = LeftOut()
-    samples = (sample for tar in files_of(place, ".tar") for sample in until_damaged(_samples(tar, left_out), tar))
-    return listing_of("webdataset", samples, remarks=left_out.remarks())
+    skipped = SkippedFields()
+    samples = (sample for tar in shard_files(location, ".tar") for sample in end_at_damage(_samples(tar, skipped), tar))
+    return build_listing("webdataset", samples, remarks=skipped.remarks())
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Key and field of a member's name; the field is empty where the name has no dot."""
+    """Key and field of a member's name; the field is empty if the name has no dot."""
     folder, slash, last = name.rpartition("/")
     base, _, field = last.partition(".")
     return folder + slash + base, field.lower()
 
 
-def _samples(tar: Location, left_out: LeftOut) -> Iterator[Sample]:
+def _samples(tar: Location, skipped: SkippedFields) -> Iterator[SourceSample]:
     with SourceFile(tar) as file:
-        # Names of macOS (._x) and of webdataset itself (__index__) are no samples.
+        # Members of macOS (._x) and of webdataset itself (__index__) are no samples.
         members = (m for m in members_of(str(tar)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
-        # Where the tar breaks off the last sample is left out, since its label might be what is missing.
+        # A tar that breaks off loses its last sample, whose label may be missing.
         for key, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
-            yield _sample(file, key, list(group), left_out)
+            yield _sample(file, key, list(group), skipped)
 
 
-def _sample(file: SourceFile, key: str, members: list[Member], left_out: LeftOut) -> Sample:
+def _sample(file: SourceFile, key: str, members: list[Member], skipped: SkippedFields) -> SourceSample:
     tar = file.name
     fields = {split_name(member.name)[1]: member for member in members}
     images = [field for field in fields if field.rpartition(".")[2] in IMAGES or field.endswith(".bin")]
@@ -72,11 +76,11 @@ def _sample(file: SourceFile, key: str, members: list[Member], left_out: LeftOut
     extra: dict[str, Any] = {}
     for field, member in fields.items():
         if field not in images and not _read_field(file, field, member, extra):
-            left_out[f"field .{printable(field)}"] += 1
-    label = _take_label(extra)
+            skipped[f"field .{printable(field)}"] += 1
+    label = _pop_label(extra)
     if not images or images[0].endswith(".bin"):
         listed = ", ".join(f".{printable(field)}" for field in fields)
-        return Sample(printable(f"{tar}/{key}"), file.path, problem=f"no image among {listed}")
+        return SourceSample(printable(f"{tar}/{key}"), file.path, problem=f"no image among {listed}")
     image, *others = (fields[field] for field in images)
     named = [field.rpartition(".")[0] or field for field in images[1:]]
     named = named if len(set(named)) == len(named) else images[1:]
@@ -85,11 +89,11 @@ def _sample(file: SourceFile, key: str, members: list[Member], left_out: LeftOut
         for field, member in zip(named, others, strict=True)
     )
     name = printable(f"{tar}/{image.name}")
-    return Sample(name, file.path, image.offset_data, image.size, label, extra, attachments=attachments)
+    return SourceSample(name, file.path, image.offset_data, image.size, label, extra, attachments=attachments)
 
 
 def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, Any]) -> bool:
-    """Put a text or JSON object into the extra; False for what is neither."""
+    """Put a text or JSON object into the extra; returns False for any other field."""
     if member.size > MAX_EXTRA:
         return False
     if field in ("json", "jsn"):
@@ -104,31 +108,31 @@ def _read_field(file: SourceFile, field: str, member: Member, extra: dict[str, A
     return False
 
 
-def _take_label(extra: dict[str, Any]) -> Label:
+def _pop_label(extra: dict[str, Any]) -> Label:
     for field in _LABELS:
         if field in extra:
-            return as_label(extra.pop(field) or None)
+            return to_label(extra.pop(field) or None)
     label = extra.get("label")
     return label if isinstance(label, (int, str)) and not isinstance(label, bool) else None
 
 
-def looks_like(glance: SourceProbe) -> bool:
-    """A tar, or a folder of tars, in which neighbours share a key; or a name with braces."""
-    if "{" in glance.place.name and not glance.place.exists():
-        return glance.place.name.endswith(".tar")
-    if not glance.is_folder:
-        return glance.head()[257:262] == b"ustar"
-    tars = glance.files_ending(".tar")
-    return bool(tars) and _has_pairs(glance.place / tars[0])
+def recognizes(probe: SourceProbe) -> bool:
+    """Whether it is a tar or a folder of tars whose first members share keys, or a name with braces."""
+    if "{" in probe.location.name and not probe.location.exists():
+        return probe.location.name.endswith(".tar")
+    if not probe.is_folder:
+        return probe.head()[257:262] == b"ustar"
+    tars = probe.files_ending(".tar")
+    return bool(tars) and _has_pairs(probe.location / tars[0])
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Whether neighbours in a tar share a key."""
+    """Whether adjacent members share a key among the first of a tar."""
     try:
-        keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _LOOK)]
+        keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
     except Damage:
         return False
     return any(one == other for one, other in itertools.pairwise(keys))
 
 
-SOURCE = Source(list_webdataset, guess=looks_like, stores=True)
+FORMAT = SourceFormat(list_webdataset, recognizes=recognizes, object_stores=True)

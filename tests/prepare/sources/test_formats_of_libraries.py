@@ -29,9 +29,9 @@ from source_files import DATA, JPEGS, make_tar, picpoc_record, put, write_picpoc
 
 import picstore
 from picstore.errors import Damage, ImageError, MissingDependency, NotADataset, UsageError
+from picstore.prepare.sources.file_patterns import expand_braces
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.open import KINDS, SourceProbe, open_source, read_input
-from picstore.prepare.sources.samples import expand
 from picstore.storage.format.checksum import crc32c, masked
 
 NAMES = ["cat", "dog", "ant"]
@@ -144,13 +144,13 @@ def test_tars_without_pairs_stay_imagenet(tmp_path: Path) -> None:
     ],
 )
 def test_braces_expand_as_a_shells(pattern: str, names: list[str]) -> None:
-    assert expand(pattern) == names
+    assert expand_braces(pattern) == names
 
 
 def test_braces_that_stand_for_too_many_files_are_refused() -> None:
     for pattern in ("{0..99999999999}", "{0..9999}{0..9999}"):
         with pytest.raises(UsageError, match="more than"):
-            expand(pattern)
+            expand_braces(pattern)
 
 
 # MosaicML
@@ -595,7 +595,7 @@ def test_every_kind_is_described_in_the_documentation() -> None:
         assert f"`{kind}`" in guide, f"docs/sources.md lacks the source {kind}"
 
 
-def test_the_documented_source_of_another_package_is_found_guessed_and_converted(tmp_path: Path) -> None:
+def test_the_documented_source_of_another_package_is_found_recognised_and_converted(tmp_path: Path) -> None:
     guide = (Path(__file__).parents[3] / "docs" / "sources.md").read_text()
     section = guide[guide.index("## A source of your own") :]
     module = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
@@ -655,5 +655,5 @@ def test_a_reader_that_raises_anything_costs_its_input_only() -> None:
         read_input(Input("a", -1, "", reader=lambda _: bytes([1 // 0])))
 
 
-def test_a_glance_at_nothing_is_no_folder(tmp_path: Path) -> None:
-    assert not SourceProbe.at(tmp_path / "nothing").is_folder
+def test_a_probe_of_nothing_is_no_folder(tmp_path: Path) -> None:
+    assert not SourceProbe.inspect(tmp_path / "nothing").is_folder

@@ -22,9 +22,10 @@ from stores import UNAVAILABLE, Proxy, request
 
 import picstore
 from picstore.errors import ImageError, NotADataset, PicstoreError, UsageError
-from picstore.prepare.sources.compressed import decompressed
-from picstore.prepare.sources.inputs import Input, Listing, ReadAhead, read_input
-from picstore.prepare.sources.open import KINDS, Source, SourceProbe, open_source
+from picstore.prepare.sources.compressed import decompress_block
+from picstore.prepare.sources.inputs import Input, Listing, read_input
+from picstore.prepare.sources.open import KINDS, SourceFormat, SourceProbe, open_source
+from picstore.prepare.sources.read_ahead import ReadAhead
 from picstore.storage.location.resolve import Location, locate
 
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
@@ -320,14 +321,15 @@ def list_stacked(place: Location) -> Listing:
     return Listing("stacked", [Input(f"{k}", k, path, at[k], len(JPEGS[k])) for k in range(len(JPEGS))], [])
 
 
-STACKED = Source(list_stacked, guess=lambda glance: "stack.bin" in glance.files, stores=True)
-MAPPED = Source(
-    lambda path: Listing("mapped", [Input(str(path), 0, str(path))], []), guess=lambda g: (g.path / "map").exists()
+STACKED = SourceFormat(list_stacked, recognizes=lambda probe: "stack.bin" in probe.files, object_stores=True)
+MAPPED = SourceFormat(
+    lambda path: Listing("mapped", [Input(str(path), 0, str(path))], []),
+    recognizes=lambda probe: (probe.path / "map").exists(),
 )
 
 
-def test_a_glance_at_nothing_in_a_store_is_no_folder(bucket: str) -> None:
-    assert not SourceProbe.at(f"{bucket}/nothing").is_folder
+def test_a_probe_of_nothing_in_a_store_is_no_folder(bucket: str) -> None:
+    assert not SourceProbe.inspect(f"{bucket}/nothing").is_folder
 
 
 def test_objects_that_mark_folders_are_no_images(bucket: str, s3: str) -> None:
@@ -378,7 +380,7 @@ def test_a_store_that_is_away_is_not_taken_for_inputs_that_cannot_be_read(bucket
     (locate(bucket) / "list.txt").write(b"a.jpg 2\n")
     listings = [open_source(f"{bucket}/{name}") for name in ("parquet", "mds", "list.txt")]
     proxy.forever = UNAVAILABLE
-    decompressed.cache_clear()
+    decompress_block.cache_clear()
     for listing in listings:
         with pytest.raises(PicstoreError, match="cannot be reached") as caught:
             read_input(listing.inputs[0])
@@ -406,7 +408,7 @@ def test_an_input_of_a_store_larger_than_the_limit_is_not_read_whole(
 def test_inputs_that_are_passed_over_do_not_stop_the_reading_ahead(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("picstore.prepare.sources.inputs._AHEAD", 3)
+    monkeypatch.setattr("picstore.prepare.sources.read_ahead._MAX_BYTES", 3)
     place = locate(f"{bucket}/bytes")
     place.write(bytes(range(50)))
     inputs = [Input(f"{k}", -1, str(place), k, 1) for k in range(50)]
@@ -414,7 +416,7 @@ def test_inputs_that_are_passed_over_do_not_stop_the_reading_ahead(
     with ReadAhead(inputs) as ahead:
         for k in (0, 1, 17, 18, 40, 41, 49):
             assert ahead.read(inputs[k]) == bytes([min(k, 40) if k < 42 else k])
-            assert len(ahead._ahead) <= 3
+            assert len(ahead._requests) <= 3
 
 
 def test_duplicates_are_found_in_a_store(bucket: str) -> None:

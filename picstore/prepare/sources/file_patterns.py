@@ -1,0 +1,52 @@
+"""Shard files of a source: one file, the files of a folder by suffix, or names with braces as a shell expands them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from picstore.errors import NotADataset, UsageError
+from picstore.prepare.sources.source_file import visible_entries
+from picstore.storage.location.resolve import Location, locate, many
+
+_BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
+_MAX_NAMES = 1 << 20  # of one pattern
+
+
+def shard_files(location: Location, *suffixes: str) -> list[Location]:
+    """Files of a location: itself; of a folder those that end so; of a name with braces those that it expands to.
+
+    Raises:
+        NotADataset: a file does not exist, or the folder has none.
+        UsageError: braces stand for more than a million names.
+    """
+    if location.is_folder():
+        found = [location / entry.name for entry in visible_entries(location) if entry.name.lower().endswith(suffixes)]
+        if not found:
+            raise NotADataset(f"{location} holds no files *{' or *'.join(suffixes)}")
+        return found
+    files = [location] if location.exists() else [locate(name) for name in expand_braces(str(location))]
+    for file, is_file in zip(files, many(lambda file: file.is_file(), files), strict=True):
+        if not is_file:
+            raise NotADataset(f"{file} is not a file" if file.exists() else f"{file} does not exist")
+    return files
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Expand ``a-{000..003}.tar`` or ``{train,val}-0.tar``; UsageError for more than a million names."""
+    match = _BRACES.search(pattern)
+    if match is None:
+        return [pattern]
+    first, last, words = match.groups()
+    if words is not None:
+        middles = words.split(",")
+    else:
+        if abs(int(last) - int(first)) > _MAX_NAMES:
+            raise UsageError(f"{pattern} stands for more than {_MAX_NAMES:,} files")
+        step = 1 if int(last) >= int(first) else -1
+        width = len(first) if first.startswith("0") else 1
+        middles = [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
+    rest = expand_braces(pattern[match.end() :])
+    if len(middles) * len(rest) > _MAX_NAMES:
+        raise UsageError(f"{pattern} stands for more than {_MAX_NAMES:,} files")
+    return [pattern[: match.start()] + middle + tail for middle, tail in itertools.product(middles, rest)]

@@ -1,0 +1,97 @@
+"""SourceFile: read byte ranges of a source's file or object, each checked against its size; printable file names."""
+
+from __future__ import annotations
+
+import errno
+import os
+from types import TracebackType
+
+from picstore.errors import Damage, NotADataset, Truncated
+from picstore.storage.location.local import Folder
+from picstore.storage.location.resolve import Entry, Location, Where, locate
+
+_WINDOW = 1 << 12  # bytes per read, for formats that read one small field after the other
+_REMOTE_WINDOW = 8 << 20  # bytes per request; the latency of a request costs as much as transferring a megabyte
+
+
+class SourceFile:
+    """An open file of a source. Lengths from the file are not trusted: ranges beyond its end raise Truncated.
+
+    Args:
+        where: the file.
+        window: bytes that are read at once if fewer are asked for; 0 for what suits sequential small reads.
+
+    Attributes:
+        path: path of the file, or URL of the object.
+        name: last part of the path.
+        size: bytes.
+        printable_path: the path as messages print it.
+
+    Raises:
+        Damage: the file cannot be opened.
+    """
+
+    def __init__(self, where: Where, *, window: int = 0) -> None:
+        location = locate(where)
+        self.path, self.name = str(location), location.name
+        self.printable_path = printable(self.path)
+        self._window, self._window_offset = b"", 0
+        self._object = None if isinstance(location, Folder) else location
+        if self._object is not None:
+            self._min_bytes = window or _REMOTE_WINDOW
+            try:
+                self.size = self._object.size()
+            except NotADataset as error:  # worded as for a local file, since the ledger repeats it
+                raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
+            return
+        self._min_bytes = window or _WINDOW
+        try:
+            self._descriptor = os.open(self.path, os.O_RDONLY)
+            self.size = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise Damage(f"cannot be read: {error.strerror or error}", self.printable_path) from error
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read exactly ``size`` bytes.
+
+        Raises:
+            Truncated: the file has fewer, found before anything is allocated.
+            Damage: the file cannot be read.
+        """
+        if size < 0 or offset < 0 or offset + size > self.size:
+            raise Truncated(
+                f"{size:,} bytes are said to be here, the file has {self.size:,}", self.printable_path, offset
+            )
+        start = offset - self._window_offset
+        if start < 0 or start + size > len(self._window):
+            self._window, self._window_offset, start = self._pread(offset, max(size, self._min_bytes)), offset, 0
+        if start + size > len(self._window):
+            raise Truncated("the file was cut off while it was read", self.printable_path, offset)
+        return self._window[start : start + size]
+
+    def _pread(self, offset: int, size: int) -> bytes:
+        if self._object is not None:
+            return bytes(self._object.read(offset, min(size, self.size - offset), file=self.printable_path))
+        try:
+            return os.pread(self._descriptor, size, offset)
+        except OSError as error:
+            raise Damage(f"cannot be read: {error.strerror or error}", self.printable_path, offset) from error
+
+    def __enter__(self) -> SourceFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._object is None:
+            os.close(self._descriptor)
+
+
+def printable(name: str) -> str:
+    """File name as UTF-8 text; bytes that are not UTF-8 become ``\\xff``."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def visible_entries(folder: Location) -> list[Entry]:
+    """Entries of a folder by name, without hidden ones; NotADataset or UsageError if it is no folder."""
+    return [entry for entry in folder.entries() if not entry.name.startswith(".")]
