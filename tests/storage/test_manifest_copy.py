@@ -148,13 +148,13 @@ def test_a_conversion_that_was_interrupted_between_copy_and_manifest_is_resumed(
     from picstore.prepare.convert.convert import convert
     from picstore.prepare.convert.job import DatasetShape
     from picstore.prepare.image.settings import EncodeSettings
-    from picstore.prepare.sources.folder import folder_source
+    from picstore.prepare.sources.folder import list_folder
 
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(jpeg(0))
 
     def run(name: str, *, resume: bool) -> None:
-        listing = folder_source(locate(tmp_path / "in"))
+        listing = list_folder(locate(tmp_path / "in"))
         options = {"encode": EncodeSettings(), "shape": DatasetShape(streams=1), "workers": 1, "resume": resume}
         convert(listing, tmp_path / name, **options)
 
