@@ -227,7 +227,7 @@ def options() -> dict[str, Any]:
     return {"batch_size": 16, "transform": [picstore.RandomResizedCrop(32)], "threads": 2, "seed": 5}
 
 
-@pytest.mark.parametrize("how", ["threads", "isolate", "fork", "spawn"])
+@pytest.mark.parametrize("how", ["threads", "isolate", "fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_loader_yields_the_batches_of_the_copy_on_this_machine(converted: Path, bucket: str, how: str) -> None:
     with_loader = picstore.Loader(converted, **options())
     expected = batches(with_loader)

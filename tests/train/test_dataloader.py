@@ -56,7 +56,7 @@ def take(iterator: Iterator[Batch], count: int) -> list[Batch]:
     return [next(iterator) for _ in range(count)]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_yield_the_loaders_batches_in_its_order_epoch_after_epoch(
     make_dataset: Make, context: str, persistent: bool

@@ -1,6 +1,7 @@
 """What happens to a loader in a run: loops that end early, interrupts, exits, forks, threads, and other loaders.
 
-What could hang runs in a process of its own with a time limit.
+What could hang runs in a process of its own with a time limit. Importing torch takes such a process 3 s of a core, so a
+default run leaves most of them to CI.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def open_files() -> int:
 # Ends of a process.
 
 
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("isolate", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_interrupt_ends_a_run_as_it_ends_any_python(make_dataset: Make, isolate: bool) -> None:
     script = f"""
     loader = loader_of(isolate={isolate})
@@ -139,13 +140,16 @@ ENDS = {
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    "end", [next(iter(ENDS)), *(pytest.param(end, marks=pytest.mark.slow) for end in list(ENDS)[1:])]
+)
 def test_a_process_ends_in_silence_while_a_loader_is_at_work(make_dataset: Make, end: str, isolate: bool) -> None:
     body, expected = ENDS[end]
     script = f"loader = loader_of(isolate={isolate})\niterator = iter(loader)\n{body}\n"
     assert run(script, make_dataset(100)) == (expected, "", "")
 
 
+@pytest.mark.slow
 def test_a_process_ends_in_silence_while_a_mux_reads_samples(make_dataset: Make, tmp_path: Path) -> None:
     config = tmp_path / "mux.tsv"
     config.write_text(f"{make_dataset(60)} 0 8\n")
@@ -157,12 +161,14 @@ def test_a_process_ends_in_silence_while_a_mux_reads_samples(make_dataset: Make,
     assert run(script, config) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_an_error_in_the_loop_is_the_only_one_that_is_told(make_dataset: Make) -> None:
     status, _, errors = run("for batch in loader_of(): 1 // 0", make_dataset(100))
     assert status == 1
     assert errors.count("Traceback") == 1 and errors.endswith("ZeroDivisionError: integer division or modulo by zero\n")
 
 
+@pytest.mark.slow
 def test_a_thread_goes_on_training_after_the_main_thread_has_ended(make_dataset: Make) -> None:
     script = """
     def train():
@@ -216,6 +222,7 @@ def test_a_fork_in_the_middle_of_an_epoch_has_the_next_and_the_parent_goes_on(ma
     assert run(FORKED + textwrap.dedent(script), make_dataset(100)) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_a_fork_between_epochs_has_the_one_that_follows_and_so_has_the_parent(make_dataset: Make) -> None:
     script = """
     for epoch in (0, 1):
@@ -225,6 +232,7 @@ def test_a_fork_between_epochs_has_the_one_that_follows_and_so_has_the_parent(ma
     assert run(FORKED + textwrap.dedent(script), make_dataset(100)) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_many_forks_while_all_threads_are_at_work_do_not_hang(make_dataset: Make) -> None:
     script = """
     children = []
@@ -238,6 +246,7 @@ def test_many_forks_while_all_threads_are_at_work_do_not_hang(make_dataset: Make
     assert run(FORKED + textwrap.dedent(script), make_dataset(200)) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_a_fork_of_an_isolated_loader_has_a_child_of_its_own(make_dataset: Make) -> None:
     script = """
     loader = loader_of(isolate=True)
@@ -251,6 +260,7 @@ def test_a_fork_of_an_isolated_loader_has_a_child_of_its_own(make_dataset: Make)
     assert run(FORKED + textwrap.dedent(script), make_dataset(100)) == (0, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("isolate", [False, True])
 def test_a_process_of_multiprocessing_takes_a_loader_that_is_in_use(
