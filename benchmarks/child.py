@@ -83,10 +83,14 @@ class Child:
         try:
             self._process.wait(timeout=30 if kind is None else 1)
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            self.stop()
             self._process.wait()
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         self._process.stdout.close()
+
+    def stop(self) -> None:
+        """End the process and all that it started."""
+        os.killpg(self._process.pid, signal.SIGKILL)
 
     def answer(self, every: float | None = None) -> Any:
         """Wait for the next answer, sampling memory every so many seconds.

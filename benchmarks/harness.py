@@ -223,9 +223,8 @@ def tabulate(
         values = [unit.value(sample) for sample in result.samples]
         samples[" ".join([*map(str, (names or {}).values()), result.name])] = values
         row: Row = {**(names or {}), "case": result.name}
-        if values:
-            row |= {f"{unit.title}, median": statistics.median(values)}
-            row |= {"min to max": f"{shown(min(values))} to {shown(max(values))}"}
+        row[f"{unit.title}, median"] = statistics.median(values) if values else None
+        row["min to max"] = f"{shown(min(values))} to {shown(max(values))}" if values else None
         if first:
             row |= {f"{first} is": f"{statistics.median(result.ratios):.2f}×" if result.ratios else ""}
         row |= result.figures

@@ -1,0 +1,1 @@
+"""Conversion: against the peers' writers, shuffling against copying, object stores, resuming."""
