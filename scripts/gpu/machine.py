@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from contenders.table import machine as host
+from benchmarks.machine import describe as host
 
 PACKAGES = ("picstore", "torch", "torchvision", "torchcodec", "triton", "numpy", "numba", "pillow", "opencv-python")
 PACKAGES += ("opencv-python-headless", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-nvimgcodec-cu12")
