@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from benchmarks.machine import describe as host
 
 PACKAGES = ("picstore", "torch", "torchvision", "torchcodec", "triton", "numpy", "numba", "pillow", "opencv-python")
