@@ -22,13 +22,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from picstore.prepare.convert.convert import RowTask, convert_row, job
+from picstore.prepare.convert import job
 from picstore.prepare.convert.row_writer import make_record
+from picstore.prepare.convert.rows import RowTask, convert_row
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import Input
 from picstore.prepare.upkeep.shuffle import _file_tasks, write_file
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.file import FileWriter
+from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import UNFINISHED
 from picstore.storage.publish import publish_dataset
 
@@ -94,7 +96,7 @@ def convert(folder: Path) -> tuple[int, int]:
         (folder / name / UNFINISHED).mkdir(parents=True)
         inputs = [Input(f"{k}", 0, str(folder / "input" / f"{k % PICTURES}.jpg")) for k in range(count)]
         shape = job.DatasetShape(streams=STREAMS, container_size=CONVERT_CONTAINER)
-        return RowTask(folder / name, 0, 0, inputs, EncodeSettings(), shape)
+        return RowTask(Folder(folder / name), 0, 0, inputs, EncodeSettings(), shape, folder / name / UNFINISHED)
 
     convert_row(row("little", PICTURES), lambda _: None)
     whole = row("whole", 10 * budget // size)

@@ -14,7 +14,8 @@ from picstore.cli.outcome import report
 from picstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from picstore.prepare.convert.merge_shards import Converted
+    from picstore.prepare.convert.convert import ConvertOptions
+    from picstore.prepare.convert.finish import ConversionResult
     from picstore.prepare.image.settings import EncodeSettings
     from picstore.prepare.sources.inputs import Listing
     from picstore.storage.location.resolve import Location
@@ -121,6 +122,7 @@ def command(
     processes.start_fork_server(*encode.warmup_modules)  # at once: it imports while this process does
 
     from picstore.cli.progress import Bar
+    from picstore.prepare.convert.convert import ConvertOptions
     from picstore.prepare.convert.job import DatasetShape
     from picstore.prepare.sources.dedupe import mark_duplicates
     from picstore.prepare.sources.open import open_source
@@ -138,15 +140,16 @@ def command(
     if settings["dedupe"]:
         listing = mark_duplicates(listing, workers=processes.default_workers())
         seconds["dedupe"] = time.monotonic() - started - seconds["listing"]
-    with options.crew(settings["engine"], settings["workers"]) as crew, Bar("convert") as bar:
-        job: dict[str, Any] = {"encode": encode, "shape": shape, "workers": crew, "progress": bar}
-        job["image_timeout"] = settings["image_timeout"]
-        converted = _run(listing, destination, settings, job)
+    with options.make_engine(settings["engine"], settings["workers"]) as engine, Bar("convert") as bar:
+        how = ConvertOptions(
+            encode=encode, shape=shape, workers=engine, progress=bar, image_timeout=settings["image_timeout"]
+        )
+        converted = _run(listing, destination, settings, how)
     converted = replace(converted, seconds={**seconds, **converted.seconds})
     report(converted, destination, time.monotonic() - started, as_json=as_json, max_errors=max_errors)
 
 
-def _run(listing: Listing, destination: Location, settings: dict[str, Any], job: dict[str, Any]) -> Converted:
+def _run(listing: Listing, destination: Location, settings: dict[str, Any], how: ConvertOptions) -> ConversionResult:
     """Convert, append or try again."""
     from picstore.prepare.convert.append import append
     from picstore.prepare.convert.convert import convert
@@ -158,11 +161,11 @@ def _run(listing: Listing, destination: Location, settings: dict[str, Any], job:
             "--append, --retry-failed and --shard exclude each other: the first two are for whole data sets"
         )
     if settings["append"]:
-        return append(listing, destination, resume=settings["resume"], **job)
+        return append(listing, destination, how, resume=settings["resume"])
     if settings["retry_failed"]:
-        return retry_failed(listing, destination, **job)
+        return retry_failed(listing, destination, how)
     shard = Shard.parse(settings["shard"]) if settings["shard"] else None
-    return convert(listing, destination, resume=settings["resume"], shard=shard, **job)
+    return convert(listing, destination, how, resume=settings["resume"], shard=shard)
 
 
 def _settings_of(destination: Location) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def engine(function: F) -> F:
     )(function)
 
 
-def crew(engine: str, workers: int | None) -> AbstractContextManager[Engine]:
+def make_engine(engine: str, workers: int | None) -> AbstractContextManager[Engine]:
     """The engine that ``--engine`` and ``--workers`` ask for, while it is needed."""
     from picstore.prepare.engine.processes import LocalEngine, default_workers
 

@@ -11,8 +11,8 @@ import click
 from picstore.errors import TooManyFailures
 
 if TYPE_CHECKING:
-    from picstore.prepare.convert.ledger import Share
-    from picstore.prepare.convert.merge_shards import Converted
+    from picstore.prepare.convert.finish import ConversionResult
+    from picstore.prepare.convert.ledger import FormatTotals
     from picstore.storage.location.resolve import Location
 
 _SHOWN_REASONS = 8
@@ -30,7 +30,7 @@ def text_of_outcome(outcome: dict[str, int]) -> str:
 
 
 def report(
-    converted: Converted,
+    converted: ConversionResult,
     destination: Location,
     seconds: float,
     *,
@@ -51,7 +51,7 @@ def report(
         )
 
 
-def _document(converted: Converted, destination: Location, seconds: float) -> dict[str, Any]:
+def _document(converted: ConversionResult, destination: Location, seconds: float) -> dict[str, Any]:
     manifest, tally = converted.manifest, converted.tally
     return {
         "dataset": str(destination),
@@ -79,11 +79,11 @@ def _document(converted: Converted, destination: Location, seconds: float) -> di
     }
 
 
-def _reasons(converted: Converted) -> list[tuple[tuple[str, str], int]]:
+def _reasons(converted: ConversionResult) -> list[tuple[tuple[str, str], int]]:
     return [(key, count) for key, count in converted.tally.reasons.most_common() if any(key[1:])]
 
 
-def lines_of_formats(formats: dict[str, Share]) -> list[str]:
+def lines_of_formats(formats: dict[str, FormatTotals]) -> list[str]:
     """A line for each of the most frequent formats, and one for the others."""
     rows = list(formats.items())
     rest = rows[_SHOWN_FORMATS:]
@@ -104,7 +104,7 @@ def _change(before: int, after: int) -> str:
     return f", {after / before - 1:+.1%}" if before else ""
 
 
-def _print(converted: Converted, destination: Location, seconds: float) -> None:
+def _print(converted: ConversionResult, destination: Location, seconds: float) -> None:
     manifest, tally = converted.manifest, converted.tally
     made = f"of {len(manifest.classes)} classes, {manifest.bytes / 1e6:,.1f} MB" if manifest else "in this shard"
     rate = tally.inputs / max(seconds, 1e-9)

@@ -41,8 +41,8 @@ def command(
     from picstore.cli.progress import Bar
     from picstore.prepare.upkeep.shuffle import shuffle
 
-    with options.crew(engine, workers) as crew, Bar("shuffle") as bar:
-        manifest = shuffle(source, destination, seed=seed, method=method, workers=crew, progress=bar)
+    with options.make_engine(engine, workers) as processes, Bar("shuffle") as bar:
+        manifest = shuffle(source, destination, seed=seed, method=method, workers=processes, progress=bar)
     if as_json:
         result = {"dataset": str(destination), "uuid": manifest.uuid, "images": manifest.images}
         click.echo(json.dumps({**result, "shuffle": manifest.shuffle[-1]}))

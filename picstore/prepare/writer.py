@@ -1,4 +1,4 @@
-"""Making a data set from Python, image by image."""
+"""``picstore.Writer``: makes a data set in Python, image by image."""
 
 from __future__ import annotations
 
@@ -29,17 +29,20 @@ if TYPE_CHECKING:
 class Writer:
     """Writes a new data set; leaving the ``with`` block without an error finishes it.
 
-    After an error the directory stays without a manifest, which no reader takes for a data set.
+    After an error the destination has no manifest, so no reader opens it.
 
     Args:
         path: a directory, or a URL such as ``s3://bucket/train``, that does not exist or is empty.
-        classes: names of the classes; a label then must be −1 or one of their positions.
-        attachments: names of further binary fields that records may have.
-        shape: streams and sizes of files and containers.
-        encode: resize, quality, subsampling, background, max_pixels, reencode and encoder, as of ``picstore convert``.
+        classes: names of the classes. Labels are then −1 or an index into them.
+        attachments: names of the attachments that records may have.
+        shape: streams, and sizes of files and containers.
+        encode: resize, quality, subsampling, background, max_pixels, reencode and encoder, as in ``picstore convert``.
 
     Raises:
-        UsageError, NotADataset, Unfinished: the directory or a setting cannot be used.
+        UsageError: a setting is out of its range, or the destination is a data set.
+        NotADataset: the destination holds other files.
+        Unfinished: the destination holds an unfinished data set.
+        Damage: the destination holds a job file that cannot be read.
         MissingDependency: the encoder asked for is not installed.
     """
 
@@ -76,14 +79,12 @@ class Writer:
         """Append an image and return its id, 0 for the first.
 
         Args:
-            image: a file's bytes in any format that convert reads, of which a JPEG is kept without loss as by convert;
-                or pixels to encode: a PIL image, or a uint8 array (H, W, 3) or (H, W).
-            label: −1 for unknown.
-            extra: anything that JSON can hold. Its ``boxes``, ``box_labels``, ``polygons`` and ``keypoints`` are
-                targets, of the form that docs/formats.md gives, in pixels of the image as a viewer shows it; they are
-                scaled with it.
-            attachments: bytes by the names given to the constructor, stored as they are: a mask must have the size of
-                the stored image.
+            image: bytes of a file in any format that convert reads; a JPEG is stored without loss where convert would
+                do so. Or pixels: a PIL image, or a uint8 array (H, W, 3) or (H, W).
+            label: class of the image; −1 for unknown.
+            extra: any JSON value. Its ``boxes``, ``box_labels``, ``polygons`` and ``keypoints`` are targets as in
+                docs/formats.md, in pixels of the image as a viewer shows it; they are scaled with the image.
+            attachments: bytes by name, stored unchanged; a mask must have the size of the stored image.
 
         Raises:
             ImageError: the image cannot become a training JPEG; nothing was added.
@@ -123,7 +124,7 @@ class Writer:
             self._row = None
 
     def close(self) -> None:
-        """Finish the data set."""
+        """Write the last row, the index and the manifest."""
         self._end_row()
         publish_dataset(
             self._root,

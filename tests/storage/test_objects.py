@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 import picstore
 from picstore.errors import Damage, NotADataset, PicstoreError, Unfinished, UsageError
-from picstore.prepare.convert.convert import convert
+from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.engine.processes import LocalEngine
 from picstore.prepare.image.settings import EncodeSettings
@@ -190,8 +190,9 @@ def test_a_conversion_to_a_store_that_goes_away_leaves_what_resume_goes_on_with(
     where = f"{bucket}/train"
     proxy.after = (12, UNAVAILABLE)
     shape = DatasetShape(streams=3, container_size=8 << 10, file_size=16 << 10)
+    options = ConvertOptions(encode=EncodeSettings(), shape=shape, workers=InlineEngine(1))
     with pytest.raises(PicstoreError, match="cannot be reached"):
-        convert(open_source(pictures), where, encode=EncodeSettings(), shape=shape, workers=InlineEngine(1))
+        convert(open_source(pictures), where, options)
     proxy.after, proxy.forever = (1 << 62, ""), ""
     assert not (locate(where) / MANIFEST).is_file()
     picstore_command("convert", pictures, where, *SHAPE, "--resume")

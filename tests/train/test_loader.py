@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 import picstore
 from picstore.errors import Damage, ImageError, UsageError
-from picstore.prepare.convert.convert import convert
+from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
@@ -33,7 +33,8 @@ def converted(photographs_folder: Path, tmp_path_factory: pytest.TempPathFactory
     """The 400 photographs as a data set."""
     path = tmp_path_factory.mktemp("loader") / "photographs"
     shape = DatasetShape(streams=4, container_size=1 << 20)
-    convert(open_source(photographs_folder), path, encode=EncodeSettings(), shape=shape, workers=2)
+    options = ConvertOptions(encode=EncodeSettings(), shape=shape, workers=2)
+    convert(open_source(photographs_folder), path, options)
     return path
 
 

@@ -1,135 +1,105 @@
-"""Appending to a finished data set: rows of new files behind those that are there, then a new manifest.
+"""``convert --append``: add the images of a source to a finished data set, as new files and a new manifest.
 
-The rows are made as convert makes them, and until the manifest is replaced nobody sees them: the data set of before is
-whole at any time. An append that is given up leaves files that no manifest names; the next one numbers its own behind.
+The data set is complete at any time, since no reader sees the new rows before the manifest is replaced. An append that
+is given up leaves files that no manifest names; the next append uses higher file numbers.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from picstore._version import __version__
-from picstore.errors import Damage, Unfinished, UsageError
+from picstore.errors import UsageError
 from picstore.prepare.convert import job, ledger
-from picstore.prepare.convert.convert import RowTask, marks_of, mean_bytes, run_rows
-from picstore.prepare.convert.merge_shards import Converted, collect
-from picstore.prepare.engine import processes
-from picstore.prepare.image.mozjpeg import require_mozjpeg
-from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
-from picstore.prepare.progress import Progress, progress_callback
+from picstore.prepare.convert.convert import (
+    ConvertOptions,
+    RowPlan,
+    StageClock,
+    choose_rows,
+    describe_job,
+    run_job,
+    start_engine,
+)
+from picstore.prepare.convert.finish import ConversionResult, read_row_summaries
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.dataset import Dataset
-from picstore.storage.format.layout import MAX_MANIFEST
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, locate
 from picstore.storage.manifest import Manifest
 from picstore.storage.publish import append_rows, publish_edit
 
 
-def append(
-    listing: Listing,
-    destination: Where,
-    *,
-    encode: EncodeSettings,
-    shape: job.DatasetShape,
-    workers: int | processes.Engine,
-    resume: bool = False,
-    progress: Progress | None = None,
-    image_timeout: float = IMAGE_TIMEOUT,
-) -> Converted:
-    """Convert every input of a source and add the records to a data set; its ids go on behind those that are there.
+def append(listing: Listing, destination: Where, options: ConvertOptions, *, resume: bool = False) -> ConversionResult:
+    """Convert every input of a source, and add the records to a data set with ids above its own.
 
-    Labels go by the names of classes where both have them; names that are new come behind those that are there.
+    Labels are matched by class name where source and data set have names; new names follow the existing ones.
 
     Args:
         listing: the source.
-        destination: the data set.
-        shape: of the new files; the number of streams may be another.
-        workers: processes, or another engine; they do not change the result.
-        resume: go on with an append of the same source with the same settings that was interrupted.
-        image_timeout: as of :func:`picstore.prepare.convert.convert.convert`.
+        destination: the data set; the number of its streams may differ from that of ``options.shape``.
+        resume: go on with an interrupted append of the same source with the same settings.
 
     Returns:
-        The manifest of the whole data set, and what became of the new inputs.
+        The manifest of the whole data set, and the tally of the new inputs.
 
     Raises:
-        UsageError: source and data set do not fit together.
-        Unfinished: an append was begun here, and ``resume`` is not given.
-        NotADataset, Damage: the data set cannot be opened.
+        UsageError: source and data set do not fit together, or another append is unfinished.
+        Unfinished: an append was begun here, and ``resume`` is false.
+        NotADataset, Damage: the data set or the job file cannot be read.
         MissingDependency: the encoder asked for is not installed.
+        PicstoreError: a row dies again and again, or its files were lost.
     """
-    processes.start_fork_server(*encode.warmup_modules)
+    start_engine(options.encode)
+    clock = StageClock()
     root = locate(destination)
-    if encode.encoder == "mozjpeg":
-        require_mozjpeg()
     manifest = Dataset(root).manifest
     classes, inputs = _join_classes(manifest, listing)
-    wanted: dict[str, Any] = {
-        "picstore": __version__,
-        "source": listing.kind,
-        "inputs": len(inputs),
-        "inputs_sha256": listing.digest(),
-        "encode": encode.to_json(),
-        "shape": job.settings_to_json(shape),
-    }
-    begun = _find_job(root, wanted, resume=resume)
-    if begun is None and resume and _is_last(manifest, wanted):
-        return Converted(manifest, _tally_of(root, manifest))
+    described = describe_job(listing, options)
+    settings = {name: value for name, value in described.items() if name not in ("verb", "dedupe")}
+    begun = job.find_job(root, {"verb": "append", **settings}, resume=resume)
+    if begun is None and resume and _is_last_append(manifest, settings):
+        return ConversionResult(manifest, _tally_last_append(root, manifest))
     if begun is None:
-        samplers = workers if isinstance(workers, int) else processes.default_workers()
-        rows = job.count_rows(len(inputs), mean_bytes(inputs, encode, samplers, image_timeout), shape)
-        first = {"first_file": _next_file(root), "first_id": _next_id(Dataset(root)), "classes": list(classes)}
-        begun = {"verb": "append", **wanted, "rows": rows, **first}
+        begun = {
+            "verb": "append",
+            **settings,
+            "rows": choose_rows(inputs, options),
+            "first_file": _next_file(root),
+            "first_id": _next_id(Dataset(root)),
+            "classes": list(classes),
+        }
         job.save_job(root, begun)
     if begun["classes"] != list(classes):
         raise UsageError(f"the classes of {root} were changed since the append began; remove {root / UNFINISHED}")
-    with job.lock_job(root), marks_of(root) as marks:
-        root.sweep()
-        ready = set(ledger.finished_rows(root, begun["rows"]))
-        tasks = deque(
-            RowTask(
-                root,
-                row,
-                begun["first_id"] + ids.start,
-                inputs[ids.start : ids.stop],
-                encode,
-                shape,
-                marks,
-                manifest.attachments,
-                image_timeout=image_timeout,
-                duplicates=_duplicates(listing, ids, begun["first_id"]),
-                first_file=begun["first_file"],
-            )
-            for row in range(begun["rows"])
-            for ids in [job.row_slice(len(inputs), begun["rows"], row)]
-            if row not in ready
-        )
-        if progress is not None:
-            progress.set_total(len(inputs), len(inputs) - sum(len(task.inputs) for task in tasks))
-        run_rows(tasks, processes.as_engine(workers), progress_callback(progress))
-        done = _finish(root, begun, wanted, shape.streams)
-    job.remove_job(root)
-    return done
+    clock.end_stage("sampling")
+    plan = RowPlan(
+        inputs=inputs,
+        rows=begun["rows"],
+        duplicates=listing.duplicates or {},
+        attachments=manifest.attachments,
+        first_id=begun["first_id"],
+        first_file=begun["first_file"],
+    )
+    streams = options.shape.streams
+    return run_job(root, plan, options, clock, lambda: _finish_append(root, begun, settings, streams))
 
 
-def _finish(root: Location, begun: dict[str, Any], wanted: dict[str, Any], streams: int) -> Converted:
-    """Ledger, index and manifest, in this order. What was deleted or attached in the meantime stays so."""
+def _finish_append(root: Location, begun: dict[str, Any], settings: dict[str, Any], streams: int) -> ConversionResult:
+    """Write ledger, index and manifest, in this order; deletions and columns saved since the append began stay."""
     dataset = Dataset(root)
-    tallies = ledger.merge(root, begun["rows"], kept=_lines_before(root, begun["first_id"]))
+    tallies = ledger.write_ledger(root, begun["rows"], earlier=_read_earlier_lines(root, begun["first_id"]))
     total = sum(tallies, ledger.Tally())
     old = dataset.manifest
     provenance = {**old.provenance}
-    provenance["appended"] = [*provenance.get("appended", ()), {**wanted, "outcome": total.outcome()}]
-    again = f"remove {root / UNFINISHED} and append again"
+    provenance["appended"] = [*provenance.get("appended", ()), {**settings, "outcome": total.outcome()}]
+    remedy = f"remove {root / UNFINISHED} and append again"
     manifest, index = append_rows(
         old,
         dataset.rows,
-        collect(root, tallies, streams, again=again, first_file=begun["first_file"]),
+        read_row_summaries(root, tallies, streams, remedy=remedy, first_file=begun["first_file"]),
         streams=max(streams, old.streams),
         classes=tuple(begun["classes"]),
         provenance=provenance,
@@ -137,38 +107,37 @@ def _finish(root: Location, begun: dict[str, Any], wanted: dict[str, Any], strea
     if manifest.edits is not None:
         (root / manifest.edits.index).write(index)
     publish_edit(root, old.uuid, manifest)
-    return Converted(manifest, total)
-
-
-def _duplicates(listing: Listing, numbers: range, first_id: int) -> dict[int, int]:
-    """Those of some inputs that are left out, and the inputs of the same source that they repeat; by their ids."""
-    doubles = listing.duplicates or {}
-    return {first_id + k: first_id + doubles[k] for k in numbers if k in doubles}
+    return ConversionResult(manifest, total)
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], list[Input]]:
-    """The classes of both, and the inputs with labels among them."""
+    """Join the classes of a data set and of a source; return them, and the inputs with labels into them.
+
+    Raises:
+        UsageError: attachments or classes do not fit together.
+    """
     if unknown := set(listing.attachments) - set(manifest.attachments):
         raise UsageError(f"the source has attachments {min(unknown)!r}, the data set {list(manifest.attachments)}")
     old, new = manifest.classes, listing.classes
     if not new:
-        most = max((source.label for source in listing.inputs), default=-1)
-        if old and most >= len(old):
-            raise UsageError(f"the source has the label {most} without a name, the data set {len(old)} classes")
+        largest = max((source.label for source in listing.inputs), default=-1)
+        if old and largest >= len(old):
+            raise UsageError(f"the source has the label {largest} without a name, the data set {len(old)} classes")
         return old, listing.inputs
-    # A data set without names can only take those of the source if none of its labels had a meaning.
+    # Labels of a data set without class names would become ambiguous; an empty data set has none.
     if not old and manifest.images:
         raise UsageError("the source names its classes and the data set does not; append a source of plain labels")
     known = set(old)
     classes = (*old, *(name for name in dict.fromkeys(new) if name not in known))
-    number = {name: label for label, name in reversed(list(enumerate(classes)))}
-    labels = [number[name] for name in new]
+    label_of = {name: label for label, name in reversed(list(enumerate(classes)))}
+    labels = [label_of[name] for name in new]
     if labels == list(range(len(new))):
         return classes, listing.inputs
-    return classes, [_relabelled(source, labels) for source in listing.inputs]
+    return classes, [_relabel(source, labels) for source in listing.inputs]
 
 
-def _relabelled(source: Input, labels: Sequence[int]) -> Input:
+def _relabel(source: Input, labels: Sequence[int]) -> Input:
+    """Map an input's label and box labels through ``labels``; values outside of it stay."""
     extra = source.extra
     if b'"box_labels"' in extra:
         fields = json.loads(extra)
@@ -178,52 +147,31 @@ def _relabelled(source: Input, labels: Sequence[int]) -> Input:
     return replace(source, label=label, extra=extra)
 
 
-def _find_job(root: Location, wanted: dict[str, Any], *, resume: bool) -> dict[str, Any] | None:
-    """The append that was begun here, None where there is none."""
-    path = root / UNFINISHED / "job.json"
-    if not path.is_file():
-        return None
-    if not resume:
-        raise Unfinished(f"{root} has an unfinished append; continue it with --resume, or remove {root / UNFINISHED}")
-    try:
-        begun = json.loads(path.read_all(MAX_MANIFEST))
-        same = all(begun[name] == value for name, value in wanted.items()) and begun["verb"] == "append"
-    except (ValueError, KeyError, TypeError) as error:
-        raise Damage("not a job that picstore wrote; remove its folder and begin anew", str(path)) from error
-    if not same:
-        raise UsageError(f"{root} has an unfinished append of another source or with other settings; see {path}")
-    return dict(begun)
-
-
-def _is_last(manifest: Manifest, wanted: dict[str, Any]) -> bool:
+def _is_last_append(manifest: Manifest, settings: dict[str, Any]) -> bool:
     appended = manifest.provenance.get("appended", ())
-    return bool(appended) and {**appended[-1], "outcome": None} == {**wanted, "outcome": None}
+    return bool(appended) and {**appended[-1], "outcome": None} == {**settings, "outcome": None}
 
 
-def _tally_of(root: Location, manifest: Manifest) -> ledger.Tally:
-    """Of the inputs that were appended last."""
-    tally = ledger.Tally()
+def _tally_last_append(root: Location, manifest: Manifest) -> ledger.Tally:
     lines = list(ledger.read_lines(root / LEDGER))
-    for line in lines[len(lines) - manifest.provenance["appended"][-1]["inputs"] :]:
-        tally.add(line)
-    return tally
+    return ledger.tally_lines(lines[len(lines) - manifest.provenance["appended"][-1]["inputs"] :])
 
 
 def _next_file(root: Location) -> int:
-    """A file number beyond all that are there, those of an append that was given up too."""
+    """Return a file number above those of all files, including those of an append that was given up."""
     names = [name.rpartition("/")[2].removesuffix(".pic") for name, _ in root.files() if name.endswith(".pic")]
     return 1 + max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def _next_id(dataset: Dataset) -> int:
-    """An id beyond all inputs that there were, also those that failed."""
+    """Return an id above those of all inputs so far, including those that failed."""
     provenance = dataset.manifest.provenance
     inputs: list[int] = [provenance.get("inputs", 0), *(each["inputs"] for each in provenance.get("appended", ()))]
     return max(sum(inputs), 1 + int(np.max(dataset.stored_ids(), initial=-1)))
 
 
-def _lines_before(root: Location, first_id: int) -> bytes:
-    """The ledger's lines of before, without those that an interrupted append has added."""
+def _read_earlier_lines(root: Location, first_id: int) -> bytes:
+    """Read the ledger lines of ids below ``first_id``; an interrupted append may have written others."""
     if not (root / LEDGER).is_file():
         return b""
     return b"".join(text for text in (root / LEDGER).lines() if json.loads(text)["id"] < first_id)

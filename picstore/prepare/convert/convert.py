@@ -1,321 +1,229 @@
-"""Converting a source: list it, cut it into rows, convert each row, write the manifest.
+"""Conversion driver: start the engine, begin or find the job, run its rows, finish the data set.
 
-A row is the unit of work, of resuming and of blame: its files and its ledger fragment are a pure function of its inputs
-and of the job, so any number of workers writes the same bytes, and a row that died is simply run again.
+``convert`` makes a new data set, or one shard of it. ``append`` and ``retry`` use the same driver, :func:`run_job`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from picstore._version import __version__
-from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import job, ledger
-from picstore.prepare.convert.merge_shards import Converted, already, complete, tally_of
-from picstore.prepare.convert.row_reuse import Kept, folder_of, kept_rows
-from picstore.prepare.convert.row_writer import RowWriter, make_record
+from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result, tally_rows
+from picstore.prepare.convert.row_reuse import find_reusable_rows, reuse_folder
+from picstore.prepare.convert.rows import RowTask, make_position_folder, run_rows, sample_mean_bytes
 from picstore.prepare.engine import processes
-from picstore.prepare.image.coordinates import map_targets
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
-from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg
-from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
-from picstore.prepare.sources.inputs import Input, Listing, read_input
-from picstore.prepare.sources.read_ahead import ReadAhead
-from picstore.storage.location.local import Folder
-from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location, Where, locate
-
-_SAMPLES = 32  # images converted in advance to learn how many make a row
-_POSITION = "row-{:06d}.at"
+from picstore.prepare.progress import Progress, progress_callback
+from picstore.prepare.sources.inputs import Input, Listing
+from picstore.storage.location.resolve import MANIFEST, Location, Where, locate
 
 
-@dataclass(frozen=True, slots=True)
-class RowTask:
-    """All that one row needs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertOptions:
+    """Options that convert, append and retry share.
 
     Attributes:
-        marks: a folder of this machine for the rows' positions.
-        attachments: names of those that records may have.
-        blamed: inputs at which its process died before, with the reason.
-        image_timeout: seconds that decoding and encoding an image may take; 0 is no limit.
-        duplicates: those of its inputs that are left out, with the input that they repeat.
-        first_file: number of the file that row 0 writes.
-        kept: where the files of before lie that the row is to be made of as far as they go; see ``kept``.
+        encode: how images become training JPEGs.
+        shape: streams and sizes of the new files.
+        workers: processes, or another engine; they do not change the result.
+        progress: display of the inputs done.
+        image_timeout: seconds for decoding and encoding an image, which fails if it takes longer; 0 is no limit.
     """
 
-    root: Location
-    row: int
-    first_id: int
-    inputs: Sequence[Input]
     encode: EncodeSettings
     shape: job.DatasetShape
-    marks: Path
-    attachments: tuple[str, ...] = ()
-    blamed: dict[int, str] = field(default_factory=dict)
-    image_timeout: float = 0
-    duplicates: dict[int, int] = field(default_factory=dict)
+    workers: int | processes.Engine
+    progress: Progress | None = None
+    image_timeout: float = IMAGE_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlan:
+    """Division of a job's inputs into rows.
+
+    Attributes:
+        rows: number of rows of the whole job.
+        duplicates: numbers of inputs that are left out, with the number of the input that each repeats.
+        attachments: names of the attachments that records may have.
+        shard: the rows to make; None for all.
+        first_id: id of input 0.
+        first_file: number of the files of row 0.
+        reuse: look for former files of rows, which a retry left.
+    """
+
+    inputs: Sequence[Input]
+    rows: int
+    duplicates: Mapping[int, int]
+    attachments: tuple[str, ...]
+    shard: job.Shard | None = None
+    first_id: int = 0
     first_file: int = 0
-    kept: Location | None = None
+    reuse: bool = False
 
     @property
-    def position(self) -> Path:
-        """The file in which the row's process notes the input at which it is."""
-        return self.marks / _POSITION.format(self.row)
+    def own_rows(self) -> range:
+        """Numbers of the rows to make, finished or not."""
+        return range(self.rows) if self.shard is None else self.shard.rows(self.rows)
 
+    def row_inputs(self, row: int) -> range:
+        """Return the numbers of a row's inputs."""
+        return job.row_slice(len(self.inputs), self.rows, row)
 
-def convert(  # noqa: PLR0913 - all but four have a default
-    listing: Listing,
-    destination: Where,
-    *,
-    encode: EncodeSettings,
-    shape: job.DatasetShape,
-    workers: int | processes.Engine,
-    resume: bool = False,
-    shard: job.Shard | None = None,
-    progress: Progress | None = None,
-    image_timeout: float = IMAGE_TIMEOUT,
-) -> Converted:
-    """Convert every input of a source into a new data set; inputs that fail stand in the ledger.
-
-    Args:
-        listing: the source.
-        destination: a directory or a URL's place that does not exist, is empty, or (``resume``) was begun by the same
-            job.
-        workers: processes, or another engine; they do not change the result.
-        shard: make only the rows of this shard, and no data set of them; see ``merge_shards``.
-        image_timeout: seconds; an image whose decoding and encoding takes longer fails. 0 is no limit.
-
-    Raises:
-        UsageError, NotADataset, Unfinished: the destination cannot be used; see :func:`job.begin_job`.
-        MissingDependency: the encoder asked for is not installed.
-    """
-    processes.start_fork_server(*encode.warmup_modules)
-    clock = _Clock()
-    destination = locate(destination)
-    if encode.encoder == "mozjpeg":
-        require_mozjpeg()
-    inputs = listing.inputs
-    wanted = describe(listing, encode, shape)
-    outline = {**wanted, "classes": listing.classes, "attachments": list(listing.attachments)}
-    if resume and (destination / MANIFEST).is_file():
-        return already(destination, wanted)
-    begun = job.begin_job(destination, wanted if shard is None else outline, resume=resume, shard=shard)
-    if "rows" not in begun:
-        samplers = workers if isinstance(workers, int) else processes.default_workers()
-        mean = mean_bytes(inputs, encode, samplers, image_timeout)
-        begun = {**begun, "rows": job.count_rows(len(inputs), mean, shape)}
-    job.save_job(destination, begun, shard)
-    rows = int(begun["rows"])
-    doubles = listing.duplicates or {}
-    clock.end("sampling")
-    mine = range(rows) if shard is None else shard.rows(rows)
-    with job.lock_job(destination, *([shard] if shard else [])), marks_of(destination) as marks:
-        if shard is None:
-            destination.sweep()
-        ready = set(ledger.finished_rows(destination, rows)).intersection(mine)
-        kept = kept_rows(destination) if resume else set()
-        tasks = deque(
+    def make_tasks(self, root: Location, options: ConvertOptions, position_folder: Path) -> deque[RowTask]:
+        """Make the tasks of all rows that are not finished."""
+        finished = set(ledger.finished_rows(root, self.rows))
+        reusable = find_reusable_rows(root) if self.reuse else set()
+        return deque(
             RowTask(
-                destination,
+                root,
                 row,
-                ids.start,
-                inputs[ids.start : ids.stop],
-                encode,
-                shape,
-                marks,
-                listing.attachments,
-                image_timeout=image_timeout,
-                duplicates={k: doubles[k] for k in ids if k in doubles} if doubles else {},
-                kept=folder_of(destination, row) if row in kept else None,
+                self.first_id + numbers.start,
+                self.inputs[numbers.start : numbers.stop],
+                options.encode,
+                options.shape,
+                position_folder,
+                self.attachments,
+                image_timeout=options.image_timeout,
+                duplicates=self._find_duplicates(numbers),
+                first_file=self.first_file,
+                reuse=reuse_folder(root, row) if row in reusable else None,
             )
-            for row in sorted(set(mine) - ready)
-            for ids in [job.row_slice(len(inputs), rows, row)]
+            for row in self.own_rows
+            if row not in finished
+            for numbers in [self.row_inputs(row)]
         )
-        if progress is not None:
-            total = sum(len(job.row_slice(len(inputs), rows, row)) for row in mine)
-            progress.set_total(total, total - sum(len(task.inputs) for task in tasks))
-        run_rows(tasks, processes.as_engine(workers), progress_callback(progress))
-        clock.end("rows")
-        if shard is not None:
-            return Converted(None, tally_of(destination, mine), clock.seconds)
-        done = complete(destination, {**outline, "rows": rows})
-    job.remove_job(destination)
-    clock.end("finishing")
-    return replace(done, seconds=clock.seconds)
+
+    def _find_duplicates(self, numbers: range) -> dict[int, int]:
+        """Return the duplicates among some inputs, by id."""
+        found = (k for k in numbers if k in self.duplicates) if self.duplicates else ()
+        return {self.first_id + k: self.first_id + self.duplicates[k] for k in found}
 
 
-def describe(listing: Listing, encode: EncodeSettings, shape: job.DatasetShape) -> dict[str, Any]:
-    """A conversion as its manifest tells of it; one that is resumed must be the same."""
-    wanted = {
-        "verb": "convert",
-        "picstore": __version__,
-        "source": listing.kind,
-        "inputs": len(listing.inputs),
-        "inputs_sha256": listing.digest(),
-        "encode": encode.to_json(),
-        "shape": job.settings_to_json(shape),
-    }
-    return wanted if listing.duplicates is None else {**wanted, "dedupe": True}
-
-
-class _Clock:
-    """Seconds of the stages, one after the other."""
+class StageClock:
+    """Seconds of the stages of a conversion, one after the other."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._since = time.monotonic()
 
-    def end(self, stage: str) -> None:
+    def end_stage(self, stage: str) -> None:
+        """Record the time since the last call as that of ``stage``."""
         now = time.monotonic()
         self.seconds[stage], self._since = now - self._since, now
 
 
-@contextlib.contextmanager
-def marks_of(destination: Location) -> Iterator[Path]:
-    """A folder for the rows' positions: files that are written in place, which no object store can do."""
-    if isinstance(destination, Folder):
-        yield destination.path / UNFINISHED
-        return
-    with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
-        yield Path(folder)
+def convert(
+    listing: Listing,
+    destination: Where,
+    options: ConvertOptions,
+    *,
+    resume: bool = False,
+    shard: job.Shard | None = None,
+) -> ConversionResult:
+    """Convert every input of a source into a new data set; the ledger lists inputs that fail.
 
+    Args:
+        listing: the source.
+        destination: a path or URL that does not exist or is empty, or, with ``resume``, where the same job was begun.
+        shard: convert only the rows of this shard, and make no data set of them; see ``merge_shards``.
 
-def run_rows(tasks: deque[RowTask], crew: processes.Engine, on_progress: ProgressCallback) -> None:
-    """Run the rows. A row whose process dies runs again; the input at which it dies twice is blamed and left out.
-
-    One that takes too long is left out at once: waiting again would hardly help.
+    Raises:
+        UsageError, NotADataset, Unfinished, Damage: the destination cannot be used; see :func:`job.begin_job`.
+        MissingDependency: the encoder asked for is not installed.
+        PicstoreError: a row dies again and again, or its files were lost.
     """
-    suspects: set[int] = set()
-    function = convert_row if isinstance(crew, processes.LocalEngine) else convert_row_apart
-    for task, outcome in crew.run(function, tasks, on_progress=on_progress):
-        if isinstance(outcome, processes.Died):
-            suspect = _position(task)
-            if suspect in task.blamed:
-                raise PicstoreError(f"row {task.row} of {task.root} died again and again: {outcome}")
-            if outcome.timed_out:
-                reason = f"took longer than --image-timeout allows ({task.image_timeout:g} s)"
-                task = replace(task, blamed={**task.blamed, suspect: reason})
-            elif suspect in suspects:
-                task = replace(task, blamed={**task.blamed, suspect: f"ended the process that decoded it: {outcome}"})
-            suspects.add(suspect)
-            tasks.append(task)
+    start_engine(options.encode)
+    clock = StageClock()
+    root = locate(destination)
+    settings = describe_job(listing, options)
+    outline = {**settings, "classes": listing.classes, "attachments": list(listing.attachments)}
+    if resume and (root / MANIFEST).is_file():
+        return read_result(root, settings)
+    begun = job.begin_job(root, settings if shard is None else outline, resume=resume, shard=shard)
+    rows = int(begun["rows"]) if "rows" in begun else choose_rows(listing.inputs, options)
+    job.save_job(root, {**begun, "rows": rows}, shard)
+    clock.end_stage("sampling")
+    plan = RowPlan(
+        inputs=listing.inputs,
+        rows=rows,
+        duplicates=listing.duplicates or {},
+        attachments=listing.attachments,
+        shard=shard,
+        reuse=resume,
+    )
+    return run_job(root, plan, options, clock, lambda: finish_dataset(root, {**outline, "rows": rows}))
 
 
-def convert_row_apart(task: RowTask, on_progress: ProgressCallback) -> None:
-    """Convert a row in a process of its own on whatever machine this is, so that blame is laid where it was seen."""
-    processes.start_fork_server(*task.encode.warmup_modules)
-    with tempfile.TemporaryDirectory(prefix="picstore-") as marks:
-        run_rows(deque([replace(task, marks=Path(marks))]), processes.LocalEngine(1), on_progress)
+def start_engine(encode: EncodeSettings) -> None:
+    """Start the fork server, and check that the encoder is installed.
 
-
-def _position(task: RowTask) -> int:
-    """The id at which a row's process was when it died."""
-    try:
-        written = task.position.read_bytes()
-    except FileNotFoundError:
-        written = b""
-    return int.from_bytes(written, "little") if written else task.first_id
-
-
-def convert_row(task: RowTask, on_progress: ProgressCallback) -> None:
-    """Write file ``task.row`` of every stream and then the row's ledger fragment.
-
-    Holds one container a stream and one image in memory, and where the row keeps records one more a stream.
+    Raises:
+        MissingDependency: the encoder is not installed.
     """
-    lines = []
-    kept = Kept(task.kept, task.attachments)
-    passed_over = kept.ids | task.duplicates.keys() | task.blamed.keys()
-    read = (source for id_, source in enumerate(task.inputs, start=task.first_id) if id_ not in passed_over)
-    descriptor = os.open(task.position, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        with RowWriter(
-            task.root,
-            row=task.first_file + task.row,
-            streams=task.shape.streams,
-            container_size=task.shape.container_size,
-            seed=task.shape.seed,
-            fields=task.attachments,
-        ) as writer:
-            with ReadAhead(read) as ahead:
-                for id_, source in enumerate(task.inputs, start=task.first_id):
-                    os.pwrite(descriptor, id_.to_bytes(8, "little"), 0)
-                    lines.append(kept.move(id_, writer) or _convert_one(source, id_, task, writer, ahead))
-                    on_progress(1)
-            writer.close()
-    finally:
-        os.close(descriptor)
-    ledger.write_fragment(task.root, task.row, lines)
-    if task.kept is not None:
-        task.kept.remove()
-    task.position.unlink()
+    processes.start_fork_server(*encode.warmup_modules)
+    if encode.encoder == "mozjpeg":
+        require_mozjpeg()
 
 
-def _convert_one(source: Input, id_: int, task: RowTask, writer: RowWriter, ahead: ReadAhead) -> ledger.Line:
-    if id_ in task.duplicates:
-        return ledger.duplicate(source.name, id_, task.duplicates[id_])
-    if id_ in task.blamed:
-        return ledger.Line(source.name, id_, ledger.FAILED, task.blamed[id_])
-    try:
-        data = ahead.read(source)
-        with processes.time_limit(task.image_timeout):
-            made = make_training_jpeg(data, settings=task.encode, name=source.name)
-        attachments = _read_attachments(source, ahead.read)
-        extra = _extra(source, made)
-        writer.add(
-            make_record(made.jpeg, id=id_, label=source.label, extra=extra, attachments=attachments, info=made.info)
-        )
-    except (ImageError, UsageError) as error:  # the latter for an extra that is too large
-        return ledger.Line(source.name, id_, ledger.FAILED, str(error))
-    return ledger.Line(source.name, id_, made.status, made.reason, len(data), len(made.jpeg))
+def describe_job(listing: Listing, options: ConvertOptions) -> dict[str, Any]:
+    """Describe a conversion as its manifest's provenance does; a resumed one must be described alike."""
+    settings = {
+        "verb": "convert",
+        "picstore": __version__,
+        "source": listing.kind,
+        "inputs": len(listing.inputs),
+        "inputs_sha256": listing.digest(),
+        "encode": options.encode.to_json(),
+        "shape": job.settings_to_json(options.shape),
+    }
+    return settings if listing.duplicates is None else {**settings, "dedupe": True}
 
 
-def _extra(source: Input, made: TrainingJpeg) -> Any:
-    """What a record says of its input: where it came from, and its targets in pixels of the stored image."""
-    extra = {"path": source.name}
-    if source.extra:
-        extra |= json.loads(source.extra)
-    elif source.annotated is None:
-        return extra
-    return map_targets(extra, made.coordinates, annotated=source.annotated)
+def choose_rows(inputs: Sequence[Input], options: ConvertOptions) -> int:
+    """Choose the number of rows by converting a sample of the inputs."""
+    workers = options.workers if isinstance(options.workers, int) else processes.default_workers()
+    mean_bytes = sample_mean_bytes(inputs, options.encode, workers, options.image_timeout)
+    return job.count_rows(len(inputs), mean_bytes, options.shape)
 
 
-def _read_attachments(source: Input, read: Callable[[Input], bytes]) -> dict[str, bytes]:
-    return {name: _read_attachment(name, attached, read) for name, attached in source.attachments}
+def run_job(
+    root: Location,
+    plan: RowPlan,
+    options: ConvertOptions,
+    clock: StageClock,
+    finish: Callable[[], ConversionResult],
+) -> ConversionResult:
+    """Run the unfinished rows of a job, then finish it.
 
+    Args:
+        finish: writes ledger, index and manifest; not called for a shard.
 
-def _read_attachment(name: str, attached: Input, read: Callable[[Input], bytes]) -> bytes:
-    try:
-        return read(attached)
-    except ImageError as error:
-        raise ImageError(f"{name} {attached.name} {error}") from error
-
-
-def mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int, image_timeout: float) -> float:
-    """Mean bytes of the images that the inputs will become, of a few converted in advance."""
-    step = max(1, len(inputs) // _SAMPLES)
-    tasks = deque((inputs[k], encode, image_timeout) for k in range(0, min(len(inputs), step * _SAMPLES), step))
-    outcomes = [outcome for _, outcome in processes.run(size_of, tasks, workers=workers)]
-    sizes = [size for size in outcomes if size is not None and not isinstance(size, processes.Died)]
-    return sum(sizes) / len(sizes) if sizes else 1.0
-
-
-def size_of(task: tuple[Input, EncodeSettings, float], _: ProgressCallback) -> int | None:
-    """Bytes of the training JPEG and the attachments that an input becomes; None if it fails."""
-    source, encode, image_timeout = task
-    try:
-        data = read_input(source)
-        with processes.time_limit(image_timeout):
-            made = make_training_jpeg(data, settings=encode, name=source.name)
-        attachments = _read_attachments(source, read_input)
-    except ImageError:
-        return None
-    return len(made.jpeg) + sum(map(len, attachments.values()))
+    Raises:
+        UsageError: another process is writing to the location.
+        PicstoreError: a row dies again and again, or as ``finish`` raises it.
+    """
+    with (
+        job.lock_job(root, *([plan.shard] if plan.shard else [])),
+        make_position_folder(root) as position_folder,
+    ):
+        if plan.shard is None:
+            root.sweep()
+        tasks = plan.make_tasks(root, options, position_folder)
+        if options.progress is not None:
+            total = sum(len(plan.row_inputs(row)) for row in plan.own_rows)
+            options.progress.set_total(total, total - sum(len(task.inputs) for task in tasks))
+        run_rows(tasks, processes.as_engine(options.workers), progress_callback(options.progress))
+        clock.end_stage("rows")
+        if plan.shard is not None:
+            return ConversionResult(None, tally_rows(root, plan.own_rows), clock.seconds)
+        result = finish()
+    job.remove_job(root)
+    clock.end_stage("finishing")
+    return replace(result, seconds=clock.seconds)

@@ -1,4 +1,4 @@
-"""A job: what a conversion is to do, cut into rows; on disk it is what makes a conversion resumable."""
+"""Job file of a conversion, ``unfinished/job.json``: its settings and number of rows, which make it resumable."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location
 
 _JOB = "job.json"
 _SHARD = re.compile(rf"{UNFINISHED}/shard-(\d{{1,6}})-of-(\d{{1,6}})\.json")
-KIB, MIB = 1 << 10, 1 << 20
-WISHED_ROWS = 256  # enough for every core of a large machine, and for a short tail, where the data allows it
+MIB = 1 << 20
+TARGET_ROWS = 256  # work for every core of a large machine, and a short tail
 MAX_SHARDS = 100_000
-SMALLEST_FILE = 1 * MIB  # bytes; below, starting processes and syncing files would take a third of the time of convert
+MIN_FILE_BYTES = 1 * MIB  # with smaller files, starting processes and syncing take a third of a conversion's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetShape:
-    """The geometry of a data set.
+    """Streams and sizes of a data set.
 
     Attributes:
-        streams: files are spread over so many sub-directories.
-        file_size: bytes that a file should not exceed by much: one is shuffled in memory.
-        container_size: bytes of the unit of reading and checking.
-        seed: of the permutations that deal records to streams.
+        streams: sub-directories that records are dealt to, 1 to 9999.
+        file_size: target size of each file in bytes; shuffling holds one file in memory.
+        container_size: bytes of a container, the unit of reading and checking; 4 KiB to 1 GiB.
+        seed: random seed of the permutations that deal records to streams, 64 bits.
+
+    Raises:
+        UsageError: a value is out of its range.
     """
 
     streams: int = 16
@@ -50,7 +53,11 @@ class DatasetShape:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of ``count`` runs that share a conversion; it makes every ``count``-th row, beginning with row ``index``."""
+    """One of ``count`` runs that share a conversion; it makes every ``count``-th row, starting with row ``index``.
+
+    Raises:
+        UsageError: ``index`` is not below ``count``, or ``count`` is above MAX_SHARDS.
+    """
 
     index: int
     count: int
@@ -61,14 +68,18 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read ``0/4``; UsageError where it is something else."""
+        """Read a shard written as ``0/4``.
+
+        Raises:
+            UsageError: the text is not a shard.
+        """
         match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
         if match is None:
             raise UsageError(f"shard {text!r} is not understood; write 0/4 for the first of four")
         return cls(int(match[1]), int(match[2]))
 
     def rows(self, rows: int) -> range:
-        """Those of ``rows`` that are this shard's."""
+        """Return the numbers of this shard's rows, out of ``rows``."""
         return range(self.index, rows, self.count)
 
     def __str__(self) -> str:
@@ -76,58 +87,81 @@ class Shard:
 
 
 def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
-    """How many rows a list of inputs is cut into.
+    """Choose the number of rows for ``inputs`` images of ``mean_bytes`` each.
 
-    As many as keep files below ``file_size``; more, up to WISHED_ROWS, while files do not fall below SMALLEST_FILE.
+    It is the smallest that keeps files below ``file_size``, or more, up to TARGET_ROWS, as long as files have
+    MIN_FILE_BYTES.
     """
     total = inputs * mean_bytes
     needed = -int(-total // (shape.streams * shape.file_size))
-    possible = int(total // (shape.streams * SMALLEST_FILE))
-    return max(1, min(inputs, max(needed, min(WISHED_ROWS, possible))))
+    possible = int(total // (shape.streams * MIN_FILE_BYTES))
+    return max(1, min(inputs, max(needed, min(TARGET_ROWS, possible))))
 
 
 def row_slice(inputs: int, rows: int, row: int) -> range:
-    """The ids of one row: contiguous, and rows differ by at most one."""
+    """Return the numbers of a row's inputs: contiguous, and as many as in other rows or one more."""
     return range(row * inputs // rows, (row + 1) * inputs // rows)
 
 
-def begin_job(root: Location, job: dict[str, Any], *, resume: bool, shard: Shard | None = None) -> dict[str, Any]:
-    """Claim a place for a job and see whether it was begun there; returns the job as it was first begun.
+def begin_job(root: Location, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None) -> dict[str, Any]:
+    """Check that a job can begin or go on at a location; return it as its first run saved it.
 
-    Shards have a file each for it, so that any number of them may begin at once where no lock can be had.
-    ``job["rows"]`` may be missing when resuming: it is taken from the first run.
+    Shards have a job file each, so that any number of them may begin at once in stores without locks.
+
+    Args:
+        root: where the data set is to be made.
+        settings: of the job; a saved one must have the same, and has ``rows`` too.
+        resume: go on with a job that was begun before.
 
     Raises:
-        UsageError: the directory is finished, foreign, or was begun with other settings.
-        Unfinished: it was begun before, and ``resume`` is not given.
-        Damage: what it was begun with cannot be read.
+        UsageError: the location holds a data set, or a job with other settings or other shards.
+        Unfinished: it holds a job, and ``resume`` is false.
+        NotADataset: it holds files of something else.
+        Damage: the job file cannot be read.
     """
     if (root / MANIFEST).is_file():
         raise UsageError(f"{root} is already a data set; choose another destination or remove it")
-    path = _job_path(root, shard)
     names = {name for name, _ in root.files()}
-    others = _shards_among(names)
+    others = _find_shards(names)
     if shard is None and others:
         raise UsageError(f"{root} is made by {others[0].count} shards; put them together with `picstore merge {root}`")
     if shard is not None and f"{UNFINISHED}/{_JOB}" in names:
         raise UsageError(f"{root} was begun without --shard; continue it without, or choose another destination")
-    if path.is_file():
-        if not resume:
-            raise Unfinished(f"{root} is an unfinished {job['verb']}; continue it with --resume, or remove it")
-        return _same_job(root, _read_job(path), job)
+    if (begun := find_job(root, settings, resume=resume, shard=shard)) is not None:
+        return begun
     if others and shard is not None:
         if others[0].count != shard.count:
             raise UsageError(f"{root} is made by {others[0].count} shards, not by {shard.count}")
-        return _same_job(root, _read_job(_job_path(root, others[0])), job)
+        return _require_same(root, _read_job(_job_path(root, others[0])), settings)
     if root.is_file() or any(not name.startswith(f"{UNFINISHED}/") for name in names):
         raise NotADataset(f"{root} exists and is not a picstore data set; choose an empty destination")
-    return job
+    return settings
+
+
+def find_job(
+    root: Location, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None
+) -> dict[str, Any] | None:
+    """Read the job file at a location; None if there is none.
+
+    Raises:
+        UsageError: the job has other settings.
+        Unfinished: there is a job, and ``resume`` is false.
+        Damage: the job file cannot be read.
+    """
+    path = _job_path(root, shard)
+    if not path.is_file():
+        return None
+    if not resume:
+        raise Unfinished(
+            f"{root} has an unfinished {settings['verb']}; continue it with --resume, or remove {_leftover(root)}"
+        )
+    return _require_same(root, _read_job(path), settings)
 
 
 def save_job(root: Location, job: dict[str, Any], shard: Shard | None = None) -> None:
-    """Write the job down, unless it is; from now on the directory is an unfinished data set.
+    """Write the job file unless it exists; it makes the location an unfinished data set.
 
-    What is there stays, since another run may hold it by :func:`lock_job`.
+    An existing file stays, since another run may hold its lock.
     """
     path = _job_path(root, shard)
     if not path.is_file():
@@ -135,13 +169,17 @@ def save_job(root: Location, job: dict[str, Any], shard: Shard | None = None) ->
 
 
 def read_shards(root: Location) -> dict[Shard, dict[str, Any]]:
-    """The shards that were begun at a place, each with its job."""
+    """Read the jobs of all shards that were begun at a location.
+
+    Raises:
+        Damage: a job file cannot be read.
+    """
     names = {f"{UNFINISHED}/{name}" for name, _ in (root / UNFINISHED).files()}
-    return {shard: _read_job(_job_path(root, shard)) for shard in _shards_among(names)}
+    return {shard: _read_job(_job_path(root, shard)) for shard in _find_shards(names)}
 
 
-def _shards_among(names: Iterable[str]) -> list[Shard]:
-    """The shards whose files are among the names of an unfinished data set's files."""
+def _find_shards(names: Iterable[str]) -> list[Shard]:
+    """Return the shards whose job files are among the names of a location's files."""
     found = (_SHARD.fullmatch(name) for name in sorted(names))
     return [Shard(int(match[1]), int(match[2])) for match in found if match is not None]
 
@@ -150,30 +188,41 @@ def _job_path(root: Location, shard: Shard | None = None) -> Location:
     return root / UNFINISHED / (_JOB if shard is None else f"shard-{shard.index}-of-{shard.count}.json")
 
 
+def _leftover(root: Location) -> Location:
+    """Return what to remove to give a job up: ``unfinished/`` of a data set, else all of it."""
+    return root / UNFINISHED if (root / MANIFEST).is_file() else root
+
+
 def _read_job(path: Location) -> dict[str, Any]:
     try:
         job = json.loads(path.read_all(MAX_MANIFEST))
     except ValueError as error:
-        raise Damage("not a job that picstore wrote; remove the directory and begin anew", str(path)) from error
+        raise _damaged_job(path) from error
     if not isinstance(job, dict):
-        raise Damage("not a job that picstore wrote; remove the directory and begin anew", str(path))
+        raise _damaged_job(path)
     return job
 
 
-def _same_job(root: Location, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    for name, value in new.items():
-        if old.get(name) != value:
+def _damaged_job(path: Location) -> Damage:
+    leftover = _leftover(path.parent.parent)
+    return Damage(f"not a job that picstore wrote; remove {leftover} and run the command again", str(path))
+
+
+def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    for name, value in settings.items():
+        if saved.get(name) != value:
             raise UsageError(
-                f"{root} was begun with {name} {old.get(name)!r}, now it is {value!r}; "
-                "resume with what it was begun with, or remove it"
+                f"{root} was begun with {name} {saved.get(name)!r}, now it is {value!r}; "
+                f"resume with the former, or remove {_leftover(root)}"
             )
-    return old
+    return saved
 
 
 def lock_job(root: Location, *shards: Shard) -> ExitStack:
-    """Hold the place, or what is the shards' of it, while writing to it. Ends with the process.
+    """Lock a job, or those of some shards, against runs that would write the same files. Ends with the process.
 
-    So two runs do not write the same files.
+    Raises:
+        UsageError: another process holds the lock.
     """
     with ExitStack() as held:
         for shard in shards or (None,):
@@ -182,11 +231,11 @@ def lock_job(root: Location, *shards: Shard) -> ExitStack:
 
 
 def remove_job(root: Location) -> None:
-    """Forget the job: the manifest is written, the data set is finished."""
+    """Remove ``unfinished/``: the manifest is written, the data set is finished."""
     (root / UNFINISHED).remove()
 
 
-def settings_to_json(value: Any) -> dict[str, Any]:
-    """A frozen dataclass of settings as JSON values."""
-    document: dict[str, Any] = json.loads(json.dumps(asdict(value)))
+def settings_to_json(settings: Any) -> dict[str, Any]:
+    """Convert a dataclass of settings to JSON values."""
+    document: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return document

@@ -1,7 +1,7 @@
-"""The ledger: one line an input, so that nothing is lost in silence.
+"""Ledger, ``ledger.jsonl``: one line for each input of a conversion, with its status and the reason.
 
-While a data set is being made, each finished row has a fragment in ``unfinished/``, written after all of the row's
-files and so the proof that the row is whole. At the end the fragments become ``ledger.jsonl``.
+While a data set is being made, each finished row has a fragment of the ledger in ``unfinished/``. It is written after
+all files of the row, so it proves that the row is complete. The fragments become ``ledger.jsonl`` at the end.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, many
 
-_MAX_FRAGMENT = 1 << 32  # bytes, a row of ten million inputs
+_MAX_FRAGMENT_BYTES = 1 << 32  # a row of ten million inputs
 
 _REASONS_OF_JPEGS = ("rotated by EXIF", "resize", "--reencode")
 
-FAILED, DUPLICATE = "failed", "duplicate"  # the other statuses are those of a training JPEG
+FAILED, DUPLICATE = "failed", "duplicate"  # LOSSLESS and REENCODED are those of training_jpeg
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What became of one input.
+class LedgerLine:
+    """Status of one input. The attributes are the keys of its JSON object (docs/cli.md, "picstore convert").
 
     Attributes:
-        reason: why it was re-encoded or why it failed.
-        source_bytes, bytes: of the source image and of its JPEG; both 0 where it failed or is a duplicate.
+        reason: of the re-encoding or the failure.
+        source_bytes, bytes: of the source image and of its JPEG; both 0 for failed inputs and duplicates.
         of: of a duplicate, the id of the first input with the same bytes.
     """
 
@@ -40,32 +40,32 @@ class Line:
     of: int | None = None
 
 
-def format_of(status: str, reason: str) -> str:
-    """The format of the source of an image that did not fail, by its line: ``JPEG``, ``progressive JPEG``, ``PNG``, ….
+def source_format(status: str, reason: str) -> str:
+    """Derive the format of a converted input from its ledger line: ``JPEG``, ``progressive JPEG``, ``PNG``, ….
 
-    What is encoded anew because of its format has that as its reason; all other reasons are of JPEGs.
+    The reason of an image that is re-encoded for its format begins with the format; all other reasons are of JPEGs.
     """
     if status == LOSSLESS or reason in _REASONS_OF_JPEGS:
         return "JPEG"
     return reason.partition(":")[0]  # "damaged JPEG: its end is missing"
 
 
-def duplicate(name: str, id_: int, of: int) -> Line:
-    """The line of an input that repeats another."""
-    return Line(name, id_, DUPLICATE, "equal bytes", of=of)
+def duplicate_line(name: str, id_: int, first: int) -> LedgerLine:
+    """Make the line of an input that has the bytes of input ``first``."""
+    return LedgerLine(name, id_, DUPLICATE, "equal bytes", of=first)
 
 
 @dataclass(slots=True)
-class Share:
-    """Sums over the inputs of one format that did not fail; bytes of the sources and of their JPEGs."""
+class FormatTotals:
+    """Sums over the converted inputs of one format; bytes of the sources and of their JPEGs."""
 
     inputs: int = 0
     lossless: int = 0
     source_bytes: int = 0
     bytes: int = 0
 
-    def __add__(self, other: Share) -> Share:
-        return Share(
+    def __add__(self, other: FormatTotals) -> FormatTotals:
+        return FormatTotals(
             self.inputs + other.inputs,
             self.lossless + other.lossless,
             self.source_bytes + other.source_bytes,
@@ -75,9 +75,10 @@ class Share:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts and sums over ledger lines; those of ``reasons``, ``sources`` and ``jpegs`` by status and reason.
+    """Counts and sums over ledger lines, by status and reason.
 
     Attributes:
+        status, reasons: numbers of inputs.
         sources, jpegs: bytes of the source images and of their JPEGs.
     """
 
@@ -86,12 +87,13 @@ class Tally:
     sources: Counter[tuple[str, str]] = field(default_factory=Counter)
     jpegs: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def add(self, line: Line) -> None:
-        why = line.status, line.reason
+    def add_line(self, line: LedgerLine) -> None:
+        """Count one line."""
+        key = line.status, line.reason
         self.status[line.status] += 1
-        self.reasons[why] += 1
-        self.sources[why] += line.source_bytes
-        self.jpegs[why] += line.bytes
+        self.reasons[key] += 1
+        self.sources[key] += line.source_bytes
+        self.jpegs[key] += line.bytes
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -109,15 +111,15 @@ class Tally:
     def bytes(self) -> int:
         return sum(self.jpegs.values())
 
-    def formats(self) -> dict[str, Share]:
-        """The inputs that did not fail by the format of the source, the most frequent first."""
-        shares: dict[str, Share] = {}
+    def formats(self) -> dict[str, FormatTotals]:
+        """Return the totals of the converted inputs by format of the source, the most frequent first."""
+        totals: dict[str, FormatTotals] = {}
         for (status, reason), count in self.reasons.items():
             if status in (LOSSLESS, REENCODED):
-                name, why = format_of(status, reason), (status, reason)
-                share = Share(count, count if status == LOSSLESS else 0, self.sources[why], self.jpegs[why])
-                shares[name] = shares.get(name, Share()) + share
-        return dict(sorted(shares.items(), key=lambda item: (-item[1].inputs, item[0])))
+                name, key = source_format(status, reason), (status, reason)
+                added = FormatTotals(count, count if status == LOSSLESS else 0, self.sources[key], self.jpegs[key])
+                totals[name] = totals.get(name, FormatTotals()) + added
+        return dict(sorted(totals.items(), key=lambda item: (-item[1].inputs, item[0])))
 
     @property
     def inputs(self) -> int:
@@ -132,81 +134,86 @@ class Tally:
         return self.status[FAILED]
 
     def outcome(self) -> dict[str, int]:
-        """The counts and sums as the manifest's provenance keeps them."""
+        """Return the counts and sums that the manifest's provenance holds."""
         counts = {status: self.status[status] for status in (LOSSLESS, REENCODED, FAILED)}
         if self.status[DUPLICATE]:
             counts[DUPLICATE] = self.status[DUPLICATE]
         return {**counts, "source_bytes": self.source_bytes, "jpeg_bytes": self.bytes}
 
 
+def tally_lines(lines: Iterable[LedgerLine]) -> Tally:
+    """Count and sum ledger lines."""
+    tally = Tally()
+    for line in lines:
+        tally.add_line(line)
+    return tally
+
+
+def tally_fragment(fragment: bytes) -> Tally:
+    """Count and sum the lines of a fragment."""
+    return tally_lines(map(_decode, fragment.splitlines()))
+
+
 def _fragment_name(row: int) -> str:
     return f"row-{row:06d}.jsonl"
 
 
-def write_fragment(root: Location, row: int, lines: Sequence[Line]) -> None:
-    """Declare a row finished."""
+def write_fragment(root: Location, row: int, lines: Sequence[LedgerLine]) -> None:
+    """Write a row's fragment, which declares the row finished."""
     write_lines(root / UNFINISHED / _fragment_name(row), lines)
 
 
-def write_lines(path: Location, lines: Iterable[Line]) -> None:
-    """Write a ledger or a part of one."""
+def write_lines(path: Location, lines: Iterable[LedgerLine]) -> None:
+    """Write a ledger or a fragment."""
     path.write(b"".join(map(_encode, lines)))
 
 
 def finished_rows(root: Location, rows: int) -> list[int]:
-    """Those of ``rows`` that have a fragment; one listing, however many there are."""
+    """Return the rows below ``rows`` that have a fragment, by one listing of the location."""
     found = {name for name, _ in (root / UNFINISHED).files()}
     return [row for row in range(rows) if _fragment_name(row) in found]
 
 
-def read_lines(path: Location) -> Iterator[Line]:
-    """The lines of a ledger or of a fragment."""
+def read_lines(path: Location) -> Iterator[LedgerLine]:
+    """Read the lines of a ledger or of a fragment."""
     return map(_decode, path.lines())
 
 
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
-    """The fragments of finished rows as they stand."""
+    """Read the fragments of finished rows as bytes."""
 
     def read(row: int) -> bytes:
-        return (root / UNFINISHED / _fragment_name(row)).read_all(_MAX_FRAGMENT)
+        return (root / UNFINISHED / _fragment_name(row)).read_all(_MAX_FRAGMENT_BYTES)
 
     return many(read, rows)
 
 
 def copy_fragment(source: Location, target: Location, row: int) -> None:
-    """Declare a row finished whose files were copied from one unfinished data set to another."""
+    """Copy a row's fragment from one unfinished data set to another, after the row's files."""
     (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
 
 
-def tally_of(fragment: bytes) -> Tally:
-    """The counts and sums of a fragment's lines."""
-    tally = Tally()
-    for text in fragment.splitlines():
-        tally.add(_decode(text))
-    return tally
-
-
-def merge(root: Location, rows: int, *, kept: bytes = b"") -> list[Tally]:
-    """Write ``ledger.jsonl`` out of the fragments, behind the lines of ``kept``; returns a tally a row."""
+def write_ledger(root: Location, rows: int, *, earlier: bytes = b"") -> list[Tally]:
+    """Write ``ledger.jsonl``: the lines ``earlier``, then the fragments of all rows. Return a tally for each row."""
     tallies = []
     out = (root / LEDGER).create()
     try:
-        out.write(kept)
+        out.write(earlier)
         for fragment in read_fragments(root, range(rows)):
             out.write(fragment)
-            tallies.append(tally_of(fragment))
+            tallies.append(tally_fragment(fragment))
         out.close()
     finally:
         out.abandon()
     return tallies
 
 
-def _encode(line: Line) -> bytes:
-    values = {name: getattr(line, name) for name in Line.__slots__}
+def _encode(line: LedgerLine) -> bytes:
+    values = {name: getattr(line, name) for name in LedgerLine.__slots__}
     if line.of is None:
         del values["of"]
     return (json.dumps(values) + "\n").encode()
 
 
-def _decode(text: bytes) -> Line:
-    return Line(**json.loads(text))
+def _decode(text: bytes) -> LedgerLine:
+    return LedgerLine(**json.loads(text))

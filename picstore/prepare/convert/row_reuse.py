@@ -1,8 +1,8 @@
-"""What a row keeps while it is made anew: its files of before, and what the ledger says of them.
+"""Reuse of a row's former files by ``convert --retry-failed``, so that converted images are not read from the source.
 
-One failed input that is sound by now moves all records behind it to other places, so the row's files are written anew;
-but out of what is stored. The files of before lie in ``unfinished/kept-…`` until the row is finished, so that an
-interruption costs nothing. In a folder they are second names, in a store copies that it makes itself.
+One more image moves all records after it to other streams and containers, so a retry writes the whole row again, from
+its former records. The former files and their ledger lines lie in ``unfinished/kept-…`` until the row is finished,
+which makes a retry resumable. In a folder they are hard links, in an object store copies made by the store.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _LEDGER = re.compile(rf"kept-(\d{{6,}})/{re.escape(LEDGER)}")
 _FILE = re.compile(r"(\d{4})/(\d{6,})\.pic")
 
 
-def folder_of(root: Location, row: int) -> Location:
-    """Where a row keeps what it has."""
+def reuse_folder(root: Location, row: int) -> Location:
+    """Return the folder of a row's former files."""
     return root / UNFINISHED / _FOLDER.format(row)
 
 
-def keep(root: Location, row: int, files: Iterable[FileEntry], lines: Sequence[ledger.Line]) -> None:
-    """Keep a row's files beside the data set, and then the lines of the inputs that are settled.
+def save_for_reuse(root: Location, row: int, files: Iterable[FileEntry], lines: Sequence[ledger.LedgerLine]) -> None:
+    """Save a row's files, then the ledger lines of its settled inputs, which need nothing from the source.
 
-    A file that is not the manifest's is not kept. One whose footer is damaged is, and read as far as it goes.
+    A file that differs from the manifest is left out. One with a damaged footer is saved, since records can be read.
     """
-    folder = folder_of(root, row)
+    folder = reuse_folder(root, row)
 
     def copy(entry: FileEntry) -> None:
         name = file_name(entry.stream, entry.file)
-        with suppress(NotADataset):  # it is missing
+        with suppress(NotADataset):  # the file is missing
             try:
                 if read_summary(root, stream=entry.stream, file=entry.file).crc != entry.crc32c:
                     return
@@ -56,36 +56,36 @@ def keep(root: Location, row: int, files: Iterable[FileEntry], lines: Sequence[l
     ledger.write_lines(folder / LEDGER, lines)
 
 
-def kept_rows(root: Location) -> set[int]:
-    """The rows that have kept something."""
+def find_reusable_rows(root: Location) -> set[int]:
+    """Return the rows that have former files."""
     found = (_LEDGER.fullmatch(name) for name, _ in (root / UNFINISHED).files())
     return {int(match[1]) for match in found if match is not None}
 
 
-class Kept:
-    """The inputs of a row that are settled: converted before, or duplicates of others.
+class ReusableRow:
+    """Settled inputs of a row, converted before or duplicates, with their records and ledger lines.
 
-    Holds a container of each file in memory.
+    Holds one container of each former file in memory.
 
     Args:
-        folder: what ``keep`` has made; None where nothing is kept.
+        folder: as :func:`save_for_reuse` made it; None for a row without former files.
         fields: names of the attachments.
 
     Attributes:
-        ids: of these inputs; the records of some may turn out to be damaged.
+        settled_ids: ids of these inputs; records of some may turn out to be damaged.
     """
 
     def __init__(self, folder: Location | None, fields: Sequence[str]) -> None:
-        self._lines: dict[int, ledger.Line] = {}
+        self._lines: dict[int, ledger.LedgerLine] = {}
         self._records: Iterator[Record] = iter(())
         if folder is not None:
             self._lines = {line.id: line for line in ledger.read_lines(folder / LEDGER)}
-            self._records = _in_order(folder, tuple(fields))
+            self._records = _read_by_id(folder, tuple(fields))
         self._next: Record | None = next(self._records, None)
-        self.ids = self._lines.keys()
+        self.settled_ids = self._lines.keys()
 
-    def move(self, id_: int, writer: RowWriter) -> ledger.Line | None:
-        """Add a record to the row as it is; None where it is not kept. Called with ascending ids."""
+    def copy_record(self, id_: int, writer: RowWriter) -> ledger.LedgerLine | None:
+        """Add the record of a settled input to the row; None for an input to convert. Call with ascending ids."""
         line = self._lines.get(id_)
         if line is None or line.status == ledger.DUPLICATE:
             return line
@@ -97,25 +97,25 @@ class Kept:
         return line
 
 
-def _in_order(folder: Location, fields: tuple[str, ...]) -> Iterator[Record]:
-    """The readable records of some files by ascending id, as they are in each file."""
+def _read_by_id(folder: Location, fields: tuple[str, ...]) -> Iterator[Record]:
+    """Yield the undamaged records of all files by ascending id, as they are in each file."""
     found = (_FILE.fullmatch(name) for name, _ in sorted(folder.files()))
-    places = [(int(match[1]), int(match[2])) for match in found if match is not None]
-    records = (_records(folder, stream, file, fields) for stream, file in places)
+    addresses = [(int(match[1]), int(match[2])) for match in found if match is not None]
+    records = (_read_records(folder, stream, file, fields) for stream, file in addresses)
     return heapq.merge(*records, key=lambda record: record.id)
 
 
-def _records(folder: Location, stream: int, file: int, fields: tuple[str, ...]) -> Iterator[Record]:
-    for container in _containers(folder, stream, file, fields):
+def _read_records(folder: Location, stream: int, file: int, fields: tuple[str, ...]) -> Iterator[Record]:
+    for container in _read_containers(folder, stream, file, fields):
         for k in range(len(container)):
             with suppress(Damage):
                 record = container.record(k)
-                if container.segment_table is None:  # damaged; the image says the same
+                if container.segment_table is None:  # damaged; the image tells its segments too
                     record = replace(record, info=parse_image_info(bytes(record.jpeg)))
                 yield record
 
 
-def _containers(folder: Location, stream: int, file: int, fields: tuple[str, ...]) -> Iterator[Container]:
+def _read_containers(folder: Location, stream: int, file: int, fields: tuple[str, ...]) -> Iterator[Container]:
     try:
         footer = read_summary(folder, stream=stream, file=file).footer
     except Damage:

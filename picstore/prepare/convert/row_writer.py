@@ -1,4 +1,4 @@
-"""Packing: training JPEGs become records, and one contiguous slice of them becomes a row of files."""
+"""Row writer: makes records of training JPEGs, and deals the records of a row to one file of each stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from picstore.storage.format.file import FileSummary, FileWriter
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
 from picstore.storage.location.resolve import Location, file_name
 
-_CLOSING = 4  # files at a time, so that some are packed while others wait for the disk; each is in memory twice
+_CLOSING_THREADS = 4  # some files are packed while others wait for the disk; each is in memory twice
 
 
 def make_record(
@@ -26,11 +26,11 @@ def make_record(
     attachments: dict[str, bytes] | None = None,
     info: ImageInfo | None = None,
 ) -> Record:
-    """A record of a training JPEG, described by ``info`` or, without, from its own headers.
+    """Make a record of a training JPEG, with its image info or, if that is None, with what its headers say.
 
     Raises:
-        ImageError: the stream is damaged.
-        UsageError: ``extra`` is not JSON.
+        ImageError: the JPEG is damaged.
+        UsageError: ``extra`` is not JSON or is too large.
     """
     return Record(
         id=id,
@@ -39,21 +39,26 @@ def make_record(
         info=info or parse_image_info(jpeg),
         extra_json=extra_to_json(extra),
         attachments=dict(attachments or {}),
-        crc=crc32c(jpeg),  # while it is in the cache; a container later it is not, and takes twice as long
+        crc=crc32c(jpeg),  # the JPEG is in the CPU cache here; when its container is written, this takes twice as long
     )
 
 
 class RowWriter:
-    """Writes row ``row``: file ``row`` of every stream.
+    """Writes file ``row`` of every stream.
 
-    Of every ``streams`` consecutive records a permutation keyed by (seed, row, group) gives one to each stream, so each
-    file holds an even sample of the row. Holds one open container a stream in memory.
+    Each group of ``streams`` consecutive records is dealt one to each stream, by a permutation keyed by (seed, row,
+    group), so each file holds an even sample of the row. Holds one open container a stream in memory.
 
     Args:
         root: the data set.
-        streams: how many there are.
-        container_size: bytes.
+        row: file number.
+        streams: number of streams.
+        container_size: bytes of a container.
+        seed: random seed of the permutations.
         fields: names of the attachments.
+
+    Attributes:
+        bytes: of the JPEGs, extras and attachments so far.
     """
 
     def __init__(
@@ -73,25 +78,25 @@ class RowWriter:
             FileWriter(root, stream=stream, file=row, container_size=container_size, fields=fields)
             for stream in range(streams)
         ]
-        self._deal = rng.permutation(rng.key(rng.DEAL, seed, row, 0), streams)
+        self._streams = rng.permutation(rng.key(rng.DEAL, seed, row, 0), streams)
 
     def add(self, record: Record) -> None:
-        """Append one record to the stream that is its turn."""
+        """Append one record to the next stream of the permutation."""
         group, turn = divmod(self._added, len(self._writers))
         if turn == 0:
-            self._deal = rng.permutation(rng.key(rng.DEAL, self._seed, self._row, group), len(self._writers))
-        self._writers[self._deal[turn]].add(record)
+            self._streams = rng.permutation(rng.key(rng.DEAL, self._seed, self._row, group), len(self._writers))
+        self._writers[self._streams[turn]].add(record)
         self._added += 1
         self.bytes += len(record.jpeg) + len(record.extra_json) + sum(map(len, record.attachments.values()))
 
     def close(self) -> list[FileSummary]:
-        """Finish every file that got a record; the others leave nothing behind, nor stays one of before."""
+        """Finish every file that has records, and remove files of the same names in streams without records."""
         for writer in self._writers:
             if writer.empty:
                 writer.abandon()
                 (self._root / file_name(writer.stream, writer.file)).remove()
         written = [writer for writer in self._writers if not writer.empty]
-        with ThreadPoolExecutor(_CLOSING) as threads:
+        with ThreadPoolExecutor(_CLOSING_THREADS) as threads:
             return list(threads.map(FileWriter.close, written))
 
     def __enter__(self) -> RowWriter:

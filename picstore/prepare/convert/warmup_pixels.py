@@ -1,6 +1,7 @@
-"""As ``warm``, for conversions that encode everything anew: the decoder, and the kernel that resizes.
+"""Warm-up of convert's processes for ``--resize`` and ``--reencode``: loads the decoder and the resizing kernel.
 
-Compiling them takes 10 s on a machine's first use, for which who adds markers only should not wait.
+A module of its own, since the fork server can only import modules. Compiling takes 10 s once per machine; lossless
+conversions skip it.
 """
 
 from __future__ import annotations
@@ -16,4 +17,4 @@ from picstore.prepare.image.training_jpeg import make_training_jpeg
 _JPEG = io.BytesIO()
 Image.new("RGB", (64, 16)).save(_JPEG, "JPEG")
 make_training_jpeg(_JPEG.getvalue(), settings=EncodeSettings(resize=Size.parse("32x8")))
-gc.freeze()  # as in ``warm``
+gc.freeze()  # as in ``warmup``

@@ -16,7 +16,7 @@ from picstore.errors import PicstoreError, Unfinished, UsageError
 from picstore.prepare.convert import append as append_module
 from picstore.prepare.convert import convert as convert_module
 from picstore.prepare.convert.append import append
-from picstore.prepare.convert.convert import convert
+from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
@@ -34,8 +34,9 @@ def folder(root: Path, classes: Sequence[str], count: int = 5, first: int = 0) -
     return root
 
 
-def run(work: Callable[..., Any], source: Path, destination: Path | str, **options: Any) -> Any:
-    return work(open_source(source), destination, encode=EncodeSettings(), **{"shape": SHAPE, "workers": 1, **options})
+def run(work: Callable[..., Any], source: Path, destination: Path | str, *, workers: int = 1, **arguments: Any) -> Any:
+    options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=workers)
+    return work(open_source(source), destination, options, **arguments)
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_any_number_of_workers_and_interruptions_write_the_same_bytes(
     assert len(list(picstore.Dataset(other))) == 10
     with pytest.raises(Unfinished, match="continue it with --resume"):
         run(append, more, other)
-    with pytest.raises(UsageError, match="another source or with other settings"):
+    with pytest.raises(UsageError, match="was begun with inputs 15, now it is 10"):
         run(append, tmp_path / "first", other, resume=True)
     run(append, more, other, resume=True)
     assert tree(other) == tree(dataset)
@@ -143,13 +144,13 @@ def test_files_that_are_lost_before_the_end_are_named_and_no_data_set_is_made(
     verb: str, lost: int, tmp_path: Path, dataset: Path, more: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, root = (append_module, dataset) if verb == "append" else (convert_module, tmp_path / "new")
-    run_rows = module.run_rows
+    run_rows = convert_module.run_rows
 
     def run_and_lose(*arguments: Any) -> None:
         run_rows(*arguments)
         (root / "0001" / f"{lost:06d}.pic").unlink()
 
-    monkeypatch.setattr(module, "run_rows", run_and_lose)
+    monkeypatch.setattr(convert_module, "run_rows", run_and_lose)
     before = picstore.Dataset(dataset).uuid
     with pytest.raises(PicstoreError, match=rf"files {lost:06d} of .* are missing; remove .* and {verb} again"):
         run(getattr(module, verb), more, root)
@@ -189,7 +190,7 @@ def test_box_labels_are_renumbered_with_the_classes() -> None:
     from picstore.prepare.sources.inputs import Input
 
     source = Input("a.jpg", 1, "a.jpg", extra=b'{"boxes":[[0,0,1,1],[0,0,2,2]],"box_labels":[1,-1]}')
-    moved = append_module._relabelled(source, [5, 3])
+    moved = append_module._relabel(source, [5, 3])
     assert (moved.label, b'"box_labels":[3,-1]' in moved.extra) == (3, True)
 
 

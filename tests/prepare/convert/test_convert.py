@@ -29,7 +29,7 @@ import picstore
 from picstore.cli.outcome import lines_of_formats
 from picstore.jpeg import markers
 from picstore.prepare.convert.job import MIB, DatasetShape, count_rows, row_slice
-from picstore.prepare.convert.ledger import Line, Tally
+from picstore.prepare.convert.ledger import LedgerLine, Tally
 
 SMALL = ("--streams", "3", "--file-size", "8KiB", "--container-size", "8KiB")
 
@@ -187,7 +187,7 @@ def test_a_destination_that_is_in_use_is_never_overwritten(pictures_folder: Path
     for text in ("{", "[]"):
         (out / "unfinished" / "job.json").write_text(text)
         error = one_line(picstore_command("convert", pictures_folder, out, "--resume", code=3))
-        assert "remove the directory" in error
+        assert f"remove {out} and run the command again" in error
 
 
 def test_a_second_run_on_the_same_destination_is_refused_while_the_first_works(
@@ -419,7 +419,7 @@ def test_of_many_formats_the_rarest_are_counted_together() -> None:
     tally = Tally()
     for number in range(14):
         for _ in range(20 - number):
-            tally.add(Line("a", 0, "reencoded", f"F{number:02d}", 1_000_000, 500_000))
+            tally.add_line(LedgerLine("a", 0, "reencoded", f"F{number:02d}", 1_000_000, 500_000))
     lines = lines_of_formats(tally.formats())
     assert len(lines) == 11
     assert " ".join(lines[0].split()) == "20 F00 0 lossless, 20.0 MB to 10.0 MB, -50.0%"

@@ -17,9 +17,10 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import NotADataset, Unfinished, UsageError
-from picstore.prepare.convert.convert import convert
+from picstore.prepare.convert.convert import ConvertOptions, convert
+from picstore.prepare.convert.finish import ConversionResult
 from picstore.prepare.convert.job import DatasetShape, Shard
-from picstore.prepare.convert.merge_shards import Converted, merge
+from picstore.prepare.convert.merge_shards import merge
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage.location.resolve import locate
@@ -29,11 +30,12 @@ SHAPE = DatasetShape(streams=2, file_size=16 << 10, container_size=8 << 10)
 COUNT = 120
 
 
-def convert_shard(source: Path, out: Path | str, shard: str, *, resume: bool = False, quality: int = 90) -> Converted:
+def convert_shard(
+    source: Path, out: Path | str, shard: str, *, resume: bool = False, quality: int = 90
+) -> ConversionResult:
     """``picstore convert --shard`` in this process, which has the engine's fork server already."""
-    encode = EncodeSettings(quality=quality)
-    listing = open_source(source)
-    return convert(listing, out, encode=encode, shape=SHAPE, workers=2, resume=resume, shard=Shard.parse(shard))
+    options = ConvertOptions(encode=EncodeSettings(quality=quality), shape=SHAPE, workers=2)
+    return convert(open_source(source), out, options, resume=resume, shard=Shard.parse(shard))
 
 
 @pytest.fixture(scope="module")

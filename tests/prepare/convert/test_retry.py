@@ -13,9 +13,9 @@ from samples import jpeg
 import picstore
 from picstore.errors import Unfinished, UsageError
 from picstore.prepare.convert import retry
-from picstore.prepare.convert.convert import convert
+from picstore.prepare.convert.convert import ConvertOptions, convert
+from picstore.prepare.convert.finish import ConversionResult
 from picstore.prepare.convert.job import DatasetShape
-from picstore.prepare.convert.merge_shards import Converted
 from picstore.prepare.convert.retry import retry_failed
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.dedupe import mark_duplicates
@@ -28,12 +28,14 @@ OPTIONS = ("--streams", 2, "--file-size", "16KiB", "--container-size", "8KiB")
 COUNT = 100
 
 
-def converted(source: Path, out: Path, *, how: object = convert, workers: int = 2, dedupe: bool = False) -> Converted:
+def converted(
+    source: Path, out: Path, *, how: object = convert, workers: int = 2, dedupe: bool = False
+) -> ConversionResult:
     """A conversion in this process."""
     listing = open_source(source)
     if dedupe:
         listing = mark_duplicates(listing, workers=workers)
-    return how(listing, out, encode=EncodeSettings(), shape=SHAPE, workers=workers)
+    return how(listing, out, ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=workers))
 
 
 @pytest.fixture
@@ -126,13 +128,13 @@ def test_a_record_keeps_its_label_extra_and_attachments(source: Path, tmp_path: 
         for number, given in enumerate(open_source(source).inputs)
     ]
     listing = Listing("list", inputs, ["a", "b", "c"], ("mask", "depth"))
-    how = {"encode": EncodeSettings(), "shape": SHAPE, "workers": 2}
-    convert(listing, tmp_path / "sound", **how)
+    options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=2)
+    convert(listing, tmp_path / "sound", options)
     break_some(source, (50,))
-    convert(listing, tmp_path / "train", **how)
+    convert(listing, tmp_path / "train", options)
     mend(source, (50,))
     empty_all_but(source, (50,))
-    retry_failed(listing, tmp_path / "train", **how)
+    retry_failed(listing, tmp_path / "train", options)
     assert tree(tmp_path / "train") == tree(tmp_path / "sound")
 
 

@@ -20,7 +20,7 @@ from pictures import require
 from samples import jpeg
 
 from picstore.errors import Corrupt, PicstoreError
-from picstore.prepare.convert.convert import convert
+from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.engine import ray
 from picstore.prepare.engine.ray import RayEngine
@@ -68,7 +68,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def converted(source: Path, out: Path, workers: int | RayEngine, progress: Any = None) -> Path:
-    convert(open_source(source), out, encode=EncodeSettings(), shape=SHAPE, workers=workers, progress=progress)
+    options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=workers, progress=progress)
+    convert(open_source(source), out, options)
     return out
 
 

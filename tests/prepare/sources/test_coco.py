@@ -16,7 +16,7 @@ from PIL import Image
 from samples import jpeg, picture
 
 import picstore
-from picstore.prepare.convert.convert import convert
+from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.image.settings import EncodeSettings, Size
 from picstore.prepare.sources.inputs import Input, Listing
@@ -70,7 +70,7 @@ def make_source(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
 
 
 def records_of(listing: Listing, out: Path, **encode: Any) -> list[picstore.Record]:
-    convert(listing, out, encode=EncodeSettings(**encode), shape=SMALL, workers=2)
+    convert(listing, out, ConvertOptions(encode=EncodeSettings(**encode), shape=SMALL, workers=2))
     return sorted(picstore.Dataset(out), key=lambda record: record.id)
 
 

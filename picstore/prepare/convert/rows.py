@@ -1,0 +1,215 @@
+"""Rows of a conversion: the inputs of a row become one file of each stream and a fragment of the ledger.
+
+A row's bytes depend on its inputs and on the job only, so any number of workers writes the same data set, and a row
+whose process died runs again. This module also blames a process's death on an image, and applies ``--image-timeout``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from picstore.errors import ImageError, PicstoreError, UsageError
+from picstore.prepare.convert import ledger
+from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.row_reuse import ReusableRow
+from picstore.prepare.convert.row_writer import RowWriter, make_record
+from picstore.prepare.engine import processes
+from picstore.prepare.image.coordinates import map_targets
+from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg
+from picstore.prepare.progress import ProgressCallback
+from picstore.prepare.sources.inputs import Input, read_input
+from picstore.prepare.sources.read_ahead import ReadAhead
+from picstore.storage.location.local import Folder
+from picstore.storage.location.resolve import UNFINISHED, Location
+
+_SAMPLES = 32  # images that are converted in advance to choose the number of rows
+_POSITION_NAME = "row-{:06d}.at"
+
+
+@dataclass(frozen=True, slots=True)
+class RowTask:
+    """Everything that one row is made from.
+
+    Attributes:
+        first_id: id of its first input; the others follow.
+        position_folder: folder of this machine for the row's position file.
+        attachments: names of the attachments that records may have.
+        blamed: ids of inputs that ended their process, with the reason.
+        image_timeout: seconds for decoding and encoding an image; 0 is no limit.
+        duplicates: ids of inputs that are left out, with the id of the input that each repeats.
+        first_file: number of the file that row 0 writes.
+        reuse: folder of the row's former files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
+    """
+
+    root: Location
+    row: int
+    first_id: int
+    inputs: Sequence[Input]
+    encode: EncodeSettings
+    shape: DatasetShape
+    position_folder: Path
+    attachments: tuple[str, ...] = ()
+    blamed: dict[int, str] = field(default_factory=dict)
+    image_timeout: float = 0
+    duplicates: dict[int, int] = field(default_factory=dict)
+    first_file: int = 0
+    reuse: Location | None = None
+
+    @property
+    def position_file(self) -> Path:
+        """Path of the file to which the row's process writes the id of its current input."""
+        return self.position_folder / _POSITION_NAME.format(self.row)
+
+
+@contextlib.contextmanager
+def make_position_folder(root: Location) -> Iterator[Path]:
+    """Provide a local folder for position files, which are written in place; object stores cannot do that."""
+    if isinstance(root, Folder):
+        yield root.path / UNFINISHED
+        return
+    with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
+        yield Path(folder)
+
+
+def run_rows(tasks: deque[RowTask], engine: processes.Engine, on_progress: ProgressCallback) -> None:
+    """Convert rows. A row whose process died runs again; an input that ends its process twice is blamed and left out.
+
+    An input that exceeds ``image_timeout`` is left out at once.
+
+    Raises:
+        PicstoreError: a row dies at an input that is already left out.
+    """
+    suspects: set[int] = set()
+    function = convert_row if isinstance(engine, processes.LocalEngine) else convert_row_remotely
+    for task, outcome in engine.run(function, tasks, on_progress=on_progress):
+        if isinstance(outcome, processes.Died):
+            suspect = _read_position(task)
+            if suspect in task.blamed:
+                raise PicstoreError(f"row {task.row} of {task.root} died again and again: {outcome}")
+            if outcome.timed_out:
+                reason = f"took longer than --image-timeout allows ({task.image_timeout:g} s)"
+                task = replace(task, blamed={**task.blamed, suspect: reason})
+            elif suspect in suspects:
+                task = replace(task, blamed={**task.blamed, suspect: f"ended the process that decoded it: {outcome}"})
+            suspects.add(suspect)
+            tasks.append(task)
+
+
+def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> None:
+    """Convert a row in a child process of a cluster's node, which reads the position file if the child dies."""
+    processes.start_fork_server(*task.encode.warmup_modules)
+    with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
+        run_rows(deque([replace(task, position_folder=Path(folder))]), processes.LocalEngine(1), on_progress)
+
+
+def _read_position(task: RowTask) -> int:
+    """Return the id of the input at which a row's process died."""
+    try:
+        written = task.position_file.read_bytes()
+    except FileNotFoundError:
+        written = b""
+    return int.from_bytes(written, "little") if written else task.first_id
+
+
+def convert_row(task: RowTask, on_progress: ProgressCallback) -> None:
+    """Write one file of each stream, then the row's ledger fragment.
+
+    Holds one container a stream and one image in memory, and one more container a stream where it reuses records.
+    """
+    lines = []
+    reusable = ReusableRow(task.reuse, task.attachments)
+    unread = reusable.settled_ids | task.duplicates.keys() | task.blamed.keys()
+    sources = (source for id_, source in enumerate(task.inputs, start=task.first_id) if id_ not in unread)
+    descriptor = os.open(task.position_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        with RowWriter(
+            task.root,
+            row=task.first_file + task.row,
+            streams=task.shape.streams,
+            container_size=task.shape.container_size,
+            seed=task.shape.seed,
+            fields=task.attachments,
+        ) as writer:
+            with ReadAhead(sources) as ahead:
+                for id_, source in enumerate(task.inputs, start=task.first_id):
+                    os.pwrite(descriptor, id_.to_bytes(8, "little"), 0)
+                    lines.append(reusable.copy_record(id_, writer) or _convert_input(source, id_, task, writer, ahead))
+                    on_progress(1)
+            writer.close()
+    finally:
+        os.close(descriptor)
+    ledger.write_fragment(task.root, task.row, lines)
+    if task.reuse is not None:
+        task.reuse.remove()
+    task.position_file.unlink()
+
+
+def _convert_input(source: Input, id_: int, task: RowTask, writer: RowWriter, ahead: ReadAhead) -> ledger.LedgerLine:
+    if id_ in task.duplicates:
+        return ledger.duplicate_line(source.name, id_, task.duplicates[id_])
+    if id_ in task.blamed:
+        return ledger.LedgerLine(source.name, id_, ledger.FAILED, task.blamed[id_])
+    try:
+        data = ahead.read(source)
+        with processes.time_limit(task.image_timeout):
+            made = make_training_jpeg(data, settings=task.encode, name=source.name)
+        attachments = _read_attachments(source, ahead.read)
+        extra = _make_extra(source, made)
+        writer.add(
+            make_record(made.jpeg, id=id_, label=source.label, extra=extra, attachments=attachments, info=made.info)
+        )
+    except (ImageError, UsageError) as error:  # UsageError: the extra is too large
+        return ledger.LedgerLine(source.name, id_, ledger.FAILED, str(error))
+    return ledger.LedgerLine(source.name, id_, made.status, made.reason, len(data), len(made.jpeg))
+
+
+def _make_extra(source: Input, made: TrainingJpeg) -> Any:
+    """Make a record's extra: the input's path and fields, with targets in pixels of the stored image."""
+    extra = {"path": source.name}
+    if source.extra:
+        extra |= json.loads(source.extra)
+    elif source.annotated is None:
+        return extra
+    return map_targets(extra, made.coordinates, annotated=source.annotated)
+
+
+def _read_attachments(source: Input, read: Callable[[Input], bytes]) -> dict[str, bytes]:
+    return {name: _read_attachment(name, attached, read) for name, attached in source.attachments}
+
+
+def _read_attachment(name: str, attached: Input, read: Callable[[Input], bytes]) -> bytes:
+    try:
+        return read(attached)
+    except ImageError as error:
+        raise ImageError(f"{name} {attached.name} {error}") from error
+
+
+def sample_mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int, image_timeout: float) -> float:
+    """Estimate the mean bytes of the converted images from ``_SAMPLES`` of them, evenly spaced; 1.0 if all fail."""
+    step = max(1, len(inputs) // _SAMPLES)
+    tasks = deque((inputs[k], encode, image_timeout) for k in range(0, min(len(inputs), step * _SAMPLES), step))
+    outcomes = [outcome for _, outcome in processes.run(convert_sample, tasks, workers=workers)]
+    sizes = [size for size in outcomes if size is not None and not isinstance(size, processes.Died)]
+    return sum(sizes) / len(sizes) if sizes else 1.0
+
+
+def convert_sample(task: tuple[Input, EncodeSettings, float], _: ProgressCallback) -> int | None:
+    """Convert one input and return the bytes of its training JPEG and attachments; None if it fails."""
+    source, encode, image_timeout = task
+    try:
+        data = read_input(source)
+        with processes.time_limit(image_timeout):
+            made = make_training_jpeg(data, settings=encode, name=source.name)
+        attachments = _read_attachments(source, read_input)
+    except ImageError:
+        return None
+    return len(made.jpeg) + sum(map(len, attachments.values()))
