@@ -15,9 +15,10 @@ from picstore.arrays import I64, Table
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.storage.cache import Cache
 from picstore.storage.container_index import ordinals_of
-from picstore.storage.format.container import Container, ContainerRef, read_header, unpack
+from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import SEALED
-from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, many, read_at
+from picstore.storage.format.unpack_container import read_header, unpack_container
+from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, map_concurrently, read_at
 
 _CACHED_INDEXES = 64  # of containers; each a few 10 kB
 
@@ -78,7 +79,7 @@ class ContainerReader:
     def ids(self) -> I64:
         """int64 (records,), of all that are stored; -1 where an index entry is damaged. Read once."""
         if self._ids is None:
-            self._ids = np.concatenate([np.zeros(0, np.int64), *many(self._ids_in, range(len(self.rows)))])
+            self._ids = np.concatenate([np.zeros(0, np.int64), *map_concurrently(self._ids_in, range(len(self.rows)))])
         return self._ids
 
     def positions(self, ids: I64) -> I64:
@@ -131,7 +132,7 @@ class ContainerReader:
         self, number: int, buffer: memoryview, read: Callable[[int, int], memoryview] | None = None
     ) -> Container:
         row = self.rows[number]
-        return unpack(
+        return unpack_container(
             buffer,
             ref=self.container_ref(number),
             fields=self._fields,

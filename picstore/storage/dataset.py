@@ -21,7 +21,7 @@ from picstore.storage.edits.npy_files import NpyFile, pack_npy_file, parse_npy_f
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ENTRY
-from picstore.storage.format.record import Record, owned
+from picstore.storage.format.record import Record, copy_record
 from picstore.storage.location.resolve import Allocate, Location, Where, fresh, locate
 from picstore.storage.manifest import Manifest, read_index, read_manifest, with_uuid
 from picstore.storage.publish import publish_edit
@@ -147,13 +147,13 @@ class Dataset(Sequence[Record]):
         position = int(self.live.to_stored(np.array([k]))[0])
         number = int(np.searchsorted(self.live.starts, position, side="right")) - 1
         record = self._containers.index(number).record(position - int(self.live.starts[number]))
-        return owned(self.with_values(record))
+        return copy_record(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
         for number in np.flatnonzero(self.live.counts).tolist():  # what is deleted as a whole may be missing
             container = self.container(number)
             for k in np.flatnonzero(self.live.mask(number)).tolist():
-                yield owned(self.with_values(container.record(k)))
+                yield copy_record(self.with_values(container.record(k)))
 
     def container_ref(self, number: int) -> ContainerRef:
         """Where the ``number``-th container in stored order lies."""

@@ -261,9 +261,9 @@ def test_a_file_of_another_conversion_under_the_same_name_is_noticed(tmp_path: P
     assert picstore.Dataset(tmp_path / "b").rows["size"].tolist() == sizes  # so that only the CRC can tell
     shutil.copy(tmp_path / "b" / file_name(0, 0), tmp_path / "a" / file_name(0, 0))
     mixed = picstore.Dataset(tmp_path / "a")
-    with pytest.raises(Corrupt, match="another than the footer says"):
+    with pytest.raises(Corrupt, match="differs from what the footer says"):
         mixed.container(0)
-    with pytest.raises(Corrupt, match="another than the footer says"):
+    with pytest.raises(Corrupt, match="differs from what the footer says"):
         mixed[0]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.storage.format.file import FileSummary, read_summary
-from picstore.storage.location.resolve import LEDGER, Location, file_name, many
+from picstore.storage.location.resolve import LEDGER, Location, file_name, map_concurrently
 from picstore.storage.manifest import Manifest, read_manifest
 from picstore.storage.publish import publish_dataset
 
@@ -108,7 +108,7 @@ def read_row_summaries(
         return read_summary(root, stream=address[0], file=address[1])
 
     by_file: dict[int, list[FileSummary]] = {}
-    for summary in many(read, (address for address in addresses if file_name(*address) in names)):
+    for summary in map_concurrently(read, (address for address in addresses if file_name(*address) in names)):
         by_file.setdefault(summary.file, []).append(summary)
     summaries = []
     for file, tally in enumerate(tallies, start=first_file):

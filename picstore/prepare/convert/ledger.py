@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
-from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, many
+from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, map_concurrently
 
 _MAX_FRAGMENT_BYTES = 1 << 32  # a row of ten million inputs
 
@@ -185,7 +185,7 @@ def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
     def read(row: int) -> bytes:
         return (root / UNFINISHED / _fragment_name(row)).read_all(_MAX_FRAGMENT_BYTES)
 
-    return many(read, rows)
+    return map_concurrently(read, rows)
 
 
 def copy_fragment(source: Location, target: Location, row: int) -> None:

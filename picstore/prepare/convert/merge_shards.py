@@ -11,7 +11,7 @@ from typing import Any
 from picstore.errors import NotADataset, Unfinished, UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result
-from picstore.storage.location.resolve import MANIFEST, Location, Where, locate, many
+from picstore.storage.location.resolve import MANIFEST, Location, Where, locate, map_concurrently
 
 
 def merge(destination: Where, sources: Sequence[Where] = ()) -> ConversionResult:
@@ -107,5 +107,5 @@ def _copy_rows(source: Location, root: Location, rows: Sequence[int]) -> None:
             (source / name).copy_to(root / name)
         ledger.copy_fragment(source, root, row)
 
-    for _ in many(copy, rows):
+    for _ in map_concurrently(copy, rows):
         pass

@@ -25,7 +25,7 @@ from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
 from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, Listing
-from picstore.storage.location.resolve import LEDGER, MANIFEST, Location, Where, locate, many
+from picstore.storage.location.resolve import LEDGER, MANIFEST, Location, Where, locate, map_concurrently
 from picstore.storage.manifest import Manifest
 from picstore.storage.manifest_copy import remove_manifest
 
@@ -170,5 +170,5 @@ def _write_fragments(root: Location, lines: Sequence[ledger.LedgerLine], rows: i
         ids = job.row_slice(len(lines), rows, row)
         ledger.write_fragment(root, row, lines[ids.start : ids.stop])
 
-    for _ in many(write, (row for row in range(rows) if row not in changed_rows)):
+    for _ in map_concurrently(write, (row for row in range(rows) if row not in changed_rows)):
         pass

@@ -17,11 +17,12 @@ from picstore.errors import Damage, NotADataset
 from picstore.prepare.convert import ledger
 from picstore.prepare.convert.row_writer import RowWriter
 from picstore.prepare.image.image_info import parse_image_info
-from picstore.storage.format.container import Container, ContainerRef, unpack
+from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.file import read_summary
-from picstore.storage.format.record import Record, owned
+from picstore.storage.format.record import Record, copy_record
 from picstore.storage.format.recovery import recover_containers
-from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, file_name, many, read_at
+from picstore.storage.format.unpack_container import unpack_container
+from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, file_name, map_concurrently, read_at
 from picstore.storage.manifest import FileEntry
 
 _FOLDER = "kept-{:06d}"
@@ -51,7 +52,7 @@ def save_for_reuse(root: Location, row: int, files: Iterable[FileEntry], lines: 
                 pass
             (root / name).copy_to(folder / name)
 
-    for _ in many(copy, files):
+    for _ in map_concurrently(copy, files):
         pass
     ledger.write_lines(folder / LEDGER, lines)
 
@@ -93,7 +94,7 @@ class ReusableRow:
             self._next = next(self._records, None)
         if self._next is None or self._next.id != id_:
             return None
-        writer.add(owned(self._next))
+        writer.add(copy_record(self._next))
         return line
 
 
@@ -125,7 +126,7 @@ def _read_containers(folder: Location, stream: int, file: int, fields: tuple[str
     for ordinal, row in enumerate(footer):
         offset, size = int(row["offset"]), int(row["size"])
         with suppress(Damage):
-            yield unpack(
+            yield unpack_container(
                 read_at(folder / name, offset, size, file=str(folder / name)),
                 ref=ContainerRef(name, offset, stream, file, ordinal),
                 fields=fields,

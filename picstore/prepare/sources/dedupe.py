@@ -13,7 +13,7 @@ from picstore.prepare.engine import processes
 from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, Listing, is_remote, read_input
 from picstore.prepare.sources.read_ahead import is_fetchable
-from picstore.storage.location.resolve import locate, many
+from picstore.storage.location.resolve import locate, map_concurrently
 
 _END_BYTES = 4096
 _INPUTS_PER_TASK = 1000
@@ -70,7 +70,7 @@ def sha256_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -
 def _fingerprints(
     inputs: NumberedInputs, fingerprint: Callable[[Input], Fingerprint], on_progress: ProgressCallback
 ) -> dict[int, Fingerprint]:
-    each = many if all(is_fetchable(one) for _, one in inputs) else map
+    each = map_concurrently if all(is_fetchable(one) for _, one in inputs) else map
     found = each(lambda entry: _fingerprint_or_none(entry[1], fingerprint), inputs)
     by_id = {id_: value for (id_, _), value in zip(inputs, found, strict=True) if value is not None}
     on_progress(len(inputs))

@@ -7,7 +7,7 @@ import re
 
 from picstore.errors import NotADataset, UsageError
 from picstore.prepare.sources.source_file import visible_entries
-from picstore.storage.location.resolve import Location, locate, many
+from picstore.storage.location.resolve import Location, locate, map_concurrently
 
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 _MAX_NAMES = 1 << 20  # of one pattern
@@ -26,7 +26,7 @@ def shard_files(location: Location, *suffixes: str) -> list[Location]:
             raise NotADataset(f"{location} holds no files *{' or *'.join(suffixes)}")
         return found
     files = [location] if location.exists() else [locate(name) for name in expand_braces(str(location))]
-    for file, is_file in zip(files, many(lambda file: file.is_file(), files), strict=True):
+    for file, is_file in zip(files, map_concurrently(lambda file: file.is_file(), files), strict=True):
         if not is_file:
             raise NotADataset(f"{file} is not a file" if file.exists() else f"{file} does not exist")
     return files

@@ -10,7 +10,7 @@ from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.storage.location.local import Folder
-from picstore.storage.location.resolve import Location, many
+from picstore.storage.location.resolve import Location, map_concurrently
 
 
 def list_folder(location: Location) -> Listing:
@@ -27,7 +27,9 @@ def list_folder(location: Location) -> Listing:
     if not classes:
         name = location.path.resolve().name if isinstance(location, Folder) else location.name
         return Listing("folder", _files_below(location, "", 0), [printable(name)])
-    found = many(lambda entry: _files_below(location / entry[1], f"{entry[1]}/", entry[0]), enumerate(classes))
+    found = map_concurrently(
+        lambda entry: _files_below(location / entry[1], f"{entry[1]}/", entry[0]), enumerate(classes)
+    )
     listing = Listing("folder", [one for some in found for one in some], list(map(printable, classes)))
     ignored = len(entries) - len(classes)
     if ignored:

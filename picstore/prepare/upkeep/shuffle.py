@@ -23,9 +23,10 @@ from picstore.prepare.progress import Progress, ProgressCallback, progress_callb
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import write_npy_file
-from picstore.storage.format.container import ContainerRef, unpack
+from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.file import FileSummary, FileWriter
 from picstore.storage.format.record import Record
+from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.location.resolve import UNFINISHED, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import Manifest
 from picstore.storage.publish import publish_dataset
@@ -206,7 +207,7 @@ def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
         offset, size = int(extent["offset"]), int(extent["size"])
         ref = ContainerRef(name, offset, task.source_stream, int(extent["file"]), int(extent["ordinal"]))
         buffer = read_at(task.source / name, offset, size, file=name)
-        container = unpack(
+        container = unpack_container(
             buffer,
             ref=ref,
             fields=task.fields,

@@ -22,9 +22,10 @@ from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import NpyFile, read_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
-from picstore.storage.format.container import Container, ContainerRef, unpack
+from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.format.recovery import recover_containers
+from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.location.resolve import COPY, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_copy import check_copy
@@ -162,7 +163,9 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
         deleted = task.deleted[number] if task.deleted else np.zeros(0, np.int64)
         try:
             buffer = read_at(task.root / name, ref.offset, int(row["size"]), file=name)
-            container = unpack(buffer, ref=ref, fields=task.fields, records=records, header_crc=int(row["header_crc"]))
+            container = unpack_container(
+                buffer, ref=ref, fields=task.fields, records=records, header_crc=int(row["header_crc"])
+            )
         except Damage as error:
             findings.append(Finding(name, error.offset, error.what, records - len(deleted)))
         else:

@@ -11,19 +11,18 @@ from picstore.arrays import U32, Table
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+ExtendCrc: TypeAlias = Callable[[Buffer, int], int]  # from bytes and the CRC of the bytes before them
 
-Crc: TypeAlias = Callable[[Buffer, int], int]  # of bytes, and of those before them, of which the CRC is given
 
-
-def portable_crc32c() -> Crc:
-    """crcmod's implementation: 30 times slower than google-crc32c, but built from source anywhere."""
+def portable_crc32c() -> ExtendCrc:
+    """Load crcmod's implementation: 30 times slower than google-crc32c, but built from source anywhere."""
     import crcmod.predefined
 
     compute = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
     return lambda data, before: int(compute(data, before))
 
 
-def _fastest() -> Crc:
+def _fastest() -> ExtendCrc:
     try:
         import google_crc32c
     except ImportError:
@@ -43,8 +42,8 @@ def crc32c(data: Buffer) -> int:
     return _compute(data, 0)
 
 
-def crc32c_of_all(buffers: Iterable[Buffer]) -> int:
-    """CRC-32C of bytes that lie in several places."""
+def crc32c_of_buffers(buffers: Iterable[Buffer]) -> int:
+    """CRC-32C of several buffers, one after the other."""
     value = 0
     for buffer in buffers:
         value = _compute(buffer, value)
@@ -52,10 +51,10 @@ def crc32c_of_all(buffers: Iterable[Buffer]) -> int:
 
 
 def masked(crc: int) -> int:
-    """A CRC as it is stored within bytes that have a CRC themselves: rotated, and a constant added.
+    """Mask a CRC that is stored within bytes that have a CRC themselves: rotate it and add a constant.
 
-    Bytes followed by their own CRC all have the same CRC, so that of a table whose entries end in plain CRCs would be
-    the same for every table. The formula is that of the Snappy framing format, section 3.
+    Bytes followed by their own CRC all have the same CRC. Every table whose entries end in plain CRCs would thus have
+    the same CRC. The formula is that of the Snappy framing format, section 3.
     """
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

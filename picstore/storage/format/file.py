@@ -25,16 +25,16 @@ from picstore.storage.format.layout import (
     check_rows,
     check_version,
 )
-from picstore.storage.format.pack_container import pack, packed_size
+from picstore.storage.format.pack_container import pack_container, packed_size
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import Where, file_name, locate, read_at
 
-_END = 4096  # bytes that are read at once: trailer and footer of 150 containers
+_TAIL_SIZE = 4096  # bytes read at once: trailer and footer of 150 containers
 
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """What the manifest says of one file, and the footer that says the rest.
+    """Numbers of one file, as the manifest lists them, and its footer.
 
     Attributes:
         footer: ``layout.FOOTER_ROW`` (containers,).
@@ -50,14 +50,14 @@ class FileSummary:
 
 
 class FileWriter:
-    """Writes records to one file, which appears when ``close`` is called; anything else leaves nothing.
+    """Writer of one file, which appears when ``close`` is called; leaving the ``with`` block otherwise leaves nothing.
 
     Holds one container in memory. Not thread-safe.
 
     Args:
         root: the data set.
         stream, file: where the file belongs in it.
-        container_size: bytes; a container is closed before it would grow beyond. One record may exceed it.
+        container_size: bytes that a container may have. A container of one record may exceed it.
         fields: names of the attachments.
     """
 
@@ -97,14 +97,14 @@ class FileWriter:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was added."""
+        """Whether no record was added."""
         return not self._pending and not self._rows
 
     def end_container(self) -> int:
-        """Write what is pending as a container; returns how many containers the file has now."""
+        """Write the pending records as a container; returns the number of containers in the file."""
         if self._pending:
             ref = ContainerRef(self._name, self._offset, self.stream, self.file, len(self._rows))
-            buffers = pack(self._pending, fields=self._fields, ref=ref)
+            buffers = pack_container(self._pending, fields=self._fields, ref=ref)
             for buffer in buffers:
                 self._out.write(buffer)
             size, header_crc = sum(map(len, buffers)), int.from_bytes(buffers[0][SEALED - 4 : SEALED], "little")
@@ -116,7 +116,7 @@ class FileWriter:
         return len(self._rows)
 
     def close(self) -> FileSummary:
-        """Write footer and trailer and make the file appear, durable."""
+        """Write footer and trailer, and make the file appear, durable."""
         self.end_container()
         footer = np.array(self._rows, dtype=FOOTER_ROW)
         crc = crc32c(footer.tobytes())
@@ -136,7 +136,7 @@ class FileWriter:
         return FileSummary(self.stream, self.file, size, self._records, crc, footer)
 
     def abandon(self) -> None:
-        """Give up: leave nothing of what was written. Does nothing after ``close``."""
+        """Discard the file. Does nothing after ``close``."""
         self._out.abandon()
 
     def __enter__(self) -> FileWriter:
@@ -153,8 +153,9 @@ def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
 
     Raises:
         NotADataset: the file is missing.
-        Truncated: its end is missing; ``scan.walk`` finds the containers that are left.
-        Corrupt, UnsupportedVersion: as their names say.
+        Truncated: its end is missing; ``recover_containers`` finds the containers that are left.
+        Corrupt: a checksum or a field does not hold.
+        UnsupportedVersion: a later picstore wrote it.
     """
     name = file_name(stream, file)
     path = locate(root) / name
@@ -162,7 +163,7 @@ def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
     FileHeader.unpack(header, file=name, offset=0).check(stream=stream, file=file, name=name)
     size = path.size()
     at = size - SEALED
-    end_at = max(size - _END, SEALED)
+    end_at = max(size - _TAIL_SIZE, SEALED)
     end = read_at(path, end_at, max(size - end_at, SEALED), file=name)
     tail = end[-SEALED:]
     if tail[: len(TRAILER_MAGIC)] != TRAILER_MAGIC:
@@ -186,7 +187,7 @@ def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
 
 
 def _check_tiling(footer: Table, trailer: Trailer, *, name: str) -> None:
-    """The containers lie back to back between the header block and the footer, and hold the trailer's records."""
+    """Refuse containers that do not lie back to back up to the footer, or do not hold the trailer's records."""
     edges = ALIGNMENT + np.concatenate(([0], np.cumsum(footer["size"], dtype=np.int64)))
     if (footer["offset"] != edges[:-1]).any() or edges[-1] != trailer.footer_offset:
         raise Corrupt("the footer's containers leave gaps or overlap", file=name, offset=trailer.footer_offset)

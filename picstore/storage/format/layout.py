@@ -1,4 +1,4 @@
-"""Every fixed-size structure of docs/format.md, written once for both directions. No input or output here.
+"""Fixed-size structures of docs/format.md, each declared once for both reading and writing.
 
 All integers are little-endian. Structures that hold their own CRC-32C keep it in their last four bytes.
 """
@@ -16,7 +16,7 @@ from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format.checksum import crc32c
 
 FORMAT_VERSION = 1
-EDITED_VERSION = 2  # of a manifest that names edits; all other structures have the first version
+EDITED_VERSION = 2  # of a manifest with edits; all other structures have version 1
 SEALED = 64  # bytes of each fixed structure: file header, container header, trailer, index header
 ALIGNMENT = 4096  # a page and a block of every common file system, so that direct I/O stays possible
 
@@ -25,7 +25,7 @@ MAX_RECORDS = 1 << 20  # in a container
 MAX_EXTRAS = 1 << 28  # of a container, uncompressed
 MAX_ATTACHMENTS = 64  # of a record
 MAX_MANIFEST = 1 << 30
-MAX_FILE = 1 << 60  # no file system goes that far, and every sum of offsets stays within 63 bits
+MAX_FILE = 1 << 60  # beyond any file system, and every sum of offsets stays within 63 bits
 
 FILE_MAGIC = b"\x89PIC\r\n\x1a\n"  # as PNG's: shows a transfer that changed line ends or cut the eighth bit
 CONTAINER_MAGIC = b"PICC"
@@ -74,15 +74,15 @@ INDEX_ROW = np.dtype(
 
 
 def aligned(size: int) -> int:
-    """``size`` rounded up to a multiple of ALIGNMENT."""
+    """Round ``size`` up to a multiple of ALIGNMENT."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def correct_bit_flip(data: bytes | memoryview) -> bytes | None:
-    """A fixed structure that one flipped bit keeps from holding its CRC, put right; None if that is not the matter.
+    """Correct a fixed structure in which one bit is flipped; None if no single flip makes its CRC hold.
 
-    CRC-32C tells any two strings of this length apart that differ in fewer than six bits, so what two, three or four
-    flipped bits have spoilt is never changed into something else.
+    CRC-32C tells any two strings of this length apart that differ in fewer than six bits. A structure with two, three
+    or four flipped bits is thus never changed into another one.
     """
     for bit in range(8 * SEALED):
         candidate = bytearray(data[:SEALED])
@@ -97,7 +97,7 @@ _S = TypeVar("_S", bound="_Sealed")
 
 @dataclass(frozen=True)
 class _Sealed:
-    """A fixed structure: a magic number, the fields of the subclass in order, the CRC-32C of all before it."""
+    """A fixed structure: a magic number, the fields of the subclass in order, and the CRC-32C of these bytes."""
 
     MAGIC: ClassVar[bytes]
     FORM: ClassVar[struct.Struct]
@@ -109,7 +109,15 @@ class _Sealed:
 
     @classmethod
     def unpack(cls: type[_S], data: bytes | memoryview, *, file: str, offset: int) -> _S:
-        """Check length, magic and CRC and return the fields; ``file`` and ``offset`` go into messages."""
+        """Check length, magic and CRC, and return the fields.
+
+        Args:
+            file, offset: position of the structure, for messages.
+
+        Raises:
+            Truncated: there are fewer than 64 bytes.
+            Corrupt: magic or CRC does not hold.
+        """
         if len(data) < SEALED:
             raise Truncated(f"the {cls.NOUN} is cut off after {len(data)} bytes", file=file, offset=offset)
         magic, *fields = cls.FORM.unpack_from(data)
@@ -139,7 +147,11 @@ class FileHeader(_Sealed):
     file: int
 
     def check(self, *, stream: int, file: int, name: str) -> None:
-        """Refuse a version that is not ours and a file that lies in another's stead."""
+        """Refuse an unknown version, and a file that lies under another's name.
+
+        Raises:
+            UnsupportedVersion, Corrupt: as said.
+        """
         check_version(self.version, name)
         if (self.stream, self.file) != (stream, file):
             raise Corrupt(f"this is file {self.file} of stream {self.stream}, misplaced", name)
@@ -171,7 +183,7 @@ class ContainerHeader(_Sealed):
 
     @property
     def crc(self) -> int:
-        """Of the header itself, as footer and index repeat it."""
+        """CRC of the header itself, which footer and index repeat."""
         return crc32c(self.pack()[:-4])
 
     @property
@@ -192,11 +204,15 @@ class ContainerHeader(_Sealed):
 
     @property
     def payload(self) -> tuple[int, int]:
-        """Where the payload begins and ends."""
+        """Beginning and end of the payload."""
         return self.payload_at, self.payload_at + self.payload_size
 
     def check(self, *, file: str, offset: int) -> None:
-        """Bound every length, so that none is trusted with more than the container's own bytes."""
+        """Bound every length by the format's limits and by the container's size.
+
+        Raises:
+            TooLarge, Corrupt: a length is over its limit, or they do not add up.
+        """
         for name, value, limit in (
             ("size", self.size, MAX_CONTAINER),
             ("records", self.records, MAX_RECORDS),
@@ -206,12 +222,12 @@ class ContainerHeader(_Sealed):
             if value > limit:
                 raise TooLarge(f"container {name} {value} is over the limit {limit}", file=file, offset=offset)
         if self.records == 0 or aligned(self.payload[1]) != self.size:
-            raise Corrupt("the container's parts do not add up to its size", file=file, offset=offset)
+            raise Corrupt("the container's sections do not add up to its size", file=file, offset=offset)
 
 
 @dataclass(frozen=True)
 class Trailer(_Sealed):
-    """The last 64 bytes of a file: they locate the footer."""
+    """The last 64 bytes of a file, which locate the footer."""
 
     MAGIC = TRAILER_MAGIC
     FORM = struct.Struct("<8sIIQQQIII8x")
@@ -229,7 +245,7 @@ class Trailer(_Sealed):
 
 @dataclass(frozen=True)
 class IndexHeader(_Sealed):
-    """The first bytes of ``picstore.idx``; its rows follow."""
+    """The first bytes of ``picstore.idx``, which its rows follow."""
 
     MAGIC = INDEX_MAGIC
     FORM = struct.Struct("<8sIIQQI24x")
@@ -243,7 +259,7 @@ class IndexHeader(_Sealed):
 
 
 def check_rows(rows: Table, *, file: str) -> None:
-    """Bound what a footer or an index says of containers before anything is read or allocated for it."""
+    """Bound the rows of a footer or an index before anything is read or allocated by them; Corrupt beyond."""
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
     bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
     bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS)
@@ -252,7 +268,7 @@ def check_rows(rows: Table, *, file: str) -> None:
 
 
 def check_version(version: int, file: str, *, known: tuple[int, ...] = (FORMAT_VERSION,)) -> None:
-    """Refuse a format version that this picstore does not know."""
+    """Refuse a format version that this picstore does not know; UnsupportedVersion."""
     if version not in known:
         raise UnsupportedVersion(
             f"{file}: format version {version}; this picstore reads version {' and '.join(map(str, known))}: "

@@ -1,4 +1,4 @@
-"""Writing a container: records become one aligned block of bytes (docs/format.md, "Container")."""
+"""Writing a container: serialise records to one aligned block (docs/format.md, "Container")."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import zstandard
 
 from picstore.arrays import I64, Array, Table
 from picstore.errors import UsageError
-from picstore.storage.format.checksum import Buffer, crc32c, crc32c_of_all, entry_crcs
+from picstore.storage.format.checksum import Buffer, crc32c, crc32c_of_buffers, entry_crcs
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.layout import (
     ATTACHMENT,
@@ -28,21 +28,26 @@ from picstore.storage.format.record import Record
 
 
 def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:
-    """Upper bound of a container's bytes, padding included, with ``extras`` bytes that do not compress."""
+    """Bound a container's bytes from above, padding included, for ``extras`` bytes that do not compress."""
     entries = records * (ENTRY.itemsize + attachments * ATTACHMENT.itemsize)
     frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's own bound on incompressible input
     return aligned(SEALED + entries + segments * SEGMENT.itemsize + frame + payload)
 
 
-def pack(records: Sequence[Record], *, fields: Sequence[str] = (), ref: ContainerRef) -> list[Buffer]:
+def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref: ContainerRef) -> list[Buffer]:
     """Serialise records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
 
-    They come in parts, the first of which is the header: joining them takes as long as all checksums.
+    Returns:
+        The container as buffers to write one after the other, the header first. They are not joined, since that takes
+        as long as all checksums.
 
     Args:
         records: at least one.
-        fields: names of the attachments, in the manifest's order; what a record lacks is stored as absent.
-        ref: stream, file and ordinal go into the header.
+        fields: names of the attachments, in the manifest's order; those that a record lacks are stored as absent.
+        ref: the container's position, whose stream, file and ordinal go into the header.
+
+    Raises:
+        UsageError: the records exceed a limit of the format.
     """
     extras = b"".join(record.extra_json for record in records)
     frame = zstandard.ZstdCompressor(level=3).compress(extras) if extras else b""
@@ -69,7 +74,7 @@ def pack(records: Sequence[Record], *, fields: Sequence[str] = (), ref: Containe
         index_crc=crc32c(index + table),
         segments_crc=crc32c(segments.tobytes()),
         extras_crc=crc32c(frame),
-        payload_crc=crc32c_of_all(blobs),
+        payload_crc=crc32c_of_buffers(blobs),
         stream=ref.stream,
         file=ref.file,
         ordinal=ref.ordinal,
@@ -78,7 +83,7 @@ def pack(records: Sequence[Record], *, fields: Sequence[str] = (), ref: Containe
 
 
 def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[bytes, bytes, list[Buffer]]:
-    """Index, attachment table and the blobs of the payload that begins ``at`` bytes into the container."""
+    """Build index, attachment table and the blobs of a payload that begins ``at`` bytes into the container."""
     index = np.zeros(len(records), dtype=ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=ATTACHMENT)
     rows = [[record.jpeg, *(record.attachments.get(name, b"") for name in fields)] for record in records]
@@ -102,7 +107,7 @@ def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[b
 
 
 def _starts(lengths: Array) -> I64:
-    """Where each of some stretches begins that lie one behind the other."""
+    """Compute the beginnings of stretches that lie back to back."""
     ends = np.cumsum(lengths, dtype=np.int64)
     starts: I64 = ends - lengths
     return starts

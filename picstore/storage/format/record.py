@@ -13,13 +13,13 @@ from picstore.errors import UsageError
 from picstore.storage.format.layout import SAMPLINGS, SEGMENT
 
 MAX_EXTRA = 1 << 24  # bytes of one record's extra as JSON
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # json.dumps makes one each time
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # json.dumps makes one a call
 NO_SEGMENTS: U16 = np.empty(0, dtype=SEGMENT)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """What a container's index tells of an image, so that a reader need not parse it.
+    """Header fields of an image as a container's index holds them, so that a reader need not parse the JPEG.
 
     Attributes:
         width, height: pixels, 1 … 65,535.
@@ -54,10 +54,9 @@ class Record:
         jpeg: the training JPEG.
         info: size, sampling and restart segments of ``jpeg``.
         extra_json: the extra as UTF-8 JSON, empty for none.
-        attachments: further binary fields by the names that the manifest declares; an empty one is not told from
-            one that is absent.
-        columns: values of the data set's columns by name, those that the record has; see ``Dataset.with_columns``.
-        crc: CRC-32C of ``jpeg`` where it is known, so that writing need not compute it; else None.
+        attachments: further binary fields by the names that the manifest declares; an empty one counts as absent.
+        columns: the record's values in the data set's columns, by name; see ``Dataset.with_columns``.
+        crc: CRC-32C of ``jpeg`` if it is known, so that writing need not compute it.
     """
 
     id: int
@@ -89,14 +88,18 @@ class Record:
         return json.loads(self.extra_json) if self.extra_json else None
 
 
-def owned(record: Record) -> Record:
-    """The same record with bytes of its own, so that it does not keep a container in memory."""
+def copy_record(record: Record) -> Record:
+    """Copy the bytes of a record, so that it does not keep its container in memory."""
     attachments: dict[str, bytes | memoryview] = {name: bytes(blob) for name, blob in record.attachments.items()}
     return replace(record, jpeg=bytes(record.jpeg), attachments=attachments)
 
 
 def extra_to_json(extra: Any) -> bytes:
-    """An extra as it is stored: compact JSON, ``b""`` for None; UsageError for what JSON cannot hold."""
+    """Serialise an extra as compact JSON, None as ``b""``.
+
+    Raises:
+        UsageError: JSON cannot hold it, or it is over the limit.
+    """
     if extra is None:
         return b""
     try:

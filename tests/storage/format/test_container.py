@@ -18,11 +18,12 @@ from samples import picture
 
 from picstore.errors import Corrupt, Damage, TooLarge, Truncated, UsageError
 from picstore.prepare.convert.row_writer import make_record
-from picstore.storage.format.checksum import crc32c, crc32c_of_all, masked, portable_crc32c
-from picstore.storage.format.container import Container, ContainerRef, unpack
+from picstore.storage.format.checksum import crc32c, crc32c_of_buffers, masked, portable_crc32c
+from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ALIGNMENT, ATTACHMENT, ENTRY, SAMPLINGS, SEALED, SEGMENT, ContainerHeader
-from picstore.storage.format.pack_container import pack, packed_size
+from picstore.storage.format.pack_container import pack_container, packed_size
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
+from picstore.storage.format.unpack_container import unpack_container
 
 REF = ContainerRef("0003/000007.pic", 8192, stream=3, file=7, ordinal=2)
 FIELDS = ("mask", "depth")
@@ -35,7 +36,7 @@ def portable(data: bytes) -> int:
 
 def packed(*records: object, **options: object) -> bytearray:
     """A container in one piece."""
-    return bytearray().join(pack(*records, **options))  # type: ignore[arg-type]
+    return bytearray().join(pack_container(*records, **options))  # type: ignore[arg-type]
 
 
 json_values = st.recursive(
@@ -80,7 +81,7 @@ def sample(count: int = 4, *, attachments: bool = True) -> list[Record]:
 
 
 def reread(block: bytes, fields: tuple[str, ...] = FIELDS, records: int | None = None) -> Container:
-    return unpack(memoryview(block), ref=REF, fields=fields, records=records)
+    return unpack_container(memoryview(block), ref=REF, fields=fields, records=records)
 
 
 def assert_same(a: Record, b: Record) -> None:
@@ -135,7 +136,7 @@ def test_the_crc_of_parts_is_that_of_the_whole(parts: list[bytes]) -> None:
     value = 0
     for part in parts:
         value = _EXTEND(part, value)
-    assert value == crc32c_of_all(map(memoryview, parts)) == crc32c(b"".join(parts))
+    assert value == crc32c_of_buffers(map(memoryview, parts)) == crc32c(b"".join(parts))
 
 
 def test_the_crc_of_the_index_depends_on_the_entries() -> None:
@@ -427,11 +428,11 @@ def test_a_container_of_another_conversion_is_told_by_the_crc_of_its_header() ->
     block = packed(sample(2), fields=("mask",), ref=REF)
     crc = header_of(block).crc
     assert crc == int.from_bytes(block[SEALED - 4 : SEALED], "little")
-    unpack(memoryview(block), ref=REF, fields=("mask",), records=2, header_crc=crc)
-    with pytest.raises(Corrupt, match="another than the footer says"):
-        unpack(memoryview(block), ref=REF, fields=("mask",), records=2, header_crc=crc ^ 1)
-    with pytest.raises(Corrupt, match="another than the footer says"):
-        unpack(memoryview(block), ref=REF, fields=("mask",), records=3)
+    unpack_container(memoryview(block), ref=REF, fields=("mask",), records=2, header_crc=crc)
+    with pytest.raises(Corrupt, match="differs from what the footer says"):
+        unpack_container(memoryview(block), ref=REF, fields=("mask",), records=2, header_crc=crc ^ 1)
+    with pytest.raises(Corrupt, match="differs from what the footer says"):
+        unpack_container(memoryview(block), ref=REF, fields=("mask",), records=3)
 
 
 @pytest.mark.parametrize("claimed", [1, 1000, 1 << 28])
@@ -530,7 +531,7 @@ def test_a_record_can_be_read_with_only_the_index_in_memory() -> None:
         asked.append((offset, length))
         return memoryview(block)[offset : offset + length]
 
-    container = unpack(memoryview(block)[:head], ref=REF, fields=("mask",), size=len(block), read=read)
+    container = unpack_container(memoryview(block)[:head], ref=REF, fields=("mask",), size=len(block), read=read)
     assert asked == []
     assert_same(originals[2], container.record(2))
     assert sum(length for _, length in asked) == len(originals[2].jpeg) + 20
@@ -540,7 +541,7 @@ def test_a_record_read_alone_is_checked() -> None:
     block = bytearray(packed(sample(2), fields=("mask",), ref=REF))
     head = header_of(bytes(block)).payload_at
     block[head + 3] ^= 4
-    container = unpack(
+    container = unpack_container(
         memoryview(block)[:head],
         ref=REF,
         fields=("mask",),

@@ -15,12 +15,13 @@ import pytest
 from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.container import ContainerRef, unpack
+from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.file import FileSummary, FileWriter, read_summary
 from picstore.storage.format.layout import ALIGNMENT, FOOTER_ROW, SEALED, FileHeader, Trailer
-from picstore.storage.format.pack_container import pack
+from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.record import ImageInfo, Record
 from picstore.storage.format.recovery import recover_containers
+from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.location import resolve
 from picstore.storage.location.resolve import file_name, read_at, write_whole
 
@@ -100,7 +101,7 @@ def test_footer_and_trailer_tell_where_every_container_is(path: Path) -> None:
         assert row["offset"] == expected
         first, size = int(row["offset"]), int(row["size"])
         ref = ContainerRef("x", first, STREAM, FILE, ordinal)
-        container = unpack(memoryview(data)[first : first + size], ref=ref, records=int(row["records"]))
+        container = unpack_container(memoryview(data)[first : first + size], ref=ref, records=int(row["records"]))
         assert not container.damage
         assert row["header_crc"] == int.from_bytes(data[first + SEALED - 4 : first + SEALED], "little")
         assert row["reserved"] == 0
@@ -303,7 +304,7 @@ def test_a_walk_finds_containers_whose_header_or_payload_has_a_flipped_bit(path:
 def test_a_walk_trusts_no_container_of_another_file(path: Path) -> None:
     data = bytearray(path.read_bytes())
     offset = int(summary_of(path).footer["offset"][1])
-    stranger = b"".join(pack(records(2), ref=ContainerRef("x", 0, STREAM, FILE + 1, 1)))
+    stranger = b"".join(pack_container(records(2), ref=ContainerRef("x", 0, STREAM, FILE + 1, 1)))
     data[offset : offset + len(stranger)] = stranger
     path.write_bytes(data)
     assert offset not in walked(path)

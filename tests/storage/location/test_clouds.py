@@ -23,7 +23,7 @@ from picstore.errors import NotADataset, Truncated, Unfinished, UsageError
 from picstore.prepare.sources.open import open_source, read_input
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.multipart import PART_SIZE
-from picstore.storage.location.resolve import UNFINISHED, Entry, locate, many
+from picstore.storage.location.resolve import UNFINISHED, Entry, locate, map_concurrently
 
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
 
@@ -87,7 +87,7 @@ def test_objects_are_written_listed_read_and_removed(container: str) -> None:
 
 def test_more_objects_are_removed_than_one_request_may_name(container: str) -> None:
     root = locate(container) / "many"
-    list(many(lambda number: (root / f"{number}").write(b"x"), range(300)))  # Azure takes 256
+    list(map_concurrently(lambda number: (root / f"{number}").write(b"x"), range(300)))  # Azure takes 256
     assert len(list(root.files())) == 300
     root.remove()
     assert list(root.files()) == []

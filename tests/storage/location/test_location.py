@@ -28,7 +28,7 @@ from picstore.errors import (
 from picstore.storage.location import object_store, obstore_fork
 from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
-from picstore.storage.location.resolve import Entry, Location, locate, many
+from picstore.storage.location.resolve import Entry, Location, locate, map_concurrently
 from picstore.storage.sizes import parse_size
 
 
@@ -222,10 +222,10 @@ def test_a_file_that_was_given_up_leaves_nothing(root: Location) -> None:
 
 
 def test_many_keeps_the_order_and_raises_what_is_raised() -> None:
-    assert list(many(lambda number: number * 2, range(1000))) == list(range(0, 2000, 2))
-    assert list(many(str, [])) == []
+    assert list(map_concurrently(lambda number: number * 2, range(1000))) == list(range(0, 2000, 2))
+    assert list(map_concurrently(str, [])) == []
     with pytest.raises(ZeroDivisionError):
-        list(many(lambda number: 1 // (500 - number), range(1000)))
+        list(map_concurrently(lambda number: 1 // (500 - number), range(1000)))
 
 
 @pytest.mark.parametrize(

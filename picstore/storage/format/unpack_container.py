@@ -1,0 +1,210 @@
+"""Reading a container: check its bytes and locate its records (docs/format.md, "Container").
+
+Damage is told apart to the record: one pass checks the CRC of each block, and only where that fails do the CRCs of
+single entries and images tell the good records from the bad. Entries locate images from the beginning of the
+container, so a container whose header is lost is read when the file's footer says how many records it holds. A header
+with one flipped bit is corrected by its own CRC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import zstandard
+
+from picstore.arrays import Bools
+from picstore.errors import Corrupt, Damage, Truncated
+from picstore.storage.format.checksum import crc32c, entry_crcs
+from picstore.storage.format.container import Container, ContainerRef
+from picstore.storage.format.layout import (
+    ATTACHMENT,
+    ENTRY,
+    SAMPLINGS,
+    SEALED,
+    SEGMENT,
+    ContainerHeader,
+    correct_bit_flip,
+)
+
+
+def unpack_container(
+    buffer: memoryview,
+    *,
+    ref: ContainerRef,
+    fields: Sequence[str] = (),
+    records: int | None = None,
+    header_crc: int | None = None,
+    size: int | None = None,
+    read: Callable[[int, int], memoryview] | None = None,
+) -> Container:
+    """Check a container and make its records accessible.
+
+    Args:
+        buffer: the container's bytes; the bytes before the payload suffice when ``read`` is given.
+        ref: the container's position, for messages and to compare with the header.
+        fields: names of the attachments.
+        records: number of records by the footer. With it a container without a sound header can be read, except for
+            its extras.
+        header_crc: CRC of the header by the footer or the index; shows a file of another conversion under the same
+            name.
+        size: bytes of the whole container, ``len(buffer)`` by default.
+        read: see :class:`Container`.
+
+    Raises:
+        Damage: nothing of the container can be read: its header is lost and ``records`` is not given, or a sound
+            header is that of other bytes or another position.
+    """
+    size = len(buffer) if size is None else size
+    damage: list[Damage] = []
+    header: ContainerHeader | None = None
+    try:
+        header, flipped = read_header(buffer, ref=ref)
+        damage += [flipped] if flipped else []
+    except Damage as error:
+        width = ENTRY.itemsize + len(fields) * ATTACHMENT.itemsize
+        if records is None or len(buffer) < SEALED + records * width:
+            raise
+        damage.append(error)
+        count = records
+    else:
+        _compare(header, ref=ref, fields=len(fields), size=size)
+        if records not in (None, header.records) or header_crc not in (None, header.crc):
+            raise Corrupt("the container differs from what the footer says", file=ref.name, offset=ref.offset)
+        count = header.records
+    index = np.frombuffer(buffer, dtype=ENTRY, count=count, offset=SEALED)
+    attached = np.frombuffer(
+        buffer, dtype=ATTACHMENT, count=count * len(fields), offset=SEALED + count * ENTRY.itemsize
+    )
+    container = Container(
+        ref=ref,
+        buffer=buffer,
+        size=size,
+        index=index,
+        fields=tuple(fields),
+        good=np.ones(count, dtype=np.bool_),
+        attached=attached.reshape(count, len(fields)),
+        segment_table=None,
+        extras=None,
+        damage=damage,
+        read=read,
+    )
+    _check_index(container, header)
+    if read is None:
+        _check_payload(container, header)
+    if header is not None:
+        _load_segments(container, header)
+        _load_extras(container, header)
+    return container
+
+
+def read_header(buffer: memoryview, *, ref: ContainerRef) -> tuple[ContainerHeader, Damage | None]:
+    """Read the header at the beginning of a container.
+
+    Returns:
+        The header, and the damage to it if one flipped bit was corrected.
+
+    Raises:
+        Damage: the header is cut off, or damaged by more than one bit, or a length in it is out of bounds.
+    """
+    flipped: Damage | None = None
+    try:
+        header = ContainerHeader.unpack(buffer, file=ref.name, offset=ref.offset)
+    except Corrupt as error:
+        whole = correct_bit_flip(buffer)
+        if whole is None:
+            raise
+        header = ContainerHeader.unpack(whole, file=ref.name, offset=ref.offset)
+        flipped = error
+    header.check(file=ref.name, offset=ref.offset)
+    return header, flipped
+
+
+def _compare(header: ContainerHeader, *, ref: ContainerRef, fields: int, size: int) -> None:
+    """Refuse a sound header of other bytes or another position."""
+    if header.size > size:
+        raise Truncated(
+            f"the container of {header.size} bytes is cut off after {size}",
+            file=ref.name,
+            offset=ref.offset,
+        )
+    if header.size < size:
+        raise Corrupt("the container is smaller than the index says", file=ref.name, offset=ref.offset)
+    if header.attachments != fields:
+        raise Corrupt("the container has other attachments than the manifest", file=ref.name, offset=ref.offset)
+    if (header.stream, header.file, header.ordinal) != (ref.stream, ref.file, ref.ordinal):
+        raise Corrupt("the container belongs elsewhere", file=ref.name, offset=ref.offset)
+
+
+def _mark_lost(container: Container, what: str, bad: Bools) -> None:
+    count = int((bad & container.good).sum())
+    container.good &= ~bad
+    text = f"{what} of container {container.ref.ordinal} is damaged, {count} of {len(bad)} records lost"
+    container.damage.append(Corrupt(text, file=container.ref.name, offset=container.ref.offset))
+
+
+def _check_index(container: Container, header: ContainerHeader | None) -> None:
+    """Mark records whose entries fail their CRC or point outside of the payload."""
+    index, attached = container.index, container.attached
+    whole = container.buffer[SEALED : SEALED + index.nbytes + attached.nbytes]
+    bad = np.zeros(len(index), dtype=np.bool_)
+    if header is None or crc32c(whole) != header.index_crc:
+        bad |= index["entry_crc"] != entry_crcs(index)
+        bad |= (attached["entry_crc"] != entry_crcs(attached)).any(axis=1)
+    first, last = (SEALED + len(whole), container.size) if header is None else header.payload
+    starts = np.column_stack((index["offset"], attached["offset"])).astype(np.int64)
+    ends = starts + np.column_stack((index["length"], attached["length"]))
+    bad |= ((starts < first) | (ends > last)).any(axis=1)
+    if (starts[~bad].ravel()[1:] < ends[~bad].ravel()[:-1]).any():
+        bad[:] = True  # every entry holds its CRC, yet two claim the same bytes: no writer made this
+    bad |= (index["width"] == 0) | (index["height"] == 0) | (index["sampling"] >= len(SAMPLINGS))
+    if bad.any():
+        _mark_lost(container, "the index", bad)
+
+
+def _check_payload(container: Container, header: ContainerHeader | None) -> None:
+    """Mark records whose image or attachments fail their CRC."""
+    if header is not None:
+        first, last = header.payload
+        if crc32c(container.buffer[first:last]) == header.payload_crc:
+            return
+    bad = np.zeros(len(container), dtype=np.bool_)
+    for k in np.flatnonzero(container.good):
+        for cell in (container.index[k], *container.attached[k]):
+            first = int(cell["offset"])
+            bad[k] |= crc32c(container.buffer[first : first + int(cell["length"])]) != cell["crc"]
+    if bad.any():
+        _mark_lost(container, "the payload", bad)
+
+
+def _load_segments(container: Container, header: ContainerHeader) -> None:
+    raw = container.buffer[header.segments_at : header.extras_at]
+    ends = container.index["segment_first"].astype(np.int64) + container.index["segment_count"]
+    if crc32c(raw) == header.segments_crc and (ends[container.good] <= header.segments).all():
+        container.segment_table = np.frombuffer(raw, dtype=SEGMENT)
+        return
+    text = f"the segment table of container {container.ref.ordinal} is damaged, no record lost"
+    container.damage.append(Corrupt(text, file=container.ref.name, offset=container.ref.offset))
+
+
+def _load_extras(container: Container, header: ContainerHeader) -> None:
+    raw = container.buffer[header.extras_at : header.payload_at]
+    extras = b"" if header.extras_raw == 0 else None
+    if crc32c(raw) == header.extras_crc and header.extras_raw:
+        extras = _decompress(raw, header.extras_raw)
+    ends = container.index["extra_offset"].astype(np.int64) + container.index["extra_length"]
+    if extras is not None and (ends[container.good] <= len(extras)).all():
+        container.extras = extras
+        return
+    text = f"the extras of container {container.ref.ordinal} are damaged, the images are not"
+    container.damage.append(Corrupt(text, file=container.ref.name, offset=container.ref.offset))
+
+
+def _decompress(frame: memoryview, size: int) -> bytes | None:
+    """Decompress the extras; None unless the frame holds exactly ``size`` bytes, which MAX_EXTRAS bounds."""
+    try:
+        if zstandard.frame_content_size(frame) != size:
+            return None
+        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=size)
+    except zstandard.ZstdError:
+        return None
