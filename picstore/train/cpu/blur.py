@@ -1,9 +1,9 @@
 """Gaussian blur of an image in place, in numba: two passes of symmetric taps with reflection at the border.
 
-Weights, border and rounding are torchvision's. Rows go through the horizontal pass once, as float32, into a ring of as
-many rows as the kernel is tall, which stays in the first- or second-level cache; each output row is the vertical pass
-over that ring. Equal weights are applied to sums of two values, four pairs at a time: a loop without a dependency,
-which LLVM makes vector instructions of. Outer taps that together cannot move a value by 1/60 grey level are left out.
+Weights, border and rounding are torchvision's. Rows pass the horizontal pass once, as float32, into a ring buffer of as
+many rows as the kernel is tall, which stays in the first- or second-level cache. Each output row is the vertical pass
+over the ring. Equal weights multiply sums of two values, four pairs at a time: a loop without dependencies, which LLVM
+vectorises. Outer taps that together change a value by less than 1/60 grey level are dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GROUP = 4  # pairs of taps in a step
 
 @device_function
 def _half_weights(radius, sigma):  # type: ignore[no-untyped-def]
-    """float32: weights of the middle tap and those to one side, as few as matter, padded by zeros to whole groups."""
+    """Weights of the middle tap and of those to one side that matter, padded by zeros to whole groups: float32 (k,)."""
     total = 1.0
     for k in range(1, radius + 1):
         total += 2 * math.exp(-0.5 * (k / sigma) ** 2)
@@ -39,15 +39,15 @@ def _half_weights(radius, sigma):  # type: ignore[no-untyped-def]
 
 @device_function
 def _reflected(i, extent):  # type: ignore[no-untyped-def]
-    """The index that i stands for, mirrored at the first and last as often as it takes."""
+    """Reflect an index at the first and the last element, repeatedly."""
     period = max(2 * (extent - 1), 1)
     i = abs(i) % period
     return period - i if i >= extent else i
 
 
 @device_function
-def _weigh(flat, low, high, weights, out):  # type: ignore[no-untyped-def]
-    """``out`` becomes the weighted sum of pieces of ``flat``; low[k] and high[k] say where those of a pair begin."""
+def _weighted_sum(flat, low, high, weights, out):  # type: ignore[no-untyped-def]
+    """Write the weighted sum of rows of ``flat`` to ``out``; the rows of pair k begin at low[k] and high[k]."""
     middle, count = flat[low[0] :], out.size
     first = weights[0]
     for i in range(count):
@@ -62,7 +62,7 @@ def _weigh(flat, low, high, weights, out):  # type: ignore[no-untyped-def]
 
 @device_function
 def _pad(row, padded, margin):  # type: ignore[no-untyped-def]
-    """The row as float32, mirrored at both ends."""
+    """Copy a row to float32 and reflect it at both ends."""
     middle = padded[margin:]
     for i in range(row.size):
         middle[i] = row[i]
@@ -78,16 +78,16 @@ def _round(line, row):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def blur(value, slot, step, image):  # type: ignore[no-untyped-def]
+def blur(operands, slot, step, image):  # type: ignore[no-untyped-def]
     """Blur in place.
 
     Args:
-        value: float64 (n, k, 8), of which ``value[slot, step]`` has the taps on either side of the middle one, across
-            and down, and the deviation in pixels.
+        operands: float64 (n, k, 8), of which ``operands[slot, step]`` has the taps on either side of the middle one,
+            across and down, and the standard deviation in pixels.
         slot, step: int64.
         image: uint8 (3, height, width), C-contiguous, not empty.
     """
-    numbers = value[slot, step]
+    numbers = operands[slot, step]
     height, width = image.shape[1:]
     across, down = _half_weights(int(numbers[0]), numbers[2]), _half_weights(int(numbers[1]), numbers[2])
     margin, reach = across.size - 1, down.size - 1
@@ -106,10 +106,10 @@ def blur(value, slot, step, image):  # type: ignore[no-untyped-def]
         for y in range(height):
             while done < min(y + reach + 1, height):
                 _pad(plane[done], padded, margin)
-                _weigh(padded, left, right, across, ring[done % ring.shape[0]])
+                _weighted_sum(padded, left, right, across, ring[done % ring.shape[0]])
                 done += 1
-            for k in range(reach + 1):  # row r of the image is row r mod its size of the ring
+            for k in range(reach + 1):  # the ring has row r of the image at r modulo its size
                 above[k] = _reflected(y - k, height) % ring.shape[0] * width
                 below[k] = _reflected(y + k, height) % ring.shape[0] * width
-            _weigh(ring.reshape(ring.size), above, below, down, line)
+            _weighted_sum(ring.reshape(ring.size), above, below, down, line)
             _round(line, plane[y])

@@ -1,7 +1,7 @@
-"""Decoding one training JPEG on the CPU, without the GIL: by picstore's own decoder, or else by libjpeg-turbo.
+"""Decoding of one training JPEG on the CPU, without the GIL, by picstore's decoder or libjpeg-turbo.
 
-libjpeg-turbo is used for what our decoder refuses, and for decoding smaller; by simplejpeg, or else by torchvision. All
-give the same pixels.
+libjpeg-turbo (by simplejpeg, or else by torchvision) takes streams that picstore's decoder refuses, and decodes at a
+reduced scale. All give the same pixels.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from picstore.train.buffers import PIXELS
 
 try:
     import simplejpeg
-except ImportError:  # no wheel for this machine: torchvision decodes as well, but at full size only
+except ImportError:  # no wheel for this machine; torchvision decodes at full size only
     simplejpeg = None
 
-SCALES = simplejpeg is not None  # whether images can be decoded smaller
+SCALES = simplejpeg is not None  # whether images can be decoded at a reduced scale
 
 
 def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:
@@ -25,8 +25,7 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
     Args:
         jpeg: one whole stream.
         width, height: its size in pixels, as the index says.
-        factor: 1, 2, 4 or 8 (1 without SCALES): decode to so much fewer pixels a side, which skips that part of the
-            inverse DCT.
+        factor: 1, 2, 4 or 8 (1 without SCALES), by which the sides are divided; skips that part of the inverse DCT.
 
     Returns:
         uint8 (⌈height / factor⌉, ⌈width / factor⌉, 3), valid until this thread decodes again.
@@ -36,12 +35,12 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
     """
     small_width, small_height = -(-width // factor), -(-height // factor)
     buffer = PIXELS.take(small_width * small_height * 3)
-    pixels = _by_ours(jpeg, buffer) if factor == 1 else None
+    pixels = _decode_by_picstore(jpeg, buffer) if factor == 1 else None
     if pixels is None:
         if simplejpeg is None:
-            return _by_torchvision(jpeg, width=width, height=height)
+            return _decode_by_torchvision(jpeg, width=width, height=height)
         try:
-            # simplejpeg takes the smallest of libjpeg's scales that gives at least this size, which is 1 / factor.
+            # simplejpeg picks the smallest of libjpeg's scales that gives at least this size: 1 / factor.
             least = {"min_width": small_width, "min_height": small_height} if factor > 1 else {}
             pixels = simplejpeg.decode_jpeg(jpeg, "RGB", buffer=buffer, **least)
         except ValueError as error:
@@ -53,15 +52,15 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
     return pixels
 
 
-def _by_ours(jpeg: bytes | memoryview | U8, buffer: U8) -> U8 | None:
-    """None for what our decoder refuses."""
+def _decode_by_picstore(jpeg: bytes | memoryview | U8, buffer: U8) -> U8 | None:
+    """Decode by picstore's decoder; None for streams that it refuses."""
     try:
         return decode(jpeg, buffer)
     except ImageError:
         return None
 
 
-def _by_torchvision(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> U8:
+def _decode_by_torchvision(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> U8:
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
 

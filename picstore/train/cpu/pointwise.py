@@ -1,10 +1,10 @@
-"""Steps on colours that look at one pixel: a run of them in one pass over an image, in numba.
+"""Pointwise color steps: brightness, contrast, saturation, hue, solarize and posterize in one pass, in numba.
 
-A pass takes ``_CHUNK`` pixels at a time: the three planes' pieces become float32, the run's steps follow each other
-on them while they are in the first-level cache, and they go back as bytes. After each step the values are whole grey
-levels within 0 … 255, as in torchvision, whose float32 arithmetic on uint8 images this is, so that single steps differ
-by one level at most, where torch fuses a multiplication with an addition. All loops run along planes, so LLVM makes
-vector instructions of them; float32 without reordering gives the same bits on every machine.
+A pass takes ``_CHUNK`` pixels at a time: chunks of the three planes become float32, all steps run on them while they
+are in the first-level cache, and they are written back as bytes. After each step values are whole grey levels within
+0 … 255. The arithmetic is torchvision's float32 arithmetic on uint8 images; a step differs by one level at most, where
+torch fuses a multiplication with an addition. All loops run along planes, so LLVM vectorises them; float32 without
+reordering gives the same bits on every machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TO_BYTE = np.float32((256 - 1e-3) / 255)  # torchvision's to_dtype from 0 … 1
 
 @device_function
 def _grey(chunk, grey):  # type: ignore[no-untyped-def]
-    """Whole grey levels."""
+    """Grey levels of the chunk's pixels, whole."""
     red, green, blue = chunk[0], chunk[1], chunk[2]
     for i in range(grey.size):
         grey[i] = np.floor(_RED * red[i] + _GREEN * green[i] + _BLUE * blue[i])
@@ -61,7 +61,7 @@ def _turn_hue(chunk, turns):  # type: ignore[no-untyped-def]
         r, g, b = red[i], green[i], blue[i]
         v = max(max(r, g), b)
         d = v - min(min(r, g), b)
-        # The two other channels' difference, and where red, green or blue is the greatest: 0, 2 or 4.
+        # The difference of the two lesser channels, and 0, 2 or 4 where red, green or blue is the greatest.
         across = r - g
         base = _FOUR
         across = b - r if v == g else across
@@ -98,7 +98,7 @@ def _posterize(flat, width):  # type: ignore[no-untyped-def]
 
 @device_function
 def _read(image, begin, chunk):  # type: ignore[no-untyped-def]
-    """Pixels ``begin`` … of the planes; where the last chunk is not full, what was in it before stays behind them."""
+    """Read pixels from ``begin`` on; the rest of a last chunk that is not full keeps its old values."""
     for c in range(3):
         row, source = chunk[c], image[c][begin : begin + _CHUNK]
         for i in range(source.size):
@@ -114,7 +114,7 @@ def _write(chunk, begin, image):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _total(grey, count):  # type: ignore[no-untyped-def]
+def _sum(grey, count):  # type: ignore[no-untyped-def]
     total = _i32(0)
     for i in range(count):
         total = _i32(total + _i32(grey[i]))
@@ -122,35 +122,35 @@ def _total(grey, count):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _step(step, number, mean, chunk):  # type: ignore[no-untyped-def]
-    """One step on a chunk."""
+def _run_step(opcode, number, mean, chunk):  # type: ignore[no-untyped-def]
+    """Run one step on a chunk; ``number`` is its first operand."""
     flat = chunk.reshape(3 * _CHUNK)
     factor = _f32(number)
     rest = _f32(1 - number)
-    if step == SCALE:
+    if opcode == SCALE:
         _blend(flat, factor, _ZERO)
-    elif step == CONTRAST:
+    elif opcode == CONTRAST:
         _blend(flat, factor, _f32(mean) * rest)
-    elif step == SATURATION:
+    elif opcode == SATURATION:
         _saturate(chunk, factor, rest)
-    elif step == HUE:
+    elif opcode == HUE:
         _turn_hue(chunk, _f32(6 * number))
-    elif step == SOLARIZE:
+    elif opcode == SOLARIZE:
         _solarize(flat, factor)
-    elif step == POSTERIZE:
+    elif opcode == POSTERIZE:
         _posterize(flat, factor)
 
 
 @kernel
-def run_pointwise(code, value, slot, begin, end, image):  # type: ignore[no-untyped-def]
-    """Run steps that look at one pixel, and contrast, on an image in place.
+def run_pointwise(opcode, operands, slot, begin, end, image):  # type: ignore[no-untyped-def]
+    """Run pointwise steps and contrast on an image in place.
 
-    Contrast needs the mean grey level of the whole image. So a pass ends before it, and sums the levels up; a pass
-    without steps does where there is none before.
+    Contrast needs the mean grey level of the whole image, so a pass ends before it and sums up the levels. If contrast
+    is the first step, that pass has no steps.
 
     Args:
-        code: int64 (n, k), of which ``code[slot, begin:end]`` are the steps.
-        value: float64 (n, k, 8).
+        opcode: int64 (n, k), of which ``opcode[slot, begin:end]`` are the steps.
+        operands: float64 (n, k, 8).
         slot, begin, end: int64.
         image: uint8 (3, height, width), C-contiguous.
     """
@@ -158,21 +158,21 @@ def run_pointwise(code, value, slot, begin, end, image):  # type: ignore[no-unty
     planes = image.reshape(3, pixels)
     chunk = np.zeros((3, _CHUNK), np.float32)
     grey = np.empty(_CHUNK, np.float32)
-    steps, numbers = code[slot], value[slot]
+    steps, numbers = opcode[slot], operands[slot]
     mean = _UNKNOWN
     while begin < end:
         stop = begin
         while stop < end and (steps[stop] != CONTRAST or (stop == begin and mean != _UNKNOWN)):
             stop += 1
-        wanted = stop < end  # then contrast is next
+        contrast_next = stop < end
         total = 0
         for start in range(0, pixels, _CHUNK):
             _read(planes, start, chunk)
             for k in range(begin, stop):
-                _step(steps[k], numbers[k, 0], mean, chunk)
-            if wanted:
+                _run_step(steps[k], numbers[k, 0], mean, chunk)
+            if contrast_next:
                 _grey(chunk, grey)
-                total += _total(grey, min(_CHUNK, pixels - start))
+                total += _sum(grey, min(_CHUNK, pixels - start))
             if stop > begin:
                 _write(chunk, start, planes)
         mean = total / pixels
