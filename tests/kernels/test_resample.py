@@ -290,7 +290,7 @@ def test_arguments_that_cannot_be_right_are_refused(wrong):
         "box": (0, 0, 5, 5),
         "clip": (0, 0, 5, 5),
         "flip": False,
-        "kind": ANTIALIASED,
+        "interpolation": ANTIALIASED,
         "out": np.zeros((3, 4, 4), np.uint8),
     }
     resample(**right, fill=(0, 255, 3))

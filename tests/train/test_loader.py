@@ -522,7 +522,7 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
         return decode(jpeg, **size)
 
     expected = list(loader_of(path, drop_last=False))
-    monkeypatch.setattr(FusedKernel, "make", lambda *_: None)
+    monkeypatch.setattr(FusedKernel, "run", lambda *_: None)
     monkeypatch.setattr(train_pixels, "decode_rgb", decode_rgb)
     loader = loader_of(path, drop_last=False)
     for one, other in zip(expected, loader, strict=True):

@@ -1,4 +1,4 @@
-"""Cutting: before decoding, the streams of a batch shrink to the tiles that their crops touch."""
+"""Cutting of a batch's streams: crops of compressed bytes, to the tiles that transforms reach, before decoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from picstore.train.buffers import CUTS
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What is decoded for one slot: a JPEG of ``width`` × ``height`` pixels that begin at (``left``, ``top``)."""
+    """The JPEG to decode for a slot: ``width`` × ``height`` pixels from (``left``, ``top``) of the stored image on."""
 
     jpeg: memoryview | U8
     left: int
@@ -25,15 +25,16 @@ class Stream:
 
 
 def cut_streams(jpegs: Sequence[memoryview], layouts: I64, segments: Sequence[Lengths], reach: I64) -> list[Stream]:
-    """Cut what transforms can reach out of streams; those that are needed whole are not copied.
+    """Cut streams to the parts that transforms reach; streams needed whole are not copied.
 
     Args:
-        layouts: int64 (n, 6), see :func:`layouts_of`.
-        segments: the stored lengths of each stream's segments; empty ones, too, leave a stream whole.
-        reach: int64 (n, 4): left, top, right, bottom in pixels, as ``Geometry.reach`` gives it.
+        jpegs: n stored streams.
+        layouts: int64 (n, 6), see ``batching.gather.layouts_of``.
+        segments: the stored lengths of each stream's segments; a stream without them stays whole.
+        reach: int64 (n, 4): left, top, right, bottom in pixels, of ``Geometry.reach``.
 
     Returns:
-        Streams, valid until this thread cuts again.
+        Streams, valid until this thread's next cut.
     """
     size = layouts[:, :2]
     streams = [Stream(jpeg, 0, 0, width, height) for jpeg, (width, height) in zip(jpegs, size.tolist(), strict=True)]
@@ -44,15 +45,15 @@ def cut_streams(jpegs: Sequence[memoryview], layouts: I64, segments: Sequence[Le
     tiled = TiledJpegs.from_streams([jpegs[k] for k in chosen], layouts[chosen], [segments[k] for k in chosen])
     cuts = cut_batch(tiled, boxes[chosen], out=CUTS.take(int(tiled.sizes[:, 0].sum())))
     ends = cuts.offsets.tolist()
-    for i, (k, place) in enumerate(zip(chosen, cuts.rects.tolist(), strict=True)):
-        streams[k] = Stream(cuts.data[ends[i] : ends[i + 1]], *place)
+    for i, (k, rect) in enumerate(zip(chosen, cuts.rects.tolist(), strict=True)):
+        streams[k] = Stream(cuts.data[ends[i] : ends[i + 1]], *rect)
     return streams
 
 
 def boxes_to_cut(reach: I64, size: I64) -> I64:
-    """What to cut for a reach: int64 (n, 4), left, top, right, bottom within images of these sizes, never empty.
+    """Boxes to cut for a reach: int64 (n, 4), left, top, right, bottom within images of these sizes, never empty.
 
-    Where all output is padding nothing is reached; one pixel is decoded all the same.
+    If all output is padding, the reach is empty, and one pixel is decoded.
     """
     low = np.clip(reach[:, :2], 0, size - 1)
     return np.concatenate([low, np.clip(reach[:, 2:], low + 1, size)], axis=1)

@@ -50,7 +50,7 @@ class ImageFiller:
         self._look = look
         self._geometry, self._program = look.geometry, look.program
         self._factors = decode_factors(look.geometry)
-        self._upright = FusedKernel(look.geometry, self._factors)
+        self._fused = FusedKernel(look.geometry, self._factors)
         self._form = form
         self._finish = OutputDtype.from_dtype(form.dtype)
         self._in_place = form.dtype == "uint8" and (look.program.empty or not form.channels_last)
@@ -62,7 +62,7 @@ class ImageFiller:
         """Decode, resample and colour some slots; returns by slot what went wrong."""
         plain = self._plain(slots)
         places = self._places[slots.start : slots.stop] if self._in_place else _places_of(plain)
-        self._upright.make(draft, slots, places)
+        self._fused.run(draft, slots, places)
         wrong = self._make_others(draft, slots, plain)
         if self.targets is not None or not (self._in_place and self._program.empty):
             for slot, image in zip(slots, plain, strict=True):
@@ -84,7 +84,7 @@ class ImageFiller:
 
     def _make_others(self, draft: BatchRecords, slots: range, plain: Images) -> dict[int, str]:
         """Make what is still missing, stage by stage; returns by slot what is wrong with a stream."""
-        missing = np.flatnonzero(~self._upright.made[slots.start : slots.stop]) + slots.start
+        missing = np.flatnonzero(~self._fused.done[slots.start : slots.stop]) + slots.start
         chosen = [slot for slot in missing.tolist() if slot not in draft.problems]
         if not chosen:
             return {}

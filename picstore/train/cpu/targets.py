@@ -1,8 +1,8 @@
-"""Targets beyond a label: boxes, keypoints, polygons and masks of one image, moved as its pixels are.
+"""Targets of an image: boxes, keypoints, polygons and masks, moved as its pixels are.
 
-What a record holds is described in docs/formats.md, "Targets". All of it is checked here once more, since a data set
-may come from anybody; what is wrong is an ImageError, which the loader treats as it does an image that is damaged. All
-results are arrays, of which ``batch.make_tensors`` makes ``tv_tensors``.
+docs/formats.md, "Targets", defines what a record holds. Everything is checked here again, since a data set may come
+from anybody; an invalid extra or mask is an ImageError, which the loader treats as damage. Results are arrays, which
+``batch.make_tensors`` converts to ``tv_tensors``.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from picstore.train.cpu.render import render_mask
 from picstore.train.transforms.compose import TARGETS
 from picstore.train.transforms.geometry import Geometry
 
-LEAST_SIDE = 1.0  # output pixels: an object whose box has less left of its width or height is dropped
+MIN_SIDE = 1.0  # output pixels; an object whose box is narrower or lower after clipping is dropped
 
-_NEAR = 1e-6  # pixels that rounding may cost
-_MASK_FORMATS = ("PNG", "TIFF", "BMP", "GIF")  # those that keep values as they are
-_MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # "I": what some versions of Pillow make of 16 bits
+_TOLERANCE = 1e-6  # pixels; for rounding
+_MASK_FORMATS = ("PNG", "TIFF", "BMP", "GIF")  # lossless ones
+_MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # some versions of Pillow open 16 bits as "I"
 
 
 def add_target(
     targets: list[dict[str, Any]], draft: BatchRecords, slot: int, *, names: Sequence[str], look: TransformParams
 ) -> dict[int, str]:
-    """Make what goes with the image of a slot of a batch; returns by the slot what is wrong with that."""
+    """Make the targets of a slot; returns what is wrong with them, by slot."""
     try:
         extra, blobs = _parse(draft.extras[slot]), draft.attachments[slot]
         targets[slot] = make_target(names, extra, blobs, look.geometry, slot)
@@ -45,7 +45,7 @@ def add_target(
 
 
 def _parse(extra: bytes) -> Any:
-    """An extra as Python values, None for none."""
+    """Parse a record's extra; None if it has none."""
     try:
         return json.loads(extra) if extra else None
     except (ValueError, RecursionError) as error:
@@ -55,63 +55,62 @@ def _parse(extra: bytes) -> Any:
 def make_target(
     names: Sequence[str], extra: Any, masks: Mapping[str, bytes | memoryview], geometry: Geometry, slot: int
 ) -> dict[str, Any]:
-    """The targets of one image.
+    """Make the targets of one image.
 
-    A box becomes the upright box around its moved corners, cut off at the edge of the output. An object of which this
-    leaves less than ``LEAST_SIDE`` is dropped with all its fields, whichever of them are asked for; without boxes in
-    the extra none is dropped.
+    A box becomes the upright box around its moved corners, clipped to the output. An object whose box is then smaller
+    than ``MIN_SIDE`` is dropped with all its fields, whichever are asked for; without boxes in the extra none is
+    dropped.
 
     Args:
-        names: fields of the extra or attachments that are masks, see ``check_targets``.
-        extra: of the record; None for none, which has no objects.
+        names: fields of the extra, or attachments that are masks, see ``check_targets``.
+        extra: of the record; None has no objects.
         masks: image files by attachment.
         geometry: of the batch.
         slot: number of the image in it.
 
     Returns:
-        By name, for k objects that are left and an output of H × W pixels:
+        By name, for k remaining objects and an output of H × W pixels:
 
-        - ``boxes``: float32 (k, 4), XYXY; with them ``labels``, int64 (k,), −1 where there are none.
+        - ``boxes``: float32 (k, 4), XYXY; with them ``labels``, int64 (k,), −1 if the extra has none.
         - ``keypoints``: float32 (k, m, 2), x and y from the centre of the first pixel; with them
-          ``visibility``, int64 (k, m), 0 for what is not marked or lies outside, whose x and y are 0 too. Objects of
-          fewer points are filled up with such.
-        - ``polygons``: for each object a list of float32 (p, 2), cut off at the edge of the output; none where nothing
-          is left.
-        - ``index``: int64 (k,), with any of these: which objects of the extra they are.
+          ``visibility``, int64 (k, m). Points that are not marked or lie outside have visibility 0 and x = y = 0;
+          objects of fewer points are padded with such points.
+        - ``polygons``: for each object a list of float32 (p, 2), clipped to the output; an outline outside is left out.
+        - ``index``: int64 (k,), with any of the above: numbers of the objects in the extra.
         - ``extra``: the extra as it is.
-        - an attachment: a mask (H, W) by nearest neighbour, 0 outside; uint8, or int64 where it has more than 8 bits.
-          None where the record has none.
+        - an attachment: a mask (H, W) by nearest neighbour, 0 outside; uint8, or int64 if it has more than 8 bits.
+          None if the record has none.
 
     Raises:
-        ImageError: the extra or a mask is not what it should be.
+        ImageError: the extra or a mask is invalid.
     """
     target: dict[str, Any] = {}
     if not {"boxes", "keypoints", "polygons"}.isdisjoint(names):
         if not isinstance(extra, (dict, type(None))):
-            raise ImageError("the extra is no JSON object, so it holds no targets")
+            raise ImageError("the extra is not a JSON object, so it holds no targets")
         fields = ["boxes", *(["box_labels"] * ("boxes" in names)), *names]
-        target |= _objects(names, read_objects(extra, fields), geometry, slot)
+        target |= _object_targets(names, read_objects(extra, fields), geometry, slot)
     for name in names:
         if name == "extra":
             target[name] = extra
         elif name not in TARGETS:
             blob = masks.get(name, b"")
-            target[name] = _mask(name, blob, geometry, slot) if len(blob) else None
+            target[name] = _mask_target(name, blob, geometry, slot) if len(blob) else None
     return target
 
 
-def _objects(names: Sequence[str], objects: Objects, geometry: Geometry, slot: int) -> dict[str, Any]:
+def _object_targets(names: Sequence[str], objects: Objects, geometry: Geometry, slot: int) -> dict[str, Any]:
     if "boxes" in names and objects.boxes is None and objects.count:
         raise ImageError("the extra has objects but no boxes")
     index: I64 = np.arange(objects.count)
     target: dict[str, Any] = {}
     if objects.boxes is not None:
         boxes = _move_boxes(objects.boxes, geometry, slot)
-        index = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] >= LEAST_SIDE - _NEAR).all(axis=1))
+        index = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] >= MIN_SIDE - _TOLERANCE).all(axis=1))
     if "boxes" in names:
-        left = np.zeros((0, 4)) if objects.boxes is None else boxes[index]
+        remaining = np.zeros((0, 4)) if objects.boxes is None else boxes[index]
         labels = np.full(objects.count, -1) if objects.labels is None else objects.labels
-        target["boxes"] = left.astype(np.float32)
+        target["boxes"] = remaining.astype(np.float32)
         target["labels"] = labels[index].astype(np.int64)
     if "keypoints" in names:
         target["keypoints"], target["visibility"] = _move_keypoints(objects.keypoints, index, geometry, slot)
@@ -124,15 +123,15 @@ def _objects(names: Sequence[str], objects: Objects, geometry: Geometry, slot: i
 
 
 def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
-    """Boxes (k, 4) in output pixels, inside the output; empty or NaN where nothing is left."""
-    low, high = _shown(geometry, slot)
+    """Move boxes (k, 4) to the output and clip them; those outside become empty or NaN."""
+    low, high = _visible_rect(geometry, slot)
     boxes = np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
     corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
     moved = geometry.points_to_output(slot, corners.reshape(-1, 2)).reshape(-1, 4, 2)
     least, most = moved.min(axis=1), moved.max(axis=1)
     edges = geometry.edges[slot]
     for k in np.flatnonzero(~_inside(corners, edges).all(axis=(1, 2))):
-        rest = geometry.points_to_output(slot, _clip(corners[k], edges))
+        rest = geometry.points_to_output(slot, _clip_polygon(corners[k], edges))
         least[k] = rest.min(axis=0, initial=np.inf)
         most[k] = rest.max(axis=0, initial=-np.inf)
     empty = (boxes[:, 2:] <= boxes[:, :2]).any(axis=1)
@@ -142,87 +141,87 @@ def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
 
 
 def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry, slot: int) -> tuple[F32, I64]:
-    """Places float32 (k, m, 2) and visibility int64 (k, m) of the objects that ``index`` names."""
+    """Points float32 (k, m, 2) and visibility int64 (k, m) of the objects ``index``."""
     chosen = [keypoints[k] for k in index] if keypoints else [np.zeros((0, 3))] * len(index)
     most = max(map(len, keypoints or chosen), default=0)
     table = np.zeros((len(chosen), most, 3))
-    for row, points in zip(table, chosen, strict=True):
-        row[: len(points)] = points
+    for row, each in zip(table, chosen, strict=True):
+        row[: len(each)] = each
     centres = table[:, :, :2].reshape(-1, 2) + 0.5
-    low, high = _shown(geometry, slot)
+    low, high = _visible_rect(geometry, slot)
     moved = geometry.points_to_output(slot, centres)
     seen = ((centres >= low) & (centres <= high)).all(axis=1) & _inside(centres, geometry.edges[slot]).all(axis=1)
-    seen &= ((moved >= -_NEAR) & (moved <= geometry.size[slot] + _NEAR)).all(axis=1)
+    seen &= ((moved >= -_TOLERANCE) & (moved <= geometry.size[slot] + _TOLERANCE)).all(axis=1)
     visibility = np.where(seen.reshape(table.shape[:2]), table[:, :, 2], 0).astype(np.int64)
-    places = np.where(visibility[:, :, None] != 0, moved.reshape(*table.shape[:2], 2) - 0.5, 0)
-    return places.astype(np.float32), visibility
+    points = np.where(visibility[:, :, None] != 0, moved.reshape(*table.shape[:2], 2) - 0.5, 0)
+    return points.astype(np.float32), visibility
 
 
 def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> list[list[F32]]:
-    """The outlines of each object, float32 (p, 2), cut off at the edge of what is shown."""
+    """Move the outlines of each object and clip them to the visible rectangle, the edges and the output."""
     lengths = [len(outline) for outlines in polygons for outline in outlines]
     if not lengths:
         return [[] for _ in polygons]
-    shown = np.concatenate([_sides(*_shown(geometry, slot)), geometry.edges[slot]])
-    output = _sides(np.zeros(2), geometry.size[slot])
-    # Most outlines are whole or gone: that is found out for all at once.
+    shown = np.concatenate([_rect_edges(*_visible_rect(geometry, slot)), geometry.edges[slot]])
+    output = _rect_edges(np.zeros(2), geometry.size[slot])
+    # Most outlines are whole or outside, which is found for all at once.
     points = np.concatenate([outline for outlines in polygons for outline in outlines])
     moved = geometry.points_to_output(slot, points)
-    beyond = ~np.concatenate([_inside(points, shown), _inside(moved, output)], axis=1)
+    outside = ~np.concatenate([_inside(points, shown), _inside(moved, output)], axis=1)
     ends: I64 = np.cumsum(lengths)
     starts: I64 = ends - np.array(lengths)
-    cut = np.logical_or.reduceat(beyond, starts).tolist()
-    gone = np.logical_and.reduceat(beyond, starts).tolist()
-    rest = zip(starts.tolist(), ends.tolist(), map(any, cut), map(any, gone), strict=True)
+    clipped = np.logical_or.reduceat(outside, starts).tolist()
+    gone = np.logical_and.reduceat(outside, starts).tolist()
+    rest = zip(starts.tolist(), ends.tolist(), map(any, clipped), map(any, gone), strict=True)
     result: list[list[F32]] = []
     for outlines in polygons:
-        left = []
+        remaining = []
         for outline in outlines:
-            start, end, is_cut, is_gone = next(rest)
-            if not is_cut:
-                left.append(moved[start:end])
+            start, end, is_clipped, is_gone = next(rest)
+            if not is_clipped:
+                remaining.append(moved[start:end])
             elif not is_gone:
-                left.append(_clip(geometry.points_to_output(slot, _clip(outline, shown)), output))
-        result.append([each.astype(np.float32) for each in left if len(each) >= 3])
+                remaining.append(_clip_polygon(geometry.points_to_output(slot, _clip_polygon(outline, shown)), output))
+        result.append([each.astype(np.float32) for each in remaining if len(each) >= 3])
     return result
 
 
-def _shown(geometry: Geometry, slot: int) -> tuple[I64, I64]:
-    """Left and top, right and bottom of what transforms have left of the source; edges may hide more."""
+def _visible_rect(geometry: Geometry, slot: int) -> tuple[I64, I64]:
+    """Left and top, right and bottom of the clip within the source; edges may hide more."""
     clip = geometry.clip[slot]
     return np.maximum(clip[:2], 0), np.minimum(clip[2:], geometry.source_size[slot])
 
 
-def _sides(low: npt.ArrayLike, high: npt.ArrayLike) -> F64:
-    """A rectangle as half-planes, float64 (4, 3): a·x + b·y + c ≥ 0 inside."""
+def _rect_edges(low: npt.ArrayLike, high: npt.ArrayLike) -> F64:
+    """The four half-planes a·x + b·y + c ≥ 0 of a rectangle: float64 (4, 3)."""
     (left, top), (right, bottom) = np.asarray(low), np.asarray(high)
     return np.array([[1, 0, -left], [0, 1, -top], [-1, 0, right], [0, -1, bottom]], dtype=np.float64)
 
 
 def _inside(points: F64, planes: F64) -> Bools:
     """Whether points (…, 2) lie in half-planes (q, 3): bool (…, q)."""
-    inside: Bools = points @ planes[:, :2].T + planes[:, 2] >= -_NEAR
+    inside: Bools = points @ planes[:, :2].T + planes[:, 2] >= -_TOLERANCE
     return inside
 
 
-def _clip(outline: F64, planes: F64) -> F64:
-    """A polygon (p, 2) cut off at half-planes (q, 3), empty where nothing is left.
+def _clip_polygon(outline: F64, planes: F64) -> F64:
+    """Clip a polygon (p, 2) to half-planes (q, 3); empty if it lies outside.
 
-    Sutherland and Hodgman, "Reentrant polygon clipping", CACM 17 (1974): where a concave polygon falls apart, its parts
-    stay joined by lines along the edge.
+    Sutherland and Hodgman, "Reentrant polygon clipping", CACM 17 (1974): pieces of a concave polygon stay joined by
+    lines along the edge.
     """
     for plane in planes[~_inside(outline, planes).all(axis=0)]:
         distance = outline @ plane[:2] + plane[2]
         after, next_distance = np.roll(outline, -1, axis=0), np.roll(distance, -1)
         inside = distance >= 0
         crosses = inside != (next_distance >= 0)
-        share = np.divide(distance, distance - next_distance, out=np.zeros_like(distance), where=crosses)
-        meets = outline + share[:, None] * (after - outline)
-        outline = np.stack([outline, meets], axis=1)[np.stack([inside, crosses], axis=1)]
+        fraction = np.divide(distance, distance - next_distance, out=np.zeros_like(distance), where=crosses)
+        crossings = outline + fraction[:, None] * (after - outline)
+        outline = np.stack([outline, crossings], axis=1)[np.stack([inside, crosses], axis=1)]
     return outline
 
 
-def _mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
+def _mask_target(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
     mask = _open_mask(name, blob, *geometry.source_size[slot].tolist())
     width, height = geometry.size[slot].tolist()
     out = np.empty((height, width), dtype=mask.dtype)
@@ -231,17 +230,17 @@ def _mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) ->
 
 
 def _open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> Array:
-    """The values of a mask, uint8, uint16 or int32 (height, width)."""
+    """Decode a mask: uint8, uint16 or int32 (height, width)."""
     try:
         with Image.open(io.BytesIO(blob), formats=_MASK_FORMATS) as image:
             _check_mask(name, image, width, height)
             values = np.asarray(image)
     except ImageError:
         raise
-    except Exception as error:  # whatever Pillow raises on a file that is none, see prepare/image/read.py
-        raise ImageError(f"{name} is no mask, a grey or palette image in {', '.join(_MASK_FORMATS)}") from error
-    kind = {"u": np.uint16, "i": np.int32}.get(values.dtype.kind if values.itemsize > 1 else "", np.uint8)
-    return np.ascontiguousarray(values, dtype=kind)
+    except Exception as error:  # Pillow raises errors of many classes on files that are not images
+        raise ImageError(f"{name} is not a mask: a grey or palette image in {', '.join(_MASK_FORMATS)}") from error
+    dtype = {"u": np.uint16, "i": np.int32}.get(values.dtype.kind if values.itemsize > 1 else "", np.uint8)
+    return np.ascontiguousarray(values, dtype=dtype)
 
 
 def _check_mask(name: str, image: Image.Image, width: int, height: int) -> None:

@@ -1,11 +1,10 @@
-"""The kernels for images that do not stay upright: bilinear interpolation along slanted rows, and soft edges.
+"""Affine warps of slanted images and masks in numba: bilinear or nearest interpolation, and soft edges.
 
-Everything that must be known of a pixel's surroundings is known of a run of pixels: half-planes meet a row of the
-output in an interval. So the inner loops have no tests. The first gathers the four neighbours of each pixel, two 64-bit
-words; only that is scalar. The second mixes them, which LLVM turns into vector instructions: 110 us for 224 × 224,
-where one loop for both took 280. Weights are 12-bit integers; positions advance in steps of 2**-32 pixels from a place
-that is computed anew in each row: no result depends on a machine's vector unit. The kernels hold no GIL and are
-compiled at the first call.
+Half-planes meet a row of the output in an interval, so bounds are checked once for a run of pixels, not in the inner
+loops. The first inner loop gathers the four neighbours of each pixel as two 64-bit words, the only scalar part. The
+second interpolates, which LLVM vectorises: 110 us for 224 × 224, where one loop for both took 280. Weights are 12-bit
+integers, and positions advance in steps of 2**-32 pixels from the start of each row's run: no result depends on a
+machine's vector unit.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from picstore.kernels.simd import (
 )
 from picstore.kernels.strided import put_bytes
 
-# Types of the arithmetic: numba takes plain constants for 64-bit integers, and makes floats of mixed signs.
+# numba's integer constants are 64 bits wide, and arithmetic of signed and unsigned integers gives floats.
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
 _UNIT = float(1 << 32)  # one pixel in steps of position
 _BITS, _ONE = 12, 1 << 12  # of a weight
-_STEEP = float(1 << 20)  # pixels: larger steps leave every image, and no integer need hold them
-_TIE = 1e-6  # pixels: what is not farther from a limit lies on it
+_MAX_STEP = float(1 << 20)  # pixels; larger steps leave every image and would exceed integers
+_TIE = 1e-6  # pixels; a position no farther from a limit lies on it
 
 
 @device_function
 def _run(edges, y, width, least):  # type: ignore[no-untyped-def]
-    """First and last + 1 of the pixels of a row whose centres lie at least so far inside of every edge."""
+    """First and last + 1 of the pixels of a row whose centres lie at least ``least`` inside of every edge."""
     low = 0.0
     high = width - 1.0
     for k in range(edges.shape[0]):
@@ -69,8 +68,8 @@ def _narrow(start, step, low, high, first, last):  # type: ignore[no-untyped-def
 
 
 @inlined
-def _mixed(top, bottom, bits, weights):  # type: ignore[no-untyped-def]
-    """One colour of four neighbours; the left ones have it at ``bits``, the right ones three bytes below."""
+def _interpolated(top, bottom, bits, weights):  # type: ignore[no-untyped-def]
+    """Interpolate a channel of four neighbours; it is at ``bits`` of the left ones, and of the right ones 24 below."""
     left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
     total = (
         weights[0] * (_u32(top >> left) & low)
@@ -82,8 +81,8 @@ def _mixed(top, bottom, bits, weights):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _inner(source, start, step, rows, line, run):  # type: ignore[no-untyped-def]
-    """Pixels whose neighbours are all in the array; 8 bytes are read from the left ones on."""
+def _warp_inner(source, start, step, rows, line, run):  # type: ignore[no-untyped-def]
+    """Interpolate pixels whose neighbours are all in the array; 8 bytes are read from each left one on."""
     start_x, start_y = start
     step_x, step_y = step
     address = _u64(source.ctypes.data)
@@ -101,9 +100,9 @@ def _inner(source, start, step, rows, line, run):  # type: ignore[no-untyped-def
         fy = _u32(((start_y + i * step_y) >> _i64(32 - _BITS)) & _i64(_ONE - 1))
         both = (fx * fy + _u32(_ONE // 2)) >> _u32(_BITS)
         weights = (_u32(_ONE) - fx - fy + both, fx - both, fy - both, both)
-        red[i] = _mixed(upper[i], lower[i], 56, weights)
-        green[i] = _mixed(upper[i], lower[i], 48, weights)
-        blue[i] = _mixed(upper[i], lower[i], 40, weights)
+        red[i] = _interpolated(upper[i], lower[i], 56, weights)
+        green[i] = _interpolated(upper[i], lower[i], 48, weights)
+        blue[i] = _interpolated(upper[i], lower[i], 40, weights)
 
 
 @device_function
@@ -114,8 +113,8 @@ def _at(source, x, y, c, fill):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _outer(source, matrix, clip, fill, line, y, run):  # type: ignore[no-untyped-def]
-    """Pixels anywhere: what is outside of the clip looks like its border, what is outside of the image is ``fill``."""
+def _warp_border(source, matrix, clip, fill, line, y, run):  # type: ignore[no-untyped-def]
+    """Interpolate any pixels: outside of the clip its border is repeated, outside of the image there is ``fill``."""
     for x in range(run[0], run[1]):
         to_x = matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] - 0.5
         to_y = matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] - 0.5
@@ -137,9 +136,9 @@ def _outer(source, matrix, clip, fill, line, y, run):  # type: ignore[no-untyped
 
 @device_function
 def _safe(start, step, low, high, begin, end):  # type: ignore[no-untyped-def]
-    """The part of a run in which the positions start + step · (x − begin) are whole pixels of low … high, in integers.
+    """The part of a run in which the fixed-point positions start + step · (x − begin) lie in pixels low … high.
 
-    They go one way, so it is enough that the first and the last one do; a step or two rounds off at most.
+    Positions are monotonic, so only the first and the last are checked; rounding costs a pixel or two at most.
     """
     first, last = begin, end
     while first < last and not low <= (start + (first - begin) * step) >> 32 <= high:
@@ -150,25 +149,25 @@ def _safe(start, step, low, high, begin, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def warp(source, matrix, clip, edges, fill, place):  # type: ignore[no-untyped-def]
-    """Interpolate where ``edges`` let anything be seen; the rest of the output is left to ``cover``.
+def warp(source, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-def]
+    """Interpolate the pixels that ``edges`` show at least in part; ``apply_edges`` writes the rest of the output.
 
     Args:
         source: uint8 (h, w, 3), C-contiguous.
-        matrix: float64 (2, 3), takes output pixels to source pixels; finite.
+        matrix: float64 (2, 3), maps output pixels to source pixels; finite.
         clip: int64 (4,), in source pixels, not empty, within 2**30.
         edges: float64 (k, 3), in output pixels.
-        fill: uint8 (3,), seen inside the clip and outside of the source.
-        place: that of the output, uint8 (3, H, W).
+        fill: uint8 (3,), shown inside the clip and outside of the source.
+        target: ``strided_image`` of the output, uint8 (3, H, W).
     """
-    height, width = place[5], place[6]
+    height, width = target[5], target[6]
     rows = np.empty((2, width), np.uint64)
     line = np.empty((3, width), np.uint8)
-    # The left top one of four neighbours; two columns to the right of it, so that 8 bytes can be read.
+    # Bounds of the left top neighbour; two columns follow it, so that 8 bytes can be read.
     low_x, high_x = max(clip[0], 0), min(clip[2] - 2, source.shape[1] - 3)
     low_y, high_y = max(clip[1], 0), min(clip[3] - 2, source.shape[0] - 2)
     step_x, step_y = matrix[0, 0], matrix[1, 0]
-    gentle = abs(step_x) < _STEEP and abs(step_y) < _STEEP
+    gentle = abs(step_x) < _MAX_STEP and abs(step_y) < _MAX_STEP
     to_x, to_y = (_i64(np.rint(step_x * _UNIT)), _i64(np.rint(step_y * _UNIT))) if gentle else (_i64(0), _i64(0))
     for y in range(height):
         first, last = _run(edges, y, width, -0.5)
@@ -177,33 +176,33 @@ def warp(source, matrix, clip, edges, fill, place):  # type: ignore[no-untyped-d
         begin, end = _narrow(start_x, step_x, low_x, high_x + 1.0, first, last)
         begin, end = _narrow(start_y, step_y, low_y, high_y + 1.0, begin, end)
         if gentle and begin < end:
-            # Half a weight more, so that what is cut off of a position is rounded.
+            # Half a weight is added, so that truncating a position rounds it.
             px = _i64(np.rint((start_x + step_x * begin + 0.5 / _ONE) * _UNIT))
             py = _i64(np.rint((start_y + step_y * begin + 0.5 / _ONE) * _UNIT))
             from_x, until_x = _safe(px, to_x, low_x, high_x, begin, end)
             from_y, until_y = _safe(py, to_y, low_y, high_y, begin, end)
             skipped = max(from_x, from_y) - begin
             begin, end = max(from_x, from_y), min(until_x, until_y)
-            _inner(source, (px + skipped * to_x, py + skipped * to_y), (to_x, to_y), rows, line, (begin, end))
+            _warp_inner(source, (px + skipped * to_x, py + skipped * to_y), (to_x, to_y), rows, line, (begin, end))
         if begin >= end or not gentle:
             begin = end = first
-        _outer(source, matrix, clip, fill, line, y, (first, begin))
-        _outer(source, matrix, clip, fill, line, y, (end, last))
+        _warp_border(source, matrix, clip, fill, line, y, (first, begin))
+        _warp_border(source, matrix, clip, fill, line, y, (end, last))
         for c in range(3):
-            to = place[0] + c * place[1] + y * place[2] + first * place[3]
-            put_bytes(line.ctypes.data + c * width + first, last - first, to, place[3])
+            to = target[0] + c * target[1] + y * target[2] + first * target[3]
+            put_bytes(line.ctypes.data + c * width + first, last - first, to, target[3])
 
 
 @kernel
-def cover(edges, fill, place):  # type: ignore[no-untyped-def]
-    """Paint what lies outside of the edges, and blend over half a pixel on either side of them.
+def apply_edges(edges, fill, target):  # type: ignore[no-untyped-def]
+    """Fill the pixels outside of the edges, and blend those within half a pixel of an edge with the fill.
 
     Args:
         edges: float64 (k, 3), in output pixels.
         fill: uint8 (3,).
-        place: that of the output, uint8 (3, H, W).
+        target: ``strided_image`` of the output, uint8 (3, H, W).
     """
-    height, width = place[5], place[6]
+    height, width = target[5], target[6]
     colors = np.empty((3, width), np.uint8)
     for c in range(3):
         colors[c] = fill[c]
@@ -213,9 +212,9 @@ def cover(edges, fill, place):  # type: ignore[no-untyped-def]
         if begin >= end:
             begin = end = last
         for c in range(3):
-            color, to = colors.ctypes.data + c * width, place[0] + c * place[1] + y * place[2]
-            put_bytes(color, first, to, place[3])
-            put_bytes(color, width - last, to + last * place[3], place[3])
+            color, to = colors.ctypes.data + c * width, target[0] + c * target[1] + y * target[2]
+            put_bytes(color, first, to, target[3])
+            put_bytes(color, width - last, to + last * target[3], target[3])
         for x in range(first, last):
             if begin <= x < end:
                 continue
@@ -225,13 +224,13 @@ def cover(edges, fill, place):  # type: ignore[no-untyped-def]
                 seen *= min(max(inside, 0.0), 1.0)
             weight = int(seen * _ONE + 0.5)
             for c in range(3):
-                at = _u64(place[0] + c * place[1] + y * place[2] + x * place[3])
+                at = _u64(target[0] + c * target[1] + y * target[2] + x * target[3])
                 store_u8(at, _u8((load_byte(at) * weight + _i64(fill[c]) * (_ONE - weight) + _ONE // 2) >> _BITS))
 
 
 @device_function
-def _move(at, size, fill, to):  # type: ignore[no-untyped-def]
-    """Copy an element from an address, 0 for the fill."""
+def _copy_element(at, size, fill, to):  # type: ignore[no-untyped-def]
+    """Copy an element of ``size`` bytes from an address, or the fill if that is 0."""
     if size == 1:
         store_u8(to, load_u8(at) if at else _u8(fill))
     elif size == 2:
@@ -243,17 +242,17 @@ def _move(at, size, fill, to):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def nearest(mask, matrix, clip, edges, fill, place):  # type: ignore[no-untyped-def]
-    """The pixels under the centres of the output's pixels; ``fill`` outside of clip, image or edges.
+def warp_nearest(mask, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-def]
+    """Copy the mask's elements under the centres of the output's pixels; ``fill`` outside of clip, mask or edges.
 
     Args:
-        mask: the place of (h, w), and bytes of an element: 1, 2, 4 or 8.
+        mask: ``strided_image`` of (h, w), and bytes of an element: 1, 2, 4 or 8.
         matrix, clip, edges: as ``warp``'s.
         fill: uint64, the bits of an element.
-        place: that of the output, (H, W) of the mask's type.
+        target: ``strided_image`` of the output, (H, W) of the mask's dtype.
     """
     source, size = mask
-    height, width = place[3], place[4]
+    height, width = target[3], target[4]
     low_x, high_x = max(clip[0], 0), min(clip[2], source[4])
     low_y, high_y = max(clip[1], 0), min(clip[3], source[3])
     for y in range(height):
@@ -261,9 +260,9 @@ def nearest(mask, matrix, clip, edges, fill, place):  # type: ignore[no-untyped-
         for x in range(width):
             at = 0
             if first <= x < last:
-                # Ties go to the right and down, whichever way they were rounded.
+                # Ties go right and down, independent of rounding.
                 from_x = math.floor(matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] + _TIE)
                 from_y = math.floor(matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] + _TIE)
                 if low_x <= from_x < high_x and low_y <= from_y < high_y:
                     at = source[0] + from_y * source[1] + from_x * source[2]
-            _move(_u64(at), size, fill, _u64(place[0] + y * place[1] + x * place[2]))
+            _copy_element(_u64(at), size, fill, _u64(target[0] + y * target[1] + x * target[2]))

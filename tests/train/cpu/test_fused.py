@@ -86,7 +86,7 @@ def test_images_are_the_same_as_stage_by_stage(
 ) -> None:
     _, together, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
     assert wrong == {}
-    monkeypatch.setattr(FusedKernel, "make", lambda *_: None)
+    monkeypatch.setattr(FusedKernel, "run", lambda *_: None)
     _, apart, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
     assert wrong == {}
     assert_same(together, apart)
@@ -94,10 +94,10 @@ def test_images_are_the_same_as_stage_by_stage(
 
 def test_the_kernel_makes_what_is_upright_and_of_full_size_and_nothing_else(dataset: picstore.Dataset) -> None:
     _, pixels, _ = made(dataset, dataset.container(0), CROP)
-    assert pixels._upright.made.all()
+    assert pixels._fused.done.all()
     for steps in ([picstore.RandomRotation((20, 30)), picstore.Resize((64, 64))], [picstore.Resize((20, 20))]):
         _, pixels, wrong = made(dataset, dataset.container(0), steps)
-        assert not pixels._upright.made.any() and wrong == {} and pixels.images.any()
+        assert not pixels._fused.done.any() and wrong == {} and pixels.images.any()
 
 
 def test_a_new_thread_makes_room_for_large_images(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_new_thread_makes_room_for_large_images(tmp_path: Path) -> None:
     large = picstore.Dataset(tmp_path / "large")
     with ThreadPoolExecutor(1) as fresh:
         _, pixels, wrong = fresh.submit(made, large, large.container(0), [picstore.Resize((700, 700))]).result()
-    assert wrong == {} and pixels._upright.made.all()
+    assert wrong == {} and pixels._fused.done.all()
 
 
 def test_a_damaged_stream_is_reported_and_the_others_are_made(dataset: picstore.Dataset) -> None:
@@ -118,7 +118,7 @@ def test_a_damaged_stream_is_reported_and_the_others_are_made(dataset: picstore.
     begin = int(entry["offset"])
     buffer[begin : begin + int(entry["header_length"])] = bytes(int(entry["header_length"]))
     draft, pixels, wrong = made(dataset, container, CROP)
-    assert list(wrong) == [4] and not pixels._upright.made[4]
+    assert list(wrong) == [4] and not pixels._fused.done[4]
     assert f"record {draft.ids[4]} does not decode" in str(wrong[4])
     assert wrong[4].offset == container.ref.offset + begin
     others = [slot for slot in range(len(sound)) if slot != 4]
@@ -144,7 +144,7 @@ def test_what_only_libjpeg_decodes_is_made_all_the_same(dataset: picstore.Datase
     entry = container.index[np.flatnonzero(container.index["sampling"] == SAMPLINGS.index("grey"))[0]]
     rename_tables(buffer[int(entry["offset"]) : int(entry["offset"]) + int(entry["length"])])
     draft, pixels, wrong = made(dataset, container, CROP)
-    assert wrong == {} and draft.ids[~pixels._upright.made].tolist() == [entry["id"]]
+    assert wrong == {} and draft.ids[~pixels._fused.done].tolist() == [entry["id"]]
     assert np.array_equal(pixels.images, good.images)
 
 
@@ -156,7 +156,7 @@ def test_a_stream_of_another_size_than_its_index_entry_says_is_reported(dataset:
     at = begin + bytes(buffer[begin:end]).index(b"\xff\xc0")
     buffer[at + 5 : at + 7] = (int(entry["height"]) - 1).to_bytes(2, "big")
     _, pixels, wrong = made(dataset, container, [picstore.Resize((300, 300))])
-    assert list(wrong) == [tall] and not pixels._upright.made[tall]
+    assert list(wrong) == [tall] and not pixels._fused.done[tall]
     assert "pixels instead of" in str(wrong[tall])
 
 

@@ -511,7 +511,7 @@ random = np.random.default_rng(0)
 for number in range(700):
     height, width = random.integers(1, 60, 2)
     size = random.integers(1, 60, 2)
-    frame = random.normal(0, 1, (1, 2, 3)) * 10.0 ** draws.uniform(-3, 9 if number % 10 == 0 else 2.5)
+    frame = random.normal(0, 1, (1, 2, 3)) * 10.0 ** random.uniform(-3, 9 if number % 10 == 0 else 2.5)
     clip = np.sort(random.integers(-30, 90, (2, 2)), axis=0).ravel()[None]
     if random.random() < 0.5:
         clip = np.array([[0, 0, width, height]])
@@ -537,6 +537,6 @@ def test_no_map_clip_or_edge_makes_the_kernels_leave_their_arrays(tmp_path):
 
 
 def test_importing_the_kernels_compiles_nothing():
-    code = "from picstore.train.cpu import warp as m; assert not m.warp.signatures and not m.cover.signatures"
+    code = "from picstore.train.cpu import warp as m; assert not m.warp.signatures and not m.apply_edges.signatures"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -274,9 +274,9 @@ def truncated() -> bytes:
     [
         (png(MASK[:-1]), r"64 × 47 pixels, its image 64 × 48"),
         (png(np.zeros((HEIGHT, WIDTH, 3), dtype=np.uint8)), "mode RGB"),
-        (png(MASK, format="JPEG"), "is no mask"),
-        (b"text", "is no mask"),
-        (truncated(), "is no mask"),
+        (png(MASK, format="JPEG"), "is not a mask"),
+        (b"text", "is not a mask"),
+        (truncated(), "is not a mask"),
     ],
 )
 def test_a_mask_that_is_none_is_an_error_of_the_record(blob: bytes, reason: str) -> None:
@@ -285,7 +285,7 @@ def test_a_mask_that_is_none_is_an_error_of_the_record(blob: bytes, reason: str)
 
 
 BAD = [
-    ([], "no JSON object"),
+    ([], "not a JSON object"),
     ({"boxes": 3}, "boxes is 3"),
     ({"boxes": {"a": 1}}, "boxes is an object"),
     ({"boxes": [1, 2, 3, 4]}, r"boxes is \[1, 2, 3, 4\]"),

@@ -43,7 +43,7 @@ def batches(path: Path, transform: list[object], **options: object) -> list[pics
 def test_cutting_changes_no_pixel_of_any_batch(dataset: Path, monkeypatch: pytest.MonkeyPatch, antialias: bool) -> None:
     transform = [picstore.RandomResizedCrop(160, antialias=antialias), picstore.RandomHorizontalFlip()]
     in_one_go = batches(dataset, transform)
-    monkeypatch.setattr(FusedKernel, "make", lambda *_: None)
+    monkeypatch.setattr(FusedKernel, "run", lambda *_: None)
     decoded: dict[str, list[int]] = {"cut": [], "whole": []}  # of the epoch, and of what of the next is made
     decode = train_pixels.decode_rgb
 
@@ -74,7 +74,7 @@ def test_transforms_that_need_the_whole_image_cut_nothing(dataset: Path, monkeyp
         raise AssertionError("nothing is to be cut")
 
     monkeypatch.setattr(train_cut, "cut_batch", fail)
-    monkeypatch.setattr(FusedKernel, "make", lambda *_: None)
+    monkeypatch.setattr(FusedKernel, "run", lambda *_: None)
     assert len(batches(dataset, [picstore.Resize((96, 96))])) == 3
     images = batches(dataset, [])
     assert all(isinstance(batch.images, list) for batch in images)

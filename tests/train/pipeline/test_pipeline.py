@@ -452,7 +452,7 @@ def test_closing_while_the_planner_waits_for_room_in_the_budget_ends_it(
         go_on.wait()
         return np.zeros((1, 1, 3), dtype=np.uint8)
 
-    monkeypatch.setattr(FusedKernel, "make", lambda *_: None)
+    monkeypatch.setattr(FusedKernel, "run", lambda *_: None)
     monkeypatch.setattr(train_pixels, "decode_rgb", decode_late)
     pipeline = pipeline_of(make_dataset(100), batch_size=2, budget=1)
     next(iter(pipeline))  # it is being filled
