@@ -92,6 +92,19 @@ class Child:
         """End the process and all that it started."""
         os.killpg(self._process.pid, signal.SIGKILL)
 
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def watch(self, every: float) -> Iterator[None]:
+        """Yield every so many seconds until an answer is there, or the process has ended."""
+        deadline = time.monotonic() + self._limit
+        while not select.select([self._process.stdout], [], [], every)[0]:
+            if time.monotonic() >= deadline:
+                raise FailedError(f"no answer in {self._limit:.0f} s")
+            yield
+
     def answer(self, every: float | None = None) -> Any:
         """Wait for the next answer, sampling memory every so many seconds.
 
@@ -99,13 +112,10 @@ class Child:
             MissingError: a module cannot be imported.
             FailedError: the function raised, its process ended, or the time limit passed.
         """
-        output, deadline = self._process.stdout, time.monotonic() + self._limit
-        assert output is not None  # noqa: S101 - it is a pipe
-        while not select.select([output], [], [], every or self._limit)[0]:
-            if time.monotonic() >= deadline:
-                raise FailedError(f"no answer in {self._limit:.0f} s")
-            self.memory = self.memory.peak(tree_memory(self._process.pid))
-        line = output.readline()
+        for _ in self.watch(every or self._limit):
+            self.memory = self.memory.peak(tree_memory(self.pid))
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        line = self._process.stdout.readline()
         if not line:
             raise FailedError(f"its process ended with status {self._process.wait()}")
         answer = json.loads(line)
@@ -125,7 +135,7 @@ def call(target: str, *arguments: Any, **options: Any) -> Any:
 def tree_memory(root: int) -> Memory:
     """Memory of a process and its descendants now, from /proc; processes that end meanwhile count nothing."""
     total = {"Pss": 0, "Pss_Anon": 0, "Pss_Shmem": 0}
-    for pid in _tree(root):
+    for pid in process_tree(root):
         try:
             rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except (FileNotFoundError, ProcessLookupError):
@@ -137,14 +147,15 @@ def tree_memory(root: int) -> Memory:
     return Memory(total["Pss"] / 1024, (total["Pss_Anon"] + total["Pss_Shmem"]) / 1024)
 
 
-def _tree(pid: int) -> Iterator[int]:
+def process_tree(pid: int) -> Iterator[int]:
+    """Ids of a process and its descendants."""
     yield pid
     try:
         lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     except (FileNotFoundError, ProcessLookupError):
         return
     for child in " ".join(lists).split():
-        yield from _tree(int(child))
+        yield from process_tree(int(child))
 
 
 def main(target: str, arguments: str) -> None:
