@@ -1,4 +1,4 @@
-"""The command line: one module a verb, loaded when its verb is called, so that ``picstore --help`` is instant."""
+"""Command line ``picstore``: one module per verb, imported when its verb is called, so ``--help`` is instant."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import click
 from picstore._version import __version__
 from picstore.errors import PicstoreError
 
-# verb: what `picstore --help` says of it; the module of that name holds its command, `command`
+# Help of each verb in `picstore --help`; the module of the verb's name holds its command, `command`.
 _VERBS = {
-    "bench": "Measure how fast a data set can be trained on, stage by stage.",
-    "convert": "Turn images, from folders or the formats of other loaders, into a data set.",
-    "delete": "Leave records out of a data set from now on, by their ids.",
-    "export": "Write a data set as folders, WebDataset or MDS.",
-    "info": "Say what a data set holds and how well it is shuffled.",
-    "merge": "Make one data set of the shards of a conversion.",
-    "repair": "Make readable again what is left of a damaged data set.",
+    "bench": "Measure how fast this machine loads a data set, stage by stage.",
+    "convert": "Convert images, from folders or other loaders' formats, to a data set.",
+    "delete": "Delete images from a data set by id, without rewriting files.",
+    "export": "Export a data set as folders, WebDataset or MDS.",
+    "info": "Print contents, origin and shuffling of a data set.",
+    "merge": "Join the shards of a conversion to one data set.",
+    "repair": "Repair a damaged data set: restore its manifest and index, delete lost records.",
     "shuffle": "Write a shuffled copy of a data set.",
-    "verify": "Read a whole data set and report every damaged place.",
+    "verify": "Check every byte of a data set and report damage.",
 }
 
 _EPILOG = (
-    "Exit codes: 0 done; 1 failure; 2 wrong usage; 3 damage found, or more inputs failed than --max-errors; "
-    "4 something needed is not installed."
+    "Exit codes: 0 success; 1 failure; 2 wrong usage; 3 damage found, or more failed inputs than --max-errors; "
+    "4 a library is not installed."
 )
 
 
@@ -54,7 +54,7 @@ def program() -> None:
 
 
 class _Terminated(BaseException):
-    """SIGTERM, which schedulers send: what was begun is given up as by Ctrl-C, which click would make of it."""
+    """SIGTERM, which schedulers send; ends a command as Ctrl-C does."""
 
 
 def _terminate(*_: object) -> None:
@@ -62,15 +62,15 @@ def _terminate(*_: object) -> None:
 
 
 def _hint() -> str:
-    """What to do after a verb did not come to its end."""
-    return "; the same command with --resume goes on" if sys.argv[1:2] == ["convert"] else ""
+    """Return how to continue an interrupted verb."""
+    return "; continue with the same command and --resume" if sys.argv[1:2] == ["convert"] else ""
 
 
 def main() -> None:
-    """Entry point of the ``picstore`` command: errors become one line on stderr and an exit code."""
+    """Run the ``picstore`` command; errors become one line on stderr and an exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        # Without standalone mode the code that a verb gives to Context.exit is returned.
+        # Without standalone mode, main returns the code of Context.exit.
         code = program.main(prog_name="picstore", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
@@ -86,8 +86,8 @@ def main() -> None:
         click.echo(f"picstore: {error}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
+        file = f"{error.filename}: " if error.filename else ""
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = f"; make room{_hint().replace(';', ', then')}" if full else ""
-        click.echo(f"picstore: {place}{error.strerror or error}{remedy}", err=True)
+        click.echo(f"picstore: {file}{error.strerror or error}{remedy}", err=True)
         sys.exit(1)

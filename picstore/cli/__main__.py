@@ -1,4 +1,4 @@
-"""``python -m picstore.cli``, for where the console script is not on the path."""
+"""``python -m picstore.cli``, for shells without the ``picstore`` script on their path."""
 
 from picstore.cli import main
 

@@ -16,14 +16,30 @@ if TYPE_CHECKING:
 
 
 @click.command("bench")
-@click.argument("dataset", metavar="DATASET", type=options.place)
-@click.option("--images", type=click.IntRange(min=1), default=2000, show_default=True, help="How many to take.")
-@click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True, help="Images in a batch.")
-@click.option("--size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels a side of the output.")
-@click.option("--color", "--colour", is_flag=True, help="Also ColorJitter(0.4, 0.4, 0.4, 0.1) and Normalize.")
-@click.option("--threads", type=click.IntRange(min=1), help="Of the loader.  [default: one a core]")
+@click.argument("dataset", metavar="DATASET", type=options.location)
 @click.option(
-    "--isolate/--no-isolate", default=True, show_default=True, help="Run the loader in a process of its own or in ours."
+    "--images", type=click.IntRange(min=1), default=2000, show_default=True, help="Number of images to measure."
+)
+@click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True, help="Images per batch.")
+@click.option(
+    "--size",
+    type=click.IntRange(min=1),
+    default=224,
+    show_default=True,
+    help="Width and height of the output in pixels.",
+)
+@click.option(
+    "--color",
+    "--colour",
+    is_flag=True,
+    help="Add ColorJitter(0.4, 0.4, 0.4, 0.1) and Normalize to the transforms.",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of the loader.  [default: number of cores]")
+@click.option(
+    "--isolate/--no-isolate",
+    default=True,
+    show_default=True,
+    help="Run the loader in its own process, or in that of the command.",
 )
 @options.cache
 @options.as_json
@@ -37,9 +53,9 @@ def command(
     as_json: bool,
     **of_loader: Any,
 ) -> None:
-    """Measure how fast DATASET can be trained on here, stage by stage, and say where the time goes.
+    """Measure how fast this machine loads DATASET, stage by stage, and name the slowest stage.
 
-    The transforms are RandomResizedCrop and RandomHorizontalFlip. What was read before may come from memory.
+    The transforms are RandomResizedCrop and RandomHorizontalFlip. Files read before may come from the page cache.
     """
     import picstore
     from picstore.train.loader import default_threads

@@ -18,15 +18,21 @@ _MAX_FILE = 1 << 30  # bytes, a hundred million ids
 
 
 @click.command("delete")
-@click.argument("dataset", metavar="DATASET", type=options.place)
-@click.option("--id", "ids", type=click.IntRange(0, (1 << 63) - 1), multiple=True, help="Of a record; may be repeated.")
-@click.option("--ids", "file", metavar="FILE", type=options.PATH, help="A file of ids, one a line.")
+@click.argument("dataset", metavar="DATASET", type=options.location)
+@click.option(
+    "--id",
+    "ids",
+    type=click.IntRange(0, (1 << 63) - 1),
+    multiple=True,
+    help="Id of an image to delete; may be repeated.",
+)
+@click.option("--ids", "file", metavar="FILE", type=options.PATH, help="File of ids to delete, one per line.")
 @options.as_json
 def command(dataset: Location, ids: tuple[int, ...], file: Path | None, as_json: bool) -> None:
-    """Leave records out of DATASET from now on.
+    """Delete images from DATASET.
 
-    No image is written again: a small file beside the data set says what is deleted, and no reader gives it any more.
-    `picstore shuffle` leaves it out of its copy for good. Readers at work go on with what they have opened.
+    A small file lists the deleted images, and readers skip them; no image is rewritten. `picstore shuffle` leaves them
+    out of its copy. Readers that have the data set open keep the version that they opened.
     """
     from picstore.storage.dataset import Dataset
 

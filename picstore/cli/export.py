@@ -21,15 +21,17 @@ _DAMAGE_FOUND = 3
     "format_",
     type=click.Choice(["folder", "webdataset", "mds"]),
     required=True,
-    help="folder: a sub-folder a class and a table records.jsonl; webdataset: tars; mds: MosaicML's shards.",
+    help="Format of OUT: folder (a sub-folder per class, records.jsonl), webdataset (tars) or mds (MosaicML shards).",
 )
-@click.option("--shard-size", type=options.size, default="256MiB", show_default=True, help="Of a tar or shard, about.")
+@click.option(
+    "--shard-size", type=options.size, default="256MiB", show_default=True, help="Target size of each tar or MDS shard."
+)
 @options.as_json
 @click.pass_context
 def command(context: click.Context, dataset: Path, out: Path, format_: str, shard_size: int, as_json: bool) -> None:
-    """Write the JPEGs of DATASET, as they are, with labels, extras and attachments, to the new folder OUT.
+    """Export the JPEGs of DATASET unchanged, with labels, extras and attachments, to a new folder OUT.
 
-    Exit code 3 if records were damaged and had to be left out.
+    Damaged records are left out; the exit code is then 3.
     """
     from picstore.cli.progress import Bar
     from picstore.prepare.exports.export import export

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from picstore.cli import options
-from picstore.cli.outcome import text_of_outcome
+from picstore.cli.outcome import format_outcome
 
 if TYPE_CHECKING:
     from picstore.storage.dataset import Dataset
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 @click.command("info")
-@click.argument("dataset", metavar="DATASET", type=options.place)
+@click.argument("dataset", metavar="DATASET", type=options.location)
 @options.as_json
 def command(dataset: Location, as_json: bool) -> None:
-    """Say what DATASET holds, how it was made, and how well it is shuffled."""
+    """Print what DATASET holds, how it was made, and how well it is shuffled."""
     from picstore.storage.dataset import Dataset
 
     facts = _facts(Dataset(dataset))
@@ -72,7 +72,7 @@ def _text(dataset: Location, facts: dict[str, Any]) -> str:
     source = facts["provenance"]
     lines.append(f"  made        by picstore {source.get('picstore')} from {source.get('source')}")
     if outcome := facts["outcome"]:
-        lines.append(f"  converted   {text_of_outcome(outcome)}")
+        lines.append(f"  converted   {format_outcome(outcome)}")
     event = facts["shuffle"]
     lines.append("  shuffled    " + (f"{event['method']}, seed {event['seed']}" if event else "no"))
     if order := facts["order"]:

@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING
 import click
 
 from picstore.cli import options
-from picstore.cli.outcome import report
+from picstore.cli.outcome import report_outcome
 
 if TYPE_CHECKING:
     from picstore.storage.location.resolve import Location
 
 
 @click.command("merge")
-@click.argument("destination", metavar="DST", type=options.place)
-@click.argument("parts", metavar="[PART]...", type=options.place, nargs=-1)
+@click.argument("destination", metavar="DST", type=options.location)
+@click.argument("sources", metavar="[SHARD]...", type=options.location, nargs=-1)
 @options.max_errors
 @options.as_json
 def command(
-    destination: Location, parts: tuple[Location, ...], max_errors: Callable[[int], float], as_json: bool
+    destination: Location, sources: tuple[Location, ...], max_errors: Callable[[int], float], as_json: bool
 ) -> None:
-    """Make one data set, DST, of the shards that `picstore convert --shard` made: the bytes of a single run.
+    """Join the shards that `picstore convert --shard` made to one data set DST, with the bytes of a single run.
 
-    Shards that were converted into DST itself need no PART; those of other places are linked, or copied where that
-    cannot be, and stay. May be repeated at any time; it fails as long as shards are missing.
+    Each SHARD is the DST of such a run; shards that were converted into DST itself are not named. Files are linked,
+    or copied between file systems, and stay. While shards are missing the command fails, and it may be repeated.
     """
     from picstore.prepare.convert.merge_shards import merge
 
     started = time.monotonic()
-    converted = merge(destination, parts)
-    report(converted, destination, time.monotonic() - started, as_json=as_json, max_errors=max_errors)
+    result = merge(destination, sources)
+    report_outcome(result, destination, time.monotonic() - started, as_json=as_json, max_errors=max_errors)

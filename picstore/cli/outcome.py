@@ -1,4 +1,4 @@
-"""What became of the inputs of a conversion, for people and as JSON."""
+"""Outcome of a conversion: counts, bytes, formats and reasons, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,40 +19,44 @@ _SHOWN_REASONS = 8
 _SHOWN_FORMATS = 10
 
 
-def text_of_outcome(outcome: dict[str, int]) -> str:
-    """Such as ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
+def format_outcome(outcome: dict[str, int]) -> str:
+    """Format as ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
     statuses = (name for name in ("lossless", "reencoded", "failed", "duplicate") if name in outcome)
     counts = ", ".join(f"{outcome[status]:,} {status}" for status in statuses)
     source, jpeg = outcome["source_bytes"], outcome["jpeg_bytes"]
     if not source:
         return counts
-    return f"{counts}; {jpeg / 1e6:,.1f} MB of JPEGs from {source / 1e6:,.1f} MB" + _change(source, jpeg)
+    return f"{counts}; {jpeg / 1e6:,.1f} MB of JPEGs from {source / 1e6:,.1f} MB" + _format_change(source, jpeg)
 
 
-def report(
-    converted: ConversionResult,
+def report_outcome(
+    result: ConversionResult,
     destination: Location,
     seconds: float,
     *,
     as_json: bool,
     max_errors: Callable[[int], float],
 ) -> None:
-    """Print what a conversion, or a shard of one, came to; TooManyFailures where more failed than is allowed."""
+    """Print the result of a conversion or of a shard.
+
+    Raises:
+        TooManyFailures: more inputs failed than ``max_errors`` allows for their number.
+    """
     if as_json:
-        click.echo(json.dumps(_document(converted, destination, seconds)))
+        click.echo(json.dumps(_to_json(result, destination, seconds)))
     else:
-        _print(converted, destination, seconds)
-    tally = converted.tally
+        _print(result, destination, seconds)
+    tally = result.tally
     if tally.failed > max_errors(tally.inputs):
-        ledger = f", see {destination / 'ledger.jsonl'}" if converted.manifest else ""
+        ledger = f", see {destination / 'ledger.jsonl'}" if result.manifest else ""
         raise TooManyFailures(
             f"{tally.failed} of {tally.inputs} inputs failed, more than --max-errors allows; "
             f"{destination} is finished{ledger}"
         )
 
 
-def _document(converted: ConversionResult, destination: Location, seconds: float) -> dict[str, Any]:
-    manifest, tally = converted.manifest, converted.tally
+def _to_json(result: ConversionResult, destination: Location, seconds: float) -> dict[str, Any]:
+    manifest, tally = result.manifest, result.tally
     return {
         "dataset": str(destination),
         "uuid": manifest.uuid if manifest else None,
@@ -60,63 +64,65 @@ def _document(converted: ConversionResult, destination: Location, seconds: float
         "images": manifest.images if manifest else tally.images,
         "bytes": manifest.bytes if manifest else None,
         "seconds": round(seconds, 3),
-        "stages": {stage: round(value, 3) for stage, value in converted.seconds.items()},
+        "stages": {stage: round(value, 3) for stage, value in result.seconds.items()},
         "outcome": tally.outcome(),
         "status": dict(tally.status),
         "formats": [
             {
                 "format": name,
-                "inputs": share.inputs,
-                "lossless": share.lossless,
-                "source_bytes": share.source_bytes,
-                "jpeg_bytes": share.bytes,
+                "inputs": totals.inputs,
+                "lossless": totals.lossless,
+                "source_bytes": totals.source_bytes,
+                "jpeg_bytes": totals.bytes,
             }
-            for name, share in tally.formats().items()
+            for name, totals in tally.formats().items()
         ],
         "reasons": [
-            {"status": status, "reason": reason, "count": count} for (status, reason), count in _reasons(converted)
+            {"status": status, "reason": reason, "count": count} for (status, reason), count in _reasons(result)
         ],
     }
 
 
-def _reasons(converted: ConversionResult) -> list[tuple[tuple[str, str], int]]:
-    return [(key, count) for key, count in converted.tally.reasons.most_common() if any(key[1:])]
+def _reasons(result: ConversionResult) -> list[tuple[tuple[str, str], int]]:
+    """Return (status, reason) with its number of inputs, the most frequent first."""
+    return [(key, count) for key, count in result.tally.reasons.most_common() if any(key[1:])]
 
 
-def lines_of_formats(formats: dict[str, FormatTotals]) -> list[str]:
-    """A line for each of the most frequent formats, and one for the others."""
+def format_lines(formats: dict[str, FormatTotals]) -> list[str]:
+    """Format a line for each of the most frequent formats, and one for all others."""
     rows = list(formats.items())
     rest = rows[_SHOWN_FORMATS:]
     if len(rest) > 1:
         others = rest[0][1]
-        for _, share in rest[1:]:
-            others += share
+        for _, totals in rest[1:]:
+            others += totals
         rows[_SHOWN_FORMATS:] = [(f"{len(rest)} others", others)]
     width = max((len(name) for name, _ in rows), default=0)
     return [
-        f"  {share.inputs:>9,} {name:<{width}} {share.lossless:>9,} lossless, "
-        f"{share.source_bytes / 1e6:,.1f} MB to {share.bytes / 1e6:,.1f} MB" + _change(share.source_bytes, share.bytes)
-        for name, share in rows
+        f"  {totals.inputs:>9,} {name:<{width}} {totals.lossless:>9,} lossless, "
+        f"{totals.source_bytes / 1e6:,.1f} MB to {totals.bytes / 1e6:,.1f} MB"
+        + _format_change(totals.source_bytes, totals.bytes)
+        for name, totals in rows
     ]
 
 
-def _change(before: int, after: int) -> str:
+def _format_change(before: int, after: int) -> str:
     return f", {after / before - 1:+.1%}" if before else ""
 
 
-def _print(converted: ConversionResult, destination: Location, seconds: float) -> None:
-    manifest, tally = converted.manifest, converted.tally
-    made = f"of {len(manifest.classes)} classes, {manifest.bytes / 1e6:,.1f} MB" if manifest else "in this shard"
+def _print(result: ConversionResult, destination: Location, seconds: float) -> None:
+    manifest, tally = result.manifest, result.tally
+    contents = f"of {len(manifest.classes)} classes, {manifest.bytes / 1e6:,.1f} MB" if manifest else "in this shard"
     rate = tally.inputs / max(seconds, 1e-9)
     images = manifest.images if manifest else tally.images
-    click.echo(f"{destination}: {images:,} images {made}, {seconds:.1f} s ({rate:,.0f} images/s)")
-    click.echo("  " + text_of_outcome(tally.outcome()))
-    if converted.seconds:
-        click.echo("  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in converted.seconds.items()))
+    click.echo(f"{destination}: {images:,} images {contents}, {seconds:.1f} s ({rate:,.0f} images/s)")
+    click.echo("  " + format_outcome(tally.outcome()))
+    if result.seconds:
+        click.echo("  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in result.seconds.items()))
     formats = tally.formats()
-    for line in lines_of_formats(formats):
+    for line in format_lines(formats):
         click.echo(line)
-    reasons = [item for item in _reasons(converted) if item[0][1] not in formats]
+    reasons = [item for item in _reasons(result) if item[0][1] not in formats]
     for (status, reason), count in reasons[:_SHOWN_REASONS]:
         click.echo(f"  {count:>9,} {status}: {reason}")
     others = len(reasons) - _SHOWN_REASONS

@@ -1,4 +1,4 @@
-"""A progress bar on stderr; plain and silent where stderr is no terminal."""
+"""Progress bar on stderr; shows nothing if stderr is no terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Bar:
-    """Shows how many inputs of how many are done, the rate, and the time that is left."""
+    """Shows the number of items done and in total, the rate, and the time left."""
 
     def __init__(self, verb: str, *, unit: str = "images/s") -> None:
         console = Console(stderr=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("repair")
-@click.argument("dataset", metavar="DATASET", type=options.place)
+@click.argument("dataset", metavar="DATASET", type=options.location)
 @options.as_json
 def command(dataset: Location, as_json: bool) -> None:
     """Make a damaged DATASET readable again.

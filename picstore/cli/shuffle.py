@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 @click.command("shuffle")
-@click.argument("source", metavar="SRC", type=options.place)
-@click.argument("destination", metavar="DST", type=options.place)
+@click.argument("source", metavar="SRC", type=options.location)
+@click.argument("destination", metavar="DST", type=options.location)
 @click.option(
     "--method",
     type=click.Choice(["transpose", "uniform"]),
     default="transpose",
     show_default=True,
-    help="transpose: permute each file, transpose streams × files; one read, one write. "
-    "uniform: every order equally likely; two reads, two writes.",
+    help="Shuffling method. transpose: permute each file and transpose streams × files; one read, one write. "
+    "uniform: make every order equally likely; two reads, two writes.",
 )
 @options.seed
 @options.workers
@@ -37,7 +37,10 @@ def command(
     engine: str,
     as_json: bool,
 ) -> None:
-    """Write a shuffled copy of the data set SRC to DST. Each worker holds one file in memory."""
+    """Write a shuffled copy of the data set SRC to DST.
+
+    Each worker holds one file in memory.
+    """
     from picstore.cli.progress import Bar
     from picstore.prepare.upkeep.shuffle import shuffle
 

@@ -17,15 +17,15 @@ _DAMAGE_FOUND = 3
 
 
 @click.command("verify")
-@click.argument("dataset", metavar="DATASET", type=options.place)
-@click.option("--decode", is_flag=True, help="Also decode every image and compare it with the index.")
+@click.argument("dataset", metavar="DATASET", type=options.location)
+@click.option("--decode", is_flag=True, help="Decode every image too, and compare it with the index.")
 @options.workers
 @options.as_json
 @click.pass_context
 def command(context: click.Context, dataset: Location, decode: bool, workers: int | None, as_json: bool) -> None:
-    """Read the whole of DATASET, check every checksum, and report every damaged place.
+    """Read all of DATASET, check every checksum, and report file and offset of all damage.
 
-    Exit code 3 if there is one.
+    The exit code is 3 if there is damage.
     """
     from picstore.cli.progress import Bar
     from picstore.prepare.engine.processes import default_workers

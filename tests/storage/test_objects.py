@@ -160,7 +160,7 @@ def test_an_interrupted_conversion_is_unfinished_and_resume_gives_the_same_bytes
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors.strip()) == (
         130,
-        "picstore: interrupted; the same command with --resume goes on",
+        "picstore: interrupted; continue with the same command and --resume",
     )
 
     ready = [name for name, _ in unfinished.files() if name.startswith("row-")]

@@ -26,7 +26,7 @@ from PIL import Image
 from samples import jpeg, picture
 
 import picstore
-from picstore.cli.outcome import lines_of_formats
+from picstore.cli.outcome import format_lines
 from picstore.jpeg import markers
 from picstore.prepare.convert.job import MIB, DatasetShape, count_rows, row_slice
 from picstore.prepare.convert.ledger import LedgerLine, Tally
@@ -420,7 +420,7 @@ def test_of_many_formats_the_rarest_are_counted_together() -> None:
     for number in range(14):
         for _ in range(20 - number):
             tally.add_line(LedgerLine("a", 0, "reencoded", f"F{number:02d}", 1_000_000, 500_000))
-    lines = lines_of_formats(tally.formats())
+    lines = format_lines(tally.formats())
     assert len(lines) == 11
     assert " ".join(lines[0].split()) == "20 F00 0 lossless, 20.0 MB to 10.0 MB, -50.0%"
     assert " ".join(lines[-1].split()) == "34 4 others 0 lossless, 34.0 MB to 17.0 MB, -50.0%"
@@ -452,7 +452,7 @@ def test_a_conversion_that_is_told_to_end_says_how_to_go_on(
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code
-    assert errors.strip() == f"picstore: {words}; the same command with --resume goes on"
+    assert errors.strip() == f"picstore: {words}; continue with the same command and --resume"
     assert not (out / "picstore.json").exists()
     picstore_command(*command[len(PICSTORE) :], "--resume")
     assert tree(out) == tree(converted)
@@ -487,7 +487,7 @@ def test_a_disk_that_is_full_ends_a_conversion_which_goes_on_when_there_is_room(
     )
     if done.returncode in (1, 77):
         pytest.skip(f"no file system can be mounted here: {done.stderr}")
-    assert "No space left on device; make room, then the same command with --resume goes on" in done.stderr
+    assert "No space left on device; make room, then continue with the same command and --resume" in done.stderr
     assert "first 1\n" in done.stdout
     assert "picstore.json" not in done.stdout
     assert "second 0\n" in done.stdout
