@@ -1,4 +1,4 @@
-"""``picstore convert --measure``: a table of qualities and subsamplings, as text, JSON or a plot."""
+"""``picstore convert --measure``: print qualities and subsamplings as a table or JSON, and plot them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import click
 
 if TYPE_CHECKING:
     from picstore.prepare.image.settings import EncodeSettings
-    from picstore.prepare.quality import Measured
+    from picstore.prepare.quality import QualityReport
     from picstore.prepare.sources.inputs import Listing
 
 
 def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], *, as_json: bool) -> None:
-    """Measure a sample of a source with the options of the command, and print and draw the outcome."""
+    """Measure a sample of a source with the options of the command, and print and plot the outcome."""
     from picstore.cli.plot import draw_qualities, require_matplotlib
     from picstore.cli.progress import Bar
     from picstore.prepare.engine import processes
@@ -25,7 +25,7 @@ def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], 
         require_matplotlib()
     with Bar("measure") as bar:
         bar.set_total(min(settings["measure"], len(listing.inputs)), 0)
-        measured = measure_quality(
+        report = measure_quality(
             listing,
             encode=encode,
             images=settings["measure"],
@@ -35,48 +35,46 @@ def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], 
             on_progress=bar.advance,
         )
     if as_json:
-        click.echo(json.dumps(_to_json(measured, encode), allow_nan=False))
+        click.echo(json.dumps(_to_json(report, encode), allow_nan=False))
     else:
-        _print(measured, encode)
-    if settings["plot"] is not None and measured.losses:
-        write_whole(settings["plot"], draw_qualities(measured.rows(), title=_title(measured, encode)))
+        _print(report, encode)
+    if settings["plot"] is not None and report.images:
+        write_whole(settings["plot"], draw_qualities(report.rows(), title=_title(report, encode)))
 
 
-def _title(measured: Measured, encode: EncodeSettings) -> str:
+def _title(report: QualityReport, encode: EncodeSettings) -> str:
     resized = "" if encode.resize is None else f", resized to {encode.resize}"
-    return f"{len(measured.losses):,} images, {encode.encoder}{resized}"
+    return f"{len(report.images):,} images, {encode.encoder}{resized}"
 
 
-def _to_json(measured: Measured, encode: EncodeSettings) -> dict[str, Any]:
+def _to_json(report: QualityReport, encode: EncodeSettings) -> dict[str, Any]:
     return {
-        "images": len(measured.losses),
-        "lossless": measured.lossless,
-        "failed": measured.failed,
-        "source_bytes": measured.source_bytes,
+        "images": len(report.images),
+        "lossless": report.lossless,
+        "failed": report.failed,
+        "source_bytes": report.source_bytes,
         "encoder": encode.encoder,
         "subsampling": encode.subsampling,
         "resize": None if encode.resize is None else str(encode.resize),
         "quality": encode.quality,
-        "qualities": measured.rows(),
+        "qualities": report.rows(),
     }
 
 
-def _print(measured: Measured, encode: EncodeSettings) -> None:
-    total = len(measured.losses) + measured.lossless + measured.failed
-    if measured.lossless:
-        click.echo(f"{measured.lossless} of {total} images stay without loss, whatever the quality; see --reencode")
-    if measured.failed:
-        click.echo(f"{measured.failed} of {total} images cannot be read")
-    if not measured.losses:
+def _print(report: QualityReport, encode: EncodeSettings) -> None:
+    total = len(report.images) + report.lossless + report.failed
+    if report.lossless:
+        click.echo(f"{report.lossless} of {total} images stay without loss, whatever the quality; see --reencode")
+    if report.failed:
+        click.echo(f"{report.failed} of {total} images cannot be read")
+    if not report.images:
         click.echo("nothing to measure")
         return
-    click.echo(
-        f"{_title(measured, encode)}; the files have {measured.source_bytes // len(measured.losses):,} bytes each"
-    )
+    click.echo(f"{_title(report, encode)}; the files have {report.source_bytes // len(report.images):,} bytes each")
     click.echo(
         f"{'subsampling':>11}{'quality':>9}{'bytes':>12}{'saved':>9}{'PSNR, dB':>10}{'SSIM':>9}{'5 % below':>11}"
     )
-    for settings, row in zip(measured.tried, measured.rows(), strict=True):
+    for settings, row in zip(report.settings, report.rows(), strict=True):
         mark = "*" if settings == encode else " "
         click.echo(
             f"{row['subsampling']:>11}{row['quality']:>8}{mark}{row['bytes']:>12,}{row['saved']:>9.1%}"

@@ -1,7 +1,4 @@
-"""What quality and subsampling cost: PSNR, SSIM and bytes of some images, encoded in several ways.
-
-For ``convert --measure``.
-"""
+"""Quality measurement for ``convert --measure``: bytes, PSNR and SSIM of some images at several encoder settings."""
 
 from __future__ import annotations
 
@@ -24,21 +21,27 @@ from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 
 QUALITIES = tuple(range(50, 100, 5))
-SUBSAMPLINGS = ("420", "444")  # measured always, so that they can be compared
-LOW = 5  # per cent of the images; their SSIM is what a user is warned by
-_MAX_PSNR = 100.0  # dB, of images that come back equal, so that a mean stays finite
+SUBSAMPLINGS = ("420", "444")  # always measured, for comparison
+LOW_PERCENTILE = 5  # of SSIM over images, the warning for a user
+_MAX_PSNR = 100.0  # dB, for equal images, so that a mean stays finite
 
 # Wang, Bovik, Sheikh and Simoncelli, "Image quality assessment: from error visibility to structural similarity", 2004.
 _RADIUS, _SIGMA = 5, 1.5
 _C1, _C2 = 6.5025, 58.5225  # (0.01 × 255)², (0.03 × 255)²
-_BELL = np.exp(-(np.arange(-_RADIUS, _RADIUS + 1) ** 2) / (2 * _SIGMA**2))
-_TAPS: F32 = (_BELL / _BELL.sum()).astype(np.float32)
-_STRIP = 32  # rows at a time, so that the planes of a strip stay in the second-level cache: 2.8 times as fast
+_GAUSSIAN = np.exp(-(np.arange(-_RADIUS, _RADIUS + 1) ** 2) / (2 * _SIGMA**2))
+_WEIGHTS: F32 = (_GAUSSIAN / _GAUSSIAN.sum()).astype(np.float32)
+_STRIP_ROWS = 32  # rows at a time, whose planes stay in the second-level cache: 2.8 times as fast
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """What encoding did to one image: bytes of the JPEG, PSNR (dB) and SSIM of its RGB or grey values."""
+class ImageQuality:
+    """One image encoded with one of the settings.
+
+    Attributes:
+        bytes: size of the JPEG.
+        psnr: dB, of RGB or grey values.
+        ssim: mean over the channels.
+    """
 
     bytes: int
     psnr: float
@@ -46,38 +49,38 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Losses of a sample.
+class QualityReport:
+    """Measurements of a sample of images.
 
     Attributes:
-        tried: the settings that were measured, of each subsampling by rising quality.
-        losses: of each image that would be encoded, one for each of ``tried``.
-        source_bytes: of those images' files.
-        lossless: images that would be kept as they are, whatever the quality.
+        settings: the measured settings, by subsampling and rising quality.
+        images: measurements of each image that would be encoded, one for each of ``settings``.
+        source_bytes: size of those images' files.
+        lossless: images whose coefficients would be kept, whatever the quality.
         failed: images that cannot be read.
     """
 
-    tried: tuple[EncodeSettings, ...]
-    losses: list[tuple[Loss, ...]]
+    settings: tuple[EncodeSettings, ...]
+    images: list[tuple[ImageQuality, ...]]
     source_bytes: int
     lossless: int
     failed: int
 
     def rows(self) -> list[dict[str, Any]]:
-        """Of each settings the mean bytes, what is saved against the files, mean PSNR and SSIM, and the low SSIM."""
+        """Means for each settings: bytes, fraction saved against the files, PSNR, SSIM, and SSIM's low percentile."""
         rows = []
-        for settings, losses in zip(self.tried, zip(*self.losses, strict=True), strict=False):
-            size = sum(loss.bytes for loss in losses)
-            ssim = [loss.ssim for loss in losses]
+        for settings, images in zip(self.settings, zip(*self.images, strict=True), strict=False):
+            size = sum(image.bytes for image in images)
+            ssim = [image.ssim for image in images]
             rows.append(
                 {
                     "subsampling": settings.subsampling,
                     "quality": settings.quality,
-                    "bytes": round(size / len(losses)),
+                    "bytes": round(size / len(images)),
                     "saved": 1 - size / self.source_bytes,
-                    "psnr": float(np.mean([loss.psnr for loss in losses])),
+                    "psnr": float(np.mean([image.psnr for image in images])),
                     "ssim": float(np.mean(ssim)),
-                    "ssim_low": float(np.percentile(ssim, LOW)),
+                    "ssim_low": float(np.percentile(ssim, LOW_PERCENTILE)),
                 }
             )
         return rows
@@ -88,7 +91,7 @@ class _Task:
     number: int
     source: Input
     encode: EncodeSettings
-    tried: tuple[EncodeSettings, ...]
+    settings: tuple[EncodeSettings, ...]
     image_timeout: float
 
 
@@ -101,40 +104,41 @@ def measure_quality(
     workers: int,
     image_timeout: float = IMAGE_TIMEOUT,
     on_progress: ProgressCallback = lambda _: None,
-) -> Measured:
-    """Encode a sample of a source's images at ``QUALITIES`` and ``SUBSAMPLINGS`` and those of the settings.
-
-    Nothing is written.
+) -> QualityReport:
+    """Encode a sample of a source's images at QUALITIES, SUBSAMPLINGS and the given settings; nothing is written.
 
     Args:
         listing: the source.
-        encode: the settings of the conversion that is planned.
-        images: how many to take, evenly over the source.
-        seed: which.
+        encode: settings of the planned conversion.
+        images: size of the sample, drawn evenly over the source.
+        seed: random seed of the sample.
         workers: processes; they do not change the result.
         image_timeout: seconds that an image may take with one of the settings.
         on_progress: called with the number of images done.
+
+    Raises:
+        PicstoreError: an object store cannot be reached.
     """
     processes.start_fork_server("picstore.prepare.convert.warmup", "picstore.prepare.convert.warmup_pixels")
-    tried = variants(encode)
-    numbers = sample(len(listing.inputs), images, seed=seed)
-    tasks = deque(_Task(number, listing.inputs[number], encode, tried, image_timeout) for number in numbers)
-    ended = processes.run(measure_one, tasks, workers=workers, on_progress=on_progress)
+    settings = settings_to_measure(encode)
+    numbers = sample_numbers(len(listing.inputs), images, seed=seed)
+    tasks = deque(_Task(number, listing.inputs[number], encode, settings, image_timeout) for number in numbers)
+    ended = processes.run(measure_image, tasks, workers=workers, on_progress=on_progress)
     outcomes = {task.number: outcome for task, outcome in ended}
-    found = [outcomes[number] for number in numbers]
-    encoded = [each for each in found if isinstance(each, tuple)]
-    lossless = found.count(LOSSLESS)
-    return Measured(
-        tried,
-        [losses for _, losses in encoded],
+    results = [outcomes[number] for number in numbers]
+    encoded = [each for each in results if isinstance(each, tuple)]
+    lossless = results.count(LOSSLESS)
+    return QualityReport(
+        settings,
+        [images for _, images in encoded],
         sum(size for size, _ in encoded),
         lossless,
-        len(found) - len(encoded) - lossless,
+        len(results) - len(encoded) - lossless,
     )
 
 
-def variants(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
-    """What is measured for the settings of a conversion: each subsampling, and of each the qualities, rising."""
+def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
+    """Settings for each subsampling and quality, those of the conversion among them, by rising quality."""
     return tuple(
         replace(encode, subsampling=subsampling, quality=quality)
         for subsampling in sorted({*SUBSAMPLINGS, encode.subsampling})
@@ -142,16 +146,16 @@ def variants(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
     )
 
 
-def sample(inputs: int, count: int, *, seed: int) -> list[int]:
-    """``count`` of the numbers below ``inputs``, one drawn in each of ``count`` equal stretches, rising."""
+def sample_numbers(inputs: int, count: int, *, seed: int) -> list[int]:
+    """Draw ``count`` of the numbers below ``inputs``, one in each of ``count`` equal intervals, rising."""
     count = min(count, inputs)
     edges = [inputs * k // max(1, count) for k in range(count + 1)]
     drawn = rng.unit(rng.key(rng.MEASURE, seed), np.arange(count))
-    return [int(low + share * (high - low)) for low, high, share in zip(edges, edges[1:], drawn, strict=False)]
+    return [int(low + position * (high - low)) for low, high, position in zip(edges, edges[1:], drawn, strict=False)]
 
 
-def measure_one(task: _Task, on_progress: ProgressCallback) -> tuple[int, tuple[Loss, ...]] | str:
-    """Bytes of the file and what each of the settings makes of it; or ``"lossless"``, or why it cannot be read."""
+def measure_image(task: _Task, on_progress: ProgressCallback) -> tuple[int, tuple[ImageQuality, ...]] | str:
+    """Size of the file and its measurements; or ``"lossless"``, or the reason why it cannot be read."""
     try:
         data = read_input(task.source)
         with processes.time_limit(task.image_timeout):
@@ -160,24 +164,24 @@ def measure_one(task: _Task, on_progress: ProgressCallback) -> tuple[int, tuple[
                 if made.status == LOSSLESS:
                     return LOSSLESS
             image = decode_any(data, settings=task.encode, name=task.source.name).image
-        losses = []
-        for settings in task.tried:
+        measured = []
+        for settings in task.settings:
             with processes.time_limit(task.image_timeout):
-                losses.append(_loss(image, settings))
+                measured.append(_encode_and_compare(image, settings))
     except ImageError as error:
         return str(error)
     finally:
         on_progress(1)
-    return len(data), tuple(losses)
+    return len(data), tuple(measured)
 
 
-def _loss(image: Image.Image, settings: EncodeSettings) -> Loss:
+def _encode_and_compare(image: Image.Image, settings: EncodeSettings) -> ImageQuality:
     jpeg = encode(image, settings=settings)
     with Image.open(io.BytesIO(jpeg)) as decoded:
         decoded.load()
-        one, other = np.asarray(image), np.asarray(decoded)
-    similarity = np.mean([ssim(x, y) for x, y in zip(_planes(one), _planes(other), strict=True)])
-    return Loss(len(jpeg), psnr(one, other), float(similarity))
+        before, after = np.asarray(image), np.asarray(decoded)
+    similarity = np.mean([ssim(x, y) for x, y in zip(_planes(before), _planes(after), strict=True)])
+    return ImageQuality(len(jpeg), psnr(before, after), float(similarity))
 
 
 def psnr(one: U8, other: U8) -> float:
@@ -191,41 +195,41 @@ def psnr(one: U8, other: U8) -> float:
 def ssim(one: F32, other: F32) -> float:
     """Mean structural similarity of two planes of values in 0 … 255, float32 (H, W), by a Gaussian of 11 × 11 pixels.
 
-    The mean is over windows that lie inside; sides of less than 11 pixels are mirrored.
+    The mean is over windows that lie inside; sides of less than 11 pixels are extended by their mirror image.
     """
-    missing = [(0, max(0, len(_TAPS) - side)) for side in one.shape]
+    missing = [(0, max(0, len(_WEIGHTS) - side)) for side in one.shape]
     one, other = (np.pad(plane, missing, mode="symmetric") for plane in (one, other))
     rows = one.shape[0] - 2 * _RADIUS
     total = 0.0
-    for top in range(0, rows, _STRIP):
-        strip = slice(top, min(top + _STRIP, rows) + 2 * _RADIUS)
-        total += float(_similarity(one[strip], other[strip]).sum(dtype=np.float64))
+    for top in range(0, rows, _STRIP_ROWS):
+        strip = slice(top, min(top + _STRIP_ROWS, rows) + 2 * _RADIUS)
+        total += float(_ssim_map(one[strip], other[strip]).sum(dtype=np.float64))
     return total / float(rows * (one.shape[1] - 2 * _RADIUS))
 
 
-def _similarity(x: F32, y: F32) -> F32:
-    mean_x, mean_y = _blurred(x), _blurred(y)
+def _ssim_map(x: F32, y: F32) -> F32:
+    mean_x, mean_y = _blur(x), _blur(y)
     product, squares = mean_x * mean_y, mean_x * mean_x + mean_y * mean_y
-    covariance = _blurred(x * y) - product
-    variances = _blurred(x * x + y * y) - squares  # the sum of both
-    above = (2 * product + _C1) * (2 * covariance + _C2)
-    similar: F32 = np.divide(above, (squares + _C1) * (variances + _C2), dtype=np.float32)
+    covariance = _blur(x * y) - product
+    variances = _blur(x * x + y * y) - squares  # the sum of both
+    numerator = (2 * product + _C1) * (2 * covariance + _C2)
+    similar: F32 = np.divide(numerator, (squares + _C1) * (variances + _C2), dtype=np.float32)
     return similar
 
 
-def _blurred(plane: F32) -> F32:
-    """The weighted mean of each window that lies inside."""
+def _blur(plane: F32) -> F32:
+    """Weighted mean of each window that lies inside."""
     for axis in (0, 1):
         size = plane.shape[axis] - 2 * _RADIUS
         plane = np.moveaxis(plane, axis, 0)
-        rows = [plane[k : k + size] for k in range(len(_TAPS))]
-        summed: F32 = rows[_RADIUS] * _TAPS[_RADIUS]
+        rows = [plane[k : k + size] for k in range(len(_WEIGHTS))]
+        summed: F32 = rows[_RADIUS] * _WEIGHTS[_RADIUS]
         for k in range(_RADIUS):
-            summed += _TAPS[k] * (rows[k] + rows[-1 - k])
+            summed += _WEIGHTS[k] * (rows[k] + rows[-1 - k])
         plane = np.moveaxis(summed, 0, axis)
     return plane
 
 
 def _planes(pixels: U8) -> F32:
-    """The channels of an image (H, W, 3) or (H, W), one after the other."""
+    """Channels of an image (H, W, 3) or (H, W) as float32 (C, H, W)."""
     return np.ascontiguousarray(np.moveaxis(np.atleast_3d(pixels), 2, 0), dtype=np.float32)

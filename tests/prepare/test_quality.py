@@ -21,7 +21,7 @@ from picstore.cli.plot import require_matplotlib
 from picstore.errors import MissingDependency
 from picstore.prepare import quality
 from picstore.prepare.image.settings import EncodeSettings
-from picstore.prepare.quality import Loss, Measured, measure_quality, psnr, sample, ssim
+from picstore.prepare.quality import ImageQuality, QualityReport, measure_quality, psnr, sample_numbers, ssim
 from picstore.prepare.sources.inputs import Input, Listing
 
 
@@ -50,12 +50,12 @@ def test_equal_images_have_an_ssim_of_one_and_the_largest_psnr() -> None:
 
 
 def test_the_sample_takes_one_input_in_each_stretch_and_depends_on_the_seed() -> None:
-    chosen = sample(1000, 100, seed=0)
+    chosen = sample_numbers(1000, 100, seed=0)
     assert [number * 100 // 1000 for number in chosen] == sorted({number * 100 // 1000 for number in chosen})
     assert len(chosen) == 100
-    assert chosen == sample(1000, 100, seed=0) != sample(1000, 100, seed=1)
-    assert sample(7, 100, seed=5) == list(range(7))
-    assert sample(0, 100, seed=0) == []
+    assert chosen == sample_numbers(1000, 100, seed=0) != sample_numbers(1000, 100, seed=1)
+    assert sample_numbers(7, 100, seed=5) == list(range(7))
+    assert sample_numbers(0, 100, seed=0) == []
 
 
 def listing(folder: Path, files: dict[str, bytes]) -> Listing:
@@ -79,7 +79,7 @@ def test_lossless_and_broken_images_are_counted_and_the_others_measured(tmp_path
     source = listing(tmp_path, FILES)
     settings = EncodeSettings(quality=83, subsampling="422")
     measured = measure_quality(source, encode=settings, images=9, seed=0, workers=2)
-    assert (measured.lossless, measured.failed, len(measured.losses)) == (1, 1, 3)
+    assert (measured.lossless, measured.failed, len(measured.images)) == (1, 1, 3)
     assert measured.source_bytes == sum(len(FILES[name]) for name in ("a.png", "d.jpg", "e.png"))
     qualities = sorted({*quality.QUALITIES, 83})
     rows = measured.rows()
@@ -121,12 +121,12 @@ def test_with_reencode_what_could_stay_is_measured_too(tmp_path: Path) -> None:
     measured = measure_quality(
         listing(tmp_path, FILES), encode=EncodeSettings(reencode=True), images=9, seed=0, workers=1
     )
-    assert (measured.lossless, measured.failed, len(measured.losses)) == (0, 1, 4)
+    assert (measured.lossless, measured.failed, len(measured.images)) == (0, 1, 4)
 
 
 def test_the_rows_are_means_of_images_and_what_is_saved_is_of_all_bytes() -> None:
-    losses = [(Loss(100, 30.0, 0.9),), (Loss(301, 40.0, 0.8),)]
-    (row,) = Measured((EncodeSettings(quality=50, subsampling="444"),), losses, 1000, 0, 0).rows()
+    images = [(ImageQuality(100, 30.0, 0.9),), (ImageQuality(301, 40.0, 0.8),)]
+    (row,) = QualityReport((EncodeSettings(quality=50, subsampling="444"),), images, 1000, 0, 0).rows()
     assert row.pop("subsampling") == "444"
     assert row == pytest.approx(
         {"quality": 50, "bytes": 200, "saved": 0.599, "psnr": 35, "ssim": 0.85, "ssim_low": 0.805}

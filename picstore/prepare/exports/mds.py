@@ -1,4 +1,4 @@
-"""Export to MosaicML's MDS. Written here, as its own writer encodes JPEGs anew; the layout is in sources/mds.py."""
+"""Export to MosaicML's MDS, whose layout is described in sources/mds.py; its own writer would encode JPEGs again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from picstore.errors import UsageError
-from picstore.prepare.exports.sink import extra_object, finish, to_json, write_classes
+from picstore.prepare.exports.base import extra_object, rename_partial, to_json, write_classes
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import PARTIAL, write_whole
 
@@ -15,11 +15,14 @@ _COLUMNS = {"image": "jpeg", "label": "int", "extra": "json"}
 _SIZES = {"int": 8}
 
 
-class MdsSink:
+class MdsWriter:
     """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. Holds one shard in memory.
 
-    Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), and each attachment (bytes, empty for
-    none) by its name.
+    Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), and each attachment by its name
+    (bytes, empty for none).
+
+    Raises:
+        UsageError: an attachment has the name of a column.
     """
 
     def __init__(self, root: Path, classes: list[str], shard_size: int, attachments: tuple[str, ...]) -> None:
@@ -68,13 +71,13 @@ class MdsSink:
         with partial.open("wb") as file:
             file.write(struct.pack(f"<{count + 2}I", count, *offsets) + config)
             file.writelines(self._samples)
-        finish(partial)
+        rename_partial(partial)
         raw = {"basename": name, "bytes": offsets[-1], "hashes": {}}
         self._entries.append({**self._config, "raw_data": raw, "samples": count, "zip_data": None})
         self._samples, self._bytes = [], 0
 
     def close(self) -> list[str]:
-        """Finish the last shard and write the index."""
+        """Write the last shard and the index."""
         if self._samples:
             self._end_shard()
         write_whole(self._root / "index.json", to_json({"shards": self._entries, "version": 2}))

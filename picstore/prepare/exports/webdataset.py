@@ -6,16 +6,24 @@ import io
 import tarfile
 from pathlib import Path
 
-from picstore.prepare.exports.sink import extra_object, finish, present, safe_name, suffix_of, to_json, write_classes
+from picstore.prepare.exports.base import (
+    extra_object,
+    present_attachments,
+    rename_partial,
+    safe_name,
+    suffix_of,
+    to_json,
+    write_classes,
+)
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import PARTIAL
 
 
-class WebDatasetSink:
+class WebDatasetWriter:
     """OUT/shard-000000.tar, … of about ``shard_size`` bytes, and OUT/classes.txt.
 
-    ``cls`` is the label as a number, −1 for unknown; ``json`` the extra. An attachment is ``<name>.png``, by its first
-    bytes, or ``<name>.bin``.
+    ``cls`` is the label as a number, −1 for unknown; ``json`` the extra. An attachment is ``<name>.png`` or another
+    extension by its first bytes, else ``<name>.bin``.
     """
 
     def __init__(self, root: Path, classes: list[str], shard_size: int) -> None:
@@ -26,21 +34,21 @@ class WebDatasetSink:
 
     def add(self, record: Record) -> None:
         """Write the members of one sample, all into one shard."""
-        tar = self._open()
+        tar = self._open_shard()
         key = f"{record.id:09d}"
-        _add(tar, f"{key}.jpg", record.jpeg)
-        _add(tar, f"{key}.cls", b"%d" % record.label)
+        _add_member(tar, f"{key}.jpg", record.jpeg)
+        _add_member(tar, f"{key}.cls", b"%d" % record.label)
         if extra := extra_object(record):
-            _add(tar, f"{key}.json", to_json(extra))
-        for name, blob in present(record).items():
-            _add(tar, f"{key}.{safe_name(name).lower()}.{suffix_of(blob)}", blob)
+            _add_member(tar, f"{key}.json", to_json(extra))
+        for name, blob in present_attachments(record).items():
+            _add_member(tar, f"{key}.{safe_name(name).lower()}.{suffix_of(blob)}", blob)
         if tar.offset >= self._shard_size:
             self._end_shard()
 
-    def _open(self) -> tarfile.TarFile:
+    def _open_shard(self) -> tarfile.TarFile:
         if self._tar is None:
-            self._tar = tarfile.open(self._partial(), "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - over many calls
-        self._tar.members = []  # type: ignore[attr-defined] # it keeps them all
+            self._tar = tarfile.open(self._partial(), "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - stays open over many calls
+        self._tar.members = []  # type: ignore[attr-defined] # tarfile keeps every member otherwise
         return self._tar
 
     def _partial(self) -> Path:
@@ -49,18 +57,18 @@ class WebDatasetSink:
     def _end_shard(self) -> None:
         if self._tar is not None:
             self._tar.close()
-            finish(self._partial())
+            rename_partial(self._partial())
             self._tar = None
             self._shards += 1
 
     def close(self) -> list[str]:
-        """Finish the last shard."""
+        """Complete the last shard."""
         self._end_shard()
         return []
 
 
-def _add(tar: tarfile.TarFile, name: str, data: bytes | memoryview) -> None:
-    """A member without time or owner, so that the same data set always gives the same tars."""
+def _add_member(tar: tarfile.TarFile, name: str, data: bytes | memoryview) -> None:
+    """Add a member without time or owner, so that equal data sets give equal tars."""
     info = tarfile.TarInfo(name)
     info.size = len(data)
     tar.addfile(info, io.BytesIO(data))

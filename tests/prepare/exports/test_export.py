@@ -15,11 +15,11 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import UsageError
+from picstore.prepare.exports.base import safe_name
 from picstore.prepare.exports.export import FORMATS, export
-from picstore.prepare.exports.sink import safe_name
 
 ROOT = Path(__file__).parents[3]
-PEERS = ROOT / ".venv-peers" / "bin" / "python"  # of scripts/bench-peers; mosaicml-streaming is too heavy for dev
+PEERS = ROOT / ".venv-peers" / "bin" / "python"  # of benchmarks/setup-peers; mosaicml-streaming is too heavy for dev
 CLASSES = ["zebra", "../ant", "Ant", "empty"]
 MASK = saved(quadrants(24, 16).convert("L"), "PNG")
 # label, extra, attachments
@@ -152,7 +152,7 @@ def test_webdatasets_own_reader_reads_the_shards(dataset: Path, tmp_path: Path) 
 
 def test_streamings_own_reader_reads_the_shards(dataset: Path, tmp_path: Path) -> None:
     if not PEERS.exists():
-        pytest.skip("mosaicml-streaming is missing: scripts/bench-peers installs it")
+        pytest.skip("mosaicml-streaming is missing: benchmarks/setup-peers installs it")
     export(dataset, tmp_path / "out", format="mds", shard_size=1500)
     code = """
 import hashlib, json, os, sys

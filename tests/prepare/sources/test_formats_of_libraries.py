@@ -1,6 +1,6 @@
 """Sources in the formats of other libraries: read from what those libraries wrote, or from their documented layout.
 
-tests/fixtures/sources is written by scripts/make_source_fixtures.py with the formats' own libraries.
+tests/fixtures/sources is written by tests/fixtures/make_source_fixtures.py with the formats' own libraries.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def decoded(data: bytes) -> np.ndarray:
 
 
 def pixels(number: int) -> np.ndarray:
-    """The pictures of the fixtures, as scripts/make_source_fixtures.py draws them."""
+    """The pictures of the fixtures, as tests/fixtures/make_source_fixtures.py draws them."""
     x, y = np.meshgrid(np.arange(24), np.arange(16))
     return np.stack([x * 10, y * 15, np.full_like(x, 40 * number)], axis=-1).astype(np.uint8)
 

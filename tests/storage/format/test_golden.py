@@ -1,4 +1,4 @@
-"""The data set of format version 1 in tests/fixtures/golden, made by scripts/make_golden.py.
+"""The data set of format version 1 in tests/fixtures/golden, made by tests/fixtures/make_golden.py.
 
 These bytes are the format. A change that breaks a test here breaks every data set there is: it needs a new version
 number, and code that still reads this one. Nothing is encoded here, so Pillow's version does not matter.
