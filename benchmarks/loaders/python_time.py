@@ -29,14 +29,15 @@ from picstore.jpeg import cut
 from picstore.kernels import resample
 from picstore.storage.format.container import Container
 from picstore.train.batch import Batch
-from picstore.train.batching.damage import replace_lost
+from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.gather import gather_records
+from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.parameters import make_params
-from picstore.train.batching.spec import HostBatch, OutputSpec
-from picstore.train.buffers import Blocks
+from picstore.train.batching.spec import OutputSpec
+from picstore.train.buffers import BufferPool
 from picstore.train.cpu import color, decode, fused
 from picstore.train.cpu.fill_images import ImageFiller
-from picstore.train.order.requests import Source, make_requests
+from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes
 from picstore.train.transforms.compose import UserTransform, plan_transforms
 
@@ -114,10 +115,10 @@ def run_stages(
         seconds[name] += time.thread_time() - start
 
     plan, _ = plan_transforms(steps)
-    sources = (Source(dataset, 0, recipe=plan),)
+    sources = (TrainingSource(dataset, 0, plan=plan),)
     shard = RankShard(records=len(dataset), lanes=default_lanes(1), batch_size=BATCH)
-    output, blocks = OutputSpec.of([plan]), Blocks(keep=2)
-    requests = make_requests(sources, share=shard, seed=0, epoch=0)
+    output, blocks = OutputSpec.from_plans([plan]), BufferPool(2)
+    requests = DatasetOrder(shard, seed=0).requests(sources, epoch=0)
     for _ in range(batches):
         with stage("requests"):
             request = next(requests)
@@ -127,17 +128,18 @@ def run_stages(
         with stage("records"):
             records = gather_records(request, loaded, sources=sources)
         with stage("parameters"):
-            params = make_params(records, request, sources=sources)
+            params = make_params(request, records.ids, records.layouts[:, :2], sources=sources)
         with stage("prepare"):
-            pixels = ImageFiller(params, output, blocks)
+            filler = ImageFiller(records, params, output, blocks)
         with stage("fill"):
-            problems = [pixels.fill(records, range(start, start + CHUNK)) for start in range(0, BATCH, CHUNK)]
+            problems = [filler.fill(range(start, start + CHUNK)) for start in range(0, BATCH, CHUNK)]
         if any(problems):
             raise ValueError(f"records are damaged: {problems}")
         with stage("batch"):
-            records.forget()
-            replace_lost({}, records.source, records.labels, records.ids, pixels.copy)
-            Batch.of(HostBatch(pixels.images, records.labels, records.ids, pixels.targets, []), torch.uint8)
+            records.release()
+            batch = HostBatch(filler.images, records.labels, records.ids, records.source, filler.targets, [])
+            replace_damaged(batch, {})
+            Batch.from_host(batch, torch.uint8)
     return dict(seconds)
 
 

@@ -18,7 +18,7 @@ from picstore.storage.format.file import FileSummary
 from picstore.storage.format.layout import FOOTER_ROW
 from picstore.storage.publish import publish_dataset
 from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.requests import Source, make_requests
+from picstore.train.order.requests import TrainingSource
 from picstore.train.order.sharding import RankShard
 
 CONTAINER, PER_FILE, RECORDS = 8 << 20, 32, 1_000
@@ -53,7 +53,7 @@ def resume(options: Options) -> Table:
 
     def resume_loader() -> None:
         loader.load_state_dict(state)
-        next(make_requests([Source(dataset, 0)], share=shard, seed=0, epoch=EPOCH, first=half))
+        next(DatasetOrder(shard, seed=0).requests([TrainingSource(dataset, 0)], epoch=EPOCH, first=half))
 
     order = plan()
     steps: dict[str, Callable[[], object]] = {

@@ -58,7 +58,7 @@ def command(
     The transforms are RandomResizedCrop and RandomHorizontalFlip. Files read before may come from the page cache.
     """
     import picstore
-    from picstore.train.loader import default_threads
+    from picstore.train.batching.spec import default_threads
     from picstore.train.profile import measure
 
     transform = [picstore.RandomResizedCrop(size), picstore.RandomHorizontalFlip()]

@@ -1,4 +1,4 @@
-"""Batches as the training loop gets them: the edge where arrays become tensors, without a copy."""
+"""Batch, what a loader yields: the arrays of a HostBatch as tensors, without a copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from picstore.errors import UsageError
 from picstore.storage.edits.columns import Values
 
 if TYPE_CHECKING:
-    from picstore.train.batching.spec import HostBatch
+    from picstore.train.batching.host_batch import HostBatch
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +22,13 @@ class Batch:
     """What a loader yields; ``images, labels = batch`` works too.
 
     Attributes:
-        images: uint8 (N, 3, H, W), or floats where ``dtype`` or ``Normalize`` asks for them, or a list of N such
-            (3, H, W) when no transform fixes the size; what the callables make of it if there are any.
+        images: uint8 (N, 3, H, W), or floats with ``dtype`` or ``Normalize``; a list of N of (3, H, W) when no
+            transform fixes the size; or the result of the callables.
         labels: int64 (N,).
         ids: int64 (N,), of the records.
-        targets: where ``targets`` asks for them, a dict for each image, see docs/training.md.
-        columns: the values of columns that ``targets`` names: tensors (N, …), or lists of texts. Where a record has
-            none, or its data set, there is None among texts, NaN among floats and −1 among integers.
+        targets: with the loader's ``targets``, a dict an image, see docs/training.md, "Boxes, masks and keypoints".
+        columns: values of the columns that ``targets`` names: tensors (N, …), or lists of texts. A missing value is
+            None among texts, NaN among floats and −1 among integers.
     """
 
     images: torch.Tensor | list[torch.Tensor]
@@ -38,16 +38,20 @@ class Batch:
     columns: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ready: HostBatch, dtype: torch.dtype) -> Batch:
-        """The tensors of a finished batch, in its memory; ``dtype`` says what the bits of the images mean."""
-        images: Any = ready.images
-        tensors: Any = _each(images, dtype) if isinstance(images, list) else _tensor(images, dtype)
-        targets = ready.targets
+    def from_host(cls, host: HostBatch, dtype: torch.dtype) -> Batch:
+        """Make tensors in the memory of a host batch.
+
+        Args:
+            dtype: of the images' bits.
+        """
+        images: Any = host.images
+        tensors: Any = _list_tensors(images, dtype) if isinstance(images, list) else _tensor(images, dtype)
+        targets = host.targets
         if targets is not None:
             sizes = [tuple(image.shape[-2:]) for image in images]
             targets = [make_tensors(target, size) for target, size in zip(targets, sizes, strict=True)]
-        labels, ids = torch.from_numpy(ready.labels), torch.from_numpy(ready.ids)
-        return cls(tensors, labels, ids, targets, tensors_of(ready.columns))
+        labels, ids = torch.from_numpy(host.labels), torch.from_numpy(host.ids)
+        return cls(tensors, labels, ids, targets, tensors_of(host.columns))
 
     def __iter__(self) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         return iter((self.images, self.labels))
@@ -56,7 +60,7 @@ class Batch:
         return len(self.labels)
 
     def to(self, device: str | torch.device, *, non_blocking: bool = False) -> Batch:
-        """The same batch on a device; targets stay where they are."""
+        """The same batch on a device; targets stay on the CPU."""
         images = self.images
         if isinstance(images, list):
             moved: Any = [image.to(device, non_blocking=non_blocking) for image in images]
@@ -67,7 +71,7 @@ class Batch:
         return Batch(moved, labels, ids, self.targets, columns)
 
     def pin_memory(self) -> Batch:
-        """The same batch in page-locked memory; a DataLoader with ``pin_memory=True`` asks for it."""
+        """The same batch in page-locked memory; a DataLoader with ``pin_memory=True`` calls it."""
         images = self.images
         pinned: Any = [image.pin_memory() for image in images] if isinstance(images, list) else images.pin_memory()
         columns = {
@@ -89,7 +93,7 @@ def _moved(values: Any, device: str | torch.device, non_blocking: bool) -> Any:
 
 
 def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """What :func:`picstore.train.cpu.targets.make_target` found, as tensors and ``tv_tensors``.
+    """Make tensors and ``tv_tensors`` of the arrays of :func:`picstore.train.cpu.targets.make_target`.
 
     Args:
         size: height and width of the image.
@@ -113,13 +117,13 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
     return made
 
 
-def name_of(dtype: torch.dtype | None) -> str | None:
-    """What torch calls a dtype, without its own name."""
+def dtype_name(dtype: torch.dtype | None) -> str | None:
+    """The name of a dtype without ``torch.``."""
     return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
 def is_channels_last(memory_format: torch.memory_format) -> bool:
-    """Whether images lie as channels_last.
+    """Whether a memory format is channels_last.
 
     Raises:
         UsageError: it is neither that nor contiguous_format.
@@ -129,8 +133,8 @@ def is_channels_last(memory_format: torch.memory_format) -> bool:
     return memory_format is torch.channels_last
 
 
-def _each(images: list[Array], dtype: torch.dtype) -> list[torch.Tensor]:
-    """Images of several sizes, none in the memory of another: what replaces a lost one is copied."""
+def _list_tensors(images: list[Array], dtype: torch.dtype) -> list[torch.Tensor]:
+    """Tensors of images of several sizes; the replacement of a damaged one is copied, so that none share memory."""
     tensors: dict[int, torch.Tensor] = {}
     listed = []
     for image in images:

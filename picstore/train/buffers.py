@@ -1,4 +1,4 @@
-"""Memory that is used again: for containers, and for batches once their consumer has let go of them."""
+"""Memory that is used again: pools for containers and batches, and one working buffer a thread."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ import numpy as np
 
 from picstore.arrays import U8
 
-_GRAIN = 1 << 16  # bytes; containers differ by a few images, so that most blocks fit most of them
+_GRANULE = 1 << 16  # bytes; containers differ by a few images, so that most blocks fit most of them
+_MIN_BYTES = 1 << 20  # of a thread's buffer
+KEPT_BATCHES = 5  # those ahead, and two that the consumer has
 
 
-def private(size: int) -> U8:
+def allocate_private(size: int) -> U8:
     """Memory of this process, uint8 (size,)."""
     return np.empty(size, dtype=np.uint8)
 
 
-class Blocks:
-    """Memory that is taken again as soon as nothing refers to what was in it.
+class BufferPool:
+    """Blocks of memory, each used again as soon as nothing refers to its last contents.
 
     Left to malloc, the memory that several threads take and give back in turn grows to half as much again as what is
     in use (93 MiB for 64), and fresh pages for each container make reading six times slower than its copy.
 
     Args:
-        keep: how many blocks to keep that nobody uses.
+        max_free: how many free blocks to keep.
         allocate: makes a block of so many bytes.
     """
 
-    def __init__(self, keep: int, *, allocate: Callable[[int], U8] = private) -> None:
-        self._keep = keep
+    def __init__(self, max_free: int, *, allocate: Callable[[int], U8] = allocate_private) -> None:
+        self._max_free = max_free
         self._allocate = allocate
         self._free: list[U8] = []
         self._lock = threading.Lock()
 
-    def take(self, size: int) -> memoryview:
-        """Memory of ``size`` bytes, of any content."""
+    def borrow(self, size: int) -> memoryview:
+        """Memory of ``size`` bytes, of any content, which returns to the pool when its last view goes."""
         with self._lock:
             fitting = [k for k, block in enumerate(self._free) if len(block) >= size]
             if fitting:
@@ -45,43 +47,40 @@ class Blocks:
             else:
                 if self._free:
                     self._free.pop()  # too small: it would only add to what is held
-                block = self._allocate(-(-size // _GRAIN) * _GRAIN)
+                block = self._allocate(-(-size // _GRANULE) * _GRANULE)
         # All views of this array keep it alive; when the last one goes, so does the array, and the block is free.
-        lent = block[:size]
-        weakref.finalize(lent, self._give_back, block).atexit = False
-        return lent.data
+        borrowed = block[:size]
+        weakref.finalize(borrowed, self._give_back, block).atexit = False
+        return borrowed.data
 
     def _give_back(self, block: U8) -> None:
         # Without the lock: a finaliser may run in the thread that holds it.
-        if len(self._free) < self._keep:
+        if len(self._free) < self._max_free:
             self._free.append(block)
 
 
-KEPT_BATCHES = 5  # those ahead, and two that the consumer has
-
-
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What a loader's epochs share: blocks for containers, and for the images of batches."""
+class BufferPools:
+    """The pools that all epochs of a loader use: for containers, and for the images of batches."""
 
-    containers: Blocks = field(default_factory=lambda: Blocks(keep=1 << 20))  # as many as the budget allows
-    batches: Blocks = field(default_factory=lambda: Blocks(keep=KEPT_BATCHES))
-
-
-_LEAST = 1 << 20  # bytes
+    containers: BufferPool = field(default_factory=lambda: BufferPool(1 << 20))  # as many as the budget allows
+    batches: BufferPool = field(default_factory=lambda: BufferPool(KEPT_BATCHES))
 
 
-class Scratch(threading.local):
-    """One buffer for each thread, which grows and is used again."""
+class ThreadBuffer(threading.local):
+    """One buffer a thread, which grows and is used again.
+
+    Fresh pages for every image would cost a fifth of the decoding.
+    """
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, dtype=np.uint8)
 
-    def take(self, size: int) -> U8:
-        """uint8 (m,) with m ≥ size, valid until this thread takes again."""
+    def at_least(self, size: int) -> U8:
+        """uint8 (m,) with m ≥ size, valid until this thread asks again."""
         if len(self._buffer) < size or not len(self._buffer):
-            self._buffer = np.empty(max(size, _LEAST), dtype=np.uint8)
+            self._buffer = np.empty(max(size, _MIN_BYTES), dtype=np.uint8)
         return self._buffer
 
 
-CUTS, PIXELS, PLAIN = Scratch(), Scratch(), Scratch()  # streams; decoded images; resampled ones before their colour
+CUTS, PIXELS, PLAIN = ThreadBuffer(), ThreadBuffer(), ThreadBuffer()  # streams; decoded images; resampled, uncoloured

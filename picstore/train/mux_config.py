@@ -1,4 +1,4 @@
-"""What a mux mixes: PicPoc's configuration, three words a data set, or TOML with options and transforms of their own.
+"""Configurations of a mux: PicPoc's, three words a data set, or TOML with options and transforms of its own.
 
 seed = 1                                        # any option of DataMux
 transform = [{ name = "CenterCrop", size = 224 }]     # of the sources that have none of their own
@@ -18,13 +18,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 
 from picstore.errors import UsageError
+from picstore.train.options import MuxOptions
 from picstore.train.transforms.compose import UserTransform, transform_from_config
 
 if sys.version_info >= (3, 11):
@@ -32,43 +33,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# What TOML may give, and of which type.
-_OPTIONS = {
-    **dict.fromkeys(("seed", "threads", "rank", "world_size", "lanes", "budget", "epoch_batches"), int),
-    **dict.fromkeys(("device", "decoder", "on_damage", "dtype", "memory_format", "cache", "cache_limit"), str),
-    "targets": list,
-    "isolate": bool,
-}
+_TOML_TYPES = {bool: bool, int: int, str: str, Sequence[str]: list}  # by the type of an option
 _DTYPES = {name: getattr(torch, name) for name in ("uint8", "float16", "bfloat16", "float32")}
-_FORMATS = {name: getattr(torch, name) for name in ("contiguous_format", "channels_last")}
-
-
-class MuxOptions(TypedDict, total=False):
-    """Options of :class:`picstore.DataMux`, which describes them."""
-
-    seed: int
-    device: str | torch.device
-    threads: int | None
-    rank: int | None
-    world_size: int | None
-    lanes: int | None
-    on_damage: str
-    budget: int | None
-    targets: Sequence[str]
-    dtype: torch.dtype | None
-    memory_format: torch.memory_format
-    decoder: str
-    isolate: bool
-    cache: str | os.PathLike[str] | None
-    cache_limit: int | str
-    epoch_batches: int | None
+_MEMORY_FORMATS = {name: getattr(torch, name) for name in ("contiguous_format", "channels_last")}
+_CHOICES = {"dtype": _DTYPES, "memory_format": _MEMORY_FORMATS}
 
 
 @dataclass(frozen=True, slots=True)
 class MuxEntry:
     """One data set of a mux: ``count`` records of ``path`` in each batch, ``base`` added to their labels.
 
-    ``transform`` is None where the mux's own is meant.
+    ``transform`` is None for the mux's own.
     """
 
     path: Path
@@ -79,20 +54,20 @@ class MuxEntry:
 
 @dataclass(frozen=True, slots=True)
 class MuxConfig:
-    """A configuration: its data sets, the transforms of those that have none, and options of :class:`DataMux`."""
+    """A configuration: its data sets, the transforms of those that have none, and fields of :class:`MuxOptions`."""
 
     entries: tuple[MuxEntry, ...]
     transform: tuple[UserTransform, ...] = ()
-    options: MuxOptions = field(default_factory=lambda: MuxOptions())
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 def read_config(path: str | os.PathLike[str]) -> MuxConfig:
-    """Read a configuration, TOML where its name ends so, else PicPoc's: ``path base_label count`` again and again.
+    """Read a configuration, TOML where its name ends so, else PicPoc's: ``path base_label count`` for each data set.
 
     A relative path is looked for beside the configuration file, then in the working directory.
 
     Raises:
-        UsageError: the file cannot be read, or does not hold what it should.
+        UsageError: the file cannot be read, or an entry or an option is unknown or of a wrong type.
     """
     config = Path(path)
     try:
@@ -134,7 +109,7 @@ def _from_toml(tables: dict[str, Any], config: Path) -> MuxConfig:
     transform = _steps(tables.pop("transform", []), f"{config}")
     entries = [_source(table, config, number) for number, table in enumerate(sources, start=1)]
     options = {name: _option(name, value, config) for name, value in tables.items()}
-    return MuxConfig(tuple(entries), transform, cast(MuxOptions, options))
+    return MuxConfig(tuple(entries), transform, options)
 
 
 def _source(table: dict[str, Any], config: Path, number: int) -> MuxEntry:
@@ -161,14 +136,17 @@ def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:
 
 
 def _option(name: str, value: Any, config: Path) -> Any:
-    """An option as DataMux takes it."""
-    if name not in _OPTIONS:
-        raise UsageError(f"{config} has {name!r}; possible are source, transform, {', '.join(_OPTIONS)}")
-    if type(value) is not _OPTIONS[name]:
-        raise UsageError(f"{config}: {name} is {value!r}; it must be of type {_OPTIONS[name].__name__}")
-    for option, choices in (("dtype", _DTYPES), ("memory_format", _FORMATS)):
-        if name == option:
-            if value not in choices:
-                raise UsageError(f"{config}: {name} is {value!r}; possible are {', '.join(choices)}")
-            return choices[value]
+    """Check an option by the field of :class:`MuxOptions`, and make a torch object of a name."""
+    options = [option.name for option in fields(MuxOptions)]
+    if name not in options:
+        raise UsageError(f"{config} has {name!r}; possible are source, transform, {', '.join(options)}")
+    if name in _CHOICES:
+        if not isinstance(value, str) or value not in _CHOICES[name]:
+            raise UsageError(f"{config}: {name} is {value!r}; possible are {', '.join(_CHOICES[name])}")
+        return _CHOICES[name][value]
+    hint = get_type_hints(MuxOptions)[name]
+    members = (hint,) if get_origin(hint) is Sequence else get_args(hint) or (hint,)
+    types = [_TOML_TYPES[member] for member in members if member in _TOML_TYPES]
+    if type(value) not in types:
+        raise UsageError(f"{config}: {name} is {value!r}; it must be of type {' or '.join(t.__name__ for t in types)}")
     return value

@@ -13,24 +13,21 @@ from typing import Any
 import numpy as np
 
 from picstore.storage.format.container import Container
-from picstore.train.batching.gather import gather_records
-from picstore.train.batching.parameters import make_params
+from picstore.train.batching.gather import BatchRecords, gather_records
+from picstore.train.batching.parameters import TransformParams, make_params
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.buffers import Memory
-from picstore.train.cpu.color import run_color
+from picstore.train.buffers import BufferPools
 from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.decode import decode_rgb
-from picstore.train.cpu.fill_images import decode_factors
-from picstore.train.cpu.render import render
+from picstore.train.cpu.fill_images import ImageFiller, decode_factors
 from picstore.train.loader import Loader
-from picstore.train.order.requests import Source, make_requests
+from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.compose import UserTransform, plan_transforms
-from picstore.train.transforms.opcodes import OutputDtype
 
 STAGES = ("read", "plan", "cut", "decode", "augment")
-_WARM = 8  # batches before the clock starts: kernels are loaded, pages are fresh, each lane reads a container
+_WARM_UP = 8  # batches before the clock starts: kernels are loaded, pages are fresh, each lane reads a container
 
 
 @dataclass(slots=True)
@@ -114,7 +111,7 @@ def measure(
     batches = max(1, images // batch_size)
     clock, size = _time_stages(loader, transform, batch_size=batch_size, batches=batches)
     iterator = chain.from_iterable(repeat(loader))
-    for _ in islice(iterator, _WARM):
+    for _ in islice(iterator, _WARM_UP):
         pass
     before, start = loader.stats, time.perf_counter()
     total = sum(len(batch) for batch in islice(iterator, batches))
@@ -136,40 +133,42 @@ def measure(
 def _time_stages(
     loader: Loader, transform: Sequence[UserTransform], *, batch_size: int, batches: int
 ) -> tuple[Clock, int]:
-    """The stages of the same batches one after the other, and the bytes of the containers read."""
-    recipe, _ = plan_transforms(transform)
-    sources = (Source(loader.dataset, 0, recipe=recipe),)
-    share = RankShard(records=len(loader.dataset), lanes=default_lanes(1), batch_size=batch_size)
-    form = OutputSpec.of([recipe])
-    finish = OutputDtype.from_dtype(form.dtype)
-    memory = Memory()
-    loaded: dict[tuple[int, int], Container] = {}
+    """Time the stages of the same batches one after the other; also returns the bytes of the containers read."""
+    plan, _ = plan_transforms(transform)
+    sources = (TrainingSource(loader.dataset, 0, plan=plan),)
+    shard = RankShard(records=len(loader.dataset), lanes=default_lanes(1), batch_size=batch_size)
+    output, buffers = OutputSpec.from_plans([plan]), BufferPools()
+    containers: dict[tuple[int, int], Container] = {}
     clock, size = Clock(), 0
-    requests = make_requests(sources, share=share, seed=0, epoch=0)
-    for number, request in enumerate(islice(requests, _WARM + batches)):
-        if number == _WARM:
+    requests = DatasetOrder(shard, seed=0).requests(sources, epoch=0)
+    for number, request in enumerate(islice(requests, _WARM_UP + batches)):
+        if number == _WARM_UP:
             clock, size = Clock(), 0
-        wanted = {(0, int(k)) for k in np.unique(request[0].samples.container)}
-        loaded = {key: container for key, container in loaded.items() if key in wanted}
-        for key in wanted - set(loaded):
+        keys = {(0, int(k)) for k in np.unique(request[0].samples.container)}
+        containers = {key: container for key, container in containers.items() if key in keys}
+        for key in keys - set(containers):
             with clock.stage("read"):
-                loaded[key] = loader.dataset.container(key[1], allocate=memory.containers.take)
-            size += loaded[key].size
+                containers[key] = loader.dataset.container(key[1], allocate=buffers.containers.borrow)
+            size += containers[key].size
         with clock.stage("plan"):
-            draft = gather_records(request, dict(loaded), sources=sources)
-            look = make_params(draft, request, sources=sources)
-            factors = decode_factors(look.geometry).tolist()
-            reach = look.geometry.reach
-        with clock.stage("cut"):
-            streams = cut_streams(draft.jpegs, draft.layouts, draft.segments, reach)
-        for slot, stream in enumerate(streams):
-            with clock.stage("decode"):
-                pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factors[slot])
-            with clock.stage("augment"):
-                width, height = look.geometry.size[slot].tolist()
-                plain = np.empty((3, height, width), dtype=np.uint8)
-                origin = (stream.left, stream.top)
-                render(pixels, look.geometry, slot, origin=origin, factor=factors[slot], out=plain)
-                out = plain if form.dtype == "uint8" else np.empty(plain.shape, dtype=form.item)
-                run_color(look.program, slot, plain, out, finish)
+            records = gather_records(request, containers, sources=sources)
+            params = make_params(request, records.ids, records.layouts[:, :2], sources=sources)
+            filler = ImageFiller(records, params, output, buffers.batches)
+        slots = range(len(records))
+        with clock.stage("augment"):
+            filler.fill(slots)
+        _time_decoding(records, params, slots, clock)
+    for stage in ("cut", "decode"):  # the fused kernel does both
+        clock.seconds["augment"] -= clock.seconds[stage]
     return clock, size
+
+
+def _time_decoding(records: BatchRecords, params: TransformParams, slots: range, clock: Clock) -> None:
+    """Time cutting and decoding by themselves, with the kernels that the fused one calls."""
+    jpegs, segments = [records.jpeg(slot) for slot in slots], [records.lengths(slot) for slot in slots]
+    reach, factors = params.geometry.reach, decode_factors(params.geometry).tolist()
+    with clock.stage("cut"):
+        streams = cut_streams(jpegs, records.layouts, segments, reach)
+    with clock.stage("decode"):
+        for stream, factor in zip(streams, factors, strict=True):
+            decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)

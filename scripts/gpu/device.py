@@ -163,7 +163,7 @@ class _Ticks:
 
 def _stand_in() -> None:
     """Let loaders on the CPU take the way of a GPU: torchvision decodes, Triton's interpreter augments."""
-    real, finish, lock = runner.find_decoder, device.finish, threading.Lock()
+    real, finish, lock = runner.find_decoder, device.augment_images, threading.Lock()
 
     def decode(streams: list[torch.Tensor]) -> list[torch.Tensor]:
         return decode_jpeg(streams, mode=ImageReadMode.RGB)
@@ -173,4 +173,4 @@ def _stand_in() -> None:
             return finish(*arguments)
 
     runner.find_decoder = lambda name, device: decode if name == "torchvision" else real(name, device)
-    device.finish = finish_alone
+    device.augment_images = finish_alone

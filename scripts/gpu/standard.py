@@ -129,7 +129,7 @@ class Watch:
 
 def stages(bench: Bench, path: Path, seconds: float) -> list[Row]:
     """µs an image by stage, each by itself: one device thread, which waits for the device after each stage."""
-    watch, real = Watch(bench), (device.decode_all, device.finish)
+    watch, real = Watch(bench), (device.decode_all, device.augment_images)
     decode, finish = watch.of("decode", real[0]), watch.of("augment", real[1])
     upload = watch.of("upload alone", lambda streams: torch.cat(list(streams)).to(bench.device.device))
 
@@ -137,12 +137,12 @@ def stages(bench: Bench, path: Path, seconds: float) -> list[Row]:
         upload(streams)
         return decode(streams, *arguments, **options)
 
-    device.decode_all, device.finish = decode_all, finish
+    device.decode_all, device.augment_images = decode_all, finish
     names = {"threads": 16, "decoder": "auto", "isolate": True, "device threads": 1, "data": path.name}
     try:
         row = job(bench, names, seconds)
     finally:
-        device.decode_all, device.finish = real
+        device.decode_all, device.augment_images = real
     skip = 0 if bench.tiny else 4
     cutting = {"stage": "reading, planning, cutting (16 threads)", "µs on the clock": row["µs of loader threads"]}
     return [cutting, *(watch.row(name, skip=skip) for name in ("upload alone", "decode", "augment"))]

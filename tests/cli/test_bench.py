@@ -12,7 +12,7 @@ import pytest
 from commands import picstore_command, picstore_json
 
 import picstore
-from picstore.train.pipeline.stats import Counters, Stats
+from picstore.train.pipeline.stats import Stats, StatsCounter
 from picstore.train.profile import STAGES, Report, measure
 
 Make = Callable[..., Path]
@@ -76,7 +76,7 @@ def test_a_slow_consumer_shows_as_waiting_for_it(make_dataset: Make) -> None:
 
 
 def test_counters_survive_being_pickled() -> None:
-    counters = Counters()
+    counters = StatsCounter()
     counters.add(images=3, reading=0.5)
     again = pickle.loads(pickle.dumps(counters))  # noqa: S301 - our own
     again.add(images=1)

@@ -21,8 +21,7 @@ from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.train.batch import Batch
-from picstore.train.cpu import fill_images as train_pixels
-from picstore.train.cpu.fused import FusedKernel
+from picstore.train.cpu import fill_images
 
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
 Make = Callable[..., Path]
@@ -505,7 +504,10 @@ def test_a_damaged_record_does_not_stop_batches_of_one(make_dataset: Make) -> No
 
 
 def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
-    make_dataset: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_dataset: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = make_dataset(60)
     number, k, file = container_and_place(path, 33)
@@ -513,7 +515,7 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
     entry = dataset.entries(number)[k]
     at = int(dataset.rows[number]["offset"]) + int(entry["offset"])
     broken = bytes(dataset.container(number).jpeg(k))
-    decode = train_pixels.decode_rgb
+    decode = fill_images.decode_rgb
 
     def decode_rgb(jpeg: memoryview, **size: int) -> np.ndarray:
         # The loader decodes a cut: the same headers up to the size, the same tail of segments.
@@ -522,8 +524,8 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
         return decode(jpeg, **size)
 
     expected = list(loader_of(path, drop_last=False))
-    monkeypatch.setattr(FusedKernel, "run", lambda *_: None)
-    monkeypatch.setattr(train_pixels, "decode_rgb", decode_rgb)
+    request.getfixturevalue("stage_by_stage")
+    monkeypatch.setattr(fill_images, "decode_rgb", decode_rgb)
     loader = loader_of(path, drop_last=False)
     for one, other in zip(expected, loader, strict=True):
         slots = (one.ids == 33).nonzero()[:, 0].tolist()

@@ -1,45 +1,62 @@
-"""What becomes of records that are damaged: their batch keeps its size, and each is counted and logged."""
+"""Replacement of damaged records: the next sound one takes the place of each, so that the counts of a batch hold."""
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from picstore.arrays import I64
 from picstore.errors import Damage, UsageError
+from picstore.train.batching.host_batch import HostBatch
 
 logger = logging.getLogger("picstore")
 
 
-def replace_lost(
-    problems: Mapping[int, Damage], source: I64, labels: I64, ids: I64, copy: Callable[[int, int], None]
-) -> None:
-    """Give each lost slot the sample of the next slot of its source that is not lost: the counts of a batch hold.
+def next_sound(numbers: I64, sound: I64) -> I64:
+    """The sound number that replaces each damaged one: the next, or the first after the last.
 
     Args:
-        problems: by slot, what is lost.
-        source: int64 (n,), number of the data set.
-        labels, ids: int64 (n,), changed in place.
-        copy: shows the image of one slot in another too.
+        sound: ascending, not empty.
+    """
+    replaced: I64 = sound[np.searchsorted(sound, numbers) % len(sound)]
+    return replaced
+
+
+def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
+    """Give each damaged slot the sample of the next sound slot of its source.
+
+    Args:
+        problems: by slot.
 
     Raises:
-        Damage: no slot of the source is left in the batch.
+        Damage: a source has no sound slot in the batch.
     """
+    damaged = np.isin(np.arange(len(batch.ids)), list(problems))
     for slot, problem in problems.items():
-        same = np.flatnonzero(source == source[slot])
-        others = [other for other in same.tolist() if other not in problems]
-        if not others:
+        sound = np.flatnonzero((batch.source == batch.source[slot]) & ~damaged)
+        if not len(sound):
             text = f"{problem.what}, and its batch holds no sound record to replace it"
             raise type(problem)(text, problem.file, problem.offset)
-        other = next((other for other in others if other > slot), others[0])
-        copy(other, slot)
-        labels[slot], ids[slot] = labels[other], ids[other]
+        _copy_sample(batch, int(next_sound(np.array(slot), sound)), slot)
+
+
+def _copy_sample(batch: HostBatch, source: int, target: int) -> None:
+    if batch.encoded is None:
+        batch.images[target] = batch.images[source]
+    else:
+        batch.encoded.shown[target] = batch.encoded.shown[source]
+    batch.labels[target], batch.ids[target] = batch.labels[source], batch.ids[source]
+    if batch.targets is not None:
+        batch.targets[target] = copy.deepcopy(batch.targets[source])
+    for values in batch.columns.values():
+        values[target] = values[source]
 
 
 class DamageLog:
-    """Logs each record that was lost, once.
+    """Logs each damaged record once.
 
     Args:
         on_damage: ``"skip"`` to log and go on, ``"raise"`` to stop at the first.
@@ -54,9 +71,9 @@ class DamageLog:
         self.strict = on_damage == "raise"
         self._logged: set[str] = set()
 
-    def report(self, losses: Sequence[Damage]) -> None:
-        """Take note of what one batch has lost."""
-        for text in map(str, losses):
+    def report(self, damage: Sequence[Damage]) -> None:
+        """Log the damaged records of a batch that have not been logged yet."""
+        for text in map(str, damage):
             if text not in self._logged:
                 self._logged.add(text)
                 logger.warning("left out: %s", text)

@@ -1,11 +1,8 @@
-"""The first stage of a batch: which streams, sizes and labels go to which slot, before any pixel.
-
-A slot is a position in the batch.
-"""
+"""Records of a batch: the stream, size and label of each slot, before any pixel. A slot is an index in the batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,32 +16,33 @@ from picstore.storage.format.container import Container
 from picstore.storage.format.layout import ENTRY, SAMPLINGS, SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS
 from picstore.storage.location.resolve import Location
-from picstore.train.order.requests import Part, Source
+from picstore.train.batching.damage import next_sound
+from picstore.train.order.requests import SourceRequest, TrainingSource
 
 Lengths: TypeAlias = U16
-# MCU sizes by code of sampling; none for those of which the index says nothing.
+ReadResult: TypeAlias = "Container | Damage"  # a container, or why nothing of it can be read
+
+# MCU sizes by code of sampling; the first is that of an index entry without one.
 _MCU_SIZES = np.array(
     [(0, 0)] + [mcu_size(components=1 if name == "grey" else 3, subsampling=name) for name in SAMPLINGS[1:]]
 )
-Loaded: TypeAlias = "Container | Damage"  # or why nothing of it can be read
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRecords:
-    """All that is known of a batch before pixels: arrays by slot.
+    """Streams, sizes and labels of a batch: arrays by slot.
 
     Attributes:
         containers: those that hold the records; dropped once the batch is filled.
-        container: int64 (n,), which of these has a slot's record, −1 for none.
+        container: int64 (n,), index in ``containers`` of a slot's record, −1 for none.
         folders: of the data sets, by source.
-        entries: ``layout.ENTRY`` (n,), of the containers' indexes; zeros where there is none.
-        addresses, sizes: where the streams and the lengths of their segments lie, see ``cut.TiledJpegs``; sizes are 0
-            where there are none.
-        layouts: int64 (n, 6), of the stored images, see ``cut.layouts_of``; the first two columns are their sizes.
+        entries: ``layout.ENTRY`` (n,), of the containers' indexes; zeros for none.
+        addresses, sizes: of the streams and of their segments' lengths, see ``jpeg.cut.TiledJpegs``; sizes 0 for none.
+        layouts: int64 (n, 6), of the stored images, see :func:`layouts_of`; the first two columns are their sizes.
         labels, ids: −1 where nothing of the record's container can be read.
         source: number of the data set.
-        extras, attachments: what targets are made of: JSON, and fields by name; empty where none are asked for.
-        lost: records of the plan for which another of their container was taken.
+        extras, attachments: inputs of targets: JSON, and fields by name; empty without targets.
+        damage: the records for which another of their container was taken.
         problems: by slot, why it has no image.
     """
 
@@ -60,12 +58,12 @@ class BatchRecords:
     source: I64
     extras: list[bytes]
     attachments: list[dict[str, bytes | memoryview]]
-    lost: list[Damage]
+    damage: list[Damage]
     problems: dict[int, Damage]
 
     @classmethod
     def empty(cls, count: int, folders: Iterable[Location]) -> BatchRecords:
-        """``count`` slots of which nothing is known."""
+        """``count`` slots without records."""
         return cls(
             containers=[],
             container=np.full(count, -1, dtype=np.int64),
@@ -79,7 +77,7 @@ class BatchRecords:
             source=np.zeros(count, dtype=np.int64),
             extras=[b""] * count,
             attachments=[{}] * count,
-            lost=[],
+            damage=[],
             problems={},
         )
 
@@ -87,7 +85,7 @@ class BatchRecords:
         return len(self.ids)
 
     def jpeg(self, slot: int) -> memoryview:
-        """A slot's stream, a view of its container; empty where there is none."""
+        """A slot's stream, a view of its container; empty for none."""
         if not self.sizes[slot, 0]:
             return memoryview(b"")
         buffer: memoryview = self.containers[self.container[slot]].buffer
@@ -95,7 +93,7 @@ class BatchRecords:
         return buffer[offset : offset + int(self.sizes[slot, 0])]
 
     def lengths(self, slot: int) -> Lengths:
-        """Those of the restart segments of a slot's stream, a view too; empty where they are not known."""
+        """Lengths of the restart segments of a slot's stream, a view of its container; empty if unknown."""
         table: Lengths | None = None
         if self.sizes[slot, 1]:
             table = self.containers[self.container[slot]].segment_table
@@ -104,23 +102,19 @@ class BatchRecords:
         first = int(self.entries["segment_first"][slot])
         return table[first : first + int(self.sizes[slot, 1])]
 
-    @property
-    def jpegs(self) -> list[memoryview]:
-        """The streams of all slots."""
-        return [self.jpeg(slot) for slot in range(len(self))]
+    def address(self, slot: int) -> tuple[str, int]:
+        """File and offset of the record in a slot."""
+        ref = self.containers[self.container[slot]].ref
+        return str(self.folders[self.source[slot]] / ref.name), ref.offset + int(self.entries["offset"][slot])
 
-    @property
-    def segments(self) -> list[Lengths]:
-        """The lengths of the segments of all slots."""
-        return [self.lengths(slot) for slot in range(len(self))]
+    def corrupt(self, problems: Mapping[int, str]) -> dict[int, Damage]:
+        """The errors of slots, given the problem of each."""
+        return {
+            slot: Corrupt(f"record {self.ids[slot]} {text}", *self.address(slot)) for slot, text in problems.items()
+        }
 
-    def place(self, slot: int) -> tuple[str, int]:
-        """File and offset of a record that is there."""
-        where = self.containers[self.container[slot]].ref
-        return str(self.folders[self.source[slot]] / where.name), where.offset + int(self.entries["offset"][slot])
-
-    def forget(self) -> None:
-        """Drop what would keep containers in memory until the consumer takes the batch."""
+    def release(self) -> None:
+        """Let go of the containers, which would stay in memory until the consumer takes the batch."""
         self.sizes[:] = 0  # so that nothing follows the addresses any more
         self.containers.clear()
         self.extras.clear()
@@ -128,98 +122,105 @@ class BatchRecords:
 
 
 def layouts_of(entries: Table) -> I64:
-    """What ``jpeg.cut`` must know of images, from their index entries: int64 (n, 6)."""
+    """Sizes and tiling of images, from their index entries: int64 (n, 6), as ``jpeg.cut`` takes them."""
     sizes = _MCU_SIZES[entries["sampling"]]
     columns = (entries["width"], entries["height"], sizes[:, 0], sizes[:, 1])
     return np.stack([*columns, entries["restart_interval"], entries["header_length"]], axis=1).astype(np.int64)
 
 
 def gather_records(
-    parts: Sequence[Part],
-    loaded: dict[tuple[int, int], Loaded],
+    requests: Sequence[SourceRequest],
+    containers: Mapping[tuple[int, int], ReadResult],
     *,
-    sources: Sequence[Source],
+    sources: Sequence[TrainingSource],
 ) -> BatchRecords:
     """Collect streams, sizes, labels and ids of a batch from its containers.
 
     Args:
-        parts: together they have each slot once.
-        loaded: containers by source and number, or why one cannot be read at all.
+        requests: together they have each slot once.
+        containers: by source and number.
     """
-    draft = BatchRecords.empty(sum(len(part.slots) for part in parts), (source.dataset.path for source in sources))
-    for part in parts:
-        _collect(draft, part, loaded, source=sources[part.source])
-    return draft
+    count = sum(len(request.slots) for request in requests)
+    records = BatchRecords.empty(count, (source.dataset.path for source in sources))
+    for request in requests:
+        _gather_source(records, request, containers, source=sources[request.source])
+    return records
 
 
-def _collect(draft: BatchRecords, part: Part, loaded: dict[tuple[int, int], Loaded], *, source: Source) -> None:
-    """Fill the slots of a part. A batch has two or three records of a container, so what is done for each counts."""
-    draft.source[part.slots] = part.source
-    order = np.argsort(part.samples.container, kind="stable")
-    numbers, records, slots = part.samples.container[order], part.samples.record[order], part.slots[order]
+def _gather_source(
+    records: BatchRecords,
+    request: SourceRequest,
+    containers: Mapping[tuple[int, int], ReadResult],
+    *,
+    source: TrainingSource,
+) -> None:
+    """Fill the slots of a source. A batch has two or three records of a container, so each container's cost counts."""
+    records.source[request.slots] = request.source
+    order = np.argsort(request.samples.container, kind="stable")
+    numbers, wanted = request.samples.container[order], request.samples.record[order]
+    slots = request.slots[order]
     starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
-    taken = []
+    found = []
     for number, start, end in zip(numbers[starts].tolist(), starts, [*starts[1:], len(slots)], strict=True):
-        container, here, mine = loaded[part.source, number], slots[start:end], records[start:end]
+        container, here, mine = containers[request.source, number], slots[start:end], wanted[start:end]
         if isinstance(container, Damage):
-            draft.problems.update((slot, container) for slot in here.tolist())
+            records.problems.update((slot, container) for slot in here.tolist())
             continue
         if container.damage:
-            place = str(source.dataset.path / container.ref.name)
-            good = container.good[mine]
-            losses = [_loss(container, record, place) for record in mine[~good].tolist()]
-            left = np.flatnonzero(container.good & source.dataset.live.mask(number))
-            if not len(left):
-                draft.problems.update(zip(here.tolist(), losses, strict=True))
+            file = str(source.dataset.path / container.ref.name)
+            damage = [_describe_damage(container, record, file) for record in mine[~container.good[mine]].tolist()]
+            sound = np.flatnonzero(container.good & source.dataset.live.mask(number))
+            if not len(sound):
+                records.problems.update(zip(here.tolist(), damage, strict=True))
                 continue
-            draft.lost.extend(losses)
-            mine = left[np.searchsorted(left, mine) % len(left)]  # for each that is lost the next one that is not
-        taken.append((container, here, mine))
-    if taken:
-        _enter(draft, taken, source=source)
-    if source.recipe.targets:
-        for container, here, mine in taken:
-            _collect_targets(draft, container, here, mine, place=str(source.dataset.path / container.ref.name))
+            records.damage.extend(damage)
+            mine = next_sound(mine, sound)
+        found.append((container, here, mine))
+    if found:
+        _enter(records, found, source=source)
+    if source.plan.targets:
+        for container, here, mine in found:
+            _enter_targets(records, container, here, mine, file=str(source.dataset.path / container.ref.name))
 
 
-def _enter(draft: BatchRecords, taken: Sequence[tuple[Container, I64, I64]], *, source: Source) -> None:
-    """Fill the slots that were found, from containers, slots and records."""
-    slots = np.concatenate([here for _, here, _ in taken])
-    counts = [len(here) for _, here, _ in taken]
-    numbers = range(len(draft.containers), len(draft.containers) + len(taken))
-    draft.containers.extend(container for container, _, _ in taken)
-    draft.container[slots] = np.repeat(numbers, counts)
+def _enter(records: BatchRecords, found: Sequence[tuple[Container, I64, I64]], *, source: TrainingSource) -> None:
+    """Fill the slots whose records were found, given containers, slots and record numbers."""
+    slots = np.concatenate([here for _, here, _ in found])
+    counts = [len(here) for _, here, _ in found]
+    numbers = range(len(records.containers), len(records.containers) + len(found))
+    records.containers.extend(container for container, _, _ in found)
+    records.container[slots] = np.repeat(numbers, counts)
     # As bytes: to concatenate arrays of structures NumPy takes 0.5 ms.
-    pieces = [container.index.take(mine).tobytes() for container, _, mine in taken]
+    pieces = [container.index.take(mine).tobytes() for container, _, mine in found]
     entries = np.frombuffer(b"".join(pieces), dtype=ENTRY)
-    draft.entries[slots] = entries
-    begins = np.array([container.addresses() for container, _, _ in taken], dtype=np.uint64)
-    begins = np.repeat(begins, counts, axis=0)
-    draft.addresses[slots, 0] = begins[:, 0] + entries["offset"]
-    draft.addresses[slots, 1] = begins[:, 1] + entries["segment_first"] * np.uint64(SEGMENT.itemsize)
-    draft.sizes[slots, 0] = entries["length"]
-    draft.sizes[slots, 1] = np.where(begins[:, 1] > 0, entries["segment_count"], 0)
-    draft.layouts[slots] = layouts_of(entries)
+    records.entries[slots] = entries
+    starts = np.array([container.addresses() for container, _, _ in found], dtype=np.uint64)
+    starts = np.repeat(starts, counts, axis=0)
+    records.addresses[slots, 0] = starts[:, 0] + entries["offset"]
+    records.addresses[slots, 1] = starts[:, 1] + entries["segment_first"] * np.uint64(SEGMENT.itemsize)
+    records.sizes[slots, 0] = entries["length"]
+    records.sizes[slots, 1] = np.where(starts[:, 1] > 0, entries["segment_count"], 0)
+    records.layouts[slots] = layouts_of(entries)
     labels = source.dataset.labels(entries["id"], entries["label"])
-    draft.labels[slots] = labels + np.where(labels >= 0, source.base, 0)
-    draft.ids[slots] = entries["id"]
+    records.labels[slots] = labels + np.where(labels >= 0, source.base, 0)
+    records.ids[slots] = entries["id"]
 
 
-def _collect_targets(draft: BatchRecords, container: Container, slots: I64, records: I64, *, place: str) -> None:
-    for slot, number in zip(slots.tolist(), records.tolist(), strict=True):
+def _enter_targets(records: BatchRecords, container: Container, slots: I64, numbers: I64, *, file: str) -> None:
+    for slot, number in zip(slots.tolist(), numbers.tolist(), strict=True):
         try:
             record = container.record(number)
         except Damage as error:
-            draft.problems[slot] = type(error)(error.what, place, error.offset)
+            records.problems[slot] = type(error)(error.what, file, error.offset)
             continue
-        draft.extras[slot], draft.attachments[slot] = record.extra_json, record.attachments
+        records.extras[slot], records.attachments[slot] = record.extra_json, record.attachments
 
 
-def _loss(container: Container, record: int, place: str) -> Damage:
-    """What to say of a lost record; its id and offset are known if its index entry is sound."""
+def _describe_damage(container: Container, record: int, file: str) -> Damage:
+    """The error of a damaged record; it has id and offset if the index entry is sound."""
     entry = container.index[record]
     start = container.ref.offset
     if masked(crc32c(entry.tobytes()[:-4])) == entry["entry_crc"]:
-        return Corrupt(f"record {entry['id']} fails its CRC", place, start + int(entry["offset"]))
+        return Corrupt(f"record {entry['id']} fails its CRC", file, start + int(entry["offset"]))
     text = f"the index entry of record number {record} in container {container.ref.ordinal} is damaged"
-    return Corrupt(text, place, start)
+    return Corrupt(text, file, start)

@@ -43,7 +43,7 @@ def cut_streams(jpegs: Sequence[memoryview], layouts: I64, segments: Sequence[Le
     if not chosen:
         return streams
     tiled = TiledJpegs.from_streams([jpegs[k] for k in chosen], layouts[chosen], [segments[k] for k in chosen])
-    cuts = cut_batch(tiled, boxes[chosen], out=CUTS.take(int(tiled.sizes[:, 0].sum())))
+    cuts = cut_batch(tiled, boxes[chosen], out=CUTS.at_least(int(tiled.sizes[:, 0].sum())))
     ends = cuts.offsets.tolist()
     for i, (k, rect) in enumerate(zip(chosen, cuts.rects.tolist(), strict=True)):
         streams[k] = Stream(cuts.data[ends[i] : ends[i + 1]], *rect)

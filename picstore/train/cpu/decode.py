@@ -34,7 +34,7 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
         ImageError: the stream is damaged or of another size.
     """
     small_width, small_height = -(-width // factor), -(-height // factor)
-    buffer = PIXELS.take(small_width * small_height * 3)
+    buffer = PIXELS.at_least(small_width * small_height * 3)
     pixels = _decode_by_picstore(jpeg, buffer) if factor == 1 else None
     if pixels is None:
         if simplejpeg is None:

@@ -24,6 +24,12 @@ from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.transforms.geometry import Geometry
 
 
+def can_fuse(geometry: Geometry, factors: I64) -> Bools:
+    """bool (n,): the images that the kernel tries. Tests replace this to have none of them fused."""
+    chosen: Bools = geometry.upright & ~geometry.shows_edges & (factors == 1) & (geometry.size > 0).all(axis=1)
+    return chosen
+
+
 class FusedKernel:
     """The fused kernel for the images of a batch.
 
@@ -36,8 +42,7 @@ class FusedKernel:
     """
 
     def __init__(self, geometry: Geometry, factors: I64) -> None:
-        upright = geometry.upright & ~geometry.shows_edges
-        self._chosen: Bools = upright & (factors == 1) & (geometry.size > 0).all(axis=1)
+        self._chosen = can_fuse(geometry, factors)
         self.done: Bools = np.zeros(len(factors), dtype=np.bool_)
         columns = (
             (boxes_to_cut(geometry.reach, geometry.source_size), np.int64),
@@ -61,13 +66,13 @@ class FusedKernel:
             return
         streams = records.addresses, records.sizes, records.layouts
         marks = self._chosen, self.done
-        cuts, pixels = CUTS.take(int(records.sizes[slots.start : slots.stop, 0].max())), PIXELS.take(0)
+        cuts, pixels = CUTS.at_least(int(records.sizes[slots.start : slots.stop, 0].max())), PIXELS.at_least(0)
         slot = slots.start
         while slot < slots.stop:
             workspace = WORKSPACE.arrays, cuts, pixels
             slot = _run((slot, slots.stop, slots.start), marks, streams, self._geometry, workspace, targets)
             if slot < slots.stop:
-                pixels = PIXELS.take(WORKSPACE.grow())
+                pixels = PIXELS.at_least(WORKSPACE.grow())
 
 
 @kernel

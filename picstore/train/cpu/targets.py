@@ -33,12 +33,12 @@ _MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # some versions of Pillow o
 
 
 def add_target(
-    targets: list[dict[str, Any]], draft: BatchRecords, slot: int, *, names: Sequence[str], look: TransformParams
+    targets: list[dict[str, Any]], records: BatchRecords, slot: int, *, names: Sequence[str], params: TransformParams
 ) -> dict[int, str]:
     """Make the targets of a slot; returns what is wrong with them, by slot."""
     try:
-        extra, blobs = _parse(draft.extras[slot]), draft.attachments[slot]
-        targets[slot] = make_target(names, extra, blobs, look.geometry, slot)
+        extra, blobs = _parse(records.extras[slot]), records.attachments[slot]
+        targets[slot] = make_target(names, extra, blobs, params.geometry, slot)
     except ImageError as error:
         return {slot: str(error)}
     return {}

@@ -1,4 +1,4 @@
-"""Which batch comes next, in a process of one's own and in the workers of a DataLoader."""
+"""The position of a loader: which batch comes next, in its own process and in the workers of a DataLoader."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch.utils.data import get_worker_info
 
-_MOST_WORKERS = 1024
+_MAX_WORKERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Which of a DataLoader's workers this process is; ``count`` is 0 in any other process."""
+    """The number of this process among a DataLoader's workers; ``count`` is 0 in any other process."""
 
     number: int = 0
     count: int = 0
@@ -32,9 +32,9 @@ class Worker:
 class EpochCursor:
     """The next batch, as an epoch and a number in it.
 
-    A DataLoader's workers are copies of the loader, made anew for each epoch or kept, and none of them tells the
-    original how far it has come. So each finds the batch that it makes next in memory that all share. Worker w of n
-    makes the batches w, w + n, … of an epoch, which is the order in which a DataLoader asks its workers.
+    A DataLoader's workers are copies of the loader, made for each epoch or kept, and none of them tells the original
+    how far it has come. So each finds the batch that it makes next in memory that all share. Worker w of n makes the
+    batches w, w + n, … of an epoch, which is the order in which a DataLoader asks its workers.
 
     Args:
         length: batches in an epoch; None without end.
@@ -46,45 +46,45 @@ class EpochCursor:
         self._length = length
         self._whole = whole
         self._resume = False
-        rows = torch.zeros((_MOST_WORKERS, 2), dtype=torch.int64)
-        self._rows: torch.Tensor = rows.share_memory_()  # type: ignore[no-untyped-call]
+        positions = torch.zeros((_MAX_WORKERS, 2), dtype=torch.int64)
+        self._positions: torch.Tensor = positions.share_memory_()  # type: ignore[no-untyped-call]
         self._epoch = self._batch = 0
-        self._user = Worker()  # whose the place is
-        self.set(0, 0)
+        self._owner = Worker()  # the process whose position this copy holds
+        self.move_to(0, 0)
 
     @property
-    def place(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         """Epoch and number of the batch that follows the last one that was taken here."""
         worker = Worker.current()
-        if worker.count and worker != self._user:  # a copy that has not begun
-            epoch, batch = self._rows[worker.number].tolist()
+        if worker.count and worker != self._owner:  # a copy that has not begun
+            epoch, batch = self._positions[worker.number].tolist()
             return epoch, batch
         return self._epoch, self._batch
 
-    def set(self, epoch: int, batch: int) -> None:
+    def move_to(self, epoch: int, batch: int) -> None:
         """Make the next iteration begin here; in a worker, the next of this worker alone."""
         worker = Worker.current()
         if self._length is not None and batch >= self._length and not worker.count:
             epoch, batch = epoch + 1, 0
-        self._epoch, self._batch, self._resume, self._user = epoch, batch, True, worker
+        self._epoch, self._batch, self._resume, self._owner = epoch, batch, True, worker
         if worker.count:
-            self._rows[worker.number] = torch.tensor([epoch, batch])
+            self._positions[worker.number] = torch.tensor([epoch, batch])
         else:
-            self._show(epoch, batch)
+            self._publish(epoch, batch)
 
-    def begin(self, worker: Worker) -> tuple[int, int]:
+    def start_iteration(self, worker: Worker) -> tuple[int, int]:
         """Epoch and number of the first batch of a new iteration."""
         if worker.count:
-            self._epoch, self._batch = self._rows[worker.number].tolist()
+            self._epoch, self._batch = self._positions[worker.number].tolist()
             if self._length is not None:
-                self._rows[worker.number] = torch.tensor([self._epoch + 1, worker.number])
+                self._positions[worker.number] = torch.tensor([self._epoch + 1, worker.number])
         elif self._whole and self._batch and not self._resume:
             self._epoch, self._batch = self._epoch + 1, 0
-        self._resume, self._user = False, worker
+        self._resume, self._owner = False, worker
         return self._epoch, self._batch
 
     def advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        """Note what follows the batch that is handed over now.
+        """Note which batch follows the one that is handed over now.
 
         The end of an epoch is the beginning of another. A worker stays at the end: others may not be there yet.
         """
@@ -93,13 +93,13 @@ class EpochCursor:
         self._epoch, self._batch = epoch, batch
         if worker.count:
             if self._length is None:
-                self._rows[worker.number] = torch.tensor([epoch, batch])
+                self._positions[worker.number] = torch.tensor([epoch, batch])
         elif self._whole and batch:
-            self._show(epoch + 1, 0)
+            self._publish(epoch + 1, 0)
         else:
-            self._show(epoch, batch)
+            self._publish(epoch, batch)
 
-    def _show(self, epoch: int, batch: int) -> None:
+    def _publish(self, epoch: int, batch: int) -> None:
         """Tell all workers."""
-        self._rows[:, 0] = epoch
-        torch.arange(batch, batch + _MOST_WORKERS, out=self._rows[:, 1])
+        self._positions[:, 0] = epoch
+        torch.arange(batch, batch + _MAX_WORKERS, out=self._positions[:, 1])

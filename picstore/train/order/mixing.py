@@ -1,4 +1,4 @@
-"""The plan of a mux: which samples of which source each batch holds, as arithmetic."""
+"""The order of a DataMux: which samples of which source each batch holds, as arithmetic."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from picstore import rng
 from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.requests import Part, Request, Source, find
+from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource, check_state, skip_deleted
 from picstore.train.order.sharding import MIN_LANES
+
+_ENDLESS = 1 << 62  # batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +23,13 @@ class MixOrder:
     """The order of a mux, of which batch k of rank r is a pure function.
 
     Source i gives ``counts[i]`` records to each batch of each rank. Its samples are numbered through all its epochs,
-    t = epoch * records + sample, and batch k takes those from k * W * counts[i] on, rank r every W-th from the r-th. So
-    the W batches of the same number hold the same samples for every W with the same W * counts.
+    t = epoch * records + sample. Batch k takes those from k * W * counts[i] on, rank r every W-th from the r-th. So the
+    W batches of the same number hold the same samples for every W with the same W * counts.
+
+    Attributes:
+        lanes: of each source.
+        length: batches in an iteration of the mux; None without end.
+        uuids: of the sources' data sets.
     """
 
     counts: tuple[int, ...]
@@ -30,11 +37,22 @@ class MixOrder:
     seed: int
     rank: int = 0
     world_size: int = 1
+    length: int | None = None
+    uuids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.length is not None and self.length < 1:
+            raise UsageError(f"epoch_batches is {self.length}; at least 1 is needed")
 
     @property
     def batch_size(self) -> int:
         """Records in a batch of one rank."""
         return sum(self.counts)
+
+    @property
+    def lanes_read(self) -> int:
+        """Lanes that this rank reads at a time, of all sources together."""
+        return self.lanes * len(self.counts) // self.world_size
 
     def samples(self, source: int, batch: int) -> I64:
         """Numbers t of the samples of a source in a batch, int64 (counts[source],)."""
@@ -43,26 +61,96 @@ class MixOrder:
         return own * self.world_size + self.rank
 
     def slots(self, batch: int) -> I64:
-        """Where in the batch its samples go, those of the first source first."""
+        """The slots of a batch's samples, those of the first source first."""
         number = batch * self.world_size + self.rank
         return rng.permutation(rng.key(rng.MUX, self.seed, len(self.counts), number), self.batch_size)
+
+    def requests(
+        self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
+    ) -> Iterator[BatchRequest]:
+        """Yield requests as :meth:`picstore.train.order.requests.Order.requests` says, without end."""
+        repeating = [RepeatingSource(source, lanes=self.lanes) for source in sources]
+        ends = np.cumsum(self.counts)
+        for batch in range(self._number(epoch, first), _ENDLESS, max(1, step)):
+            slots = np.split(self.slots(batch), ends[:-1])
+            yield [
+                request
+                for number, source in enumerate(repeating)
+                for request in source.requests(number, self.samples(number, batch), slots[number])
+            ]
+
+    def batch_seed(self, epoch: int, batch: int) -> int:
+        """The seed of a batch's callables."""
+        return rng.key(rng.MUX, self.seed, self._number(epoch, batch), self.rank)
+
+    def state(self, epoch: int, batch: int) -> dict[str, Any]:
+        """The state before a batch."""
+        return {
+            "version": 1,
+            "datasets": list(self.uuids),
+            "counts": list(self.counts),
+            "seed": self.seed,
+            "lanes": self.lanes,
+            "world_size": self.world_size,
+            "samples": self._number(epoch, batch) * self.batch_size,
+        }
+
+    def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Epoch and batch at which a state goes on.
+
+        Raises:
+            UsageError: the state is of other data sets, seed or lanes, or between batches of this order.
+        """
+        check_state(state, self.state(0, 0), ("version", "datasets", "seed", "lanes"), of="mux")
+        batches, _ = self.batches_and_rest(state)
+        return divmod(batches, self.length) if self.length else (0, batches)
+
+    def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Batches of this order that a state is after, and samples of the next one.
+
+        Raises:
+            UsageError: the state is between batches of this order, or holds something else.
+        """
+        counts, world_size, samples = state.get("counts"), state.get("world_size"), state.get("samples")
+        if not isinstance(samples, int) or samples < 0:
+            raise UsageError(f"the state is after {samples!r} samples; a number is needed")
+        if counts == list(self.counts) and world_size == self.world_size:
+            return divmod(samples, self.batch_size)
+        if not isinstance(world_size, int) or not isinstance(counts, list) or len(counts) != len(self.counts):
+            raise UsageError(f"the state has counts {counts!r} and world size {world_size!r}")
+        before, rest = divmod(samples, sum(counts))
+        positions = {
+            divmod(before * world_size * old, self.world_size * new)
+            for old, new in zip(counts, self.counts, strict=True)
+        }
+        batches, odd = min(positions)
+        if rest or odd or len(positions) > 1:
+            raise UsageError(
+                f"the state is after {before} batches of counts {counts} on {world_size} ranks, which is no whole "
+                f"number of batches of counts {list(self.counts)} on {self.world_size}"
+            )
+        return batches, 0
+
+    def _number(self, epoch: int, batch: int) -> int:
+        """The number of a batch, counted from the first of all."""
+        return epoch * (self.length or 0) + batch
 
 
 class RepeatingSource:
     """The samples of one source, epoch after epoch."""
 
-    def __init__(self, source: Source, *, lanes: int) -> None:
+    def __init__(self, source: TrainingSource, *, lanes: int) -> None:
         self._source = source
         self._lanes = lanes
         self._orders: dict[int, EpochOrder] = {}
 
-    def parts(self, number: int, samples: I64, slots: I64) -> Iterator[Part]:
-        """Some samples, ascending, by the epochs that they lie in."""
-        epochs, places = np.divmod(samples, len(self._source.dataset))
+    def requests(self, number: int, samples: I64, slots: I64) -> Iterator[SourceRequest]:
+        """Split ascending samples of source ``number`` by the epochs that they lie in."""
+        epochs, indices = np.divmod(samples, len(self._source.dataset))
         for epoch in np.unique(epochs).tolist():
             chosen = epochs == epoch
-            found = find(self._order(epoch).locate(places[chosen]), self._source.dataset)
-            yield Part(number, epoch, found, slots[chosen])
+            located = skip_deleted(self._order(epoch).locate(indices[chosen]), self._source.dataset)
+            yield SourceRequest(number, epoch, located, slots[chosen])
 
     def _order(self, epoch: int) -> EpochOrder:
         if epoch not in self._orders:
@@ -71,49 +159,14 @@ class RepeatingSource:
         return self._orders[epoch]
 
 
-def make_requests(sources: Sequence[Source], *, mix: MixOrder, batches: range) -> Iterator[Request]:
-    """The requests of some batches, counted from the first of all."""
-    streams = [RepeatingSource(source, lanes=mix.lanes) for source in sources]
-    ends = np.cumsum(mix.counts)
-    for batch in batches:
-        slots = np.split(mix.slots(batch), ends[:-1])
-        yield [
-            part
-            for number, stream in enumerate(streams)
-            for part in stream.parts(number, mix.samples(number, batch), slots[number])
-        ]
-
-
 def mux_lanes(lanes: int | None, *, sources: int, world_size: int) -> int:
-    """Lanes of each source. The sources share them, so that the containers held do not grow with their number."""
+    """Lanes of each source. The sources share them, so that the containers held do not grow with their number.
+
+    Raises:
+        UsageError: ``lanes`` is no multiple of the world size.
+    """
     if lanes is None:
         return -(-max(1, MIN_LANES // sources) // world_size) * world_size
     if lanes < 1 or lanes % world_size:
         raise UsageError(f"{lanes} lanes cannot be shared by {world_size} ranks; use a multiple of {world_size}")
     return lanes
-
-
-def locate(state: Mapping[str, Any], mix: MixOrder) -> tuple[int, int]:
-    """Batches of this mux, and samples of the next, that a state is after.
-
-    Raises:
-        UsageError: the state is no place of this mux's.
-    """
-    counts, world_size, samples = state.get("counts"), state.get("world_size"), state.get("samples")
-    if not isinstance(samples, int) or samples < 0:
-        raise UsageError(f"the state is after {samples!r} samples; a number is needed")
-    if counts == list(mix.counts) and world_size == mix.world_size:
-        return divmod(samples, mix.batch_size)
-    if not isinstance(world_size, int) or not isinstance(counts, list) or len(counts) != len(mix.counts):
-        raise UsageError(f"the state has counts {counts!r} and world size {world_size!r}")
-    before, rest = divmod(samples, sum(counts))
-    places = {
-        divmod(before * world_size * old, mix.world_size * new) for old, new in zip(counts, mix.counts, strict=True)
-    }
-    batches, odd = min(places)
-    if rest or odd or len(places) > 1:
-        raise UsageError(
-            f"the state is after {before} batches of counts {counts} on {world_size} ranks, which is no whole number "
-            f"of batches of counts {list(mix.counts)} on {mix.world_size}"
-        )
-    return batches, 0

@@ -1,34 +1,42 @@
-"""Requests for batches: which samples each holds, and how many bytes may be read ahead for them."""
+"""Requests for batches: the samples of each batch, the protocol of orders that yield them, and a Loader's order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from picstore import rng
 from picstore.arrays import I64
+from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch import EpochOrder, Samples
 from picstore.train.order.sharding import RankShard
 from picstore.train.transforms.compose import TransformPlan
 
-_LEAST_BUDGET = 64 << 20  # bytes
+_MIN_BUDGET = 64 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A data set as a loader or mux reads it; ``base`` is added to labels other than −1."""
+class TrainingSource:
+    """A data set that batches are made of.
+
+    Attributes:
+        seed: of its order and of its random transforms.
+        base: added to labels other than −1.
+        plan: the transforms of its images.
+    """
 
     dataset: Dataset
     seed: int
     base: int = 0
-    recipe: TransformPlan = field(default_factory=TransformPlan)
+    plan: TransformPlan = field(default_factory=TransformPlan)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SourceRequest:
     """The samples of a batch that come from one epoch of one source, and their slots, int64 (n,)."""
 
     source: int
@@ -37,37 +45,138 @@ class Part:
     slots: I64
 
 
-Request: TypeAlias = Sequence[Part]  # a batch
+BatchRequest: TypeAlias = Sequence[SourceRequest]
 
 
-def make_requests(
-    sources: Sequence[Source], *, share: RankShard, seed: int, epoch: int, first: int = 0, step: int = 0
-) -> Iterator[Request]:
-    """The requests of batches of the first source.
+class Order(Protocol):
+    """The order of all batches of a rank, as a pure function of its fields. It can be pickled."""
 
-    Args:
-        epoch, first: the first batch.
-        step: of a DataLoader's worker, which makes every ``step``-th batch of one epoch; 0 for all batches of this
-            epoch and those that follow.
+    @property
+    def length(self) -> int | None:
+        """Batches in an epoch; None without end."""
+
+    @property
+    def lanes_read(self) -> int:
+        """Lanes that this rank reads at a time, of all sources together."""
+
+    def requests(
+        self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
+    ) -> Iterator[BatchRequest]:
+        """Yield the requests for batch ``first`` of ``epoch`` and for those that follow, in later epochs too.
+
+        Args:
+            step: of a DataLoader's worker, which makes every ``step``-th batch of one epoch; 0 elsewhere.
+        """
+
+    def batch_seed(self, epoch: int, batch: int) -> int:
+        """The seed of torch's generators for the callables of a batch."""
+
+    def state(self, epoch: int, batch: int) -> dict[str, Any]:
+        """The state of a loader whose next batch is this one: numbers, strings and lists of them."""
+
+    def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Epoch and batch at which a state goes on.
+
+        Raises:
+            UsageError: the state does not fit this order.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetOrder:
+    """The order of a Loader: epoch after epoch of one data set, of which a rank has its shard."""
+
+    shard: RankShard
+    seed: int
+    uuid: str = ""
+
+    @property
+    def length(self) -> int:
+        """Batches in an epoch."""
+        return self.shard.batches
+
+    @property
+    def lanes_read(self) -> int:
+        """Lanes that this rank reads at a time."""
+        return self.shard.lanes // (self.shard.world_size if self.shard.shuffle else 1)
+
+    def requests(
+        self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
+    ) -> Iterator[BatchRequest]:
+        """Yield requests as :meth:`Order.requests` says; with a ``step``, of one epoch only."""
+        dataset, shard = sources[0].dataset, self.shard
+        while True:
+            order = EpochOrder(
+                dataset.live.counts, seed=self.seed, epoch=epoch, lanes=shard.lanes, shuffle=shard.shuffle
+            )
+            for batch in range(first, shard.batches, max(1, step)):
+                start, stop = shard.bounds(batch)
+                samples = skip_deleted(order.locate(shard.samples(start, stop)), dataset)
+                yield [SourceRequest(0, epoch, samples, np.arange(stop - start))]
+            if step:
+                return
+            epoch, first = epoch + 1, 0
+
+    def batch_seed(self, epoch: int, batch: int) -> int:
+        """The seed of a batch's callables."""
+        return rng.key(rng.AUGMENT, self.seed, epoch, batch, self.shard.rank)
+
+    def state(self, epoch: int, batch: int) -> dict[str, Any]:
+        """The state before a batch."""
+        return {
+            "version": 1,
+            "dataset": self.uuid,
+            "seed": self.seed,
+            "shuffle": self.shard.shuffle,
+            "lanes": self.shard.lanes,
+            "world_size": self.shard.world_size,
+            "epoch": epoch,
+            "samples": batch * self._global_batch,
+        }
+
+    def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Epoch and batch at which a state goes on.
+
+        Raises:
+            UsageError: the state is of another data set, seed, order or number of lanes, or between this order's
+                global batches.
+        """
+        # The stored order is read in a contiguous range a rank, so only the same ranks can go on in the middle of it.
+        fixed = () if self.shard.shuffle else ("world_size",)
+        check_state(state, self.state(0, 0), ("version", "dataset", "seed", "shuffle", "lanes", *fixed), of="loader")
+        epoch, samples = state.get("epoch"), state.get("samples")
+        if not isinstance(epoch, int) or not isinstance(samples, int):
+            raise UsageError(f"the state has epoch {epoch!r} and samples {samples!r}; both must be integers")
+        batch, rest = divmod(samples, self._global_batch)
+        if rest or batch < 0 or (batch > self.length and "worker" not in state):
+            raise UsageError(
+                f"the state is after {samples} samples; this loader has {self.length} global batches of "
+                f"{self._global_batch} an epoch, and goes on after a whole number of them"
+            )
+        return epoch, batch
+
+    @property
+    def _global_batch(self) -> int:
+        return self.shard.batch_size * self.shard.world_size
+
+
+def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str], *, of: str) -> None:
+    """Compare fields of a state with those of the loader or mux that loads it.
+
+    Raises:
+        UsageError: one of them differs.
     """
-    dataset = sources[0].dataset
-    while True:
-        order = EpochOrder(dataset.live.counts, seed=seed, epoch=epoch, lanes=share.lanes, shuffle=share.shuffle)
-        for batch in range(first, share.batches, max(1, step)):
-            start, stop = share.bounds(batch)
-            samples = find(order.locate(share.samples(start, stop)), dataset)
-            yield [Part(0, epoch, samples, np.arange(stop - start))]
-        if step:
-            return
-        epoch, first = epoch + 1, 0
+    for name in names:
+        if state.get(name) != own[name]:
+            raise UsageError(f"the state has {name} {state.get(name)!r}, this {of} {own[name]!r}")
 
 
-def find(samples: Samples, dataset: Dataset) -> Samples:
-    """Samples of an order over the records that are left, as records of their containers."""
+def skip_deleted(samples: Samples, dataset: Dataset) -> Samples:
+    """Map samples of an order over live records to records of their containers."""
     return replace(samples, record=dataset.live.to_record_numbers(samples.container, samples.record))
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
     """Bytes that ``lanes`` read at a time if each is in a container of the largest size, and a quarter more."""
     largest = max(int(dataset.rows["size"].max(initial=0)) for dataset in datasets)
-    return max(_LEAST_BUDGET, 5 * lanes * largest // 4)
+    return max(_MIN_BUDGET, 5 * lanes * largest // 4)

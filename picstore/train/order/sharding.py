@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from picstore.arrays import I64
 from picstore.errors import UsageError
 
-MIN_LANES = 32  # a batch of 256 then takes 8 records each from 32 places
+MIN_LANES = 32  # a batch of 256 then takes 8 records each from 32 lanes
 
 
 def default_lanes(world_size: int) -> int:
@@ -20,7 +21,7 @@ def default_lanes(world_size: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankShard:
-    """A rank's share of an epoch of ``records`` samples, in batches; every rank has the same number of them.
+    """A rank's samples of an epoch of ``records`` samples, in batches; every rank has the same number of batches.
 
     Attributes:
         lanes: of the epoch; a multiple of ``world_size``, or 1 when the stored order is read.
@@ -56,7 +57,7 @@ class RankShard:
 
     @property
     def count(self) -> int:
-        """How many samples of the epoch this rank has; those of any two ranks differ by one at most."""
+        """Samples of the epoch that this rank has; the counts of two ranks differ by one at most."""
         if not self.shuffle:
             return (self.rank + 1) * self.records // self.world_size - self.rank * self.records // self.world_size
         base, longer = divmod(self.records, self.lanes)
@@ -65,13 +66,13 @@ class RankShard:
     @property
     def batches(self) -> int:
         """Batches an epoch, the same on every rank."""
-        least, most = self.records // self.world_size, -(-self.records // self.world_size)
+        fewest, most = self.records // self.world_size, -(-self.records // self.world_size)
         if self.drop_last:
-            return least // self.batch_size
-        return min(-(-most // self.batch_size), least)
+            return fewest // self.batch_size
+        return min(-(-most // self.batch_size), fewest)
 
     def bounds(self, batch: int) -> tuple[int, int]:
-        """The rank's samples, counted from its first, that make batch number ``batch``."""
+        """Start and stop of a batch among the rank's samples, counted from its first."""
         return self._start(batch), self._start(batch + 1)
 
     def _start(self, batch: int) -> int:
@@ -91,29 +92,45 @@ class RankShard:
         return k * self.world_size + self.rank
 
 
+def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Rank and world size of this process: the arguments, those of torch.distributed, of the environment, or 0 and 1.
+
+    Args:
+        environment: with RANK and WORLD_SIZE, or neither.
+
+    Raises:
+        UsageError: one of rank and world size is missing, no integer or out of range.
+    """
+    if (rank is None) != (world_size is None):
+        raise UsageError("rank and world_size belong together: give both or neither")
+    if rank is None or world_size is None:
+        rank, world_size = _distributed_rank() or _environment_rank(environment)
+    check_rank(rank, world_size)
+    return rank, world_size
+
+
 def check_rank(rank: int, world_size: int) -> None:
     """Raise UsageError unless ``rank`` is one of ``world_size`` ranks."""
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} of world size {world_size}; ranks are 0 to world size - 1")
 
 
-def find_rank(rank: int | None, world_size: int | None, environment: Sequence[str | None]) -> tuple[int, int]:
-    """Rank and world size: the arguments, or RANK and WORLD_SIZE of the environment, or 0 and 1.
+def _distributed_rank() -> tuple[int, int] | None:
+    from torch import distributed  # which the loader's process does without
 
-    Args:
-        environment: the values of RANK and WORLD_SIZE.
-    """
-    if (rank is None) != (world_size is None):
-        raise UsageError("rank and world_size belong together: give both or neither")
-    if rank is None or world_size is None:
-        if environment[0] is None and environment[1] is None:
-            return 0, 1
-        try:
-            rank, world_size = int(environment[0] or ""), int(environment[1] or "")
-        except ValueError as error:
-            raise UsageError(
-                f"the environment's RANK is {environment[0]!r} and its WORLD_SIZE {environment[1]!r}; set both to "
-                "integers or neither, or give rank and world_size"
-            ) from error
-    check_rank(rank, world_size)
-    return rank, world_size
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _environment_rank(environment: Mapping[str, str]) -> tuple[int, int]:
+    rank, world_size = environment.get("RANK"), environment.get("WORLD_SIZE")
+    if rank is None and world_size is None:
+        return 0, 1
+    try:
+        return int(rank or ""), int(world_size or "")
+    except ValueError as error:
+        raise UsageError(
+            f"the environment's RANK is {rank!r} and its WORLD_SIZE {world_size!r}; set both to integers or neither, "
+            "or give rank and world_size"
+        ) from error

@@ -1,4 +1,4 @@
-"""From streams to batches on a GPU, ahead of the consumer.
+"""Stages that make tensors of HostBatches: in the same memory, or on a GPU that decodes and augments ahead.
 
     source ──→ thread with a CUDA stream of its own ──────────────→ consumer
                drain the stream, decode, augment, record an event   let its own stream wait for the event
@@ -8,13 +8,12 @@ The consumer's thread waits for no GPU, nor do kernels of different batches for 
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,178 +21,240 @@ import torch
 from picstore.arrays import I64, Bools
 from picstore.errors import Corrupt, Damage
 from picstore.train.batch import Batch, make_tensors, tensors_of
-from picstore.train.batching.damage import replace_lost
+from picstore.train.batching.damage import replace_damaged
+from picstore.train.batching.host_batch import EncodedBatch, HostBatch
 from picstore.train.batching.parameters import TransformParams
-from picstore.train.batching.spec import HostBatch, OutputSpec
+from picstore.train.batching.spec import OutputSpec
 from picstore.train.cuda.decode import Decode, decode_all
-from picstore.train.pipeline.thread_pool import Pool
+from picstore.train.pipeline.thread_pool import ThreadPool
 from picstore.train.transforms.geometry import Geometry
 
 THREADS = 2  # one decodes while the other prepares; torchvision's decoder has a lock of its own
 _AHEAD = 2  # batches that wait for the consumer
 
 
+class HostSource(Protocol):
+    """Batches in CPU memory: a Pipeline, or a ProcessSequence."""
+
+    def receive(self) -> HostBatch | None:
+        """The next batch; None at the end, after which there must be no further call."""
+
+    def close(self) -> None:
+        """End its threads."""
+
+
+class DeviceStage(Protocol):
+    """Batches on their device, and the records that were replaced in each."""
+
+    def receive(self) -> tuple[Batch, list[Damage]] | None:
+        """The next batch; None at the end, after which there must be no further call."""
+
+    def close(self) -> None:
+        """End its threads and its source."""
+
+
+class TensorStage:
+    """Makes tensors of decoded batches, in their memory or copied to a device."""
+
+    def __init__(self, source: HostSource, *, dtype: torch.dtype, device: torch.device) -> None:
+        self._source, self._dtype, self._device = source, dtype, device
+
+    def receive(self) -> tuple[Batch, list[Damage]] | None:
+        """The next batch; errors are those of the source."""
+        host = self._source.receive()
+        if host is None:
+            return None
+        batch = Batch.from_host(host, self._dtype).to(self._device)
+        host.release()
+        return batch, host.damage
+
+    def close(self) -> None:
+        """End the source."""
+        self._source.close()
+
+
+class DecoderStage:
+    """Decodes and augments batches of streams on a device, ahead of the consumer, in order.
+
+    Args:
+        strict: stop at the first image that does not decode instead of replacing it.
+    """
+
+    def __init__(
+        self, source: HostSource, *, output: OutputSpec, decode: Decode, device: torch.device, strict: bool
+    ) -> None:
+        self._source = _OrderedSource(source)
+        self._decoder = _ThreadDecoder(output, decode, device, strict)
+        self._pool = ThreadPool(THREADS, "device")
+        self._pending: deque[Future[_DecodedBatch | None]] = deque()
+        self._submitted = 0
+
+    def receive(self) -> tuple[Batch, list[Damage]] | None:
+        """The next batch.
+
+        Raises:
+            Damage: a record does not decode and ``strict`` is set, or a source has no sound record in a batch.
+        """
+        self._submit()
+        decoded = self._pending.popleft().result()
+        if decoded is None:
+            return None
+        self._submit()
+        return decoded.hand_over()
+
+    def close(self) -> None:
+        """End the threads and the source."""
+        self._pool.close()
+        self._source.close()
+
+    def _submit(self) -> None:
+        while len(self._pending) < _AHEAD + THREADS:
+            self._pending.append(self._pool.submit(self._decode, self._submitted))
+            self._submitted += 1
+
+    def _decode(self, number: int) -> _DecodedBatch | None:
+        host = self._source.receive(number)
+        return None if host is None else self._decoder.decode_batch(host)
+
+
 @dataclass(frozen=True, slots=True)
-class Made:
+class _DecodedBatch:
     """A batch on its device; ``event`` is what the consumer's stream has to wait for, None on a CPU."""
 
     batch: Batch
-    lost: list[Damage]
+    damage: list[Damage]
     event: torch.cuda.Event | None
 
     def hand_over(self) -> tuple[Batch, list[Damage]]:
-        """Order all that follows on the current stream behind the making of the batch."""
+        """Make all that follows on the current stream wait until the batch is made."""
         if self.event is not None:
             images = self.batch.images
             stream = torch.cuda.current_stream(self.batch.labels.device)
             stream.wait_event(self.event)
             for tensor in (*(images if isinstance(images, list) else [images]), self.batch.labels, self.batch.ids):
                 tensor.record_stream(stream)  # or its memory might be used again while the consumer's kernels read it
-        return self.batch, self.lost
+        return self.batch, self.damage
 
 
-def make_ahead(
-    source: Generator[HostBatch], *, form: OutputSpec, decode: Decode, device: torch.device, strict: bool
-) -> Generator[tuple[Batch, list[Damage]]]:
-    """Decode and augment what ``source`` yields, in its order; closing the generator ends the threads and the source.
+class _OrderedSource:
+    """Receives from a source in the order of numbers, from several threads."""
 
-    Raises:
-        Damage: a record does not decode and ``strict`` is set, or nothing of a source is left in a batch.
-    """
-    turns = _Turns(source)
-    worker = _Worker(form, decode, device, strict)
-    pool = Pool(THREADS, "device")
-
-    def make(number: int) -> Made | None:
-        ready = turns.take(number)
-        return None if ready is None else worker.make(ready)
-
-    try:
-        pending: deque[Future[Made | None]] = deque()
-        for number in range(_AHEAD + THREADS):
-            pending.append(pool.submit(make, number))
-        while (made := pending.popleft().result()) is not None:
-            number += 1
-            pending.append(pool.submit(make, number))
-            yield made.hand_over()
-            del made  # its memory may be free before the next is asked for
-    finally:
-        pool.close()
-        source.close()
-
-
-class _Turns:
-    """Takes from an iterator in the order of numbers, from several threads."""
-
-    def __init__(self, source: Iterator[HostBatch]) -> None:
+    def __init__(self, source: HostSource) -> None:
         self._source = source
         self._next = 0
+        self._ended = False
         self._changed = threading.Condition()
 
-    def take(self, number: int) -> HostBatch | None:
-        """Item ``number``, None behind the end."""
+    def receive(self, number: int) -> HostBatch | None:
+        """Batch ``number``; None after the end or an error."""
         with self._changed:
             self._changed.wait_for(lambda: self._next == number)
             try:
-                return next(self._source, None)
+                if self._ended:
+                    return None
+                self._ended = True
+                batch = self._source.receive()
+                self._ended = batch is None
+                return batch
             finally:
                 self._next += 1
                 self._changed.notify_all()
 
+    def close(self) -> None:
+        self._source.close()
 
-class _Worker(threading.local):
-    """Makes batches; each thread on a CUDA stream of its own."""
 
-    def __init__(self, form: OutputSpec, decode: Decode, device: torch.device, strict: bool) -> None:
-        self._form = form
+class _ThreadDecoder(threading.local):
+    """Decodes and augments batches; each thread on a CUDA stream of its own."""
+
+    def __init__(self, output: OutputSpec, decode: Decode, device: torch.device, strict: bool) -> None:
+        self._output = output
         self._decode = decode
         self._device = device
         self._strict = strict
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def make(self, ready: HostBatch) -> Made:
+    def decode_batch(self, host: HostBatch) -> _DecodedBatch:
         if self._stream is None:
-            return Made(*self._make(ready), event=None)
+            return _DecodedBatch(*self._decode_batch(host), event=None)
         with torch.cuda.stream(self._stream):
             # The hardware engine writes before what is queued on the stream has run: on an H100, 134 of 200 batches
             # were damaged without this (torchvision pull request 9606).
             self._stream.synchronize()
-            batch, lost = self._make(ready)
-            return Made(batch, lost, self._stream.record_event())
+            batch, damage = self._decode_batch(host)
+            return _DecodedBatch(batch, damage, self._stream.record_event())
 
-    def _make(self, ready: HostBatch) -> tuple[Batch, list[Damage]]:
-        undecoded, device = ready.streams, self._device
-        slots = np.unique(undecoded.shown)
-        data = torch.from_numpy(ready.images)
-        streams = [data[start:stop] for start, stop in undecoded.bounds[slots].tolist()]
-        decoded, problems = decode_all(streams, undecoded.places[slots, 2:], decode=self._decode, device=device)
-        by_slot = dict(zip(slots.tolist(), decoded, strict=True))
-        wrong = {int(slots[number]): text for number, text in problems.items()}
-        lost = _replace(ready, wrong) if wrong else []
-        if lost and self._strict:
-            raise lost[0]
-        shown = undecoded.shown.tolist()
-        pictures = [by_slot[slot] for slot in shown]
-        origins = undecoded.places[undecoded.shown, :2]
-        images = finish(pictures, origins, undecoded.look.of_slots(undecoded.shown), self._form)
-        labels, ids = (torch.from_numpy(values).to(device, non_blocking=True) for values in (ready.labels, ready.ids))
-        targets = ready.targets
+    def _decode_batch(self, host: HostBatch) -> tuple[Batch, list[Damage]]:
+        encoded, device = host.encoded, self._device
+        if encoded is None:
+            raise TypeError("a batch for a decoder on a device has no streams")
+        slots = np.unique(encoded.shown)
+        data = torch.from_numpy(np.asarray(host.images))
+        streams = [data[start:stop] for start, stop in encoded.bounds[slots].tolist()]
+        decoded, problems = decode_all(streams, encoded.boxes[slots, 2:], decode=self._decode, device=device)
+        image_of = dict(zip(slots.tolist(), decoded, strict=True))
+        broken = {int(slots[number]): text for number, text in problems.items()}
+        damage = _replace_broken(host, encoded, broken) if broken else []
+        if damage and self._strict:
+            raise damage[0]
+        shown = encoded.shown.tolist()
+        params = encoded.params.select_slots(encoded.shown)
+        images = augment_images([image_of[slot] for slot in shown], encoded.boxes[shown, :2], params, self._output)
+        labels, ids = (torch.from_numpy(values).to(device, non_blocking=True) for values in (host.labels, host.ids))
+        targets = host.targets
         if targets is not None:
             sizes = [tuple(image.shape[-2:]) for image in images]
             targets = [make_tensors(target, size) for target, size in zip(targets, sizes, strict=True)]
-        columns = tensors_of(ready.columns)
+        columns = tensors_of(host.columns)
         for name, values in columns.items():
             columns[name] = values.to(device, non_blocking=True) if isinstance(values, torch.Tensor) else values
-        return Batch(images, labels, ids, targets, columns), [*ready.lost, *lost]
+        return Batch(images, labels, ids, targets, columns), [*host.damage, *damage]
 
 
-def _replace(ready: HostBatch, wrong: dict[int, str]) -> list[Damage]:
-    """Show others in place of images that do not decode; returns what is lost."""
-    undecoded = ready.streams
+def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str]) -> list[Damage]:
+    """Replace images that do not decode, given by the slot of their stream; returns their damage."""
     problems: dict[int, Damage] = {
-        slot: Corrupt(f"record {ready.ids[slot]} {wrong[shown]}", *undecoded.files[shown])
-        for slot, shown in enumerate(undecoded.shown.tolist())
-        if shown in wrong
+        slot: Corrupt(f"record {host.ids[slot]} {broken[shown]}", *encoded.files[shown])
+        for slot, shown in enumerate(encoded.shown.tolist())
+        if shown in broken
     }
-
-    def show(other: int, slot: int) -> None:
-        undecoded.shown[slot] = undecoded.shown[other]
-        if ready.targets is not None:
-            ready.targets[slot] = copy.deepcopy(ready.targets[other])
-        for values in ready.columns.values():
-            values[slot] = values[other]
-
-    replace_lost(problems, undecoded.source, ready.labels, ready.ids, show)
+    replace_damaged(host, problems)
     return list(problems.values())
 
 
-def finish(pictures: Sequence[torch.Tensor], origins: I64, look: TransformParams, form: OutputSpec) -> Any:
-    """Resample and colour decoded images (3, h, w): a batch (N, 3, H, W), or a list where sizes differ."""
+def augment_images(
+    images: Sequence[torch.Tensor], origins: I64, params: TransformParams, output: OutputSpec
+) -> torch.Tensor | list[torch.Tensor]:
+    """Resample and colour decoded images (3, h, w): a batch (N, 3, H, W), or a list of images of several sizes.
+
+    Args:
+        origins: int64 (n, 2), left and top of each in its stored image.
+    """
     from picstore.train.cuda.augment import augment  # with Triton
 
     made: Any = []
-    rest = np.flatnonzero(~_as_it_is(look, form))
+    rest = np.flatnonzero(~_is_unchanged(params, output))
     if len(rest):
-        chosen = [pictures[slot] for slot in rest.tolist()]
-        if len(rest) < len(pictures):
-            look = look.of_slots(rest)
-        options: dict[str, Any] = {"dtype": form.dtype, "channels_last": form.channels_last}
+        chosen = [images[slot] for slot in rest.tolist()]
+        if len(rest) < len(images):
+            params = params.select_slots(rest)
+        options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
         ones = np.ones(len(rest), dtype=np.int64)
-        made = augment(chosen, origins[rest], ones, look.geometry, look.program, **options)
-    if form.size is not None:
-        return made
+        made = augment(chosen, origins[rest], ones, params.geometry, params.program, **options)
+    if output.size is not None:
+        return made  # type: ignore[no-any-return]
     by_slot = dict(zip(rest.tolist(), made, strict=True))
-    images = [by_slot.get(slot, picture) for slot, picture in enumerate(pictures)]
-    firsts = {id(image): slot for slot, image in reversed(list(enumerate(images)))}
-    # What replaces a lost one is a copy: who writes to one image must not change another.
-    return [image if firsts[id(image)] == slot else image.clone() for slot, image in enumerate(images)]
+    listed = [by_slot.get(slot, image) for slot, image in enumerate(images)]
+    firsts = {id(image): slot for slot, image in reversed(list(enumerate(listed)))}
+    # The replacement of a damaged image is a copy: writing to one image must not change another.
+    return [image if firsts[id(image)] == slot else image.clone() for slot, image in enumerate(listed)]
 
 
-def _as_it_is(look: TransformParams, form: OutputSpec) -> Bools:
-    """bool (n,): which images are what was decoded; none of a batch that is one tensor."""
-    geometry = look.geometry
-    if form.size is not None or form.dtype != "uint8" or form.channels_last or not look.program.empty:
+def _is_unchanged(params: TransformParams, output: OutputSpec) -> Bools:
+    """bool (n,): which outputs equal the decoded image; none of a batch that is one tensor."""
+    geometry = params.geometry
+    if output.size is not None or output.dtype != "uint8" or output.channels_last or not params.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)
     same = (geometry.frame == Geometry.identity(*geometry.source_size.T).frame).all(axis=(1, 2))
-    plain: Bools = same & (geometry.size == geometry.source_size).all(axis=1) & ~geometry.shows_edges
-    return plain
+    unchanged: Bools = same & (geometry.size == geometry.source_size).all(axis=1) & ~geometry.shows_edges
+    return unchanged

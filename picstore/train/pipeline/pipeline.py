@@ -1,12 +1,12 @@
-"""The one owner of threads on the training side: turns requests for batches into batches, in order.
+"""The threads that make batches in CPU memory: Pipeline turns requests into HostBatches, in order.
 
-    planner thread          reader threads       worker threads            consumer
-    request → ask ────────→ read, check CRC
-              draft ←──────                 ───→ decode, resample a chunk
-              ready batches ─────────────────────────────────────────→ finish, yield
+    planner thread            reader threads       decoding threads          consumer
+    request ────────────────→ read, check CRC
+            records ←──────── containers      ───→ decode, resample a chunk
+            batches being filled ────────────────────────────────────────→ receive: wait, replace damage
 
 The planner runs ahead of the consumer by a few batches and holds containers within a budget of bytes; a slow consumer
-leaves it no room and so stops it all. Nothing polls: a thread waits for a batch, for room or for a container.
+stops the planner. Nothing polls: a thread waits for a batch, for a free slot in the queue or for a container.
 """
 
 from __future__ import annotations
@@ -17,45 +17,48 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from picstore.errors import Damage, NotADataset
-from picstore.train.batching.columns import take_columns
-from picstore.train.batching.damage import replace_lost
-from picstore.train.batching.gather import BatchRecords, gather_records
+from picstore.train.batching.columns import look_up_columns
+from picstore.train.batching.damage import replace_damaged
+from picstore.train.batching.gather import BatchRecords, ReadResult, gather_records
+from picstore.train.batching.host_batch import BatchFiller, HostBatch
 from picstore.train.batching.parameters import make_params
-from picstore.train.batching.spec import HostBatch, MakeRequests, OutputSpec, PipelineSpec, Resources
-from picstore.train.buffers import Memory
+from picstore.train.batching.spec import PipelineSpec
+from picstore.train.buffers import BufferPools
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.fill_streams import StreamFiller
-from picstore.train.order.requests import Request, Source
-from picstore.train.pipeline.prefetch import Fetcher, Key, Loaded, Want
-from picstore.train.pipeline.stats import Counters
-from picstore.train.pipeline.thread_pool import PREFIX, Pool, ours
+from picstore.train.order.requests import BatchRequest
+from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
+from picstore.train.pipeline.stats import StatsCounter
+from picstore.train.pipeline.thread_pool import PREFIX, ThreadPool, is_own_thread
 
 AHEAD = 3  # batches that are filled or being filled before the consumer takes them
-LOOK_AHEAD = 32  # further batches whose containers are read in advance, if the budget allows
+MAX_REQUESTS = 32  # further batches whose containers are read in advance, if the budget allows
 _CHUNK = 16  # images a task: some 10 ms of work, so that threads end a batch together
 _READERS = 4  # readers keep several requests under way on disks and networks
 
 
 @dataclass(slots=True)
-class Filled:
-    """A batch whose slots are being filled; ``wait`` ends when all are."""
+class _FillingBatch:
+    """A batch whose slots are being filled."""
 
-    draft: BatchRecords
-    pixels: ImageFiller | StreamFiller
+    records: BatchRecords
+    filler: BatchFiller
     chunks: list[Future[dict[int, Damage]]] = field(default_factory=list)
 
-    def wait(self) -> dict[int, Damage]:
-        """Problems by slot, in order."""
-        problems = dict(self.draft.problems)
-        for chunk in self.chunks:
-            problems.update(chunk.result())
-        return dict(sorted(problems.items()))
+
+@dataclass(frozen=True, slots=True)
+class _RequestedBatch:
+    """A batch whose containers are being read."""
+
+    request: BatchRequest
+    uses: dict[ContainerKey, ContainerUse]
+    futures: dict[ContainerKey, Future[ReadResult]]
 
 
 class _Countdown:
@@ -74,202 +77,186 @@ class _Countdown:
         self._then()
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request whose containers are on their way."""
-
-    request: Request
-    wants: dict[Key, Want]
-    futures: dict[Key, Future[Loaded]]
-
-
 class Pipeline:
-    """Fills the batches of an iterator of requests. Iterate once, which starts the threads, then ``close``.
+    """Makes the batches of an iterator of requests; the first ``receive`` starts its threads, ``close`` ends them.
 
     Args:
-        requests: what each batch holds; drawn in the planner's thread, at most AHEAD + LOOK_AHEAD + 1 before the
-            consumer takes their batches.
-        sources: the data sets that parts refer to.
-        form: of the batches.
-        memory: shared with earlier epochs, so that each does not begin with fresh pages.
-        counters: told what was done and waited for.
+        requests: one a batch; drawn in the planner's thread, at most AHEAD + MAX_REQUESTS + 1 before the consumer takes
+            their batches.
+        spec: of the batches.
+        buffers: shared with earlier epochs, so that each does not begin with fresh pages.
+        counter: counts what was done and waited for.
     """
 
     def __init__(
         self,
-        requests: Iterator[Request],
+        requests: Iterator[BatchRequest],
+        spec: PipelineSpec,
         *,
-        sources: Sequence[Source],
-        limits: Resources,
-        form: OutputSpec | None = None,
-        memory: Memory | None = None,
-        counters: Counters | None = None,
+        buffers: BufferPools | None = None,
+        counter: StatsCounter | None = None,
     ) -> None:
         self._requests = requests
-        self._sources = sources
-        self._form = form or OutputSpec()
-        self._memory = memory or Memory()
-        self._counters = counters or Counters()
-        self._fetcher = Fetcher(self._load, budget=limits.budget, threads=_READERS)
-        self._workers = Pool(limits.threads, "work")
-        self._ready: SimpleQueue[Filled | BaseException | None] = SimpleQueue()
-        self._room = threading.Semaphore(AHEAD)  # in the ready queue
+        self._spec = spec
+        self._buffers = buffers or BufferPools()
+        self._counter = counter or StatsCounter()
+        self._prefetcher = Prefetcher(self._read_container, budget=spec.resources.budget, threads=_READERS)
+        self._decoders = ThreadPool(spec.resources.threads, "work")
+        self._queue: SimpleQueue[_FillingBatch | BaseException | None] = SimpleQueue()
+        self._free_slots = threading.Semaphore(AHEAD)  # of the queue
         self._stop = False
+        self._started = False
         self._pid = os.getpid()
         self._planner = threading.Thread(target=self._plan, name=f"{PREFIX}plan", daemon=True)
 
-    def __iter__(self) -> Iterator[Filled]:
-        _AT_WORK.add(self)
-        self._planner.start()
-        while (item := self._ready.get()) is not None:
-            self._room.release()
-            if isinstance(item, BaseException):
-                try:
-                    raise item
-                finally:
-                    del item  # the error's traceback holds this frame: without a cycle both are freed at once
-            yield item
+    def start(self) -> None:
+        """Start the threads, unless they have been started."""
+        if not self._started:
+            self._started = True
+            _RUNNING.add(self)
+            self._planner.start()
+
+    def receive(self) -> HostBatch | None:
+        """The next batch; None at the end, after which there must be no further call.
+
+        Raises:
+            Damage: a record is damaged and the spec is strict, or a source has no sound record in a batch.
+        """
+        self.start()
+        item = self._queue.get()
+        if item is None:
+            return None
+        self._free_slots.release()
+        if isinstance(item, BaseException):
+            try:
+                raise item
+            finally:
+                del item  # the error's traceback holds this frame: without a cycle both are freed at once
+        return self._complete(item)
 
     def close(self) -> None:
         """End all threads; may be called at any time, twice too. In a fork there are none, and locks may be held."""
         if self._pid != os.getpid():
             return
         self._stop = True
-        self._fetcher.close()
-        self._room.release()
-        if not ours():
+        self._prefetcher.close()
+        self._free_slots.release()
+        if not is_own_thread():
             with contextlib.suppress(RuntimeError):  # it was never started, or an interrupt hit the start
                 self._planner.join()
-        self._workers.close()
+        self._decoders.close()
 
-    def _load(self, source: int, number: int) -> Loaded:
-        """Read a container; what makes it unreadable is returned, without the traceback that would hold its bytes."""
-        dataset = self._sources[source].dataset
+    def _read_container(self, source: int, number: int) -> ReadResult:
+        """Read a container; an error is returned, without the traceback that would hold the container's bytes."""
+        dataset = self._spec.sources[source].dataset
         ref = dataset.container_ref(number)
-        name = str(dataset.path / ref.name)
+        file = str(dataset.path / ref.name)
         try:
-            with self._counters.timed("reading"):
-                container = dataset.container(number, allocate=self._memory.containers.take)
+            with self._counter.timed("reading"):
+                container = dataset.container(number, allocate=self._buffers.containers.borrow)
         except Damage as error:
-            return type(error)(error.what, name, error.offset)
+            return type(error)(error.what, file, error.offset)
         except NotADataset:
-            return Damage("the file is missing", name, ref.offset)
-        self._counters.add(bytes=container.size)
+            return Damage("the file is missing", file, ref.offset)
+        self._counter.add(bytes=container.size)
         return container
 
     def _plan(self) -> None:
-        """The planner's life; whatever it meets goes to the consumer."""
+        """The main function of the planner, which hands its errors to the consumer."""
         try:
-            for filled in self._fill_all():
-                self._ready.put(filled)
-            self._ready.put(None)
-        except BaseException as error:  # a thread has nobody else to tell
-            self._ready.put(error)
+            for filling in self._start_batches():
+                self._queue.put(filling)
+            self._queue.put(None)
+        except BaseException as error:  # a thread has no other way to report it
+            self._queue.put(error)
 
-    def _fill_all(self) -> Iterator[Filled]:
+    def _start_batches(self) -> Iterator[_FillingBatch]:
         """Read ahead as far as the budget allows, and start to fill the batch that is first."""
-        ahead: deque[_Asked] = deque()
-        wanted = ((request, self._wants(request)) for request in self._requests)
-        following = next(wanted, None)
+        ahead: deque[_RequestedBatch] = deque()
+        requests = ((request, self._container_uses(request)) for request in self._requests)
+        following = next(requests, None)
         while following is not None or ahead:
-            while following is not None and len(ahead) < LOOK_AHEAD:
-                futures = self._fetcher.ask(following[1], wait=not ahead)
+            while following is not None and len(ahead) < MAX_REQUESTS:
+                futures = self._prefetcher.request(following[1], wait=not ahead)
                 if futures is None:
                     break
-                ahead.append(_Asked(*following, futures))
-                following = next(wanted, None)
-            with self._counters.timed("waited_on_consumer"):
-                self._room.acquire()
+                ahead.append(_RequestedBatch(*following, futures))
+                following = next(requests, None)
+            with self._counter.timed("waited_on_consumer"):
+                self._free_slots.acquire()
             if self._stop:
                 return
-            yield self._start(ahead.popleft())
+            yield self._start_filling(ahead.popleft())
 
-    def _wants(self, request: Request) -> dict[Key, Want]:
+    def _container_uses(self, request: BatchRequest) -> dict[ContainerKey, ContainerUse]:
         """The containers of a batch."""
-        wants: dict[Key, Want] = {}
+        uses: dict[ContainerKey, ContainerUse] = {}
         for part in request:
-            sizes = self._sources[part.source].dataset.rows["size"]
+            sizes = self._spec.sources[part.source].dataset.rows["size"]
             samples = part.samples
             columns = (samples.container.tolist(), samples.lane.tolist(), samples.last.tolist())
             for number, lane, last in zip(*columns, strict=True):
-                want = wants.setdefault((part.source, part.epoch, number), Want(int(sizes[number])))
-                want.lanes.add(lane)
+                use = uses.setdefault((part.source, part.epoch, number), ContainerUse(int(sizes[number])))
+                use.lanes.add(lane)
                 if last:
-                    want.done.add(lane)
-        return wants
+                    use.done.add(lane)
+        return uses
 
-    def _start(self, asked: _Asked) -> Filled:
-        """Wait for a batch's containers, draft it, and hand its chunks to the workers."""
-        with self._counters.timed("waited_on_disk"):
-            loaded = {(source, number): future.result() for (source, _, number), future in asked.futures.items()}
-        draft = gather_records(asked.request, loaded, sources=self._sources)
-        look = make_params(draft, asked.request, sources=self._sources)
-        blocks = self._memory.batches
-        filled = Filled(
-            draft,
-            ImageFiller(look, self._form, blocks)
-            if self._form.decoded
-            else StreamFiller(draft, look, self._form, blocks),
-        )
-        chunks = [range(k, min(k + _CHUNK, len(draft))) for k in range(0, len(draft), _CHUNK)]
-        release = _Countdown(len(chunks), lambda: self._release(draft, asked.wants))
+    def _start_filling(self, requested: _RequestedBatch) -> _FillingBatch:
+        """Wait for a batch's containers, gather its records, and hand its chunks to the decoding threads."""
+        with self._counter.timed("waited_on_disk"):
+            containers = {(source, number): read.result() for (source, _, number), read in requested.futures.items()}
+        sources = self._spec.sources
+        records = gather_records(requested.request, containers, sources=sources)
+        params = make_params(requested.request, records.ids, records.layouts[:, :2], sources=sources)
+        filler_class = ImageFiller if self._spec.output.decoded else StreamFiller
+        filler: BatchFiller = filler_class(records, params, self._spec.output, self._buffers.batches)
+        filling = _FillingBatch(records, filler)
+        chunks = [range(k, min(k + _CHUNK, len(records))) for k in range(0, len(records), _CHUNK)]
+        countdown = _Countdown(len(chunks), lambda: self._release(records, requested.uses))
         for chunk in chunks:
-            filled.chunks.append(self._workers.submit(self._fill, filled, chunk, release))
-        return filled
+            filling.chunks.append(self._decoders.submit(self._fill, filler, chunk, countdown))
+        return filling
 
-    def _fill(self, filled: Filled, chunk: range, release: _Countdown) -> dict[int, Damage]:
+    def _fill(self, filler: BatchFiller, chunk: range, countdown: _Countdown) -> dict[int, Damage]:
         try:
-            with self._counters.timed("working"):
-                return filled.pixels.fill(filled.draft, chunk)
+            with self._counter.timed("working"):
+                return filler.fill(chunk)
         finally:
-            release.count()
+            countdown.count()
 
-    def _release(self, draft: BatchRecords, wants: dict[Key, Want]) -> None:
-        draft.forget()
-        self._fetcher.release(wants)
+    def _release(self, records: BatchRecords, uses: dict[ContainerKey, ContainerUse]) -> None:
+        records.release()
+        self._prefetcher.release(uses)
 
-
-def make_batches(
-    feed: PipelineSpec, requests: MakeRequests, *, memory: Memory, counters: Counters
-) -> Generator[HostBatch]:
-    """Make batches with threads of this process; closing the generator ends them.
-
-    Raises:
-        Damage: a record is damaged and the feed is strict, or nothing of a source is left in a batch.
-    """
-    pipeline = Pipeline(
-        requests(feed.sources),
-        sources=feed.sources,
-        form=feed.form,
-        limits=feed.limits,
-        memory=memory,
-        counters=counters,
-    )
-    try:
-        for filled in pipeline:
-            yield _settle(filled, feed)
-    finally:
-        pipeline.close()
-
-
-def _settle(filled: Filled, feed: PipelineSpec) -> HostBatch:
-    """Wait for a batch and deal with its lost records."""
-    problems = filled.wait()
-    draft, pixels = filled.draft, filled.pixels
-    lost = [*draft.lost, *problems.values()]
-    if lost and feed.strict:
-        raise lost[0]
-    replace_lost(problems, draft.source, draft.labels, draft.ids, pixels.copy)
-    undecoded = pixels.undecoded if isinstance(pixels, StreamFiller) else None
-    columns = take_columns(feed.sources, draft.source, draft.ids)
-    return HostBatch(pixels.images, draft.labels, draft.ids, pixels.targets, lost, undecoded, columns)
+    def _complete(self, filling: _FillingBatch) -> HostBatch:
+        """Wait for a batch, and replace its damaged records."""
+        records, filler = filling.records, filling.filler
+        problems = dict(records.problems)
+        for chunk in filling.chunks:
+            problems.update(chunk.result())
+        problems = dict(sorted(problems.items()))
+        batch = HostBatch(
+            images=filler.images,
+            labels=records.labels,
+            ids=records.ids,
+            source=records.source,
+            targets=filler.targets,
+            damage=[*records.damage, *problems.values()],
+            encoded=filler.encoded,
+        )
+        if batch.damage and self._spec.strict:
+            raise batch.damage[0]
+        replace_damaged(batch, problems)
+        batch.columns = look_up_columns(self._spec.sources, batch.source, batch.ids)
+        return batch
 
 
-_AT_WORK: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+_RUNNING: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     """End the threads before the interpreter does: one that it ends in the middle of C++ aborts the process."""
-    for pipeline in list(_AT_WORK):
+    for pipeline in list(_RUNNING):
         pipeline.close()

@@ -1,4 +1,4 @@
-"""Fetching containers ahead of need, under a budget of bytes."""
+"""Prefetching of containers, under a budget of bytes."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from picstore.errors import Damage
-from picstore.storage.format.container import Container
-from picstore.train.pipeline.thread_pool import Pool
+from picstore.train.batching.gather import ReadResult
+from picstore.train.pipeline.thread_pool import ThreadPool
 
-Key: TypeAlias = tuple[int, int, int]  # source, epoch, container
-Loaded: TypeAlias = "Container | Damage"  # or why nothing of it can be read
-Load: TypeAlias = Callable[[int, int], Loaded]  # (source, container)
+ContainerKey: TypeAlias = tuple[int, int, int]  # source, epoch, container
+ReadContainer: TypeAlias = Callable[[int, int], ReadResult]  # (source, container)
 
 logger = logging.getLogger("picstore")
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """What one batch wants of a container.
+class ContainerUse:
+    """The use that one batch makes of a container.
 
     Attributes:
         size: bytes of the container.
-        lanes: that read it in this batch.
+        lanes: those that read it in this batch.
         done: those of the lanes that do not need it afterwards.
     """
 
@@ -36,34 +34,34 @@ class Want:
 
 
 @dataclass(slots=True)
-class _Held:
-    future: Future[Loaded]
+class _HeldContainer:
+    future: Future[ReadResult]
     size: int
-    batches: int = 0  # that have asked for it and not released it
-    lanes: set[int] = field(default_factory=set)  # that are still to read in it
+    batches: int = 0  # those that have requested it and not released it
+    lanes: set[int] = field(default_factory=set)  # those that are still to read in it
 
 
-class Fetcher:
-    """Holds the containers that lanes are reading and those that the next batches will.
+class Prefetcher:
+    """Holds the containers that lanes read now and those that the next batches need.
 
-    A container is held from the first batch that asks for it until every lane that reads it is done with it and every
-    batch that asked has released it. Batches ask in order; they release in any order, from any thread.
+    A container is held from the first batch that requests it until every lane that reads it is done with it and every
+    batch that requested it has released it. Batches request in order; they release in any order, from any thread.
 
     The budget is exceeded by nothing but a batch whose own containers exceed it. When the lanes together hold more than
-    the budget allows, containers that no batch needs at the moment are given up and read again later: the one used most
+    the budget allows, containers that no batch needs at the moment are evicted and read again later: the one used most
     recently first, since lanes take turns and its turn is the farthest off.
 
     Args:
-        load: reads a container, given source and number.
+        read: reads a container, given source and number.
         budget: bytes of containers to hold.
         threads: readers.
     """
 
-    def __init__(self, load: Load, *, budget: int, threads: int) -> None:
-        self._load = load
+    def __init__(self, read: ReadContainer, *, budget: int, threads: int) -> None:
+        self._read = read
         self._budget = budget
-        self._pool = Pool(threads, "read")
-        self._held: dict[Key, _Held] = {}  # in the order of their last use
+        self._pool = ThreadPool(threads, "read")
+        self._held: dict[ContainerKey, _HeldContainer] = {}  # in the order of their last use
         self._bytes = 0
         self._earliest: dict[int, int] = {}  # epoch of each source that is still read
         self._unreleased = 0  # batches
@@ -71,41 +69,43 @@ class Fetcher:
         self._warned = False
         self._changed = threading.Condition()
 
-    def ask(self, wants: dict[Key, Want], *, wait: bool) -> dict[Key, Future[Loaded]] | None:
+    def request(
+        self, uses: dict[ContainerKey, ContainerUse], *, wait: bool
+    ) -> dict[ContainerKey, Future[ReadResult]] | None:
         """Start reading what is not held yet.
 
         Args:
-            wait: until there is room, if need be; right only for a batch that comes next, with all earlier ones on
-                their way to be released.
+            wait: until the budget allows it; right only for the batch that comes next, with all earlier ones about to
+                be released.
 
         Returns:
-            The futures of all, or None where there is no room, or the fetcher was closed.
+            The futures of all, or None if the budget does not allow it or the prefetcher is closed.
         """
         with self._changed:
-            self._end_epochs(wants)
-            missing = sum(want.size for key, want in wants.items() if key not in self._held)
+            self._end_epochs(uses)
+            missing = sum(use.size for key, use in uses.items() if key not in self._held)
             while self._bytes + missing > self._budget and not self._closed:
                 if not wait:
                     return None
                 if not self._unreleased:
-                    self._give_up(missing, wants)
+                    self._evict(missing, uses)
                     break
                 self._changed.wait()
             if self._closed:
                 return None
-            for key, want in wants.items():
-                self._use(key, want)
+            for key, use in uses.items():
+                self._hold(key, use)
             self._unreleased += 1
-            return {key: self._held[key].future for key in wants}
+            return {key: self._held[key].future for key in uses}
 
-    def release(self, wants: dict[Key, Want]) -> None:
-        """Say that a batch that asked is finished."""
+    def release(self, uses: dict[ContainerKey, ContainerUse]) -> None:
+        """Note that a batch that requested containers is finished."""
         with self._changed:
             self._unreleased -= 1
-            for key, want in wants.items():
+            for key, use in uses.items():
                 held = self._held[key]
                 held.batches -= 1
-                held.lanes -= want.done
+                held.lanes -= use.done
                 if not held.batches and not held.lanes:
                     self._drop(key)
             self._changed.notify_all()
@@ -117,20 +117,20 @@ class Fetcher:
             self._changed.notify_all()
         self._pool.close()
 
-    def _use(self, key: Key, want: Want) -> None:
+    def _hold(self, key: ContainerKey, use: ContainerUse) -> None:
         held = self._held.pop(key, None)
         if held is None:
             source, _, number = key
-            held = _Held(self._pool.submit(self._load, source, number), want.size)
-            self._bytes += want.size
+            held = _HeldContainer(self._pool.submit(self._read, source, number), use.size)
+            self._bytes += use.size
         held.batches += 1
-        held.lanes |= want.lanes
+        held.lanes |= use.lanes
         self._held[key] = held
 
-    def _end_epochs(self, wants: dict[Key, Want]) -> None:
-        """Forget lanes of epochs before those of a batch: what they have not read is left out by ``drop_last``."""
+    def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
+        """Drop lanes of epochs before those of a batch: ``drop_last`` leaves out what they have not read."""
         earliest: dict[int, int] = {}
-        for source, epoch, _ in wants:
+        for source, epoch, _ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))
         if all(self._earliest.get(source) == epoch for source, epoch in earliest.items()):
             return
@@ -140,9 +140,9 @@ class Fetcher:
             if not self._held[key].batches:
                 self._drop(key)
 
-    def _give_up(self, missing: int, wants: dict[Key, Want]) -> None:
-        """Make room of what no batch holds, the last used first."""
-        for key in [key for key in reversed(self._held) if key not in wants]:
+    def _evict(self, missing: int, uses: dict[ContainerKey, ContainerUse]) -> None:
+        """Drop containers that no batch holds, the last used first, until the budget allows ``missing`` bytes more."""
+        for key in [key for key in reversed(self._held) if key not in uses]:
             if self._bytes + missing <= self._budget:
                 break
             if not self._warned:
@@ -154,5 +154,5 @@ class Fetcher:
                 )
             self._drop(key)
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: ContainerKey) -> None:
         self._bytes -= self._held.pop(key).size

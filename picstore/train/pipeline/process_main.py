@@ -1,5 +1,6 @@
-"""The child's side of ``isolate.py``: it makes batches and hands them over. It imports no torch, which would cost a
-second and 400 MB.
+"""The main program of the loader's process, the child's side of ``process.py``.
+
+It imports no torch, which would cost a second and 400 MB.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import weakref
 from collections import OrderedDict
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any, TypeAlias
@@ -19,16 +21,17 @@ import numpy as np
 
 from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError
-from picstore.train.batching.spec import HostBatch, MakeRequests, PipelineSpec
-from picstore.train.buffers import KEPT_BATCHES, Blocks, Memory
-from picstore.train.pipeline.pipeline import make_batches
+from picstore.train.batching.host_batch import HostBatch
+from picstore.train.batching.spec import MakeRequests, PipelineSpec
+from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools
+from picstore.train.pipeline.pipeline import Pipeline
 from picstore.train.pipeline.process import AHEAD, Message, SharedArray
-from picstore.train.pipeline.stats import Counters
+from picstore.train.pipeline.stats import StatsCounter
 
 Address: TypeAlias = int
 
 
-class _Shared:
+class _SharedBlocks:
     """The child's blocks of shared memory."""
 
     def __init__(self) -> None:
@@ -36,15 +39,15 @@ class _Shared:
         self._next = 0
 
     def allocate(self, size: int) -> U8:
-        descriptor = _anonymous(size)
+        descriptor = _anonymous_memory(size)
         block = np.frombuffer(mmap.mmap(descriptor, size), dtype=np.uint8)
         address = block.ctypes.data
         self._blocks[address] = (self._next, size, descriptor)
-        weakref.finalize(block, self._drop, address).atexit = False
+        weakref.finalize(block, self._forget, address).atexit = False
         self._next += 1
         return block
 
-    def _drop(self, address: Address) -> None:
+    def _forget(self, address: Address) -> None:
         os.close(self._blocks.pop(address)[2])
 
     def find(self, address: Address) -> tuple[Address, int, int, int]:
@@ -55,7 +58,7 @@ class _Shared:
         raise PicstoreError(f"no shared memory holds the address {address}")
 
 
-def _anonymous(size: int) -> int:
+def _anonymous_memory(size: int) -> int:
     """The descriptor of ``size`` bytes of memory without a name."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("picstore")
@@ -66,78 +69,77 @@ def _anonymous(size: int) -> int:
     return descriptor
 
 
-def _picture(image: Array, start: Address) -> SharedArray:
+def _shared_array(image: Array, start: Address) -> SharedArray:
     return SharedArray(image.ctypes.data - start, image.shape, image.strides, image.dtype.str)
 
 
 class ProcessServer:
-    """The child's side of the socket."""
+    """Serves the messages of the parent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._shared = _Shared()
-        self._memory = Memory(batches=Blocks(keep=KEPT_BATCHES, allocate=self._shared.allocate))
-        self._counters = Counters()
-        self._lent: dict[int, HostBatch] = {}  # batches that the parent may be using
-        self._sent = 0
+        self._blocks = _SharedBlocks()
+        self._buffers = BufferPools(batches=BufferPool(KEPT_BATCHES, allocate=self._blocks.allocate))
+        self._counter = StatsCounter()
+        self._sent: dict[int, HostBatch] = {}  # batches whose memory the parent may be using
+        self._next_number = 0
 
     def serve(self) -> None:
-        """Do what the parent says until it hangs up."""
-        feed: PipelineSpec | Exception
+        """Follow the parent's messages until it hangs up."""
+        spec: PipelineSpec | Exception
         try:
-            feed = self._connection.recv()
+            spec = self._connection.recv()
         except (PicstoreError, OSError) as error:  # its data sets cannot be opened
-            feed = error
+            spec = error
         while True:
             verb, *content = self._connection.recv()
             if verb == "begin":
-                self._connection.send(self._run(feed, content[0]))
+                self._connection.send(self._make_batches(spec, content[0]))
             elif verb == "taken":  # after the last batch; a stop that comes too late needs no answer
-                self._forget(content[0])
+                self._release(content[0])
 
-    def _run(self, feed: PipelineSpec | Exception, requests: MakeRequests) -> tuple[str, Any]:
-        if isinstance(feed, Exception):
-            return "error", feed
+    def _make_batches(self, spec: PipelineSpec | Exception, requests: MakeRequests) -> tuple[str, Any]:
+        """Send the batches of a sequence; returns the message that ends it."""
+        if isinstance(spec, Exception):
+            return "error", spec
+        pipeline = Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
         under_way = 0
         try:
-            for ready in make_batches(feed, requests, memory=self._memory, counters=self._counters):
+            while (batch := pipeline.receive()) is not None:
                 while under_way >= AHEAD or self._connection.poll():
                     message = self._connection.recv()
                     if message[0] == "stop":
                         return "end", None
-                    self._forget(message[1])
+                    self._release(message[1])
                     under_way -= 1
-                self._send(ready)
+                self._send(batch)
                 under_way += 1
-                del ready  # or this frame would hold it until the next
         except (PicstoreError, OSError) as error:
             return "error", error
+        finally:
+            pipeline.close()
         return "end", None
 
-    def _forget(self, numbers: list[int]) -> None:
+    def _release(self, numbers: list[int]) -> None:
         for number in numbers:
-            self._lent.pop(number, None)
+            if (batch := self._sent.pop(number, None)) is not None:
+                batch.release()
 
-    def _send(self, ready: HostBatch) -> None:
-        listed = isinstance(ready.images, list)
-        images: list[Array] = list(ready.images) if listed else [ready.images]  # type: ignore[list-item]
-        start, block, size, descriptor = self._shared.find(images[0].ctypes.data)
-        pictures = [_picture(image, start) for image in images]
+    def _send(self, batch: HostBatch) -> None:
+        listed = isinstance(batch.images, list)
+        images: list[Array] = list(batch.images) if listed else [batch.images]  # type: ignore[list-item]
+        start, block, size, descriptor = self._blocks.find(images[0].ctypes.data)
+        shared = [_shared_array(image, start) for image in images]
         message = Message(
-            number=self._sent,
+            number=self._next_number,
             block=block,
             size=size,
-            images=pictures if listed else pictures[0],
-            labels=ready.labels,
-            ids=ready.ids,
-            targets=ready.targets,
-            lost=ready.lost,
-            undecoded=ready.undecoded,
-            columns=ready.columns,
-            stats=self._counters.stats,
+            images=shared if listed else shared[0],
+            batch=replace(batch, images=[]),
+            stats=self._counter.stats,
         )
-        self._lent[self._sent] = ready
-        self._sent += 1
+        self._sent[self._next_number] = batch
+        self._next_number += 1
         self._connection.send(("batch", message))
         send_handle(self._connection, descriptor, None)
 

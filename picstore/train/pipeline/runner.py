@@ -1,4 +1,15 @@
-"""The last stage: batches from a feed, in this process or from a child, are put on their device and finished."""
+"""The way of a batch to the consumer, which PipelineRunner builds.
+
+requests ─→ Pipeline, threads of this process           requests ─→ LoaderProcess, a Pipeline of its own
+            (isolate=False, a DataLoader's worker)                  (isolate=True)
+                    └──────────────────── HostBatch ────────────────────────┘
+                                              │
+            TensorStage: in the same memory,  │  DecoderStage: decode and augment
+            or copied to the device           │  on CUDA streams, ahead
+                    └────────────────────── Batch ──────────────────────────┘
+                                              │
+                            deliver: count, log damage ─→ consumer: callables
+"""
 
 from __future__ import annotations
 
@@ -6,126 +17,97 @@ import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from picstore.errors import Damage
 from picstore.train.batch import Batch
 from picstore.train.batching.damage import DamageLog
-from picstore.train.batching.spec import HostBatch, MakeRequests, PipelineSpec
-from picstore.train.buffers import Memory
+from picstore.train.batching.spec import MakeRequests, PipelineSpec
+from picstore.train.buffers import BufferPools
 from picstore.train.cuda.decode import find_decoder, numbered
 from picstore.train.order.cursor import Worker
-from picstore.train.pipeline.process import LoaderProcess
-from picstore.train.pipeline.stats import Counters, Stats
+from picstore.train.pipeline.device import DecoderStage, DeviceStage, HostSource, TensorStage
+from picstore.train.pipeline.process import LoaderProcess, ProcessSequence
+from picstore.train.pipeline.stats import Stats, StatsCounter
 
 
 class PipelineRunner:
-    """Yields the batches of a feed.
+    """Runs the pipelines of a loader, one an epoch, and keeps memory and process from one to the next.
 
     Args:
-        feed: how batches are made.
-        losses: told of damaged records.
-        device: where batches go.
-        decoder: that makes images of streams, see ``cuda/decode.py``.
+        spec: of the batches.
+        damage_log: logs damaged records.
+        device: of the batches.
+        decoder: a name of ``cuda/decode.py``.
         callables: applied to the images there, one after the other.
-        isolate: run the feed in a child process. A DataLoader's worker is one already, and has no child of its own.
+        isolate: run the pipeline in a process of its own. A DataLoader's worker is one already, and has none.
         threads: None for one a core, shared among the workers of a DataLoader.
+
+    Raises:
+        UsageError: there is no such decoder for the device.
     """
 
     def __init__(
         self,
-        feed: PipelineSpec,
+        spec: PipelineSpec,
         *,
-        losses: DamageLog,
+        damage_log: DamageLog,
         device: torch.device,
         decoder: str = "auto",
         callables: Sequence[Callable[[Any], Any]] = (),
         isolate: bool = True,
         threads: int | None = None,
     ) -> None:
-        form = replace(feed.form, decoded=find_decoder(decoder, device) is None)
-        self._feed = replace(feed, form=form, strict=losses.strict)
-        self._losses = losses
+        output = replace(spec.output, decoded=find_decoder(decoder, device) is None)
+        self._spec = replace(spec, output=output, strict=damage_log.strict)
+        self._damage_log = damage_log
         self._device, self._decoder = device, decoder
         self._callables = tuple(callables)
         self._isolate = isolate and bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
         self._threads = threads
-        self._counters = Counters()
-        self._memory = Memory()
+        self._counter = StatsCounter()
+        self._buffers = BufferPools()
         self._pid = os.getpid()
-        self._child: LoaderProcess | None = None
-        self._kept: tuple[int, tuple[int, int], Generator[Batch]] | None = None  # process, place, feed
+        self._process: LoaderProcess | None = None
+        self._begun: tuple[int, tuple[int, int], Generator[Batch]] | None = None  # process, position, batches
 
     @property
     def stats(self) -> Stats:
         """What was done and waited for."""
-        return self._counters.stats
+        return self._counter.stats
 
-    def feed(self, place: tuple[int, int], requests: MakeRequests) -> Generator[Batch]:
-        """Batches but for the callables, as fast as the consumer takes them; closing the generator stops their making.
+    def batches(self, position: tuple[int, int], requests: MakeRequests) -> Generator[Batch]:
+        """Yield batches before the callables; closing the generator ends all stages.
 
         Args:
-            place: where they begin; what was kept for this place goes on.
-            requests: what is wanted from there on.
+            position: epoch and batch at which they begin; those kept for this position go on.
+            requests: for the batches from there on.
         """
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            if kept[:2] == (os.getpid(), place):
-                return kept[2]
-            kept[2].close()
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            if begun[:2] == (os.getpid(), position):
+                return begun[2]
+            begun[2].close()
+        isolated = self._isolate and not Worker.current().count
+        source: HostSource = self._in_process(requests) if isolated else self._in_threads(requests)
         device = numbered(self._device)
         decode = find_decoder(self._decoder, device)
-        source, form = self._run(requests), self._feed.form
+        output, strict = self._spec.output, self._damage_log.strict
+        stage: DeviceStage
         if decode is None:
-            batches = _as_tensors(source, getattr(torch, form.dtype), device)
+            stage = TensorStage(source, dtype=getattr(torch, output.dtype), device=device)
         else:
-            from picstore.train.pipeline.device import make_ahead
+            stage = DecoderStage(source, output=output, decode=decode, device=device, strict=strict)
+        return _deliver(stage, self._counter, self._damage_log)
 
-            batches = make_ahead(source, form=form, decode=decode, device=device, strict=self._losses.strict)
-        return _counted(batches, self._counters, self._losses)
+    def keep(self, position: tuple[int, int], batches: Generator[Batch]) -> None:
+        """Let a generator of batches go on; the next iteration may begin at ``position``, where it is."""
+        self._drop_begun()
+        self._begun = (os.getpid(), position, batches)
 
-    def keep(self, place: tuple[int, int], feed: Generator[Batch]) -> None:
-        """Let a feed go on making batches; the next iteration may begin at ``place``, where it is."""
-        self._drop_kept()
-        self._kept = (os.getpid(), place, feed)
-
-    def _drop_kept(self) -> None:
-        if self._kept is not None:
-            self._kept[2].close()
-            self._kept = None
-
-    def _run(self, requests: MakeRequests) -> Generator[HostBatch]:
-        worker = Worker.current()
-        if self._isolate and not worker.count:
-            return self._isolated(requests)
-        if self._pid != os.getpid():  # a fork: locks may be held for ever, and what they guard is the parent's
-            self._memory, self._counters, self._pid = Memory(), Counters(self._counters.stats), os.getpid()
-        limits = self._feed.limits
-        if self._threads is None and worker.count:
-            limits = replace(limits, threads=max(1, limits.threads // worker.count))
-        from picstore.train.pipeline.pipeline import (
-            make_batches,  # with its kernels, which a parent of a child can do without
-        )
-
-        feed = replace(self._feed, limits=limits)
-        return make_batches(feed, requests, memory=self._memory, counters=self._counters)
-
-    def _isolated(self, requests: MakeRequests) -> Generator[HostBatch]:
-        """Batches from the child, which is kept from epoch to epoch, since starting it takes half a second."""
-        if self._child is None or not self._child.alive:
-            self._child = LoaderProcess(self._feed, self._counters)
-        if not self._child.running:
-            yield from self._child.run(requests)
-            return
-        other = LoaderProcess(self._feed, self._counters)  # as long as another iterator is not over
-        try:
-            yield from other.run(requests)
-        finally:
-            other.close()
-
-    def finish(self, batch: Batch, *, seed: int) -> Batch:
+    def apply_callables(self, batch: Batch, *, seed: int) -> Batch:
         """Apply the callables to a batch on its device, with torch's generators seeded by ``seed``."""
         if self._callables:
             images: Any = batch.images
@@ -138,43 +120,59 @@ class PipelineRunner:
         return batch
 
     def close(self) -> None:
-        """End threads and child."""
-        self._drop_kept()
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        """End all threads and the process."""
+        self._drop_begun()
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def _in_threads(self, requests: MakeRequests) -> HostSource:
+        if self._pid != os.getpid():  # a fork: locks may be held for ever, and they guard the parent's memory
+            self._buffers, self._counter = BufferPools(), StatsCounter(self._counter.stats)
+            self._pid = os.getpid()
+        spec, workers = self._spec, Worker.current().count
+        if self._threads is None and workers:
+            spec = replace(spec, resources=replace(spec.resources, threads=max(1, spec.resources.threads // workers)))
+        # With its kernels, which a process that isolates its pipeline does without.
+        from picstore.train.pipeline.pipeline import Pipeline
+
+        return Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
+
+    def _in_process(self, requests: MakeRequests) -> HostSource:
+        """Batches of the process, which is kept from epoch to epoch, since starting it takes half a second."""
+        if self._process is None or not self._process.alive:
+            self._process = LoaderProcess(self._spec, self._counter)
+        if not self._process.running:
+            return ProcessSequence(self._process, requests)
+        return ProcessSequence(LoaderProcess(self._spec, self._counter), requests, owned=True)  # for a second iterator
+
+    def _drop_begun(self) -> None:
+        if self._begun is not None:
+            self._begun[2].close()
+            self._begun = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_memory": None, "_pid": -1, "_child": None, "_kept": None}
+        return {**self.__dict__, "_buffers": None, "_pid": -1, "_process": None, "_begun": None}
 
 
-def _as_tensors(
-    source: Generator[HostBatch], dtype: torch.dtype, device: torch.device
-) -> Generator[tuple[Batch, list[Damage]]]:
-    """Decoded batches as tensors on a device, and what was lost."""
-    try:
-        for ready in source:
-            yield Batch.of(ready, dtype).to(device), ready.lost
-            del ready  # its memory may be free before the next is asked for
-    finally:
-        source.close()
+def _deliver(stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> Generator[Batch]:
+    """Yield the batches of a stage, and close it in the end.
 
-
-def _counted(source: Generator[tuple[Batch, list[Damage]]], counters: Counters, losses: DamageLog) -> Generator[Batch]:
-    """The same batches; what is taken, lost and waited for is noted.
-
-    No method: a feed that an outlet keeps must not keep the outlet.
+    No method: batches that a runner keeps must not keep the runner.
     """
     try:
-        while True:
-            with counters.timed("waited_on_decode"):
-                made = next(source, None)
-            if made is None:
-                return
-            batch, lost = made
-            counters.add(batches=1, images=len(batch), damaged=len(lost))
-            losses.report(lost)
-            yield batch
-            del made, batch  # as above
+        yield from iter(partial(_receive, stage, counter, damage_log), None)
     finally:
-        source.close()
+        stage.close()
+
+
+def _receive(stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> Batch | None:
+    """Take a batch from a stage, count it and log its damage; on return nothing here holds its memory."""
+    with counter.timed("waited_on_decode"):
+        received = stage.receive()
+    if received is None:
+        return None
+    batch, damage = received
+    counter.add(batches=1, images=len(batch), damaged=len(damage))
+    damage_log.report(damage)
+    return batch

@@ -1,4 +1,4 @@
-"""What a loader has done and what it waited for, so that a user sees what bounds the run."""
+"""Statistics of a loader: counts, bytes, and times of work and of waiting, which show what bounds a run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dataclasses import dataclass, fields, replace
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Sums since the loader was made; those of two moments can be subtracted. Times are in seconds.
+    """Sums since the loader was made; two of them can be subtracted. Times are in seconds.
 
     Attributes:
         batches, images: handed to the consumer.
-        bytes: of containers that were read.
+        bytes: of the containers that were read.
         damaged: samples replaced because their record was damaged.
         reading: time that reader threads were busy, together.
-        working: time that worker threads were busy cutting, decoding and augmenting, together.
-        waited_on_disk: time that the plan stood still because containers had not been read yet.
-        waited_on_decode: time that the consumer stood still because its batch was not ready yet.
-        waited_on_consumer: time that finished batches waited because the consumer had not come for them.
+        working: time that decoding threads were busy cutting, decoding and augmenting, together.
+        waited_on_disk: time that the planner waited for containers to be read.
+        waited_on_decode: time that the consumer waited for its batch.
+        waited_on_consumer: time that finished batches waited for the consumer.
     """
 
     batches: int = 0
@@ -41,7 +41,7 @@ class Stats:
         return Stats(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Stats)})
 
 
-class Counters:
+class StatsCounter:
     """Stats that any thread adds to, beginning with ``stats``."""
 
     def __init__(self, stats: Stats = Stats()) -> None:

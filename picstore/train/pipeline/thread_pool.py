@@ -1,4 +1,4 @@
-"""Threads that run calls in the order in which these are handed over."""
+"""A pool of threads that runs calls in the order of their submission."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ R = TypeVar("R")
 PREFIX = "picstore-"  # of the names of all our threads
 
 
-def ours() -> bool:
-    """Whether this is one of our threads, which must not wait for others of them to end."""
+def is_own_thread() -> bool:
+    """Whether this is one of picstore's threads, which must not wait for others of them to end."""
     return threading.current_thread().name.startswith(PREFIX)
 
 
-class Pool:
+class ThreadPool:
     """Some threads; the first call starts them.
 
     Not concurrent.futures' executor: that takes no more calls once the main thread has ended, while a training loop in
@@ -27,20 +27,24 @@ class Pool:
 
     Args:
         count: threads.
-        name: of them, behind ``PREFIX``.
+        name: of the threads, after ``PREFIX``.
     """
 
     def __init__(self, count: int, name: str) -> None:
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=_work, args=(self._calls,), name=f"{PREFIX}{name}_{k}", daemon=True)
+            threading.Thread(target=_run_calls, args=(self._calls,), name=f"{PREFIX}{name}_{k}", daemon=True)
             for k in range(count)
         ]
         self._lock = threading.Lock()
         self._state = "new"
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Have a function called; RuntimeError after ``close``."""
+        """Have a function called.
+
+        Raises:
+            RuntimeError: the pool is closed.
+        """
         future: Future[R] = Future()
         with self._lock:
             if self._state == "closed":
@@ -53,7 +57,7 @@ class Pool:
         return future
 
     def close(self) -> None:
-        """Cancel the calls that have not begun, and wait for the others, but not from one of our threads."""
+        """Cancel the calls that have not begun, and wait for the others, but not from one of picstore's threads."""
         with self._lock:
             running, self._state = self._state == "running", "closed"
         while True:
@@ -65,18 +69,25 @@ class Pool:
                 call[0].cancel()
         for _ in self._threads:
             self._calls.put(None)
-        if running and not ours():
+        if running and not is_own_thread():
             for thread in self._threads:
                 thread.join()
 
 
-def _work(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
-    """The life of a thread."""
-    while (call := calls.get()) is not None:
-        future, function = call
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(function())
-            except BaseException as error:  # whoever waits for the future is told
-                future.set_exception(error)
-        del call, future, function  # while this waits, they would hold what they were called with
+def _run_calls(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+    """The main function of a thread."""
+    while _run_call(calls):
+        pass
+
+
+def _run_call(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> bool:
+    """Wait for a call and run it; False for the end. On return nothing holds the call's arguments or its result."""
+    if (call := calls.get()) is None:
+        return False
+    future, function = call
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(function())
+        except BaseException as error:  # the thread that waits for the future raises it
+            future.set_exception(error)
+    return True

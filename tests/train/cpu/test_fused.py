@@ -17,11 +17,10 @@ from picstore.storage.format.layout import SAMPLINGS
 from picstore.train.batching.gather import BatchRecords, gather_records
 from picstore.train.batching.parameters import make_params
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.buffers import Blocks
+from picstore.train.buffers import BufferPool
 from picstore.train.cpu.fill_images import ImageFiller
-from picstore.train.cpu.fused import FusedKernel
 from picstore.train.order.epoch import Samples
-from picstore.train.order.requests import Part, Source
+from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.compose import plan_transforms
 
 COUNT = 10
@@ -41,16 +40,17 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> picstore.Dataset:
 
 
 def made(
-    dataset: picstore.Dataset, container: Container, steps: Sequence[object], **form: object
+    dataset: picstore.Dataset, container: Container, steps: Sequence[object], **output: object
 ) -> tuple[BatchRecords, ImageFiller, dict[int, picstore.Damage]]:
     """A batch of all records of a container."""
-    recipe, _ = plan_transforms(steps)
-    sources = (Source(dataset, 0, recipe=recipe),)
+    plan, _ = plan_transforms(steps)
+    sources = (TrainingSource(dataset, 0, plan=plan),)
     numbers = np.arange(len(container))
-    part = Part(0, 0, Samples(np.zeros_like(numbers), numbers, numbers, numbers < 0), numbers)
-    draft = gather_records([part], {(0, 0): container}, sources=sources)
-    pixels = ImageFiller(make_params(draft, [part], sources=sources), OutputSpec.of([recipe], **form), Blocks(keep=1))
-    return draft, pixels, pixels.fill(draft, range(len(draft)))
+    request = SourceRequest(0, 0, Samples(np.zeros_like(numbers), numbers, numbers, numbers < 0), numbers)
+    records = gather_records([request], {(0, 0): container}, sources=sources)
+    params = make_params([request], records.ids, records.layouts[:, :2], sources=sources)
+    filler = ImageFiller(records, params, OutputSpec.from_plans([plan], **output), BufferPool(1))
+    return records, filler, filler.fill(range(len(records)))
 
 
 def writable(container: Container) -> tuple[Container, memoryview]:
@@ -80,24 +80,24 @@ def assert_same(a: ImageFiller, b: ImageFiller) -> None:
 )
 def test_images_are_the_same_as_stage_by_stage(
     dataset: picstore.Dataset,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
     steps: list[object],
     channels_last: bool,
 ) -> None:
     _, together, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
     assert wrong == {}
-    monkeypatch.setattr(FusedKernel, "run", lambda *_: None)
+    request.getfixturevalue("stage_by_stage")
     _, apart, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
     assert wrong == {}
     assert_same(together, apart)
 
 
 def test_the_kernel_makes_what_is_upright_and_of_full_size_and_nothing_else(dataset: picstore.Dataset) -> None:
-    _, pixels, _ = made(dataset, dataset.container(0), CROP)
-    assert pixels._fused.done.all()
+    _, filler, _ = made(dataset, dataset.container(0), CROP)
+    assert filler._fused.done.all()
     for steps in ([picstore.RandomRotation((20, 30)), picstore.Resize((64, 64))], [picstore.Resize((20, 20))]):
-        _, pixels, wrong = made(dataset, dataset.container(0), steps)
-        assert not pixels._fused.done.any() and wrong == {} and pixels.images.any()
+        _, filler, wrong = made(dataset, dataset.container(0), steps)
+        assert not filler._fused.done.any() and wrong == {} and filler.images.any()
 
 
 def test_a_new_thread_makes_room_for_large_images(tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_a_new_thread_makes_room_for_large_images(tmp_path: Path) -> None:
             writer.add(noise)
     large = picstore.Dataset(tmp_path / "large")
     with ThreadPoolExecutor(1) as fresh:
-        _, pixels, wrong = fresh.submit(made, large, large.container(0), [picstore.Resize((700, 700))]).result()
-    assert wrong == {} and pixels._fused.done.all()
+        _, filler, wrong = fresh.submit(made, large, large.container(0), [picstore.Resize((700, 700))]).result()
+    assert wrong == {} and filler._fused.done.all()
 
 
 def test_a_damaged_stream_is_reported_and_the_others_are_made(dataset: picstore.Dataset) -> None:
@@ -117,12 +117,12 @@ def test_a_damaged_stream_is_reported_and_the_others_are_made(dataset: picstore.
     entry = container.index[4]
     begin = int(entry["offset"])
     buffer[begin : begin + int(entry["header_length"])] = bytes(int(entry["header_length"]))
-    draft, pixels, wrong = made(dataset, container, CROP)
-    assert list(wrong) == [4] and not pixels._fused.done[4]
-    assert f"record {draft.ids[4]} does not decode" in str(wrong[4])
+    records, filler, wrong = made(dataset, container, CROP)
+    assert list(wrong) == [4] and not filler._fused.done[4]
+    assert f"record {records.ids[4]} does not decode" in str(wrong[4])
     assert wrong[4].offset == container.ref.offset + begin
     others = [slot for slot in range(len(sound)) if slot != 4]
-    assert np.array_equal(pixels.images[others], good.images[others])
+    assert np.array_equal(filler.images[others], good.images[others])
 
 
 def rename_tables(jpeg: memoryview) -> None:
@@ -143,9 +143,9 @@ def test_what_only_libjpeg_decodes_is_made_all_the_same(dataset: picstore.Datase
     container, buffer = writable(dataset.container(0))
     entry = container.index[np.flatnonzero(container.index["sampling"] == SAMPLINGS.index("grey"))[0]]
     rename_tables(buffer[int(entry["offset"]) : int(entry["offset"]) + int(entry["length"])])
-    draft, pixels, wrong = made(dataset, container, CROP)
-    assert wrong == {} and draft.ids[~pixels._fused.done].tolist() == [entry["id"]]
-    assert np.array_equal(pixels.images, good.images)
+    records, filler, wrong = made(dataset, container, CROP)
+    assert wrong == {} and records.ids[~filler._fused.done].tolist() == [entry["id"]]
+    assert np.array_equal(filler.images, good.images)
 
 
 def test_a_stream_of_another_size_than_its_index_entry_says_is_reported(dataset: picstore.Dataset) -> None:
@@ -155,14 +155,14 @@ def test_a_stream_of_another_size_than_its_index_entry_says_is_reported(dataset:
     begin, end = int(entry["offset"]), int(entry["offset"]) + int(entry["header_length"])
     at = begin + bytes(buffer[begin:end]).index(b"\xff\xc0")
     buffer[at + 5 : at + 7] = (int(entry["height"]) - 1).to_bytes(2, "big")
-    _, pixels, wrong = made(dataset, container, [picstore.Resize((300, 300))])
-    assert list(wrong) == [tall] and not pixels._fused.done[tall]
+    _, filler, wrong = made(dataset, container, [picstore.Resize((300, 300))])
+    assert list(wrong) == [tall] and not filler._fused.done[tall]
     assert "pixels instead of" in str(wrong[tall])
 
 
-def test_nothing_of_a_batch_refers_to_its_containers_once_they_are_forgotten(dataset: picstore.Dataset) -> None:
-    draft, _, _ = made(dataset, dataset.container(0), CROP)
-    assert bytes(draft.jpeg(3)) == bytes(dataset.container(0).jpeg(3))
-    draft.forget()
-    assert draft.containers == [] and not draft.sizes.any()
-    assert len(draft.jpeg(3)) == 0 and len(draft.lengths(3)) == 0
+def test_nothing_of_a_batch_refers_to_its_containers_once_they_are_released(dataset: picstore.Dataset) -> None:
+    records, _, _ = made(dataset, dataset.container(0), CROP)
+    assert bytes(records.jpeg(3)) == bytes(dataset.container(0).jpeg(3))
+    records.release()
+    assert records.containers == [] and not records.sizes.any()
+    assert len(records.jpeg(3)) == 0 and len(records.lengths(3)) == 0

@@ -15,10 +15,9 @@ from picstore.storage.format.record import NO_SEGMENTS
 from picstore.train.batching.gather import layouts_of
 from picstore.train.cpu import cut as train_cut
 from picstore.train.cpu import decode as train_decode
-from picstore.train.cpu import fill_images as train_pixels
+from picstore.train.cpu import fill_images
 from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.fill_images import decode_factors
-from picstore.train.cpu.fused import FusedKernel
 from picstore.train.transforms.geometry import Geometry
 
 
@@ -40,25 +39,27 @@ def batches(path: Path, transform: list[object], **options: object) -> list[pics
 
 
 @pytest.mark.parametrize("antialias", [True, False])
-def test_cutting_changes_no_pixel_of_any_batch(dataset: Path, monkeypatch: pytest.MonkeyPatch, antialias: bool) -> None:
+def test_cutting_changes_no_pixel_of_any_batch(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, antialias: bool
+) -> None:
     transform = [picstore.RandomResizedCrop(160, antialias=antialias), picstore.RandomHorizontalFlip()]
     in_one_go = batches(dataset, transform)
-    monkeypatch.setattr(FusedKernel, "run", lambda *_: None)
+    request.getfixturevalue("stage_by_stage")
     decoded: dict[str, list[int]] = {"cut": [], "whole": []}  # of the epoch, and of what of the next is made
-    decode = train_pixels.decode_rgb
+    decode = fill_images.decode_rgb
 
     def count(how: str) -> None:
         def decode_rgb(jpeg: object, **size: int) -> np.ndarray:
             decoded[how].append(size["width"] * size["height"])
             return decode(jpeg, **size)
 
-        monkeypatch.setattr(train_pixels, "decode_rgb", decode_rgb)
+        monkeypatch.setattr(fill_images, "decode_rgb", decode_rgb)
 
     count("cut")
     cut = batches(dataset, transform)
     count("whole")
     monkeypatch.setattr(
-        train_pixels,
+        fill_images,
         "cut_streams",
         lambda jpegs, layouts, segments, reach: cut_streams(jpegs, layouts, [NO_SEGMENTS] * len(jpegs), reach),
     )
@@ -69,12 +70,12 @@ def test_cutting_changes_no_pixel_of_any_batch(dataset: Path, monkeypatch: pytes
         assert torch.equal(a.images, b.images) and torch.equal(a.images, c.images)
 
 
+@pytest.mark.usefixtures("stage_by_stage")
 def test_transforms_that_need_the_whole_image_cut_nothing(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("nothing is to be cut")
 
     monkeypatch.setattr(train_cut, "cut_batch", fail)
-    monkeypatch.setattr(FusedKernel, "run", lambda *_: None)
     assert len(batches(dataset, [picstore.Resize((96, 96))])) == 3
     images = batches(dataset, [])
     assert all(isinstance(batch.images, list) for batch in images)
@@ -120,7 +121,7 @@ def test_an_image_is_decoded_smaller_while_its_crop_is_at_least_twice_the_output
 
 def test_decoding_smaller_stays_close_to_decoding_whole(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = batches(dataset, [picstore.RandomResizedCrop(48, scale=(0.5, 1))], shuffle=False)
-    monkeypatch.setattr(train_pixels, "decode_factors", lambda geometry: np.ones(len(geometry.size), np.int64))
+    monkeypatch.setattr(fill_images, "decode_factors", lambda geometry: np.ones(len(geometry.size), np.int64))
     exact = batches(dataset, [picstore.RandomResizedCrop(48, scale=(0.5, 1))], shuffle=False)
     for a, b in zip(small, exact, strict=True):
         assert 0 < (a.images.int() - b.images.int()).abs().float().mean() < 3
@@ -129,7 +130,7 @@ def test_decoding_smaller_stays_close_to_decoding_whole(dataset: Path, monkeypat
 @pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 def test_without_simplejpeg_torchvision_decodes_the_same_images(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transform = [picstore.RandomResizedCrop(160), picstore.RandomHorizontalFlip()]
-    monkeypatch.setattr(train_pixels, "SCALES", False)
+    monkeypatch.setattr(fill_images, "SCALES", False)
     expected = batches(dataset, transform)
     monkeypatch.setattr(train_decode, "simplejpeg", None)
     for a, b in zip(expected, batches(dataset, transform), strict=True):

@@ -19,8 +19,7 @@ import picstore
 from picstore.errors import Corrupt, ImageError, UsageError
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.cpu import decode
-from picstore.train.cpu import fill_images as train_pixels
+from picstore.train.cpu import decode, fill_images
 from picstore.train.cuda.decode import decode_all, find_decoder, numbered
 from picstore.train.pipeline import device, runner
 from picstore.train.transforms.batch_random import BatchRandom
@@ -53,19 +52,19 @@ Use = Callable[[FakeDecoder], None]
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
     """Makes loaders with ``decoder="torchvision"`` take a decoder of ours, and those on the CPU decode at full size."""
-    finish, lock = device.finish, threading.Lock()
+    augment_images, lock = device.augment_images, threading.Lock()
 
-    def finish_one_by_one(*arguments: Any) -> Any:
+    def augment_one_by_one(*arguments: Any) -> Any:
         with lock:  # Triton's interpreter has one state for all threads
-            return finish(*arguments)
+            return augment_images(*arguments)
 
     def use(decoder: FakeDecoder) -> None:
         real = runner.find_decoder
         monkeypatch.setattr(
             runner, "find_decoder", lambda name, device: decoder if name == "torchvision" else real(name, device)
         )
-        monkeypatch.setattr(device, "finish", finish_one_by_one)
-        monkeypatch.setattr(train_pixels, "SCALES", False)
+        monkeypatch.setattr(device, "augment_images", augment_one_by_one)
+        monkeypatch.setattr(fill_images, "SCALES", False)
 
     return use
 
@@ -79,7 +78,7 @@ def use_plainly(use: Use, monkeypatch: pytest.MonkeyPatch) -> Use:
 
     def use_plainly(decoder: FakeDecoder) -> None:
         use(decoder)
-        monkeypatch.setattr(device, "finish", corner)
+        monkeypatch.setattr(device, "augment_images", corner)
 
     return use_plainly
 
@@ -162,10 +161,10 @@ def test_images_without_a_common_size_come_as_a_list(
 
 def test_an_image_in_place_of_a_lost_one_is_a_copy_in_a_list_too() -> None:
     picture = torch.zeros(3, 5, 4, dtype=torch.uint8)
-    look = TransformParams(
+    params = TransformParams(
         Geometry.identity([4, 4], [5, 5]), compose_color([], np.array([[4, 5]] * 2), BatchRandom(0, 0, [0, 1]))
     )
-    first, second = device.finish([picture, picture], np.zeros((2, 2), np.int64), look, OutputSpec())
+    first, second = device.augment_images([picture, picture], np.zeros((2, 2), np.int64), params, OutputSpec())
     assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
 
 

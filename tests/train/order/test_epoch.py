@@ -214,26 +214,26 @@ def test_the_default_number_of_lanes_is_the_least_multiple_that_is_enough(world_
 
 
 def test_rank_and_world_size_come_from_arguments_then_the_environment() -> None:
-    assert find_rank(1, 2, ("5", "8")) == (1, 2)
-    assert find_rank(None, None, ("5", "8")) == (5, 8)
-    assert find_rank(None, None, (None, None)) == (0, 1)
+    assert find_rank(1, 2, {"RANK": "5", "WORLD_SIZE": "8"}) == (1, 2)
+    assert find_rank(None, None, {"RANK": "5", "WORLD_SIZE": "8"}) == (5, 8)
+    assert find_rank(None, None, {}) == (0, 1)
 
 
 @pytest.mark.parametrize(
     ("rank", "world_size", "environment", "message"),
     [
-        (1, None, (None, None), "belong together"),
-        (None, 2, (None, None), "belong together"),
-        (2, 2, (None, None), "rank 2 of world size 2"),
-        (0, 0, (None, None), "world size 0"),
-        (None, None, ("x", "8"), "RANK is 'x'"),
-        (None, None, ("5", None), "WORLD_SIZE None"),
-        (None, None, (None, "8"), "RANK is None"),
-        (None, None, ("8", "8"), "rank 8"),
+        (1, None, {}, "belong together"),
+        (None, 2, {}, "belong together"),
+        (2, 2, {}, "rank 2 of world size 2"),
+        (0, 0, {}, "world size 0"),
+        (None, None, {"RANK": "x", "WORLD_SIZE": "8"}, "RANK is 'x'"),
+        (None, None, {"RANK": "5"}, "WORLD_SIZE None"),
+        (None, None, {"WORLD_SIZE": "8"}, "RANK is None"),
+        (None, None, {"RANK": "8", "WORLD_SIZE": "8"}, "rank 8"),
     ],
 )
 def test_ranks_that_cannot_be_are_refused(
-    rank: int | None, world_size: int | None, environment: tuple[str | None, str | None], message: str
+    rank: int | None, world_size: int | None, environment: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
         find_rank(rank, world_size, environment)

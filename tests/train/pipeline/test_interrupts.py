@@ -25,7 +25,8 @@ import torch
 
 import picstore
 from picstore.train.batch import Batch
-from picstore.train.cpu import fill_images as train_pixels
+from picstore.train.cpu import fill_images
+from picstore.train.pipeline import pipeline
 
 Make = Callable[..., Path]
 LIMIT = 90  # seconds, of what takes five: importing torch is most of it
@@ -457,7 +458,7 @@ def test_an_iterator_that_its_own_threads_find_to_be_garbage_ends_in_silence(
 
     abandoned = threading.Event()
     loader = loader_of(make_dataset(400), batch_size=2, budget=1)
-    for name, home in {"render": train_pixels, "make_look": sys.modules["picstore.train.pipeline.pipeline"]}.items():
+    for name, home in {"render": fill_images, "make_params": pipeline}.items():
         original = getattr(home, name)
 
         def patched(*args: Any, _original: Any = original, **options: Any) -> Any:

@@ -7,12 +7,12 @@ import faulthandler
 import gc
 import os
 import signal
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,14 @@ import picstore
 from picstore.errors import UsageError
 from picstore.storage import container_reader
 from picstore.storage.location.resolve import read_at
-from picstore.train.batching.spec import Resources
-from picstore.train.buffers import Blocks
-from picstore.train.cpu import fill_images as train_pixels
-from picstore.train.cpu.fused import FusedKernel
+from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources
+from picstore.train.buffers import BufferPool
+from picstore.train.cpu import fill_images
 from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.requests import Part, Request, Source
-from picstore.train.pipeline.pipeline import AHEAD, LOOK_AHEAD, Pipeline
-from picstore.train.pipeline.prefetch import Fetcher, Key, Want
+from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
+from picstore.train.pipeline.pipeline import AHEAD, MAX_REQUESTS, Pipeline
+from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
+from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.transforms.compose import TransformPlan
 from picstore.train.transforms.geometry import Geometry
 
@@ -62,7 +62,7 @@ def our_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")]
 
 
-class Memory:
+class ContainerMemory:
     """Counts the bytes of containers that anything refers to, at any time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,35 +85,38 @@ class Memory:
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    return Memory(monkeypatch)
+def memory(monkeypatch: pytest.MonkeyPatch) -> ContainerMemory:
+    return ContainerMemory(monkeypatch)
 
 
-def requests_of(dataset: picstore.Dataset, *, batch_size: int, lanes: int = 4, epoch: int = 0) -> Iterator[Request]:
+def requests_of(
+    dataset: picstore.Dataset, *, batch_size: int, lanes: int = 4, epoch: int = 0
+) -> Iterator[BatchRequest]:
     order = EpochOrder(dataset.rows["records"], seed=0, epoch=epoch, lanes=lanes)
     for start in range(0, len(dataset), batch_size):
         samples = order.locate(np.arange(start, min(start + batch_size, len(dataset))))
-        yield [Part(0, epoch, samples, np.arange(len(samples)))]
+        yield [SourceRequest(0, epoch, samples, np.arange(len(samples)))]
 
 
-def source_of(dataset: picstore.Dataset) -> Source:
-    return Source(dataset, 0, recipe=TransformPlan(geometry=tuple(TRANSFORM)))
+def source_of(dataset: picstore.Dataset) -> TrainingSource:
+    return TrainingSource(dataset, 0, plan=TransformPlan(geometry=tuple(TRANSFORM)))
+
+
+def spec_of(dataset: picstore.Dataset, threads: int, budget: int) -> PipelineSpec:
+    source = source_of(dataset)
+    return PipelineSpec((source,), OutputSpec.from_plans([source.plan]), Resources(threads, budget))
 
 
 def pipeline_of(path: Path, *, batch_size: int, budget: int = 1 << 20, threads: int = 2) -> Pipeline:
     dataset = picstore.Dataset(path)
-    return Pipeline(
-        requests_of(dataset, batch_size=batch_size),
-        sources=[source_of(dataset)],
-        limits=Resources(threads, budget),
-    )
+    return Pipeline(requests_of(dataset, batch_size=batch_size), spec_of(dataset, threads, budget))
 
 
 def loader_of(path: Path, **options: object) -> picstore.Loader:
     return picstore.Loader(path, **{"batch_size": 8, "transform": TRANSFORM, "threads": 2, "isolate": False, **options})  # type: ignore
 
 
-# The fetcher alone.
+# The prefetcher alone.
 
 
 class Loaded:
@@ -138,20 +141,20 @@ class Reader:
         self.now -= size
 
 
-def wants_of(sizes: list[int], *, batch_size: int, lanes: int) -> list[dict[Key, Want]]:
-    """What the batches of an epoch want of containers with 5 records each."""
+def uses_of(sizes: list[int], *, batch_size: int, lanes: int) -> list[dict[ContainerKey, ContainerUse]]:
+    """What the batches of an epoch use of containers with 5 records each."""
     order = EpochOrder([5] * len(sizes), seed=0, epoch=0, lanes=lanes)
     wanted = []
     for start in range(0, order.records, batch_size):
         samples = order.locate(np.arange(start, min(start + batch_size, order.records)))
-        wants: dict[Key, Want] = {}
+        uses: dict[ContainerKey, ContainerUse] = {}
         columns = (samples.container.tolist(), samples.lane.tolist(), samples.last.tolist())
         for number, lane, last in zip(*columns, strict=True):
-            want = wants.setdefault((0, 0, number), Want(sizes[number]))
-            want.lanes.add(lane)
+            use = uses.setdefault((0, 0, number), ContainerUse(sizes[number]))
+            use.lanes.add(lane)
             if last:
-                want.done.add(lane)
-        wanted.append(wants)
+                use.done.add(lane)
+        wanted.append(uses)
     return wanted
 
 
@@ -166,16 +169,16 @@ def test_the_fetcher_exceeds_its_budget_only_by_what_one_batch_needs(
     sizes: list[int], batch_size: int, lanes: int, budget: int
 ) -> None:
     reader = Reader(sizes)
-    fetcher = Fetcher(reader, budget=budget, threads=1)  # type: ignore[arg-type]
-    for wants in wants_of(sizes, batch_size=batch_size, lanes=lanes):
-        futures = fetcher.ask(wants, wait=True)
+    prefetcher = Prefetcher(reader, budget=budget, threads=1)  # type: ignore[arg-type]
+    for uses in uses_of(sizes, batch_size=batch_size, lanes=lanes):
+        futures = prefetcher.request(uses, wait=True)
         assert futures is not None
         assert all(isinstance(future.result(), Loaded) for future in futures.values())
-        need = sum(want.size for want in wants.values())
+        need = sum(use.size for use in uses.values())
         assert reader.now <= max(budget, need)
         del futures
-        fetcher.release(wants)
-    fetcher.close()  # the reader's thread has let go of its last result
+        prefetcher.release(uses)
+    prefetcher.close()  # the reader's thread has let go of its last result
     assert reader.now == 0
 
 
@@ -185,58 +188,58 @@ def test_with_room_for_its_lanes_the_fetcher_reads_each_container_once_for_all_l
     batch_size: int, lanes: int
 ) -> None:
     reader = Reader([1] * 24)
-    fetcher = Fetcher(reader, budget=10_000, threads=1)  # type: ignore[arg-type]
-    for wants in wants_of(reader.sizes, batch_size=batch_size, lanes=lanes):
-        futures = fetcher.ask(wants, wait=False)
+    prefetcher = Prefetcher(reader, budget=10_000, threads=1)  # type: ignore[arg-type]
+    for uses in uses_of(reader.sizes, batch_size=batch_size, lanes=lanes):
+        futures = prefetcher.request(uses, wait=False)
         assert futures is not None
         wait(futures.values())
-        fetcher.release(wants)
-    fetcher.close()
+        prefetcher.release(uses)
+    prefetcher.close()
     # Where one lane ends and the next begins a container is read for both, and never more.
     assert 24 <= reader.reads <= 24 + lanes - 1
 
 
 def test_lanes_in_the_same_container_share_it() -> None:
     reader = Reader([1])
-    fetcher = Fetcher(reader, budget=10, threads=1)  # type: ignore[arg-type]
-    for wants in wants_of(reader.sizes, batch_size=1, lanes=5):
-        futures = fetcher.ask(wants, wait=False)
+    prefetcher = Prefetcher(reader, budget=10, threads=1)  # type: ignore[arg-type]
+    for uses in uses_of(reader.sizes, batch_size=1, lanes=5):
+        futures = prefetcher.request(uses, wait=False)
         assert futures is not None
         wait(futures.values())
-    fetcher.close()
+    prefetcher.close()
     assert reader.reads == 1
 
 
 def test_without_waiting_the_fetcher_says_that_there_is_no_room() -> None:
-    fetcher = Fetcher(Reader([6, 6]), budget=10, threads=1)  # type: ignore[arg-type]
-    first, second = {(0, 0, 0): Want(6, {0}, {0})}, {(0, 0, 1): Want(6, {0}, {0})}
-    assert fetcher.ask(first, wait=False) is not None
-    assert fetcher.ask(second, wait=False) is None
-    fetcher.release(first)
-    assert fetcher.ask(second, wait=False) is not None
-    fetcher.close()
+    prefetcher = Prefetcher(Reader([6, 6]), budget=10, threads=1)  # type: ignore[arg-type]
+    first, second = {(0, 0, 0): ContainerUse(6, {0}, {0})}, {(0, 0, 1): ContainerUse(6, {0}, {0})}
+    assert prefetcher.request(first, wait=False) is not None
+    assert prefetcher.request(second, wait=False) is None
+    prefetcher.release(first)
+    assert prefetcher.request(second, wait=False) is not None
+    prefetcher.close()
 
 
 def test_closing_the_fetcher_ends_a_wait() -> None:
-    fetcher = Fetcher(Reader([6, 6]), budget=10, threads=1)  # type: ignore[arg-type]
-    assert fetcher.ask({(0, 0, 0): Want(6, {0}, {0})}, wait=True) is not None
+    prefetcher = Prefetcher(Reader([6, 6]), budget=10, threads=1)  # type: ignore[arg-type]
+    assert prefetcher.request({(0, 0, 0): ContainerUse(6, {0}, {0})}, wait=True) is not None
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(fetcher.ask, {(0, 0, 1): Want(6, {0}, {0})}, wait=True)
-        fetcher.close()
+        waiting = pool.submit(prefetcher.request, {(0, 0, 1): ContainerUse(6, {0}, {0})}, wait=True)
+        prefetcher.close()
         assert waiting.result() is None
 
 
 def test_a_block_is_taken_again_only_when_no_view_of_it_is_left() -> None:
-    blocks = Blocks(keep=9)
-    first = blocks.take(100_000)
+    blocks = BufferPool(9)
+    first = blocks.borrow(100_000)
     first[:] = b"1" * 100_000
     part = np.frombuffer(first[10:20], dtype=np.uint8)
     del first
-    second = blocks.take(100_000)
+    second = blocks.borrow(100_000)
     second[:] = b"2" * 100_000
     assert bytes(part) == b"1" * 10
     del part
-    third = blocks.take(90_000)
+    third = blocks.borrow(90_000)
     assert bytes(third[:10]) == b"1" * 10  # the first block, used again
     assert bytes(second[:10]) == b"2" * 10
     assert len(third) == 90_000
@@ -254,14 +257,14 @@ def test_batches_come_in_the_order_of_their_requests(make_dataset: Make) -> None
         pairs = zip(samples.container.tolist(), samples.record.tolist(), strict=True)
         expected.append([int(dataset.entries(container)["id"][record]) for container, record in pairs])
     pipeline = pipeline_of(path, batch_size=8, threads=5)
-    found = [filled.draft.ids.tolist() for filled in pipeline]
+    found = [batch.ids.tolist() for batch in iter(pipeline.receive, None)]
     pipeline.close()
     assert found == expected
 
 
 @pytest.mark.parametrize("batch_size", [4, 16])
 def test_containers_in_memory_stay_within_a_tenth_of_the_data_set(
-    make_dataset: Make, memory: Memory, batch_size: int
+    make_dataset: Make, memory: ContainerMemory, batch_size: int
 ) -> None:
     path = make_dataset(600)
     total = int(picstore.Dataset(path).rows["size"].sum())
@@ -282,7 +285,7 @@ def test_containers_in_memory_stay_within_a_tenth_of_the_data_set(
 
 
 def test_more_lanes_than_the_budget_holds_stay_within_it_too(
-    make_dataset: Make, memory: Memory, caplog: pytest.LogCaptureFixture
+    make_dataset: Make, memory: ContainerMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = make_dataset(600)
     budget = 8 * CONTAINER
@@ -294,10 +297,10 @@ def test_more_lanes_than_the_budget_holds_stay_within_it_too(
     assert len(caplog.records) == 1
 
 
-def test_a_waiting_batch_keeps_no_container_in_memory(make_dataset: Make, memory: Memory) -> None:
+def test_a_waiting_batch_keeps_no_container_in_memory(make_dataset: Make, memory: ContainerMemory) -> None:
     pipeline = pipeline_of(make_dataset(20), batch_size=20)
-    (filled,) = list(pipeline)
-    filled.wait()
+    batches = list(iter(pipeline.receive, None))
+    assert len(batches) == 1
     pipeline.close()
     assert memory.reads > 0
     assert memory.now == 0
@@ -321,20 +324,19 @@ def test_limits_that_allow_nothing_are_refused(threads: int, budget: int) -> Non
 def test_the_planner_runs_ahead_of_a_slow_consumer_by_the_documented_number_of_batches(make_dataset: Make) -> None:
     dataset = picstore.Dataset(make_dataset(200))
     drawn = taken = 0
-    bound = AHEAD + LOOK_AHEAD + 1
+    bound = AHEAD + MAX_REQUESTS + 1
 
-    def counted() -> Iterator[Request]:
+    def counted() -> Iterator[BatchRequest]:
         nonlocal drawn
         for request in requests_of(dataset, batch_size=1):
             drawn += 1
             assert drawn <= taken + bound
             yield request
 
-    pipeline = Pipeline(counted(), sources=[source_of(dataset)], limits=Resources(2, 1 << 30))
-    batches = iter(pipeline)
+    pipeline = Pipeline(counted(), spec_of(dataset, 2, 1 << 30))
     for _ in range(4):
         taken += 1
-        next(batches)
+        pipeline.receive()
         while drawn < taken + bound:  # it does run ahead so far
             time.sleep(0.001)
         time.sleep(0.02)  # in which a planner that did not stop would go on
@@ -366,7 +368,7 @@ def test_what_was_begun_is_dropped_where_another_epoch_is_wanted(make_dataset: M
 
 
 def test_epochs_that_leave_records_out_do_not_keep_their_containers(
-    make_dataset: Make, memory: Memory, caplog: pytest.LogCaptureFixture
+    make_dataset: Make, memory: ContainerMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = make_dataset(610)
     loader = loader_of(path, batch_size=20, lanes=8, budget=20 * CONTAINER)
@@ -412,14 +414,18 @@ def test_an_interrupt_of_the_consumer_leaves_no_thread(make_dataset: Make) -> No
 def test_an_interrupt_while_waiting_for_a_batch_leaves_no_thread(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupted, lock = threading.Event(), threading.Lock()
-    consumer = threading.get_ident()
+    waiting, interrupted, lock = threading.Event(), threading.Event(), threading.Lock()
+    timed = StatsCounter.timed
+
+    def timed_and_told(counter: StatsCounter, name: str) -> AbstractContextManager[None]:
+        if name == "waited_on_decode":
+            waiting.set()
+        return timed(counter, name)
 
     def read_late(path: Path, offset: int, size: int, **options: Any) -> memoryview:
         with lock:
             if not interrupted.is_set():
-                while sys._current_frames()[consumer].f_code is not Pipeline.__iter__.__code__:
-                    time.sleep(0.001)
+                waiting.wait()
                 os.kill(os.getpid(), signal.SIGINT)
                 interrupted.wait(timeout=0.5)  # no batch comes until this ends
                 interrupted.set()
@@ -427,6 +433,7 @@ def test_an_interrupt_while_waiting_for_a_batch_leaves_no_thread(
 
     loader = loader_of(make_dataset(8), batch_size=8)
     monkeypatch.setattr(container_reader, "read_at", read_late)
+    monkeypatch.setattr(StatsCounter, "timed", timed_and_told)
     with pytest.raises(KeyboardInterrupt):
         list(loader)
 
@@ -436,12 +443,13 @@ def test_closing_twice_or_before_anything_was_taken_is_fine(make_dataset: Make) 
     pipeline.close()
     pipeline.close()
     begun = pipeline_of(make_dataset(100, name="other"), batch_size=2)
-    next(iter(begun))
+    begun.receive()
     begun.close()
     begun.close()
     assert our_threads() == []
 
 
+@pytest.mark.usefixtures("stage_by_stage")
 def test_closing_while_the_planner_waits_for_room_in_the_budget_ends_it(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,10 +460,9 @@ def test_closing_while_the_planner_waits_for_room_in_the_budget_ends_it(
         go_on.wait()
         return np.zeros((1, 1, 3), dtype=np.uint8)
 
-    monkeypatch.setattr(FusedKernel, "run", lambda *_: None)
-    monkeypatch.setattr(train_pixels, "decode_rgb", decode_late)
+    monkeypatch.setattr(fill_images, "decode_rgb", decode_late)
     pipeline = pipeline_of(make_dataset(100), batch_size=2, budget=1)
-    next(iter(pipeline))  # it is being filled
+    pipeline.start()
     decoding.wait()
     closing = threading.Thread(target=pipeline.close)
     closing.start()
@@ -504,7 +511,7 @@ def test_an_unexpected_error_of_a_worker_reaches_the_consumer(
     def broken(*args: object, **options: object) -> None:
         raise MemoryError("no memory for an image")
 
-    monkeypatch.setattr(train_pixels, "render", broken)
+    monkeypatch.setattr(fill_images, "render", broken)
     with pytest.raises(MemoryError, match="no memory for an image"):
         list(loader_of(make_dataset(60), budget=budget))
     assert our_threads() == []
@@ -513,17 +520,16 @@ def test_an_unexpected_error_of_a_worker_reaches_the_consumer(
 def test_an_error_in_the_middle_comes_after_the_batches_before_it(make_dataset: Make) -> None:
     dataset = picstore.Dataset(make_dataset(60))
 
-    def requests() -> Iterator[Request]:
+    def requests() -> Iterator[BatchRequest]:
         for number, request in enumerate(requests_of(dataset, batch_size=4)):
             if number == 9:
                 raise LookupError("the tenth")
             yield request
 
-    pipeline = Pipeline(requests(), sources=[source_of(dataset)], limits=Resources(2, 1 << 20))
-    batches = iter(pipeline)
+    pipeline = Pipeline(requests(), spec_of(dataset, 2, 1 << 20))
     taken = 0
     with pytest.raises(LookupError, match="the tenth"):
-        for _ in batches:
+        for _ in iter(pipeline.receive, None):
             taken += 1
     pipeline.close()
     assert taken <= 9

@@ -1,0 +1,73 @@
+"""Batches in CPU memory: HostBatch, the EncodedBatch of a decoder on a device, and the protocol of their fillers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from picstore.arrays import I64, Array
+from picstore.errors import Damage
+from picstore.storage.edits.columns import Values
+from picstore.train.batching.parameters import TransformParams
+
+Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or n of (3, H, W)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedBatch:
+    """The streams of a batch that a device decodes, by slot.
+
+    Attributes:
+        bounds: int64 (n, 2), start and end of each stream in the batch's bytes; 0, 0 for no stream.
+        boxes: int64 (n, 4), left, top, width and height of the decoded image, in pixels of the stored one.
+        params: of the transforms.
+        files: file and offset of each record, "" for none.
+        shown: int64 (n,), the slot whose stream is decoded: another one's for a damaged record.
+    """
+
+    bounds: I64
+    boxes: I64
+    params: TransformParams
+    files: list[tuple[str, int]]
+    shown: I64
+
+
+@dataclass(slots=True, eq=False)
+class HostBatch:
+    """A finished batch in CPU memory, by slot.
+
+    Attributes:
+        images: those of ``Batch.images`` as arrays; with ``encoded``, the bytes of all streams, uint8 (m,).
+        labels, ids, targets, columns: those of ``Batch`` as arrays.
+        source: int64 (n,), number of the data set.
+        damage: the records that were replaced.
+        encoded: the streams, where a device decodes them.
+    """
+
+    images: Images
+    labels: I64
+    ids: I64
+    source: I64
+    targets: list[dict[str, Any]] | None
+    damage: list[Damage]
+    encoded: EncodedBatch | None = None
+    columns: dict[str, Values] = field(default_factory=dict)
+
+    def release(self) -> None:
+        """Let go of the images, so that their memory is free as soon as no tensor shares it."""
+        self.images = []
+
+
+class BatchFiller(Protocol):
+    """The images of one batch, or its streams, while they are being made.
+
+    Attributes:
+        images, targets, encoded: those of the HostBatch.
+    """
+
+    images: Images
+    targets: list[dict[str, Any]] | None
+    encoded: EncodedBatch | None
+
+    def fill(self, slots: range) -> dict[int, Damage]:
+        """Make some slots, in any order and from any thread; returns by slot why one has no image."""

@@ -1,0 +1,134 @@
+"""The core of Loader and DataMux: batches of an order, made ahead of the training loop, and a position that resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.utils.data import IterableDataset
+
+from picstore.errors import UsageError
+from picstore.train.batch import Batch, dtype_name, is_channels_last
+from picstore.train.batching.damage import DamageLog
+from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_threads
+from picstore.train.options import LoaderOptions
+from picstore.train.order.cursor import EpochCursor, Worker
+from picstore.train.order.requests import Order, TrainingSource, default_budget
+from picstore.train.pipeline.runner import PipelineRunner
+from picstore.train.pipeline.stats import Stats
+from picstore.train.transforms.compose import UserTransform
+
+_ENDLESS = 1 << 62  # batches
+OrderT = TypeVar("OrderT", bound=Order)
+
+
+class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
+    """Makes the batches of an order.
+
+    Args:
+        order: of all batches.
+        sources: the data sets that its requests refer to.
+        options: those that Loader and DataMux share.
+        callables: applied to every batch on its device.
+        whole_epochs: whether an iteration that was broken off is followed by the next epoch, not by the next batch.
+
+    Raises:
+        UsageError: the options do not fit together.
+    """
+
+    def __init__(
+        self,
+        order: OrderT,
+        sources: tuple[TrainingSource, ...],
+        *,
+        options: LoaderOptions,
+        callables: Sequence[UserTransform],
+        whole_epochs: bool,
+    ) -> None:
+        self._order = order
+        threads, budget = options.threads, options.budget
+        if budget is None:
+            budget = default_budget([source.dataset for source in sources], order.lanes_read)
+        self._runner = PipelineRunner(
+            PipelineSpec(
+                sources=sources,
+                output=OutputSpec.from_plans(
+                    [source.plan for source in sources],
+                    dtype=dtype_name(options.dtype),
+                    channels_last=is_channels_last(options.memory_format),
+                ),
+                resources=Resources(default_threads() if threads is None else threads, budget),
+            ),
+            damage_log=DamageLog(options.on_damage),
+            device=torch.device(options.device),
+            decoder=options.decoder,
+            callables=callables,
+            isolate=options.isolate,
+            threads=threads,
+        )
+        self._cursor = EpochCursor(order.length, whole=whole_epochs)
+
+    @property
+    def damaged(self) -> int:
+        """Samples replaced because their record was damaged, since the loader was made."""
+        return self.stats.damaged
+
+    @property
+    def stats(self) -> Stats:
+        """What was done and waited for since the loader was made; in a DataLoader's worker, by that worker."""
+        return self._runner.stats
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = Worker.current()
+        yield from self._batches(*self._cursor.start_iteration(worker), worker)
+
+    def close(self) -> None:
+        """End threads and child process now, not when the loader is garbage; iterating again starts others."""
+        self._runner.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch that was taken: a few numbers and strings, fit for JSON."""
+        state = self._order.state(*self._cursor.position)
+        worker = Worker.current()
+        return {**state, "worker": [worker.number, worker.count]} if worker.count else state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration go on at a state's position, in no more time than opening takes.
+
+        Raises:
+            UsageError: the state does not fit this loader.
+        """
+        position = self._order.position(state)
+        mine = self.state_dict().get("worker")
+        if state.get("worker") not in (None, mine):
+            raise UsageError(
+                f"the state is of worker and workers {state['worker']}, this is {mine}; a DataLoader's state goes on "
+                "with as many workers, the state of a loader that is iterated by itself with any number"
+            )
+        self._cursor.move_to(*position)
+
+    def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
+        """The batches of an epoch from ``first`` on; at the end, those of the next epoch are begun."""
+        requests = partial(self._order.requests, epoch=epoch, first=first, step=worker.count)
+        batches = self._runner.batches((epoch, first), requests)
+        finished = False
+        try:
+            for number in range(first, self._order.length or _ENDLESS, worker.step):
+                yield self._take_batch(batches, epoch, number, worker)
+            finished = True
+        finally:
+            if finished and not worker.count:
+                self._runner.keep((epoch + 1, 0), batches)
+            else:
+                batches.close()
+
+    def _take_batch(self, batches: Generator[Batch], epoch: int, number: int, worker: Worker) -> Batch:
+        batch = self._runner.apply_callables(next(batches), seed=self._order.batch_seed(epoch, number))
+        self._advance(epoch, number + worker.step, worker)
+        return batch
+
+    def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
+        """Note which batch follows the one that is handed over now."""
+        self._cursor.advance(epoch, batch, worker)

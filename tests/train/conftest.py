@@ -1,0 +1,20 @@
+"""Fixtures of the training tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from picstore.arrays import I64, Bools
+from picstore.train.cpu import fused
+from picstore.train.transforms.geometry import Geometry
+
+
+@pytest.fixture
+def stage_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders with ``isolate=False`` cut, decode and resample each image by itself, without the fused kernel."""
+
+    def none(geometry: Geometry, factors: I64) -> Bools:
+        return np.zeros(len(factors), dtype=np.bool_)
+
+    monkeypatch.setattr(fused, "can_fuse", none)
