@@ -18,7 +18,7 @@ from picstore.storage.format.file import FileSummary
 from picstore.storage.format.layout import FOOTER_ROW
 from picstore.storage.publish import publish_dataset
 from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.requests import TrainingSource
+from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard
 
 CONTAINER, PER_FILE, RECORDS = 8 << 20, 32, 1_000
