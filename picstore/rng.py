@@ -1,14 +1,14 @@
-"""Random draws as pure functions of integers: the same on every machine, thread, rank and library version.
+"""Counter-based random numbers: pure functions of integers, the same on every machine, rank and library version.
 
-Nothing here holds state. A draw is named by a key and a counter, so any draw can be made at any time, in any order
-and by any number of processes. The arithmetic is that of SplitMix64 (Steele, Lea and Flood, "Fast splittable
+There is no state. A key and a counter name a draw, so any draw can be made at any time, in any order and by any number
+of processes. The arithmetic is that of SplitMix64 (Steele, Lea and Flood, "Fast splittable
 pseudorandom number generators", OOPSLA 2014), modulo 2**64:
 
     mix(z):  z ^= z >> 30;  z *= 0xBF58476D1CE4E5B9;  z ^= z >> 27;  z *= 0x94D049BB133111EB;  z ^= z >> 31
     key(w0, w1, ...):  k = 0;  for each word w:  k = mix((k + G) ^ w)          with G = 0x9E3779B97F4A7C15
     bits(k, c) = mix(k + (c + 1) * G)                                        the c-th output of SplitMix64(k)
 
-The first word of a key says what is drawn (one of the constants below), the second is the user's seed.
+The first word of a key names the use (one of the constants below), the second is the user's seed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from picstore.arrays import F64, I64, U64
 
 Words: TypeAlias = "int | U64"
 
-DEAL = 1  # convert: which stream gets which record of a group
+DEAL = 1  # convert: the stream of each record of a group
 SHUFFLE = 2  # shuffle: the order in a file, and the file of a record
 PLAN = 3  # loader: the order of containers and of the records in them
 AUGMENT = 4  # loader: the parameters of transforms
 MUX = 5  # mux: the order inside a batch
-MEASURE = 6  # convert --measure: which inputs are looked at
+MEASURE = 6  # convert --measure: the sample of inputs
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -51,7 +51,7 @@ def _mix(z: U64) -> U64:
 
 
 def key(*words: int) -> int:
-    """Fold integers (taken modulo 2**64) into one 64-bit key."""
+    """Fold integers, modulo 2**64, into one 64-bit key."""
     k = 0
     for word in words:
         k = _mix_int(((k + _GOLDEN) & _MASK) ^ (word & _MASK))
@@ -59,12 +59,12 @@ def key(*words: int) -> int:
 
 
 def keys(k: int, words: U64) -> U64:
-    """Fold one more word into a key, for a whole array of words: ``keys(key(a), [b])[0] == key(a, b)``."""
+    """Fold each word of an array into a key: ``keys(key(a), [b])[0] == key(a, b)``."""
     return _mix(np.bitwise_xor(words, np.uint64((k + _GOLDEN) & _MASK)))
 
 
 def bits(k: Words, counters: npt.ArrayLike) -> U64:
-    """64 random bits for each counter. ``k`` is a key, or an array of keys that broadcasts with the counters."""
+    """Draw 64 bits for each counter; ``k`` is a key, or an array of keys that broadcasts with the counters."""
     c = np.asarray(counters, dtype=np.uint64)
     base = np.asarray(k, dtype=np.uint64)
     with np.errstate(over="ignore"):
@@ -72,13 +72,17 @@ def bits(k: Words, counters: npt.ArrayLike) -> U64:
 
 
 def unit(k: Words, counters: npt.ArrayLike) -> F64:
-    """Uniform numbers in [0, 1), multiples of 2**-53."""
+    """Draw uniform numbers in [0, 1), multiples of 2**-53."""
     high: F64 = (bits(k, counters) >> np.uint64(11)).astype(np.float64)
     return high * 2.0**-53
 
 
 def below(k: Words, counters: npt.ArrayLike, limit: int) -> I64:
-    """Uniform integers in [0, limit), limit at most 2**32: ``(bits >> 32) * limit >> 32``."""
+    """Draw uniform integers in [0, limit): ``(bits >> 32) * limit >> 32``.
+
+    Raises:
+        ValueError: the limit is not in 1 … 2**32.
+    """
     if not 0 < limit <= 1 << 32:
         raise ValueError(f"limit {limit} is not in 1 … 2**32")
     high = bits(k, counters) >> np.uint64(32)
@@ -87,5 +91,5 @@ def below(k: Words, counters: npt.ArrayLike, limit: int) -> I64:
 
 
 def permutation(k: int, n: int) -> I64:
-    """A permutation of 0 … n − 1: the counters sorted by their bits, ties by the counter itself."""
+    """Draw a permutation of 0 … n − 1: the counters sorted by their bits, ties by the counter."""
     return np.argsort(bits(k, np.arange(n, dtype=np.uint64)), kind="stable").astype(np.int64)

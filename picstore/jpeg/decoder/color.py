@@ -1,7 +1,7 @@
-"""Kernels that make rows of RGB pixels from rows of samples, exactly as libjpeg has them.
+"""Colour conversion and chroma upsampling of rows of samples by kernels, bit for bit as in libjpeg.
 
-Chroma between samples is interpolated ("fancy upsampling"): each of the two new samples lies a quarter of the way to
-its neighbour. Rows of samples must have their first and last sample repeated on both sides.
+Chroma is interpolated ("fancy upsampling"): each of the two new samples lies a quarter of the way to its neighbour. The
+first and last sample of a row must be repeated before and after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from picstore.kernels.jit import device_function, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
-STEP = 16  # samples at a time; what is behind the last one of a row is read and written with it
+STEP = 16  # samples at a time; up to STEP - 1 after the end of a row are read and written too
 _u64 = np.uint64
 
 
@@ -22,96 +22,96 @@ def _samples(memory: VectorMemory, address: Any, offset: int = 0) -> Vector:
 
 
 def _times(vector: Vector, factor: int) -> Vector:
-    """Multiples of 1 / 65536, rounded down, in 16-bit lanes."""
+    """Multiply by ``factor`` / 65536, rounded down, in 16-bit lanes."""
     return (vector.widened(32) * factor >> 16).narrowed(16)
 
 
-_ZIPPED = [k // 2 + 16 * (k % 2) for k in range(32)]
+_INTERLEAVED = [k // 2 + 16 * (k % 2) for k in range(32)]
 
 
-def _zipped(left: Vector, right: Vector) -> Vector:
-    """Vector of two vectors in turn, as bytes."""
-    return left.narrowed(8).shuffled(right.narrowed(8), _ZIPPED)
+def _interleave(left: Vector, right: Vector) -> Vector:
+    """Interleave two vectors, as bytes."""
+    return left.narrowed(8).shuffled(right.narrowed(8), _INTERLEAVED)
 
 
 @vector_function(4)
 def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> None:
-    """16 pixels from their samples (JFIF 1.02, in 16 bits after the point)."""
+    """Convert 16 pixels (JFIF 1.02, with 16 fractional bits)."""
     y, cb, cr = _samples(memory, luma), _samples(memory, blue) - 128, _samples(memory, red) - 128
     # 1.402 = 1 + 26345 / 65536, 1.772 = 2 - 14942 / 65536, -0.714 = 18734 / 65536 - 1: factors that fit 16 bits.
-    # Twice the number and half of the product, rounded: the same as one product rounded.
+    # Doubling the number and rounding half of the product gives the same as rounding one product.
     r = y + cr + (_times(cr << 1, 26345) + 1 >> 1)
     b = y + (cb << 1) + (_times(cb << 1, -14942) + 1 >> 1)
     g = y - cr + (cb.widened(32) * -22554 + cr.widened(32) * 18734 + 32768 >> 16).narrowed(16)
     r, g, b = (color.clamped(0, 255).narrowed(8) for color in (r, g, b))
     rg, bb = r.shuffled(g, range(32)), b.shuffled(b, range(32))
     for third in range(3):
-        places = [(k // 3, 16 + k // 3, 32 + k // 3)[k % 3] for k in range(16 * third, 16 * third + 16)]
-        memory.store(memory.offset(out, 16 * third), rg.shuffled(bb, places))
+        indexes = [(k // 3, 16 + k // 3, 32 + k // 3)[k % 3] for k in range(16 * third, 16 * third + 16)]
+        memory.store(memory.offset(out, 16 * third), rg.shuffled(bb, indexes))
 
 
 @vector_function(2)
-def _twice_across(memory: VectorMemory, row: Any, out: Any) -> None:
-    """32 samples of 16, interpolated."""
+def _interpolate_across(memory: VectorMemory, row: Any, out: Any) -> None:
+    """Interpolate 16 samples to 32."""
     near = _samples(memory, row) * 3
     left, right = near + _samples(memory, row, -1) + 1 >> 2, near + _samples(memory, row, 1) + 2 >> 2
-    memory.store(out, _zipped(left, right))
+    memory.store(out, _interleave(left, right))
 
 
 @vector_function(3)
-def _twice_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> None:
-    """32 samples of a row of 16 and the one above or below it, interpolated."""
+def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> None:
+    """Interpolate 16 samples of a row, and those of the row above or below it, to 32."""
     before, here, after = (_samples(memory, row, k) * 3 + _samples(memory, aside, k) for k in (-1, 0, 1))
     near = here * 3
-    memory.store(out, _zipped(near + before + 8 >> 4, near + after + 7 >> 4))
+    memory.store(out, _interleave(near + before + 8 >> 4, near + after + 7 >> 4))
 
 
 @vector_function(4)
-def _between(memory: VectorMemory, row: Any, aside: Any, bias: Any, out: Any) -> None:
-    """16 samples between a row and the one above or below it; the bias is 1 above and 2 below."""
+def _interpolate_down(memory: VectorMemory, row: Any, aside: Any, bias: Any, out: Any) -> None:
+    """Interpolate 16 samples between a row and the one above (bias 1) or below it (bias 2)."""
     rounding = memory.splat(bias, STEP, 16)
     memory.store(out, (_samples(memory, row) * 3 + _samples(memory, aside) + rounding >> 2).narrowed(8))
 
 
 @vector_function(2)
-def _repeated(memory: VectorMemory, row: Any, out: Any) -> None:
-    """32 samples of 16, each twice."""
+def _repeat_across(memory: VectorMemory, row: Any, out: Any) -> None:
+    """Repeat each of 16 samples."""
     here = _samples(memory, row)
-    memory.store(out, _zipped(here, here))
+    memory.store(out, _interleave(here, here))
 
 
 @device_function
 def upsample(row, aside, below, shape, out):  # type: ignore[no-untyped-def]
-    """Make a row of chroma as wide as the luma.
+    """Upsample a row of chroma to the width of the luma.
 
     Args:
-        row, aside: addresses of the nearest row of samples and the next nearest.
-        below: whether that is the lower of the two.
-        shape: samples in a row; sampling factors of the luma.
-        out: address of room for the row and 2 * STEP more.
+        row, aside: addresses of the nearest and the second nearest row of samples.
+        below: whether the second lies below the first.
+        shape: samples in a row; horizontal and vertical sampling factors of the luma.
+        out: address of the row, with 2 * STEP writable bytes after it.
     """
     count, across, down = shape
-    narrow = count <= 2  # libjpeg does not interpolate across these, nor then down, if it would across
+    narrow = count <= 2  # libjpeg does not interpolate rows this narrow across, nor then down
     for k in range(0, count, STEP):
         at = _u64(k)
         if across == 2 and narrow:
-            _repeated(row + at, out + at + at)
+            _repeat_across(row + at, out + at + at)
         elif across == 2 and down == 2:
-            _twice_both(row + at, aside + at, out + at + at)
+            _interpolate_both(row + at, aside + at, out + at + at)
         elif across == 2:
-            _twice_across(row + at, out + at + at)
+            _interpolate_across(row + at, out + at + at)
         else:
-            _between(row + at, aside + at, _u64(2 if below else 1), out + at)
+            _interpolate_down(row + at, aside + at, _u64(2 if below else 1), out + at)
 
 
 @device_function
 def to_rgb(luma, blue, red, width, out, spare):  # type: ignore[no-untyped-def]
-    """Make a row of pixels.
+    """Convert a row of samples to RGB pixels.
 
     Args:
-        luma, blue, red: addresses of rows of samples, with STEP readable behind them.
-        out: address of the row, of which nothing but ``3 * width`` bytes is written.
-        spare: address of 3 * STEP bytes that are.
+        luma, blue, red: addresses of rows of samples, with STEP readable bytes after them.
+        out: address of the row, of which exactly ``3 * width`` bytes are written.
+        spare: address of 3 * STEP bytes of scratch.
     """
     whole = width // STEP * STEP
     for k in range(0, whole, STEP):
@@ -126,7 +126,7 @@ def to_rgb(luma, blue, red, width, out, spare):  # type: ignore[no-untyped-def]
 
 @device_function
 def to_grey(luma, width, out):  # type: ignore[no-untyped-def]
-    """Make a row of grey pixels; addresses as for ``to_rgb``."""
+    """Convert a row of samples to grey pixels; addresses as for ``to_rgb``."""
     for k in range(width):
         value, at = load_u8(luma + _u64(k)), out + _u64(3 * k)
         store_u8(at, value)

@@ -1,7 +1,7 @@
-"""The inverse DCT of an 8 × 8 block, exactly as libjpeg's "islow" has it, eight columns or rows at a time.
+"""Inverse DCT of an 8 × 8 block, bit for bit that of libjpeg's "islow", on eight columns or rows at a time.
 
 Loeffler, Ligtenberg and Moschytz, "Practical fast 1-D DCT algorithms with 11 multiplications" (ICASSP 1989), in
-integers: constants of 13 bits after the point, two passes, columns first, the first keeps 2 bits after the point.
+integers: constants have 13 fractional bits; of the two passes, columns come first and keep 2 fractional bits.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from typing import Any
 
 from picstore.kernels.simd import Vector, VectorMemory, vector_function
 
-_POINT, _KEPT = 13, 2  # bits after the point: of constants, and of what the first pass leaves
+_FRACTION, _PASS_FRACTION = 13, 2  # fractional bits: of constants, and of the first pass
 
 
 def _fixed(value: float) -> int:
-    return round(value * (1 << _POINT))
+    return round(value * (1 << _FRACTION))
 
 
-# sqrt(2) times cosines of multiples of pi/16 and their sums, each rounded by itself.
+# sqrt(2) times cosines of multiples of pi/16 and their sums, each rounded separately.
 _A, _B, _C = _fixed(0.541196100), _fixed(0.765366865), -_fixed(1.847759065)
 _D = _fixed(1.175875602)
 _ONES = _fixed(0.298631336), _fixed(2.053119869), _fixed(3.072711026), _fixed(1.501321110)
 _TWOS = -_fixed(0.899976223), -_fixed(2.562915447), -_fixed(1.961570560), -_fixed(0.390180644)
 
 
-def _one_pass(x: list[Vector], shift: int) -> list[Vector]:
-    """Eight 1-D transforms side by side: 16-bit lanes to 16-bit lanes, which saturate."""
+def _transform(x: list[Vector], shift: int) -> list[Vector]:
+    """Compute eight 1-D transforms in parallel, on 16-bit lanes, with saturation."""
 
     def wide(vector: Vector) -> Vector:
         return vector.widened(32)
 
     half = 1 << (shift - 1)
-    sum04, difference04 = (wide(x[0] + x[4]) << _POINT) + half, (wide(x[0] - x[4]) << _POINT) + half
+    sum04, difference04 = (wide(x[0] + x[4]) << _FRACTION) + half, (wide(x[0] - x[4]) << _FRACTION) + half
     x2, x6 = wide(x[2]), wide(x[6])
-    turned2, turned6 = x2 * _A + x6 * (_A + _C), x2 * (_A + _B) + x6 * _A
-    even = [sum04 + turned6, difference04 + turned2, difference04 - turned2, sum04 - turned6]
+    rotated2, rotated6 = x2 * _A + x6 * (_A + _C), x2 * (_A + _B) + x6 * _A
+    even = [sum04 + rotated6, difference04 + rotated2, difference04 - rotated2, sum04 - rotated6]
     z3, z4 = wide(x[7] + x[3]), wide(x[5] + x[1])
     w3, w4 = z3 * (_D + _TWOS[2]) + z4 * _D, z3 * _D + z4 * (_D + _TWOS[3])
     x1, x3, x5, x7 = (wide(x[k]) for k in (1, 3, 5, 7))
@@ -48,8 +48,8 @@ def _one_pass(x: list[Vector], shift: int) -> list[Vector]:
     return [(s >> shift).clamped(-(1 << 15), (1 << 15) - 1).narrowed(16) for s in sums]
 
 
-def _transposed(x: list[Vector]) -> list[Vector]:
-    """Of eight vectors of eight: the k-th lanes of all become the k-th vector."""
+def _transpose(x: list[Vector]) -> list[Vector]:
+    """Transpose eight vectors of eight."""
     low, high = (0, 8, 1, 9, 2, 10, 3, 11), (4, 12, 5, 13, 6, 14, 7, 15)
     for _ in range(3):  # three perfect shuffles
         x = [x[k // 2].shuffled(x[k // 2 + 4], high if k % 2 else low) for k in range(8)]
@@ -58,11 +58,11 @@ def _transposed(x: list[Vector]) -> list[Vector]:
 
 @vector_function(4)
 def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, stride: Any) -> None:
-    """For kernels: samples of a block, all arguments uint64.
+    """For kernels: compute the samples of a block, and zero its coefficients; all arguments are uint64.
 
     Args:
         block: address of 64 coefficients, int16, row by row.
-        quantisation: address of their factors, int16.
+        quantisation: address of the quantisation table, int16, row by row.
         out: address of the first sample, uint8.
         stride: bytes between rows of samples.
     """
@@ -70,8 +70,8 @@ def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, s
     for k in range(8):
         memory.store(memory.offset(block, 16 * k), memory.zeros(8, 16))
     rows = [row * memory.load(memory.offset(quantisation, 16 * k), 8, 16) for k, row in enumerate(rows)]
-    columns = _transposed(_one_pass(rows, _POINT - _KEPT))
-    samples = _transposed(_one_pass(columns, _POINT + _KEPT + 3))
+    columns = _transpose(_transform(rows, _FRACTION - _PASS_FRACTION))
+    samples = _transpose(_transform(columns, _FRACTION + _PASS_FRACTION + 3))
     for row in samples:
         memory.store(out, (row.clamped(-128, 127) + 128).narrowed(8))
         out = memory.offset(out, stride)
