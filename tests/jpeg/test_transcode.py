@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import header, require
 from PIL import Image
-from test_cut import DECODERS, SAMPLINGS
+from test_cut import DECODERS, QUARTERS, SAMPLINGS
 
 import picstore
 from picstore.errors import NotTranscodable
@@ -97,19 +97,21 @@ def cjpeg(*options: str) -> bytes:
 # What it must do
 
 
-def test_pixels_of_photographs_stay(photographs: list[Path]) -> None:
+@pytest.mark.parametrize("quarter", QUARTERS)
+def test_pixels_of_photographs_stay(photographs: list[Path], quarter: int) -> None:
     done = 0
-    for number, path in enumerate(photographs):
+    chosen = photographs[quarter::4]
+    for number, path in enumerate(chosen):
         before = path.read_bytes()
         try:
             after = add_restart_markers(before)
         except NotTranscodable:
             continue
-        # libjpeg-turbo is behind all three, so each of them sees its share.
+        # All three use libjpeg-turbo, so a few photographs are enough for the others.
         decode = list(DECODERS.values())[0 if number % 4 else number // 4 % 3]
         assert np.array_equal(decode(before), decode(after)), path
         done += 1
-    assert done > 0.95 * len(photographs)
+    assert done > 0.95 * len(chosen)
 
 
 def test_coefficients_of_photographs_stay_says_jpegtran(photographs: list[Path]) -> None:
