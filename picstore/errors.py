@@ -1,14 +1,14 @@
-"""Every error that picstore raises on purpose, and the exit code that the command line gives it.
+"""Exception tree of picstore, and the exit code that the command line gives each error.
 
     PicstoreError                1  something failed
-      UsageError                 2  arguments that cannot be right, alone or together
-      MissingDependency          4  a library that this needs is not installed
+      UsageError                 2  invalid arguments, or arguments that contradict each other
+      MissingDependency          4  a library that is needed is not installed
       NotADataset                1  a path or URL that holds no picstore data set
-        Unfinished               1  a conversion or shuffle that has not ended
-      UnsupportedVersion         1  a data set of a format this picstore does not know
-      Damage                     3  bytes at rest that are not what docs/format.md says
+        Unfinished               1  a conversion or shuffle has not ended
+      UnsupportedVersion         1  a data set of a format version that this picstore does not know
+      Damage                     3  stored bytes contradict docs/format.md
         Truncated                3  bytes are missing at the end
-        Corrupt                  3  bytes are there and wrong
+        Corrupt                  3  bytes are wrong
         TooLarge                 3  a length beyond what the format allows
       ImageError                 1  one image that cannot become a training JPEG, or cannot be decoded
         NotTranscodable          1  a JPEG to which restart markers cannot be added losslessly
@@ -21,19 +21,19 @@ from __future__ import annotations
 
 
 class PicstoreError(Exception):
-    """Root of the tree. The message says what, where and what to do, in one line."""
+    """Root of the tree. The message names the problem, the file and the remedy, in one line."""
 
     exit_code = 1
 
 
 class UsageError(PicstoreError):
-    """Arguments that cannot be right, alone or together."""
+    """Invalid arguments, or arguments that contradict each other."""
 
     exit_code = 2
 
 
 class MissingDependency(PicstoreError):
-    """A library that this needs is not installed; the message holds the command that installs it."""
+    """A library that is needed is not installed; the message holds the command that installs it."""
 
     exit_code = 4
 
@@ -51,10 +51,11 @@ class UnsupportedVersion(PicstoreError):
 
 
 class Damage(PicstoreError):
-    """Bytes at rest are not what docs/format.md says.
+    """Stored bytes contradict docs/format.md.
 
     Attributes:
-        file: the file, as it is named in messages.
+        what: the problem.
+        file: name of the file in messages.
         offset: byte offset in that file at which the damage was found.
     """
 
@@ -75,7 +76,7 @@ class Truncated(Damage):
 
 
 class Corrupt(Damage):
-    """Bytes are there and wrong: a checksum, a magic number or a field does not hold."""
+    """Bytes are wrong: a checksum, a magic number or a field does not hold."""
 
 
 class TooLarge(Damage):

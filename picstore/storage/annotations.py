@@ -1,6 +1,6 @@
-"""Targets: the fields of an extra that say what is where in the image (docs/formats.md, "Targets").
+"""Targets in an extra: boxes, labels, polygons, keypoints (docs/formats.md, "Targets").
 
-An extra is a user's JSON, so nothing of it is trusted: what comes out of :func:`read_objects` has the shape it claims.
+An extra is a user's JSON and not trusted: :func:`read_objects` checks types, shapes and bounds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MAX_COORDINATE = 1 << 24  # pixels on either side of zero: far beyond any image,
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """What the target fields of one extra hold; None for a field that it lacks.
+    """Target fields of one extra; None for a field that it lacks.
 
     Attributes:
-        count: number of objects, k; every field that is there has one value for each.
+        count: number of objects, k; every field present has one value an object.
         boxes: float64 (k, 4), left, top, right, bottom in pixels, counted from the corner of the image.
         labels: int64 (k,), the field ``box_labels``.
         polygons: for each object its outlines, float64 (p, 2) of x, y counted as boxes are.
@@ -38,14 +38,14 @@ class Objects:
 
 
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
-    """The objects of an extra; none when it is no JSON object or has no target fields.
+    """Read the objects of an extra; there are none where it is no JSON object or has no target fields.
 
     Args:
         extra: any JSON value.
-        fields: which to read; of others that are there only the length is checked.
+        fields: the fields to read; only the length of other fields is checked.
 
     Raises:
-        ImageError: a field does not have its form; the message says which, and where in it.
+        ImageError: a field is malformed; the message names it and the position in it.
     """
     if not isinstance(extra, dict):
         return Objects()
@@ -107,7 +107,7 @@ def _points(value: Any, k: int) -> F64:
 
 
 def _numbers(value: Any, row: tuple[int, ...], name: str, form: str) -> F64:
-    """A list of numbers, or of rows of so many numbers, as float64 (n, *row)."""
+    """Convert a list of numbers, or of rows of shape ``row``, to float64 (n, *row); ImageError if it is malformed."""
     if value == []:
         return np.zeros((0, *row))
     try:
@@ -117,13 +117,13 @@ def _numbers(value: Any, row: tuple[int, ...], name: str, form: str) -> F64:
     if not isinstance(value, list) or array.dtype.kind not in "iuf" or array.shape[1:] != row:
         raise ImageError(f"{name} is {_shown(value)}, not {form}")
     numbers: F64 = array.astype(np.float64)
-    if not (np.abs(numbers) <= MAX_COORDINATE).all():  # NaN is not either
+    if not (np.abs(numbers) <= MAX_COORDINATE).all():  # also False for NaN
         raise ImageError(f"{name} holds a number that is no coordinate: beyond ±{MAX_COORDINATE:,} or NaN")
     return numbers
 
 
 def _shown(value: Any) -> str:
-    """A value of any size in a few words."""
+    """Abbreviate a value of any size."""
     if isinstance(value, dict):
         return "an object"
     text = repr(value[:4] if isinstance(value, (list, str)) else value)

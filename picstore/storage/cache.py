@@ -1,7 +1,7 @@
-"""A folder that keeps containers of data sets far away, bounded, shared by any number of processes without locks.
+"""Local cache of containers of distant data sets: a folder of bounded size, shared by processes without locks.
 
-An entry is one container, written under a temporary name and renamed, so it is whole or absent. Nothing is trusted
-because it is here: what :meth:`Cache.read` gives is checked like any container, and the reader discards what fails.
+An entry is one container, written under a temporary name and renamed, so it is whole or absent. The reader checks the
+bytes of :meth:`Cache.read` like those of any container, and discards an entry that fails.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
 
-_SHARE = 32  # of the limit, so much is written before the folder is listed again
-_ACTIVE = 600  # seconds since its last use in which a data set keeps what it has
-_FULL = 60  # seconds before a full cache is looked at again
-_ABANDONED = 3600  # seconds after which a temporary file is taken for one that a killed process left
+_LISTINGS_PER_LIMIT = 32  # the folder is listed again when 1/32 of the limit was written
+_ACTIVE_SECONDS = 600  # since its last use, in which a data set keeps its entries
+_FULL_SECONDS = 60  # before a full cache is listed again
+_ABANDONED_SECONDS = 3600  # after which a temporary file counts as left by a killed process
 
 logger = logging.getLogger("picstore")
 
@@ -44,28 +44,28 @@ class _Entry:
 class Cache:
     """The containers of one data set in a shared folder.
 
-    A full cache makes room by removing what data sets hold that nobody reads any more, what was used least recently
-    first. A data set that is being read keeps what it has, and further containers of it are then not kept: epochs read
-    containers in random orders, and a cache of half the data set that replaced its oldest entries would hold 15 % of
-    those that are asked for, not 50 %.
+    A full cache evicts entries of data sets that nobody reads any more, the least recently used first. A data set that
+    is being read keeps its entries, and its other containers are not cached: epochs read containers in random orders,
+    and a cache of half the data set that replaced its oldest entries would hold 15 % of the containers asked for, not
+    50 %.
 
-    Each process counts what it writes and lists the folder again after 1/32 of the limit, so n processes may together
-    exceed the limit by n - 1 times that for a while.
+    Each process counts the bytes it writes and lists the folder again after 1/32 of the limit. n processes together
+    may thus exceed the limit by n - 1 times that for a while.
 
     Args:
-        folder: made if it is missing; other data sets may use it too, the limit is for all of them.
+        folder: made if it is missing. The limit holds for all data sets in it.
         limit: bytes, or text such as ``"50GiB"``.
         dataset: the data set's uuid.
 
     Raises:
-        UsageError: the folder cannot be made or the limit not be understood.
+        UsageError: the folder cannot be made, or the limit is not a size.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int | str, dataset: str) -> None:
         self.folder = Path(folder).absolute()
         self.limit = parse_size(limit)
         self._own = self.folder / dataset
-        self._room = 0  # bytes that may be written before the folder is listed; threads may lose a count now and then
+        self._budget = 0  # bytes to write before the folder is listed; racing threads may lose a count
         self._full_until = 0.0
         self._warned = False
         try:
@@ -74,13 +74,13 @@ class Cache:
             raise UsageError(f"the cache {self.folder} cannot be used: {error.strerror}") from error
 
     def read(self, ref: ContainerRef, size: int, *, allocate: Allocate) -> memoryview | None:
-        """The bytes kept for a container, unchecked; None where there are none."""
+        """Read the cached bytes of a container, unchecked; None where there are none."""
         path = self._path(ref)
         try:
             if path.stat().st_size != size:
                 return None
             buffer = Folder(path).read(0, size, file=str(path), allocate=allocate)
-            os.utime(path)  # file systems note the time of reading only now and then
+            os.utime(path)  # file systems update the time of reading only sometimes
         except (OSError, NotADataset, Truncated):  # removed by another process at this moment
             return None
         except PicstoreError as error:
@@ -89,23 +89,23 @@ class Cache:
         return buffer
 
     def store(self, ref: ContainerRef, buffer: memoryview) -> None:
-        """Keep a container that was found sound. Where that fails, as on a full disk, it is not kept."""
+        """Write a sound container to the cache. A failure, as on a full disk, is logged once and ignored."""
         size = len(buffer)
         if time.monotonic() < self._full_until:
             return
         try:
-            if self._room < size:
-                self._room = self._make_room(size)
-            if self._room < size:
-                self._full_until = time.monotonic() + _FULL
+            if self._budget < size:
+                self._budget = self._evict(size)
+            if self._budget < size:
+                self._full_until = time.monotonic() + _FULL_SECONDS
                 return
-            self._room -= size
+            self._budget -= size
             self._write(self._path(ref), buffer)
         except OSError as error:
             self._warn(error)
 
     def discard(self, ref: ContainerRef) -> None:
-        """Throw an entry away."""
+        """Remove an entry."""
         with contextlib.suppress(OSError):
             self._path(ref).unlink()
 
@@ -113,7 +113,7 @@ class Cache:
         return self._own / f"{ref.stream:04d}-{ref.file:06d}-{ref.offset}"
 
     def _write(self, path: Path, buffer: memoryview) -> None:
-        self._own.mkdir(parents=True, exist_ok=True)  # somebody may have cleared the cache
+        self._own.mkdir(parents=True, exist_ok=True)  # the cache may have been cleared
         descriptor, partial = tempfile.mkstemp(dir=self._own, suffix=PARTIAL)
         try:
             with os.fdopen(descriptor, "wb") as out:
@@ -123,30 +123,30 @@ class Cache:
             Path(partial).unlink(missing_ok=True)
             raise
 
-    def _make_room(self, size: int) -> int:
-        """Make room for ``size`` bytes and more where that can be; returns how many may be written."""
-        wanted = max(size, self.limit // _SHARE)
+    def _evict(self, size: int) -> int:
+        """Evict entries for ``size`` bytes or more; returns the number of bytes that may be written."""
+        wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
         used = {entry.dataset: entry.used for entry in entries}
         used[self._own.name] = now = time.time()
         held = sum(entry.size for entry in entries)
         for entry in entries:
-            unread = now - used[entry.dataset] > _ACTIVE
+            unread = now - used[entry.dataset] > _ACTIVE_SECONDS
             if held > self.limit or (unread and held + wanted > self.limit):
-                with contextlib.suppress(OSError):  # another process was faster
+                with contextlib.suppress(OSError):  # another process removed it
                     entry.path.unlink()
                 held -= entry.size
         return min(wanted, self.limit - held)
 
     def _entries(self) -> list[_Entry]:
-        """All entries of all data sets; temporary files that nobody can be writing any more are removed."""
+        """List the entries of all data sets, and remove abandoned temporary files."""
         entries = []
         for path in self.folder.glob("*/*"):
             with contextlib.suppress(OSError):  # removed by another process at this moment
                 status = path.stat()
                 if path.suffix != PARTIAL:
                     entries.append(_Entry(status.st_atime, status.st_size, path))
-                elif time.time() - status.st_mtime > _ABANDONED:
+                elif time.time() - status.st_mtime > _ABANDONED_SECONDS:
                     path.unlink()
         return entries
 

@@ -1,6 +1,6 @@
-"""The containers of a data set as they are stored, by their numbers: whole, or only what stands before the images.
+"""Reading containers of a data set by number: whole, or only the tables before the payload.
 
-Nothing here knows of edits: deleted records are there, and labels are those of before.
+Edits are not applied here: deleted records are included, and labels are the stored ones.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from picstore.storage.format.layout import SEALED
 from picstore.storage.format.unpack_container import read_header, unpack_container
 from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, map_concurrently, read_at
 
-_CACHED_INDEXES = 64  # of containers; each a few 10 kB
+_CACHED_INDEXES = 64  # each a few 10 kB
 
 
 class ContainerReader:
-    """Reads containers by number. Nothing stays open between calls, so threads and forked processes can share it.
+    """Reader of containers by number. No file stays open between calls, so threads and forked processes can share it.
 
     Args:
-        root: where the data set lies.
+        root: the data set.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
         fields: names of the attachments.
-        cache: keeps what was read whole.
+        cache: keeps the containers that were read whole.
     """
 
     def __init__(self, root: Location, rows: Table, fields: tuple[str, ...], cache: Cache | None = None) -> None:
@@ -43,20 +43,24 @@ class ContainerReader:
         self._ids: I64 | None = None
 
     def container_ref(self, number: int) -> ContainerRef:
-        """Where the ``number``-th container in stored order lies."""
+        """Position of the ``number``-th container in stored order."""
         row = self.rows[number]
         stream, file = int(row["stream"]), int(row["file"])
         return ContainerRef(file_name(stream, file), int(row["offset"]), stream, file, int(self._ordinals[number]))
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
-        """Read and check a whole container, into memory that ``allocate`` gives.
+        """Read and check a whole container, into memory from ``allocate``.
 
-        Damage that leaves records readable is listed in the result; raises Damage when nothing can be read.
+        Damage that leaves records readable is listed in the result.
+
+        Raises:
+            Damage: nothing of the container can be read.
+            NotADataset: its file is missing.
         """
         ref, size = self.container_ref(number), int(self.rows[number]["size"])
-        kept = None if self.cache is None else self._kept(self.cache, number, allocate)
-        if kept is not None:
-            return kept
+        cached = None if self.cache is None else self._read_cached(self.cache, number, allocate)
+        if cached is not None:
+            return cached
         buffer = read_at(self._root / ref.name, ref.offset, size, file=ref.name, allocate=allocate)
         container = self._unpack(number, buffer)
         if self.cache is not None and not container.damage:
@@ -64,7 +68,12 @@ class ContainerReader:
         return container
 
     def index(self, number: int) -> Container:
-        """A container of which only the part before the payload was read; a few are kept."""
+        """Read a container without its payload; the last 64 are kept.
+
+        Raises:
+            Damage: nothing of the container can be read.
+            NotADataset: its file is missing.
+        """
         container = self._indexes.get(number)
         if container is None:
             try:
@@ -77,13 +86,13 @@ class ContainerReader:
         return container
 
     def ids(self) -> I64:
-        """int64 (records,), of all that are stored; -1 where an index entry is damaged. Read once."""
+        """Read the ids of all stored records once: int64 (records,); -1 where an index entry is damaged."""
         if self._ids is None:
             self._ids = np.concatenate([np.zeros(0, np.int64), *map_concurrently(self._ids_in, range(len(self.rows)))])
         return self._ids
 
     def positions(self, ids: I64) -> I64:
-        """Numbers in stored order of the records with these ids; UsageError where there is no such record."""
+        """Find the numbers in stored order of the records with these ids; UsageError where one has no record."""
         stored = self.ids()
         order = np.argsort(stored, kind="stable")
         at = np.searchsorted(stored, ids, sorter=order)
@@ -103,8 +112,8 @@ class ContainerReader:
             return np.full(int(self.rows["records"][number]), -1)
         return np.where(container.good, container.index["id"].astype(np.int64), -1)
 
-    def _kept(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
-        """A container out of the cache if it is there and sound; a damaged one is thrown away."""
+    def _read_cached(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
+        """Read a container from the cache; None where it is missing, or was damaged and is now discarded."""
         ref = self.container_ref(number)
         buffer = cache.read(ref, int(self.rows[number]["size"]), allocate=allocate)
         if buffer is None:

@@ -1,4 +1,4 @@
-"""Reading a data set: opened with two reads, random access by position, streaming in stored order."""
+"""``picstore.Dataset``: random access by position, streaming in stored order, and edits of a finished data set."""
 
 from __future__ import annotations
 
@@ -30,29 +30,30 @@ from picstore.storage.publish import publish_edit
 class Dataset(Sequence[Record]):
     """A finished data set.
 
-    ``len(ds)`` is the number of records and ``ds[i]`` the i-th in stored order, read alone and checked. Iterating reads
-    container by container. Nothing stays open between calls, so a data set can be shared by threads and forked.
+    ``len(ds)`` is the number of records, ``ds[i]`` the i-th in stored order, read alone and checked. Opening takes two
+    reads, iterating one per container. No file stays open between calls, so threads and forked processes can share a
+    data set.
 
-    ``without`` and ``with_columns`` give data sets that differ in what is deleted and attached; nothing is written
-    until ``save``. A loader takes them as they are.
+    ``without`` and ``with_columns`` return edited data sets, which a loader takes as they are. ``save`` writes the
+    edits.
 
     Args:
         path: the data set's directory, or its URL in an object store, such as ``s3://bucket/train``.
-        cache: a folder that keeps the containers that were read, for a data set far away; several processes and data
-            sets may share it. ``ds[i]`` reads no whole container and does not use it.
-        cache_limit: what that folder may hold, in bytes or as text such as ``"50GiB"``.
+        cache: a local folder that keeps containers that were read, for a distant data set. Processes and data sets may
+            share it. ``ds[i]`` reads no whole container and does not use it.
+        cache_limit: size of that folder, in bytes or as text such as ``"50GiB"``.
         version: uuid of an earlier version, from before it was edited.
 
     Attributes:
-        path: where it lies; ``str(ds.path)`` is its path or URL.
+        path: its location; ``str(ds.path)`` is its path or URL.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
-        live: which of the records in the containers were not deleted.
+        live: the stored records that are not deleted.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
-        UsageError: there is no such version.
+        UsageError: there is no such version, or the cache cannot be used.
         PicstoreError: an object store refuses access or cannot be reached, here or while reading.
-        MissingDependency: what object stores need is not installed.
+        MissingDependency: obstore, which object stores need, is not installed.
     """
 
     def __init__(
@@ -80,22 +81,22 @@ class Dataset(Sequence[Record]):
         self.path: Location = root
         self._origin = origin  # uuid of the version that was edited
         self.rows = read_index(root, manifest)
-        self._columns: dict[NpyFile, Column] = {}  # by their values
-        kept = None if cache is None else Cache(cache, cache_limit, _uuid_of_containers(manifest, self.rows))
-        self._containers = ContainerReader(root, self.rows, manifest.attachments, kept)
-        self._take(manifest, unsaved)
+        self._columns: dict[NpyFile, Column] = {}  # by the file of their values
+        local = None if cache is None else Cache(cache, cache_limit, _uuid_of_containers(manifest, self.rows))
+        self._containers = ContainerReader(root, self.rows, manifest.attachments, local)
+        self._set_manifest(manifest, unsaved)
 
-    def _take(self, manifest: Manifest, unsaved: dict[str, bytes]) -> None:
-        """Be the data set of a manifest of the same containers, some of whose files are not written yet."""
+    def _set_manifest(self, manifest: Manifest, unsaved: dict[str, bytes]) -> None:
+        """Set a manifest of the same containers, and the .npy files of its edits that are not written yet."""
         self.manifest, self._unsaved = manifest, unsaved
-        gone = self._edits.tombstones
-        deleted: Array = np.zeros(0, dtype=np.int64) if gone is None else self._read_npy_file(gone)
+        tombstones = self._edits.tombstones
+        deleted: Array = np.zeros(0, dtype=np.int64) if tombstones is None else self._read_npy_file(tombstones)
         self.live = LiveRecords.from_deleted(self.rows["records"], deleted, file=str(self.path))
         if len(self.live.deleted) != self._edits.deleted:
             raise Corrupt("the tombstones are not those of the manifest", str(self.path))
 
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
-        """Another process opens the same version again, wherever it works."""
+        """Make another process open the same version, whatever its working directory."""
         return _reopen, (self.path.absolute(), self.manifest, self._origin, self._unsaved, self._cache_options)
 
     @property
@@ -112,7 +113,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def uuid(self) -> str:
-        """Derived from the content: data sets with the same bytes have the same uuid."""
+        """Uuid of the content: data sets with the same bytes have the same uuid."""
         return self.manifest.uuid
 
     @property
@@ -122,7 +123,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def ids(self) -> I64:
-        """int64 (len(ds),): the records' ids in stored order, -1 where an index entry is damaged."""
+        """Ids of the records in stored order, int64 (len(ds),); -1 where an index entry is damaged."""
         chosen: I64 = self.stored_ids()[self.live.to_stored(np.arange(len(self)))]
         return chosen
 
@@ -137,7 +138,13 @@ class Dataset(Sequence[Record]):
     @overload
     def __getitem__(self, i: slice) -> list[Record]: ...
     def __getitem__(self, i: int | slice) -> Record | list[Record]:
-        """The record at a position in stored order; IndexError outside, Damage if it does not hold its CRC."""
+        """Read the record at a position in stored order.
+
+        Raises:
+            IndexError: there is no such position.
+            Damage: the record fails its CRC, or its file is cut off.
+            NotADataset: its file is missing.
+        """
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
         i = operator.index(i)
@@ -150,31 +157,39 @@ class Dataset(Sequence[Record]):
         return copy_record(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
-        for number in np.flatnonzero(self.live.counts).tolist():  # what is deleted as a whole may be missing
+        for number in np.flatnonzero(self.live.counts).tolist():  # a container without live records may be missing
             container = self.container(number)
             for k in np.flatnonzero(self.live.mask(number)).tolist():
                 yield copy_record(self.with_values(container.record(k)))
 
     def container_ref(self, number: int) -> ContainerRef:
-        """Where the ``number``-th container in stored order lies."""
+        """Position of the ``number``-th container in stored order."""
         return self._containers.container_ref(number)
 
     def container(self, number: int, *, allocate: Allocate = fresh) -> Container:
-        """Read and check the ``number``-th container in stored order, into memory that ``allocate`` gives.
+        """Read and check the ``number``-th container in stored order, into memory from ``allocate``.
 
-        Damage that leaves records readable is listed in the result; raises Damage when nothing can be read. The result
-        is what is stored: it holds deleted records too, and the labels of before.
+        The result holds what is stored: deleted records too, and labels without edits. Damage that leaves records
+        readable is listed in it.
+
+        Raises:
+            Damage: nothing of the container can be read.
+            NotADataset: its file is missing.
         """
         return self._containers.read(number, allocate=allocate)
 
     def stored_ids(self) -> I64:
-        """int64 (records,), of all that are stored; -1 where an index entry is damaged."""
+        """Ids of all stored records, int64 (records,), deleted ones too; -1 where an index entry is damaged."""
         return self._containers.ids()
 
     def entries(self, number: int) -> Table:
-        """Entries of the ``number``-th container, ``layout.ENTRY``, read without its payload.
+        """Read the index entries of the ``number``-th container, ``layout.ENTRY``, without its payload.
 
-        Damaged and deleted ones are left out, and labels are those of the column that replaces them.
+        Entries of damaged and deleted records are left out. Labels are those of the column ``label`` where it has one.
+
+        Raises:
+            Damage: nothing of the container can be read.
+            NotADataset: its file is missing.
         """
         if not self.live.mask(number).any():
             return np.zeros(0, dtype=ENTRY)
@@ -184,21 +199,21 @@ class Dataset(Sequence[Record]):
         return entries
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """The labels of records that are stored with ``labels``: those of the column ``label`` where it has one."""
+        """Replace stored ``labels`` of records, given by ids, by those of the column ``label``, where it has one."""
         if LABEL not in self.columns:
             return labels
         column = self.column(LABEL)
-        indices, found = column.find(ids.astype(np.int64))
+        indices, found = column.find_ids(ids.astype(np.int64))
         changed: I64 = labels.copy()
         changed[found] = column.values[indices[found]]
         return changed
 
     def column(self, name: str) -> Column:
-        """A column, read when it is first asked for; that of a folder is mapped, not loaded.
+        """Read a column, once; in a local folder it is mapped, not loaded.
 
         Raises:
-            UsageError: there is none of that name.
-            Damage: a file of it is missing or damaged.
+            UsageError: there is no column of that name.
+            Damage: a file of the column is missing or damaged.
         """
         entry = next((entry for entry in self._edits.columns if entry.name == name), None)
         if entry is None:
@@ -208,16 +223,16 @@ class Dataset(Sequence[Record]):
         return self._columns[entry.values]
 
     def without(self, ids: Iterable[int]) -> Dataset:
-        """The data set without some records, by their ids; deleting one again changes nothing.
+        """Delete records by their ids; deleting one again changes nothing.
 
         Raises:
-            UsageError: no record has one of the ids.
+            UsageError: one of the ids belongs to no record.
         """
         positions = self._containers.positions(np.fromiter(ids, dtype=np.int64))
         return self.without_positions(np.union1d(self.live.deleted, positions))
 
     def without_positions(self, deleted: I64) -> Dataset:
-        """The data set in which just these records are deleted: their numbers in stored order, ascending."""
+        """Make exactly these records the deleted ones, by their numbers in stored order, ascending."""
         npy_file, raw = pack_npy_file(deleted.astype("<i8"))
         tombstones = npy_file if len(deleted) else None
         edits = replace(self._edits, deleted=len(deleted), tombstones=tombstones)
@@ -230,22 +245,22 @@ class Dataset(Sequence[Record]):
         ids: Sequence[int] | I64 | None = None,
         classes: Sequence[str] | None = None,
     ) -> Dataset:
-        """The data set with values attached to its records: captions, embeddings, other labels.
+        """Attach values to the records: captions, embeddings, other labels.
 
         Args:
             columns: by name, n texts, numbers, or arrays of one shape. ``label`` replaces the records' labels.
-            ids: whose values they are, int (n,). A column that is there already keeps the values of other records. By
-                default value i is that of ``ds[i]``, and a column of the same name is replaced.
+            ids: ids of the values' records, int (n,). An existing column keeps the values of other records. By default
+                value i belongs to ``ds[i]``, and a column of the same name is replaced.
             classes: names of the new labels.
 
         Raises:
-            UsageError: names, values or ids cannot be right.
+            UsageError: a name, a value or an id is invalid.
         """
         chosen = self.ids if ids is None else np.asarray(ids, dtype=np.int64)
         if ids is not None:
             self._containers.positions(chosen)
         if len(np.unique(chosen)) != len(chosen) or (len(chosen) and chosen.min() < 0):
-            raise UsageError(f"{self.path}: an id stands twice, or an index entry is damaged; give ids, each once")
+            raise UsageError(f"{self.path}: an id occurs twice, or an index entry is damaged; give ids, each once")
         names = self.manifest.classes if classes is None else tuple(classes)
         if taken := set(columns) & set(self.manifest.attachments):
             raise UsageError(f"{self.path} has an attachment called {min(taken)!r}; give the column another name")
@@ -262,9 +277,10 @@ class Dataset(Sequence[Record]):
         return self._edited(files, edits=replace(self._edits, columns=merged), classes=names)
 
     def save(self) -> Dataset:
-        """Write what was deleted and attached beside the data set, as its new version; no image is written again.
+        """Write deletions and columns as a new version; no file of images is written.
 
-        Who has an older version open goes on with that. Until the manifest is replaced at the end nothing is changed.
+        Readers that have an older version open keep reading it. Replacing the manifest, the last write, makes the
+        change.
 
         Returns:
             The data set as it is now.
@@ -280,11 +296,11 @@ class Dataset(Sequence[Record]):
         return Dataset(self.path, **self._cache_options)
 
     def _edited(self, files: Mapping[str, bytes], **fields: Any) -> Dataset:
-        """A copy whose manifest has other fields; what was read is shared."""
+        """Copy the data set with other fields of the manifest; what was read is shared."""
         edited = Dataset.__new__(Dataset)
         edited.__dict__.update(self.__dict__)
         manifest = with_uuid(replace(self.manifest, **fields), self.rows)
-        edited._take(manifest, {**self._unsaved, **files})
+        edited._set_manifest(manifest, {**self._unsaved, **files})
         return edited
 
     @property
@@ -296,7 +312,7 @@ class Dataset(Sequence[Record]):
         return read_npy_file(self.path, npy_file) if raw is None else parse_npy_file(raw, file=npy_file.file)
 
     def with_values(self, record: Record) -> Record:
-        """A record of a container with what columns say of it; its label too."""
+        """Give a record of a container its label and its values from the columns."""
         if not self.columns:
             return record
         values = {name: self.column(name).get(record.id) for name in self.columns}
@@ -321,7 +337,7 @@ def _reopen(
 
 
 def _uuid_of_containers(manifest: Manifest, rows: Table) -> str:
-    """The uuid without tombstones and columns: their changes leave what a cache has kept as it is."""
+    """Compute the uuid without tombstones and columns, so that a cache outlives their changes."""
     if manifest.edits is None:
         return manifest.uuid
     return with_uuid(replace(manifest, edits=Edits(index=manifest.edits.index)), rows).uuid

@@ -1,4 +1,4 @@
-"""How well a data set is shuffled, measured on what is stored and not taken from its history."""
+"""Statistics of the stored order: how well a data set is shuffled, measured on its records, not its history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from picstore.storage.dataset import Dataset
 
-_SAMPLED_CONTAINERS = 1000  # a second or two even over a network; the figures below move in the third digit
+_SAMPLED_CONTAINERS = 1000  # takes 1 to 2 s over a network; sampling moves the figures in the third digit
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +16,10 @@ class OrderStatistics:
     """Figures of the stored order.
 
     Attributes:
-        records: how many were looked at; all, or those of 1,000 containers evenly spaced.
+        records: number of records measured: all, or those of 1,000 containers evenly spaced.
         correlation: of id and stored position by rank (Spearman): 1 in input order, about 0 ± 1/√records when shuffled.
-        same_class_neighbours: share of neighbours in a container that have the same label.
-        expected_same_class_neighbours: the same in a uniformly random order.
+        same_class_neighbours: fraction of neighbours in a container that have the same label.
+        expected_same_class_neighbours: that fraction in a uniformly random order.
     """
 
     records: int
@@ -29,7 +29,11 @@ class OrderStatistics:
 
 
 def order_statistics(dataset: Dataset) -> OrderStatistics | None:
-    """Measure the stored order; None for fewer than two records."""
+    """Measure the stored order; None for fewer than two records.
+
+    Raises:
+        Damage, NotADataset: a container cannot be read.
+    """
     count = len(dataset.rows)
     chosen = {k * count // min(count, _SAMPLED_CONTAINERS) for k in range(min(count, _SAMPLED_CONTAINERS))}
     indexes = [dataset.entries(number) for number in sorted(chosen)]

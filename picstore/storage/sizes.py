@@ -1,4 +1,4 @@
-"""Sizes as users write them."""
+"""Parsing of sizes such as ``8MiB``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 
 
 
 def parse_size(size: int | str) -> int:
-    """Bytes of ``8MiB``, ``512KiB``, ``50GiB`` or a plain number.
+    """Parse ``8MiB``, ``512KiB``, ``50GiB`` or a plain number to bytes.
 
     Raises:
-        UsageError: it is none of these, or negative.
+        UsageError: it is not a size.
     """
     match = re.fullmatch(r"\s*(\d{1,18})\s*([A-Za-z]*)\s*", str(size))
     if match is None or match[2].upper() not in _UNITS:

@@ -106,7 +106,7 @@ def _restore_index(root: Location, manifest: Manifest) -> bool:
     except Damage as error:
         rows = index_rows([_summary(root, entry, manifest.attachments) for entry in manifest.files])
         if crc32c(rows.tobytes()) != manifest.index_crc32c:
-            text = "the index is damaged, and files have lost what it could be made of; restore it from a copy"
+            text = "the index is damaged and cannot be rebuilt, as files are damaged too; restore it from a backup"
             raise Corrupt(text, error.file) from error
         (root / (manifest.edits or Edits()).index).write(index_file(rows))
         return True

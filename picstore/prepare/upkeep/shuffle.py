@@ -1,8 +1,8 @@
-"""Shuffling a data set on disk (docs/format.md, "Shuffle").
+"""Shuffle of a data set: write a permuted copy (docs/format.md, "Shuffle").
 
-``transpose``: file j of stream s is loaded, its records are permuted, and it becomes file s of stream j: one read and
-one write. ``uniform``: every record goes to a uniformly drawn file, then every file is permuted: two reads and two
-writes, and every order is equally likely. Each file is a task of its own, and all that a task holds in memory.
+``transpose``: the records of file j of stream s are permuted and become file s of stream j: one read and one write.
+``uniform``: every record goes to a uniformly drawn file, then every file is permuted: two reads and two writes, and
+every order is equally likely. A task makes one file, which it holds in memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from picstore.storage.publish import publish_dataset
 
 METHODS = ("transpose", "uniform")
 
-# A stretch of a file that holds one container.
+# Byte range of one container in a file.
 EXTENT = np.dtype(
     [("file", "<u4"), ("ordinal", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("records", "<u4"), ("header_crc", "<u4")]
 )
@@ -41,10 +41,10 @@ EXTENT = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """Write one file of the result: the records of some containers, permuted.
+    """Task to write one file of the result: the records of some containers, permuted.
 
     ``extents`` is EXTENT (containers,); their ``file`` is a number in stream ``source_stream`` of ``source``.
-    ``deleted`` has for each extent the records that are left out; it is empty where all are taken.
+    ``deleted`` holds the omitted record numbers of each extent; it is empty where no record is omitted.
     """
 
     source: Location
@@ -61,7 +61,7 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True)
 class DealTask:
-    """First pass of ``uniform``: sort one file's records by the file they are drawn for, a container each."""
+    """Task of the first pass of ``uniform``: sort one file's records by target file, one target a container."""
 
     source: FileTask
     files: int
@@ -80,12 +80,17 @@ def shuffle(
 
     Args:
         source: a finished data set; it is not changed.
-        destination: a directory, or a place in an object store, that does not exist or is empty.
+        destination: a directory or URL that does not exist or is empty.
         method: one of METHODS.
-        workers: processes, each of which holds one file in memory, or another engine; they do not change the result.
+        workers: number of processes, each of which holds one file in memory, or an engine; the result does not depend
+            on it.
 
     Raises:
+        UsageError: the method is unknown, or the destination is a data set or in use.
+        NotADataset: the source is no data set, or the destination is not empty.
+        Unfinished: an unfinished data set is in the destination.
         Damage: a record of the source is damaged; `picstore verify` lists all.
+        PicstoreError: the source changed during the shuffle.
     """
     if method not in METHODS:
         raise UsageError(f"shuffle method {method!r} is not one of {', '.join(METHODS)}")
@@ -125,11 +130,11 @@ def shuffle(
 def _check_count(dataset: Dataset, summaries: Iterable[FileSummary]) -> None:
     written = sum(summary.records for summary in summaries)
     if written != len(dataset):
-        raise PicstoreError(f"{written} of {len(dataset)} records were written; the source changed in the meantime")
+        raise PicstoreError(f"{written} of {len(dataset)} records were written; the source changed during the shuffle")
 
 
 def _copy_columns(dataset: Dataset, root: Location) -> Edits | None:
-    """Columns go by id, so they are those of the copy as they are."""
+    """Copy the files of columns, which hold values by id and so are valid in the copy."""
     edits = Edits(columns=dataset.manifest.edits.columns if dataset.manifest.edits else ())
     for npy_file in edits.npy_files:
         write_npy_file(root, npy_file, (dataset.path / npy_file.file).read_all(npy_file.bytes))
@@ -137,7 +142,7 @@ def _copy_columns(dataset: Dataset, root: Location) -> Edits | None:
 
 
 def _file_tasks(dataset: Dataset, root: Location, shape: job.DatasetShape) -> Iterator[FileTask]:
-    """A task for each file of a data set that writes the same file, permuted."""
+    """Make a task for each file of a data set, which writes the same file, permuted."""
     rows = dataset.rows
     order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
     numbers = rows["stream"][order].astype(np.int64) << 32 | rows["file"][order]
@@ -175,7 +180,7 @@ def _dealt(
     workers: int | processes.Engine,
     progress: Progress | None,
 ) -> deque[FileTask]:
-    """Run the first pass of ``uniform`` into ``unfinished/`` and return the tasks of the second."""
+    """Run the first pass of ``uniform`` into ``unfinished/``, and return the tasks of the second pass."""
     scratch = root / UNFINISHED
     sources = list(_file_tasks(dataset, root, shape))
     deals = deque(
@@ -191,14 +196,14 @@ def _dealt(
     targets, extents = targets[order], extents[order]
     tasks: deque[FileTask] = deque()
     for number, task in enumerate(sources):
-        mine = extents[np.searchsorted(targets, number) : np.searchsorted(targets, number, side="right")]
-        if len(mine):
-            tasks.append(replace(task, source=scratch, source_stream=0, extents=mine, deleted=()))
+        drawn = extents[np.searchsorted(targets, number) : np.searchsorted(targets, number, side="right")]
+        if len(drawn):
+            tasks.append(replace(task, source=scratch, source_stream=0, extents=drawn, deleted=()))
     return tasks
 
 
 def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
-    """All records of the task's containers; their images are views of what was read."""
+    """Read all records of the task's containers; their images are views of the read buffers."""
     records: list[Record] = []
     for number, extent in enumerate(task.extents):
         if task.deleted and len(task.deleted[number]) == extent["records"]:
@@ -214,18 +219,18 @@ def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
             records=int(extent["records"]),
             header_crc=int(extent["header_crc"]),
         )
-        left = np.ones(len(container), dtype=np.bool_)
+        live = np.ones(len(container), dtype=np.bool_)
         if task.deleted:
-            left[task.deleted[number]] = False
-        if not container.good[left].all():
+            live[task.deleted[number]] = False
+        if not container.good[live].all():
             raise container.damage[0]
-        records.extend(container.record(k) for k in np.flatnonzero(left).tolist())
-        on_progress(int(left.sum()))
+        records.extend(container.record(k) for k in np.flatnonzero(live).tolist())
+        on_progress(int(live.sum()))
     return records
 
 
 def write_file(task: FileTask, on_progress: ProgressCallback) -> FileSummary:
-    """Load records, permute them, write them as one file."""
+    """Load records, permute them, and write them as one file."""
     records = _load(task, on_progress)
     with FileWriter(
         task.root,
@@ -240,10 +245,10 @@ def write_file(task: FileTask, on_progress: ProgressCallback) -> FileSummary:
 
 
 def deal_file(task: DealTask, on_progress: ProgressCallback) -> tuple[I64, Table]:
-    """Write one file's records sorted by target file, so that each target's lie in containers of their own.
+    """Write one file's records sorted by target file, each target's records in separate containers.
 
     Returns:
-        For each container written its target, int64 (containers,), and where it lies, EXTENT (containers,).
+        Target file of each container written, int64 (containers,), and its position, EXTENT (containers,).
     """
     source = task.source
     records = _load(source, on_progress)

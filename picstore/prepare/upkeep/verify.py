@@ -1,4 +1,4 @@
-"""Verifying a data set: every byte is read, and every damaged place is named with what it costs."""
+"""Verification of a data set: read every byte, and list all damage with the records lost by it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from picstore.storage.manifest_copy import check_copy
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One damaged place: the file relative to the data set, the byte offset in it, and how many records it costs."""
+    """Damage to a file: its name relative to the data set, byte offset, problem, and number of records lost."""
 
     file: str
     offset: int
@@ -51,11 +51,11 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """Check one file.
+    """Task to check one file.
 
     Attributes:
-        rows: its containers by the data set's index, None where that is damaged.
-        deleted: for each of these the records that are deleted, whose damage costs nothing.
+        rows: containers of the file by the data set's index, None where that is damaged.
+        deleted: deleted record numbers of each container, whose damage loses nothing.
     """
 
     root: Location
@@ -73,7 +73,9 @@ def verify(root: Where, *, decode: bool = False, workers: int, progress: Progres
         decode: also decode every image and compare its headers with the index.
 
     Raises:
-        NotADataset, Damage: there is no readable manifest, so it is not known what should be there.
+        NotADataset, Unfinished: there is no data set.
+        UnsupportedVersion: a later picstore wrote the data set.
+        Damage: the manifest is damaged, so its files are not known.
     """
     root = locate(root)
     manifest = read_manifest(root)
@@ -103,12 +105,12 @@ def verify(root: Where, *, decode: bool = False, workers: int, progress: Progres
 
 
 def _check_parts(root: Location, manifest: Manifest, rows: Table | None) -> tuple[LiveRecords | None, list[Finding]]:
-    """Which records are left, None where that is not known, and what is wrong with the files of edits."""
+    """Check the files of edits; returns the live records, None where they are not known, and the damage."""
     findings: list[Finding] = []
     live: LiveRecords | None = None
     edits = manifest.edits or Edits()
     for npy_file in edits.npy_files:
-        with _noting(npy_file, findings):
+        with _collect_damage(npy_file, findings):
             array = read_npy_file(root, npy_file)
             if npy_file == edits.tombstones and rows is not None:
                 live = LiveRecords.from_deleted(rows["records"], array, file=npy_file.file)
@@ -116,7 +118,7 @@ def _check_parts(root: Location, manifest: Manifest, rows: Table | None) -> tupl
 
 
 @contextlib.contextmanager
-def _noting(npy_file: NpyFile, findings: list[Finding]) -> Iterator[None]:
+def _collect_damage(npy_file: NpyFile, findings: list[Finding]) -> Iterator[None]:
     try:
         yield
     except Damage as error:
@@ -156,7 +158,7 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
     except Damage as error:
         findings.append(Finding(name, error.offset, error.what, 0))
     if rows is None:
-        return findings + _check_walk(task, on_progress)
+        return findings + _check_recovered(task, on_progress)
     for number, (row, ordinal) in enumerate(zip(rows, ordinals_of(rows), strict=True)):
         ref = ContainerRef(name, int(row["offset"]), entry.stream, entry.file, int(ordinal))
         records = int(row["records"])
@@ -178,8 +180,8 @@ def _rows_of(entry: FileEntry, footer: Table) -> Table:
     return index_rows([FileSummary(entry.stream, entry.file, entry.bytes, entry.records, entry.crc32c, footer)])
 
 
-def _check_walk(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
-    """Without footer and index: what a walk over the containers finds, and how much is missing."""
+def _check_recovered(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
+    """Check a file without footer and index: recover its containers, and count the missing records."""
     findings: list[Finding] = []
     found = 0
     for container in recover_containers(task.root, stream=task.entry.stream, file=task.entry.file, fields=task.fields):
@@ -193,10 +195,10 @@ def _check_walk(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]
 
 
 def _check_container(container: Container, decode: bool, deleted: I64) -> list[Finding]:
-    """All damage of a container, but for what costs deleted records alone."""
-    left = np.ones(len(container), dtype=np.bool_)
-    left[deleted] = False
-    lost = int((left & ~container.good).sum())
+    """List the damage of a container, unless it concerns deleted records alone."""
+    live = np.ones(len(container), dtype=np.bool_)
+    live[deleted] = False
+    lost = int((live & ~container.good).sum())
     if not lost and not container.good.all():
         container.damage.clear()
     findings = []
@@ -204,7 +206,7 @@ def _check_container(container: Container, decode: bool, deleted: I64) -> list[F
         last = number == len(container.damage) - 1
         findings.append(Finding(error.file, error.offset, error.what, lost if last else 0))
     if decode:
-        for k in np.flatnonzero(container.good & left):
+        for k in np.flatnonzero(container.good & live):
             problem = _decode_problem(container, int(k))
             if problem:
                 offset = container.ref.offset + int(container.index[k]["offset"])
@@ -214,7 +216,7 @@ def _check_container(container: Container, decode: bool, deleted: I64) -> list[F
 
 
 def _decode_problem(container: Container, k: int) -> str:
-    """Why an image does not decode to what the index says, empty if it does."""
+    """Compare a decoded image with the index; returns the difference, or an empty text."""
     jpeg = bytes(container.jpeg(k))
     try:
         info, stored = parse_image_info(jpeg), container.info(k)

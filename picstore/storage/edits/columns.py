@@ -1,4 +1,4 @@
-"""Columns: values by record id beside a data set, such as captions, embeddings or other labels (docs/format.md)."""
+"""Columns: values by record id, such as captions, embeddings or other labels (docs/format.md, "Edits")."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from picstore.errors import Corrupt, UsageError
 from picstore.storage.edits.manifest_entries import ColumnEntry
 from picstore.storage.edits.npy_files import NpyFile, pack_npy_file
 
-LABEL = "label"  # the column that replaces the records' labels
+LABEL = "label"  # name of the column that replaces the records' labels
 NUMBERS, TEXT = "numbers", "text"
 RESERVED = ("boxes", "keypoints", "polygons", "extra", "labels", "visibility", "index", "images", "ids", "jpeg", "id")
 
@@ -23,37 +23,37 @@ FileBytes: TypeAlias = dict[str, bytes]  # files by name
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column in memory, or mapped: numbers (n, …), or the bytes of texts and where each ends, by ascending ids."""
+    """A column in memory, or mapped: ascending ids, and numbers (n, …), or the bytes of texts and their ends."""
 
     ids: I64
     values: Array
     ends: I64 | None = None
 
-    def find(self, ids: I64) -> tuple[I64, Bools]:
-        """Where the values of some ids stand, and whether they do; what does not has the index 0."""
+    def find_ids(self, ids: I64) -> tuple[I64, Bools]:
+        """Find the indices of some ids, int64 (n,), and whether each has a value, bool (n,); others have index 0."""
         indices = np.searchsorted(self.ids, ids)
         indices[indices == len(self.ids)] = 0
         found = self.ids[indices] == ids if len(self.ids) else np.zeros(len(ids), dtype=np.bool_)
         return indices, found
 
     def take(self, ids: I64) -> Values:
-        """The values of some records: numbers (n, …), NaN or -1 where there are none, or a list with None there."""
-        indices, found = self.find(ids)
+        """Look up values by id: numbers (n, …) with NaN or -1 for missing ones, or a list of texts with None."""
+        indices, found = self.find_ids(ids)
         if self.ends is not None:
             return [self._text(index) if there else None for index, there in zip(indices, found, strict=True)]
-        values = np.asarray(self.nothing(len(ids)))
+        values = np.asarray(self.missing_values(len(ids)))
         values[found] = self.values[indices[found]]
         return values
 
-    def nothing(self, count: int) -> Values:
-        """What ``take`` gives for so many records that have no value."""
+    def missing_values(self, count: int) -> Values:
+        """Make the values of ``count`` records that have none."""
         if self.ends is not None:
             return [None] * count
-        return np.full((count, *self.values.shape[1:]), _nothing(self.values.dtype), self.values.dtype)
+        return np.full((count, *self.values.shape[1:]), _missing_number(self.values.dtype), self.values.dtype)
 
     def get(self, id_: int) -> Any:
-        """The value of one record: a str, int, float or array; None where there is none."""
-        indices, found = self.find(np.array([id_], dtype=np.int64))
+        """Look up the value of one record: a str, int, float or array; None where there is none."""
+        indices, found = self.find_ids(np.array([id_], dtype=np.int64))
         if not found[0]:
             return None
         if self.ends is not None:
@@ -62,14 +62,14 @@ class Column:
         return value.copy() if value.ndim else value.item()
 
     def joined(self, ids: I64, given: Sequence[Any] | Array) -> tuple[I64, Sequence[Any] | Array]:
-        """Ids and values of this column and of some that are given, which have precedence."""
+        """Merge given ids and values into those of this column; the given ones win."""
         others = self.ids[~np.isin(self.ids, ids)]
-        kept = self.take(others)
-        values: Any = [*kept, *given]
-        if isinstance(kept, np.ndarray):
-            if kept.shape[1:] != np.shape(given)[1:]:
-                raise UsageError(f"the column holds values of shape {kept.shape[1:]}, not {np.shape(given)[1:]}")
-            values = np.concatenate([kept, np.asarray(given)])
+        old = self.take(others)
+        values: Any = [*old, *given]
+        if isinstance(old, np.ndarray):
+            if old.shape[1:] != np.shape(given)[1:]:
+                raise UsageError(f"the column holds values of shape {old.shape[1:]}, not {np.shape(given)[1:]}")
+            values = np.concatenate([old, np.asarray(given)])
         return np.concatenate([others, ids]), values
 
     def _text(self, index: int) -> str:
@@ -80,15 +80,15 @@ class Column:
         return bytes(self.values[start : int(ends[index])]).decode()
 
 
-def _nothing(dtype: np.dtype[Any]) -> float:
+def _missing_number(dtype: np.dtype[Any]) -> float:
     return np.nan if dtype.kind == "f" else -1
 
 
 def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
-    """A column of a manifest, its files got by ``read``.
+    """Read a column of a manifest, each of its files by ``read``.
 
     Raises:
-        Damage: a file is damaged, or they do not belong together.
+        Damage: a file is damaged, or the files do not belong together.
     """
     ids, values = read(entry.ids), read(entry.values)
     ends = None if entry.ends is None else read(entry.ends)
@@ -105,15 +105,15 @@ def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
 
 
 def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[ColumnEntry, FileBytes]:
-    """The entry of a column and its files.
+    """Make the entry of a column, and the bytes of its files by name.
 
     Args:
         ids: int64 (n,), each once, in any order.
-        given: n values: texts, or numbers or arrays of them of one shape. Integers and truth values become int64,
-            floats stay as they are.
+        given: n texts, or n numbers or arrays of numbers of one shape. Integers and booleans become int64, floats
+            keep their width.
 
     Raises:
-        UsageError: name or values cannot be those of a column.
+        UsageError: the name or a value is invalid.
     """
     if not name.isidentifier() or name in RESERVED:
         raise UsageError(f"a column cannot be called {name!r}; take a word such as 'caption'")
@@ -140,7 +140,7 @@ def _encode(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"the column {name!r} holds {text!r}, which is no Unicode text") from error
+        raise UsageError(f"the column {name!r} holds {text!r}, which is not Unicode text") from error
 
 
 def _numbers(name: str, given: Sequence[Any] | Array) -> Array:
@@ -158,6 +158,6 @@ def _numbers(name: str, given: Sequence[Any] | Array) -> Array:
 
 
 def merge_columns(old: Sequence[ColumnEntry], new: Mapping[str, ColumnEntry]) -> tuple[ColumnEntry, ...]:
-    """The entries by name, new ones in place of old ones of the same name."""
+    """Merge entries by name; new ones replace old ones of the same name."""
     merged = {entry.name: entry for entry in old} | dict(new)
     return tuple(merged[name] for name in sorted(merged))

@@ -1,4 +1,4 @@
-"""What the manifest says of changes to a finished data set (docs/format.md, "Edits")."""
+"""Entries of the manifest for edits of a finished data set (docs/format.md, "Edits")."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _INDEX_NAME = re.compile(rf"{EDITS}/[0-9a-f]{{16}}\.idx")
 
 @dataclass(frozen=True, slots=True)
 class ColumnEntry:
-    """A column: values by record id. See docs/format.md, "Edits".
+    """Files of a column: values by record id.
 
     Attributes:
         kind: ``"numbers"`` or ``"text"``.
         ids: int64 (n,), ascending.
         values: (n, …), or the bytes of all texts.
-        ends: int64 (n,), where each text ends in ``values``; None for numbers.
+        ends: int64 (n,), end of each text in ``values``; None for numbers.
     """
 
     name: str
@@ -45,12 +45,12 @@ class ColumnEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """What was changed in a data set after it was made, each file of which stays as it was.
+    """Changes to a data set after it was made; its files of images never change.
 
     Attributes:
-        index: name of the index, another than ``picstore.idx`` once rows were appended.
-        deleted: how many records are.
-        tombstones: int64 (deleted,), ascending: their numbers in stored order; None where there are none.
+        index: name of the index: ``picstore.idx``, or one in ``edits/`` once rows were appended.
+        deleted: number of deleted records.
+        tombstones: their numbers in stored order, int64 (deleted,), ascending; None where there are none.
         columns: values by id; one called ``label`` replaces the records' labels.
     """
 
@@ -69,10 +69,10 @@ class Edits:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Edits:
-        """The edits of a manifest; KeyError, TypeError or ValueError for what are none."""
+        """Parse the edits of a manifest; KeyError, TypeError or ValueError where they are malformed."""
         index, tombstones = document["index"], document["tombstones"]
         if index != INDEX and not _INDEX_NAME.fullmatch(index):
-            raise ValueError(f"{index!r} is no name of an index")
+            raise ValueError(f"{index!r} is not the name of an index")
         return cls(
             index=index,
             deleted=document["deleted"],

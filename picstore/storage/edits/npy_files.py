@@ -1,6 +1,7 @@
-"""Arrays beside a data set, each in a ``.npy`` file of ``edits/`` that is named by its content and never changed.
+"""Arrays of edits: ``.npy`` files in ``edits/``, named by their content and never changed (docs/format.md, "Edits").
 
-What names a npy_file says its size and CRC, so nothing of it is trusted before that holds. No object arrays, no pickle.
+The manifest holds size and CRC of each file, which are checked before its header is parsed. No object arrays, no
+pickle.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MAX_HEADER = 4096  # bytes; NumPy's own headers have 128
 
 @dataclass(frozen=True, slots=True)
 class NpyFile:
-    """A file of ``edits/``: its name in the data set, its bytes, and the CRC-32C of all of them."""
+    """A file of ``edits/``: name in the data set, size in bytes, and CRC-32C of its bytes."""
 
     file: str
     bytes: int
@@ -36,7 +37,7 @@ class NpyFile:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> NpyFile:
-        """A npy_file as the manifest names it; ValueError or KeyError for what is none."""
+        """Parse the manifest's entry of a file; KeyError, TypeError or ValueError where it is malformed."""
         npy_file = cls(document["file"], document["bytes"], document["crc32c"])
         if not _NAME.fullmatch(npy_file.file) or not isinstance(npy_file.bytes, int) or npy_file.bytes < 0:
             raise ValueError(f"{npy_file.file!r} is not the name of a .npy file")
@@ -44,7 +45,7 @@ class NpyFile:
 
 
 def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
-    """The file of an array, and what names it: the first 64 bits of the file's SHA-256."""
+    """Serialise an array; the first 64 bits of its bytes' SHA-256 name the file."""
     out = io.BytesIO()
     np.lib.format.write_array(out, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
     raw = out.getvalue()
@@ -52,31 +53,31 @@ def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
 
 
 def write_npy_file(root: Location, npy_file: NpyFile, raw: bytes) -> None:
-    """Write a file under its name; one that is there already is the same."""
+    """Write a file unless it is there; a file of that name has the same bytes."""
     target = root / npy_file.file
     if not target.is_file() or target.size() != npy_file.bytes:
         target.write(raw)
 
 
 def read_npy_file(root: Location, npy_file: NpyFile) -> Array:
-    """Read and check an array; that of a folder is mapped, so that processes share its memory.
+    """Read and check an array; in a local folder it is mapped, so that processes share its memory.
 
     Raises:
-        Damage: it is missing, or not what it should be.
+        Damage: the file is missing, cut off, or fails its CRC.
     """
     path = root / npy_file.file
     try:
         raw = _map(path, npy_file) if isinstance(path, Folder) else read_at(path, 0, npy_file.bytes, file=str(path))
     except NotADataset as error:
-        raise Corrupt("the file is missing; restore it from a copy", str(path)) from error
+        raise Corrupt("the file is missing; restore it from a backup", str(path)) from error
     if crc32c(raw) != npy_file.crc32c:
-        raise Corrupt("the file fails its CRC; restore it from a copy", str(path))
+        raise Corrupt("the file fails its CRC; restore it from a backup", str(path))
     return parse_npy_file(raw, file=str(path))
 
 
 def _map(path: Folder, npy_file: NpyFile) -> memoryview:
     if (size := path.size()) != npy_file.bytes:
-        raise Truncated(f"the file has {size} of {npy_file.bytes} bytes; restore it from a copy", str(path))
+        raise Truncated(f"the file has {size} of {npy_file.bytes} bytes; restore it from a backup", str(path))
     try:
         with path.path.open("rb") as opened:
             return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
@@ -85,7 +86,11 @@ def _map(path: Folder, npy_file: NpyFile) -> memoryview:
 
 
 def parse_npy_file(raw: bytes | memoryview, *, file: str) -> Array:
-    """The array in a file, without a copy and read-only; Corrupt where it is not of the form that picstore writes."""
+    """Parse the array in a file, read-only and without a copy.
+
+    Raises:
+        Corrupt: it is not a ``.npy`` file as picstore writes them.
+    """
     head = io.BytesIO(raw[:_MAX_HEADER])
     try:
         version = np.lib.format.read_magic(head)

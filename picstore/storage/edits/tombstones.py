@@ -1,7 +1,7 @@
-"""Which of the stored records count: all but those that were deleted (docs/format.md, "Edits").
+"""Tombstones: numbers of the deleted records, and the mapping of live records to stored ones (docs/format.md, "Edits").
 
-A deleted record stays in its container. It is known by its number in stored order, so that opening a data set need not
-look into containers, and that rows which are appended behind change nothing.
+A deleted record stays in its container. Its number in stored order identifies it, so that opening a data set reads no
+container, and appending rows changes no number.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from picstore.errors import Corrupt
 
 @dataclass(frozen=True, slots=True)
 class LiveRecords:
-    """The records that are left.
+    """The records that are not deleted.
 
     Attributes:
         starts: int64 (containers + 1,), number in stored order of each container's first record.
-        deleted: int64 (n,), ascending: numbers of those that are deleted.
-        before: int64 (n,), how many are left before each of these.
+        deleted: int64 (n,), ascending: numbers of the deleted records.
+        before: int64 (n,), number of live records before each deleted one.
     """
 
     starts: I64
@@ -31,7 +31,7 @@ class LiveRecords:
 
     @classmethod
     def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
-        """Of containers with ``records`` each; Corrupt where ``deleted`` cannot be of them."""
+        """Build from the records of each container; Corrupt where ``deleted`` are not ascending numbers of them."""
         starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
         numbers = deleted.astype(np.int64)
         inside = not len(numbers) or (numbers[0] >= 0 and numbers[-1] < starts[-1])
@@ -44,17 +44,17 @@ class LiveRecords:
 
     @property
     def counts(self) -> I64:
-        """int64 (containers,), how many records of each container are left."""
+        """Number of live records of each container, int64 (containers,)."""
         return np.diff(self.starts - np.searchsorted(self.deleted, self.starts))
 
     def to_stored(self, numbers: I64) -> I64:
-        """Of records by their numbers among those that are left, their numbers in stored order."""
+        """Map live-record numbers to numbers in stored order."""
         if not len(self.deleted):
             return numbers
         return numbers + np.searchsorted(self.before, numbers, side="right")
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """The same in a container each: the k-th record left of a container is which of its records."""
+        """Map live-record numbers within containers to record numbers within these containers."""
         if not len(self.deleted):
             return numbers
         starts = self.starts[containers]
@@ -62,14 +62,14 @@ class LiveRecords:
         return self.to_stored(left_before + numbers) - starts
 
     def deleted_in(self, container: int) -> I64:
-        """Which records of a container are deleted, ascending."""
+        """Find the deleted records of a container: record numbers within it, ascending."""
         start, stop = self.starts[container], self.starts[container + 1]
         first, last = np.searchsorted(self.deleted, (start, stop))
         within: I64 = self.deleted[first:last] - start
         return within
 
     def mask(self, container: int) -> Bools:
-        """bool (records,): which records of a container are left."""
+        """Mark the live records of a container: bool (records,)."""
         mask = np.ones(int(self.starts[container + 1] - self.starts[container]), dtype=np.bool_)
         mask[self.deleted_in(container)] = False
         return mask

@@ -1,4 +1,4 @@
-"""What every location can do, wherever it lies: bounded reads, and writes that are whole or absent."""
+"""Interface of locations: bounded reads, and writes that are whole or absent, in folders and object stores."""
 
 from __future__ import annotations
 
@@ -13,122 +13,122 @@ if TYPE_CHECKING:
 
 PARTIAL = ".partial"  # suffix of a file that is being written
 
-Allocate: TypeAlias = "Callable[[int], memoryview]"  # writable memory of so many bytes
+Allocate: TypeAlias = "Callable[[int], memoryview]"  # makes writable memory of a number of bytes
 
-_COPY_CHUNK = 8 << 20  # bytes of a file that is copied
+_COPY_CHUNK = 8 << 20  # bytes
 
 
 def fresh(size: int) -> memoryview:
-    """Memory that Python frees after use."""
+    """Allocate memory that Python frees after use."""
     return memoryview(bytearray(size))
 
 
 class Entry(NamedTuple):
-    """What lies in a folder: a name, and whether it is a folder too."""
+    """An entry of a folder: its name, and whether it is a folder too."""
 
     name: str
     is_folder: bool
 
 
 class AtomicWriter(Protocol):
-    """A file that is being written and appears only when it is complete."""
+    """Writer of a file that appears only when it is complete."""
 
     def write(self, data: Buffer) -> None:
-        """Append."""
+        """Append bytes."""
 
     def close(self) -> None:
         """Make the file appear, durable."""
 
     def abandon(self) -> None:
-        """Leave nothing behind. Does nothing after ``close``."""
+        """Discard the file. Does nothing after ``close``."""
 
 
 class Location(ABC):
-    """A folder or file; ``location / "name"`` is one below it, ``str`` what messages call it.
+    """A folder or file; ``location / "name"`` is one below it, ``str(location)`` its name in messages.
 
-    Locations are values: comparable, picklable, and with nothing open.
+    Locations are values: comparable, picklable, and without open files.
 
     Raises:
-        NotADataset: reading or ``size`` of what is missing.
-        PicstoreError: the system or the store does not let us, or cannot be reached. It is no Damage: nothing is known
-            of the bytes.
+        NotADataset: reading, or ``size``, of a missing file.
+        PicstoreError: access is refused, or the store cannot be reached. This is no Damage, since nothing is known of
+            the bytes.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def __truediv__(self, name: str) -> Location:
-        """The file or folder ``name``, which may have several parts, below this one."""
+        """The file or folder ``name`` below this one; the name may hold slashes."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The last part."""
+        """The last component of the path."""
 
     @property
     @abstractmethod
     def parent(self) -> Location:
-        """The folder that this lies in."""
+        """The folder that holds this one."""
 
     @abstractmethod
     def absolute(self) -> Location:
-        """The same location for a process that works elsewhere."""
+        """The same location for a process with another working directory."""
 
     @abstractmethod
     def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
-        """``size`` bytes of the file at ``offset``; see :func:`read_at`."""
+        """Read ``size`` bytes of the file at ``offset``; see :func:`picstore.storage.location.resolve.read_at`."""
 
     @abstractmethod
     def read_all(self, limit: int) -> bytes:
-        """The whole file; TooLarge, before anything is allocated, where it has more than ``limit`` bytes."""
+        """Read the whole file; TooLarge, before anything is allocated, if it has more than ``limit`` bytes."""
 
     @abstractmethod
     def lines(self) -> Iterator[bytes]:
-        """The lines of the file, each with its end, without holding all of it."""
+        """Iterate over the lines of the file, line ends included, without holding the whole file."""
 
     @abstractmethod
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
 
     @abstractmethod
     def is_file(self) -> bool:
-        """Whether there is a file here."""
+        """Whether this is a file."""
 
     @abstractmethod
     def is_folder(self) -> bool:
-        """Whether there is a folder here; in an object store, any object below."""
+        """Whether this is a folder; in an object store, whether any object lies below."""
 
     def exists(self) -> bool:
-        """Whether there is anything here."""
+        """Whether this is a file or folder."""
         return self.is_file() or self.is_folder()
 
     def open(self) -> BinaryIO:
-        """The file for a library that reads and seeks."""
+        """Open the file for a library that reads and seeks."""
         return io.BufferedReader(_Reader(self))
 
     @abstractmethod
     def entries(self) -> list[Entry]:
-        """What lies directly in the folder, by name.
+        """List the direct entries of the folder, by name.
 
         Raises:
             UsageError: this is a file.
-            NotADataset: there is nothing.
+            NotADataset: there is no such folder.
         """
 
     @abstractmethod
     def files(self) -> Iterator[tuple[str, int]]:
-        """Every file below, in any order: its name relative to this location, with slashes, and its bytes."""
+        """Iterate over all files below, in any order: relative name, with slashes, and size in bytes."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Write the file so that after a crash it is there with all of ``data``, or as it was before."""
+        """Write the file; after a crash it holds all of ``data``, or is as it was before."""
 
     @abstractmethod
     def create(self) -> AtomicWriter:
-        """Begin to write the file, which appears when the writer is closed."""
+        """Open a writer of the file, which appears when the writer is closed."""
 
     def copy_to(self, target: Location) -> None:
-        """Make another file of the same bytes, which appears when it is whole."""
+        """Copy the file; the target appears when it is whole."""
         size = self.size()
         out = target.create()
         try:
@@ -140,19 +140,19 @@ class Location(ABC):
 
     @abstractmethod
     def remove(self) -> None:
-        """Remove the file, or the folder with all that is in it, if it is there."""
+        """Remove the file, or the folder and its content, if there is one."""
 
     @abstractmethod
     def sweep(self) -> None:
-        """Remove half-written files that a killed process left below."""
+        """Remove incomplete files below that a killed process left."""
 
     @abstractmethod
     def lock(self, otherwise: str) -> contextlib.AbstractContextManager[None]:
-        """Hold this file, until the process ends at the latest; UsageError(otherwise) if another process holds it."""
+        """Lock this file, at most until the process ends; UsageError(otherwise) if another process holds the lock."""
 
 
 class _Reader(io.RawIOBase):
-    """A file as the standard library has them, each read one request."""
+    """A location as a raw file of the standard library; each read is one request."""
 
     def __init__(self, location: Location) -> None:
         self._location, self._size, self._at = location, location.size(), 0
@@ -169,14 +169,14 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, into: Any) -> int:
         view = memoryview(into)
-        found = self._next(len(view))
+        found = self._read_next(len(view))
         view[: len(found)] = found
         return len(found)
 
     def readall(self) -> bytes:
-        return bytes(self._next(self._size))
+        return bytes(self._read_next(self._size))
 
-    def _next(self, most: int) -> memoryview:
+    def _read_next(self, most: int) -> memoryview:
         size = max(0, min(most, self._size - self._at))
         found = self._location.read(self._at, size, file=str(self._location))
         self._at += size

@@ -1,4 +1,4 @@
-"""Folders and files of this machine as locations."""
+"""Local folders and files as locations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Folder(Location):
-    """A folder or file of this machine."""
+    """A local folder or file."""
 
     path: Path
 
@@ -59,7 +59,7 @@ class Folder(Location):
                     got += count
         except OSError as error:
             raise _translated(error, file=file, offset=offset) from error
-        if got < size:  # cut off while it was read
+        if got < size:  # the file was cut off during the read
             raise Truncated(f"the file ends after {got} of {size} bytes", file=file, offset=offset)
         return view.toreadonly()
 
@@ -88,7 +88,7 @@ class Folder(Location):
         return self.path.is_dir()
 
     def exists(self) -> bool:
-        return self.path.exists()  # a pipe does, which is neither file nor folder
+        return self.path.exists()  # also true for a pipe, which is neither file nor folder
 
     def entries(self) -> list[Entry]:
         try:
@@ -104,7 +104,7 @@ class Folder(Location):
     def files(self) -> Iterator[tuple[str, int]]:
         for folder, _, names in os.walk(self.path):
             for path in (Path(folder, name) for name in names):
-                if (size := _size_if_there(path)) is not None:  # others may be writing here
+                if (size := _size_if_there(path)) is not None:  # other processes may be writing here
                     yield path.relative_to(self.path).as_posix(), size
 
     def write(self, data: bytes) -> None:
@@ -120,14 +120,14 @@ class Folder(Location):
         return _AtomicFile(self.path)
 
     def copy_to(self, target: Location) -> None:
-        """As ever, but a second name for the file where it can have one: no file of a data set is ever modified."""
+        """Link the file where the file system can, since no file of a data set is ever modified; else copy it."""
         if isinstance(target, Folder):
-            with contextlib.suppress(OSError):  # another file system, or one without links
+            with contextlib.suppress(OSError):  # another file system, or one without hard links
                 target.path.parent.mkdir(parents=True, exist_ok=True)
                 partial = _partial(target.path)
                 os.link(self.path, partial)
                 partial.replace(target.path)
-                partial.unlink(missing_ok=True)  # where both names were of one file already, it stays
+                partial.unlink(missing_ok=True)  # replace() leaves it where both names are links to one file
                 sync_folder(target.path.parent)
                 return
         Location.copy_to(self, target)
@@ -160,14 +160,14 @@ def _size_if_there(path: Path) -> int | None:
 
 
 def _partial(path: Path) -> Path:
-    """A temporary name that nobody else has."""
+    """Make a unique temporary name."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
 
 
 class _AtomicFile:
-    """Writes under a temporary name of its own, then syncs and renames.
+    """Writer under a unique temporary name, which ``close`` syncs and renames.
 
-    Two that write the same file, of which one was taken for dead, so do not write into each other.
+    Two processes that write the same file, one of them taken for dead, thus do not write into each other's file.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Writing an object: parts that go up while they come, and nothing where they do not all come."""
+"""Multipart upload of an object, which aborts unless every part arrives."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from picstore.storage.format.checksum import Buffer
 
-PART_SIZE = 8 << 20  # bytes of an upload's parts; S3 takes 10,000 of them, so objects may have 78 GiB
+PART_SIZE = 8 << 20  # bytes; S3 takes 10,000 parts, so an object may have 78 GiB
 
 
 class UploadTarget(Protocol):
-    """The object."""
+    """The object that is uploaded."""
 
     def write(self, data: bytes) -> None:
-        """Write it in one request."""
+        """Write the object in one request."""
 
     def upload(self, parts: Iterator[bytes]) -> None:
-        """Write it in parts, several at a time; an error of ``parts`` takes back what was uploaded."""
+        """Write the object in parts, several at a time; an error raised by ``parts`` aborts the upload."""
 
 
 class _Abandoned(Exception):
-    """Ends an upload that is not to be finished."""
+    """Raised by the iterator of parts to abort the upload."""
 
 
 class MultipartUpload:
-    """Uploads parts while they come, by a thread that begins with the second part; what is smaller is one request."""
+    """Writer that uploads parts in a thread as they fill; an object of less than one part is one request."""
 
     def __init__(self, target: UploadTarget) -> None:
         self._target = target
@@ -68,7 +68,7 @@ class MultipartUpload:
             self._thread.join()
 
     def _send_to_thread(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
-        """Give the thread its next part, and wait while it has one; it takes none once it has failed."""
+        """Queue a part for the thread, and wait while the queue is full; returns at once if the thread has failed."""
         while True:
             if self._error is not None:
                 if report:
@@ -85,7 +85,7 @@ class MultipartUpload:
     def _upload(self) -> None:
         try:
             self._target.upload(self._queued_parts())
-        except BaseException as error:  # a thread has nobody else to tell
+        except BaseException as error:  # raised in the writing thread by the next call
             self._error = error
 
     def _queued_parts(self) -> Iterator[bytes]:

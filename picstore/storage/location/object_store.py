@@ -1,7 +1,7 @@
-"""Object stores as locations: S3 and what speaks its protocol, Google Cloud Storage, Azure (docs/objects.md).
+"""Object stores as locations: S3 and compatible stores, Google Cloud Storage, Azure (docs/objects.md).
 
-The library is obstore, which retries with backoff. Its clients live in this module, made when they are first needed:
-locations are only URLs, and so survive pickling and forking.
+The library is obstore, which retries with backoff. This module holds its clients and makes them on first use.
+Locations are only URLs, so they survive pickling and forking.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from picstore.storage.location.base import Allocate, AtomicWriter, Entry, Locati
 from picstore.storage.location.multipart import PART_SIZE, MultipartUpload
 from picstore.storage.location.obstore_fork import library
 
-_CONCURRENT_PARTS = 2  # of one object; a worker of convert writes 16, so that it is 32 parts or 256 MiB
+_CONCURRENT_PARTS = 2  # for each object; a worker of convert writes 16 objects, which makes 32 parts or 256 MiB
 _STREAM_CHUNK = 4 << 20  # bytes
 
 _CREDENTIALS = {
@@ -31,12 +31,12 @@ _ENDPOINTS = {
     "gs": "the bucket's name",
     "az": "AZURE_STORAGE_ACCOUNT_NAME",
 }
-# Variables that name another endpoint. The library knows the first and the last; the one in the middle is what Google's
-# own libraries call an emulator's, which is asked without signing in.
+# Variables that name another endpoint. The library knows the first and the last. The one for Google is that of Google's
+# own libraries for an emulator, which is used without signing in.
 _ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_clients: dict[tuple[int, str], Any] = {}  # by process and bucket; those of a parent process are not touched
+_clients: dict[tuple[int, str], Any] = {}  # by process and bucket; a forked process does not use its parent's
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Bucket(Location):
 
     Attributes:
         scheme: "s3", "gs" or "az".
-        bucket: its name, a container's for Azure.
-        key: what the names of the objects here begin with; no slash at its end.
+        bucket: name of the bucket, for Azure of the container.
+        key: common prefix of the names of the objects here, without a slash at its end.
     """
 
     scheme: str
@@ -55,10 +55,10 @@ class Bucket(Location):
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Bucket:
-        """The location of a URL's parts, ``rest`` being all behind ``scheme://``.
+        """Parse a URL, given as its scheme and the ``rest`` after ``scheme://``.
 
         Raises:
-            UsageError: it names no bucket.
+            UsageError: the URL names no bucket.
             MissingDependency: obstore is not installed.
         """
         bucket, *names = rest.split("/")
@@ -146,7 +146,7 @@ class Bucket(Location):
         with self._translated(str(self)):
             for page in library().list(self._client(), prefix=self.key or None):
                 for found in page:
-                    if name := self._relative_name(found["path"]):  # none: an empty object that marks a folder
+                    if name := self._relative_name(found["path"]):  # empty for an object that marks a folder
                         yield name, int(found["size"])
 
     def _relative_name(self, path: str) -> str:
@@ -160,7 +160,7 @@ class Bucket(Location):
         return MultipartUpload(self)
 
     def copy_to(self, target: Location) -> None:
-        """By the store, where both are in one bucket."""
+        """Copy within the store if both are in one bucket, else through this machine."""
         if not isinstance(target, Bucket) or (target.scheme, target.bucket) != (self.scheme, self.bucket):
             Location.copy_to(self, target)
             return
@@ -174,14 +174,14 @@ class Bucket(Location):
                 library().delete(self._client(), keys)
 
     def sweep(self) -> None:
-        """An object appears when it is complete, so there are none."""
+        """Do nothing: an object appears when it is complete."""
 
     def lock(self, otherwise: str) -> contextlib.AbstractContextManager[None]:
-        """Not locked: no lock of a store ends with the process. Two runs of one job write the same bytes."""
+        """Return a context that locks nothing: no lock of a store ends with its process."""
         return contextlib.nullcontext()
 
     def upload(self, parts: Iterator[bytes]) -> None:
-        """Write the object in parts, several at a time; an error of ``parts`` takes back what was uploaded."""
+        """Write the object in parts, several at a time; an error raised by ``parts`` aborts the upload."""
         with self._translated(str(self)):
             library().put(self._client(), self.key, parts, chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS)
 
@@ -202,7 +202,7 @@ class Bucket(Location):
 
     @contextlib.contextmanager
     def _translated(self, file: str) -> Iterator[None]:
-        """Errors of the library as ours."""
+        """Translate errors of the library to picstore's."""
         errors = library().exceptions
         try:
             yield
@@ -211,7 +211,7 @@ class Bucket(Location):
         except (errors.PermissionDeniedError, errors.UnauthenticatedError, PermissionError) as error:
             raise PicstoreError(f"{file}: the store refuses access; {self._credentials}") from error
         except ValueError as error:
-            raise UsageError(f"{file} is no name for an object: {error}") from error
+            raise UsageError(f"{file} is not the name of an object: {error}") from error
         except errors.BaseError as error:
             raise self._failure(file, error) from error
 
@@ -221,7 +221,7 @@ class Bucket(Location):
             return _OutOfRange(f"{file} is shorter than what is read")
         if any(code in text for code in _NO_BUCKET):
             return self._missing(file, text)
-        if "169.254.169.254" in text:  # where a cloud's machines ask for credentials when none are given
+        if "169.254.169.254" in text:  # asked for credentials on a cloud's machines when none are given
             return PicstoreError(f"{file}: there are no credentials; {self._credentials}")
         what = " ".join(text.partition("<")[0].split()).rstrip(": ")
         return PicstoreError(f"{file} cannot be reached; check the network and {_ENDPOINTS[self.scheme]}: {what}")
@@ -236,11 +236,11 @@ class Bucket(Location):
 
 
 class _OutOfRange(PicstoreError):
-    """The store has no byte of the range asked for."""
+    """The object ends before the requested range."""
 
 
 def retries() -> dict[str, Any]:
-    """The library's retries: 10, with random waits that double from 0.1 to at most 15 s, for 3 minutes at most."""
+    """Configure the library's retries: 10 within 3 minutes, after random waits that double from 0.1 to 15 s."""
     from datetime import timedelta
 
     return {"max_retries": 10, "retry_timeout": timedelta(minutes=3)}

@@ -1,8 +1,8 @@
-"""obstore, for this process: imported when it is first needed, and once more after a fork.
+"""Import of obstore, on first use and again after a fork.
 
-Its requests run in threads of a runtime that it makes once and keeps; a forked process has the runtime without the
-threads and would wait for ever. There is no way to ask for another, so a forked process loads the compiled module a
-second time, from a copy, which has no runtime yet. It takes 40 ms and 15 MB.
+obstore makes one runtime, whose threads run its requests. A forked process has the runtime without the threads, and its
+requests would wait for ever. obstore cannot make another runtime, so a forked process loads the compiled module again
+from a copy, which has none yet. This takes 40 ms and 15 MB.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _files: list[Path] = []  # where the compiled module was first loaded from
 
 
 def library() -> ModuleType:
-    """The package ``obstore``.
+    """Import the package ``obstore`` for this process.
 
     Raises:
-        MissingDependency: it is not installed.
+        MissingDependency: obstore is not installed.
     """
     process = os.getpid()
     if process not in _loaded:
@@ -57,7 +57,7 @@ def _load() -> ModuleType:
 
 
 def _replace_compiled(file: Path) -> None:
-    """Load the compiled module from a copy; the package is imported around it when it is imported next."""
+    """Load the compiled module from a copy, for the next import of the package."""
     for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
         del sys.modules[name]
     with _copied(file) as path:
@@ -72,7 +72,7 @@ def _replace_compiled(file: Path) -> None:
 
 @contextlib.contextmanager
 def _copied(file: Path) -> Iterator[str]:
-    """Path of a copy: in memory where the system can, since folders for temporary files may forbid to run code."""
+    """Copy a file, in memory where the system can, since folders for temporary files may forbid running code."""
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile(suffix=file.suffix) as copy:
             copy.write(file.read_bytes())

@@ -34,7 +34,7 @@ def look_up_columns(sources: Sequence[TrainingSource], source: I64, ids: I64) ->
         like = _common_marker([column for column in held if column is not None])
         slots = [np.flatnonzero(source == number) for number in range(len(sources))]
         pieces = [
-            like.nothing(len(here)) if column is None else column.take(ids[here])
+            like.missing_values(len(here)) if column is None else column.take(ids[here])
             for column, here in zip(held, slots, strict=True)
         ]
         columns[name] = _join(name, pieces, np.argsort(np.concatenate(slots)))

@@ -55,7 +55,7 @@ def test_an_index_that_cannot_be_made_anew_is_not_guessed(dataset: Path) -> None
     flip(dataset / "picstore.idx", 100)
     (dataset / "0001" / "000000.pic").unlink()
     before = tree(dataset)
-    with pytest.raises(Corrupt, match="restore it from a copy"):
+    with pytest.raises(Corrupt, match="restore it from a backup"):
         repair(dataset)
     assert tree(dataset) == before
 
