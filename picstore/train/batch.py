@@ -26,7 +26,7 @@ class Batch:
             transform fixes the size; or the result of the callables.
         labels: int64 (N,).
         ids: int64 (N,), of the records.
-        targets: with the loader's ``targets``, a dict an image, see docs/training.md, "Boxes, masks and keypoints".
+        targets: with the loader's ``targets``, a dict an image, see docs/training.md, "Targets".
         columns: values of the columns that ``targets`` names: tensors (N, …), or lists of texts. A missing value is
             None among texts, NaN among floats and −1 among integers.
     """

@@ -1,4 +1,4 @@
-"""How fast each stage of a loader is on one data set and machine: ``picstore bench``."""
+"""Profile of a loader on one data set and machine, stage by stage, for ``picstore bench``."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _WARM_UP = 8  # batches before the clock starts: kernels are loaded, pages are f
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds of this thread by stage; ``read`` is counted as it passes on the wall, since a disk is waited for."""
+    """Seconds by stage: of this thread's processor time, or of wall time for ``read``, which waits for a disk."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count a block."""
+        """Add the time that a block takes."""
         now = time.perf_counter if name == "read" else time.thread_time
         start = now()
         try:
@@ -49,15 +49,15 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was measured.
+    """Figures of a loader and its stages.
 
     Attributes:
-        microseconds: of one thread for an image, by stage.
-        images, bytes: that the stages were measured on: images, and bytes of containers.
+        microseconds: of one thread for an image, by stage; ``augment`` is the fused kernel without cutting and decoding.
+        images, bytes: images that the stages were measured on, and bytes of their containers.
         threads: of the loader.
-        rate: images/s of the loader, beginning to end.
+        rate: images/s of the loader, from start to end.
         stats: of the loader, for these images.
-        seconds: that the loader ran.
+        seconds: run time of the loader.
     """
 
     microseconds: dict[str, float]
@@ -75,10 +75,10 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Where the time goes, in one sentence."""
+        """The stage or the disk that bounds the loader, in one sentence."""
         work = {name: self.microseconds[name] for name in STAGES if name != "read"}
         slowest = max(work, key=lambda name: work[name])
-        share = work[slowest] / sum(work.values())
+        fraction = work[slowest] / sum(work.values())
         if self.stats.waited_on_disk > 0.5 * self.seconds:
             waited = self.stats.waited_on_disk / self.seconds
             return (
@@ -86,8 +86,8 @@ class Report:
                 "memory would help, more threads would not."
             )
         return (
-            f"The {self.threads} threads bound this run: {slowest} takes {share:.0%} of the {sum(work.values()):,.0f} "
-            "microseconds of work for an image; more cores would help, a faster disk would not."
+            f"The {self.threads} threads bound this run: {slowest} takes {fraction:.0%} of the "
+            f"{sum(work.values()):,.0f} microseconds of work for an image; more cores would help, a faster disk would not."
         )
 
 
@@ -100,11 +100,11 @@ def measure(
     threads: int,
     **options: Any,
 ) -> Report:
-    """Measure the stages one after the other in one thread, and then the loader.
+    """Measure the stages one after the other in one thread, then the loader.
 
     Args:
         transform: of the loader; only picstore's own.
-        images: how many to take, of as many epochs as that needs.
+        images: number to take, of as many epochs as needed.
         **options: of the loader: ``isolate``, ``cache`` and ``cache_limit``.
     """
     loader = Loader(path, batch_size=batch_size, transform=transform, threads=threads, **options)

@@ -1,10 +1,12 @@
-"""The plan: which records a batch holds, as arithmetic on (seed, epoch, manifest). Nothing is stored or communicated.
+"""Order of an epoch: the container and record of each sample, as arithmetic on (seed, epoch, manifest).
+
+Nothing is stored or communicated.
 
 The containers are permuted, the records in each are permuted, and all are joined into one sequence of N records. The
 sequence is cut into L lanes, contiguous runs; lane l has ceil((N - l) / L) of them. Sample g of the epoch is record
-g // L of lane g mod L, and belongs to rank (g mod L) mod W. So a batch mixes as many places of the data set as there
-are lanes, while each lane reads its containers one after the other; and since W divides L, which samples make the g-th
-global batch does not depend on W. docs/training.md has the formulas.
+g // L of lane g mod L, and belongs to rank (g mod L) mod W. So a batch mixes as many runs of the data set as there
+are lanes, while each lane reads its containers one after the other. Since W divides L, the samples of the g-th global
+batch do not depend on W. docs/training.md has the formulas.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from picstore.arrays import I64, Bools
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Some samples of an epoch, each array (n,).
+    """Samples of an epoch: arrays (n,).
 
     Attributes:
         container: number of the container in stored order.
-        record: position in the container.
-        lane: where it was dealt from.
+        record: number in the container, among the live records.
+        lane: the lane that it was dealt from.
         last: whether its lane is done with the container after this sample.
     """
 
@@ -38,17 +40,14 @@ class Samples:
     def __len__(self) -> int:
         return len(self.container)
 
-    def __getitem__(self, part: slice) -> Samples:
-        return Samples(self.container[part], self.record[part], self.lane[part], self.last[part])
-
 
 class EpochOrder:
     """The order of one epoch over containers that hold ``counts`` records each.
 
     Args:
         counts: int (containers,), in stored order.
-        seed, epoch: what the order is a function of.
-        lanes: how many runs the sequence is cut into; 1 with ``shuffle=False``.
+        seed, epoch: the order is a function of them and of ``counts``.
+        lanes: runs that the sequence is cut into; 1 with ``shuffle=False``.
         shuffle: False keeps the stored order.
     """
 
@@ -69,13 +68,13 @@ class EpochOrder:
         self._permutations: OrderedDict[int, I64] = OrderedDict()
 
     def locate(self, samples: I64) -> Samples:
-        """Where samples lie, given their numbers g in the epoch, int64 (n,) in [0, records)."""
+        """Find containers and records of samples, given their numbers g in the epoch, int64 (n,) in [0, records)."""
         lane = samples % self.lanes
-        at = self._lane_starts[lane] + samples // self.lanes
-        turn = np.searchsorted(self._ends, at, side="right")
+        index = self._lane_starts[lane] + samples // self.lanes
+        turn = np.searchsorted(self._ends, index, side="right")
         container = self._order[turn]
-        record = at - (self._ends[turn] - self._counts[container])
-        last = (at + 1 == self._ends[turn]) | (at + 1 == self._lane_starts[lane + 1])
+        record = index - (self._ends[turn] - self._counts[container])
+        last = (index + 1 == self._ends[turn]) | (index + 1 == self._lane_starts[lane + 1])
         if self._shuffle:
             for number in np.unique(container):
                 mine = container == number
