@@ -52,7 +52,7 @@ class Report:
     """Figures of a loader and its stages.
 
     Attributes:
-        microseconds: of one thread for an image, by stage; ``augment`` is the fused kernel without cutting and decoding.
+        microseconds: of one thread for an image, by stage; ``augment`` is the rest of the fused kernel.
         images, bytes: images that the stages were measured on, and bytes of their containers.
         threads: of the loader.
         rate: images/s of the loader, from start to end.
@@ -87,7 +87,8 @@ class Report:
             )
         return (
             f"The {self.threads} threads bound this run: {slowest} takes {fraction:.0%} of the "
-            f"{sum(work.values()):,.0f} microseconds of work for an image; more cores would help, a faster disk would not."
+            f"{sum(work.values()):,.0f} microseconds of work for an image; more cores would help, a faster disk "
+            "would not."
         )
 
 
