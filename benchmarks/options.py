@@ -54,7 +54,6 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "decoders": "benchmarks.gpu.decoders:decoders",
         "cut": "benchmarks.gpu.decoders:cut",
         "standard": "benchmarks.gpu.standard_job:standard",
-        "stages": "benchmarks.gpu.standard_job:stages",
         "training": "benchmarks.gpu.training:training",
         "peers": "benchmarks.gpu.peers:peers",
     },

@@ -1,0 +1,1 @@
+"""GPU: checks of decoded batches, what nvJPEG takes, decoders, the standard job, training, peers."""
