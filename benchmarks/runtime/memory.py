@@ -1,7 +1,7 @@
 """Memory bounds: peak of a convert worker, a shuffle worker and a loader on ten times the data that each may hold.
 
-The peak is that of the process on the whole data less that on a little of it: imports, kernels and libraries do not
-count. Linux only (/proc).
+Each does a little of the same work first; its memory counts from then on, so imports, kernels and libraries do not.
+Sampled every 10 ms; Linux only (/proc).
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from benchmarks.child import Child, process_tree
+from benchmarks.command import command_seconds, time_command
 from benchmarks.harness import Row, Table
 from benchmarks.options import Options
 
@@ -38,7 +40,7 @@ def memory(options: Options) -> Table:
         little, whole = options.work / f"{name}-little", options.work / f"{name}-whole"
         _prepare(name, little, jpegs, len(jpegs))
         _prepare(name, whole, jpegs, factor * bound // len(jpegs[0]))
-        peak = max(0.0, peak_memory(name, whole) - peak_memory(name, little))
+        peak = peak_memory(name, little, whole)
         rows.append({"part": name, "may hold, MiB": bound / MIB, "peak, MiB": peak / MIB, "which is": meaning})
     return Table(f"{factor} times as much data as each may hold", rows)
 
@@ -53,8 +55,6 @@ def _noise(number: int) -> bytes:
 
 def _prepare(name: str, folder: Path, jpegs: list[bytes], count: int) -> None:
     """A folder of images for convert, a list of them that repeats; a data set for the others."""
-    from benchmarks.command import command_seconds
-
     folder.mkdir()
     for number, jpeg in enumerate(jpegs):
         (folder / f"{number}.jpg").write_bytes(jpeg)
@@ -65,48 +65,51 @@ def _prepare(name: str, folder: Path, jpegs: list[bytes], count: int) -> None:
         command_seconds(("convert", listing, folder / "set", *settings))
 
 
-def peak_memory(name: str, folder: Path) -> int:
-    """Peak resident bytes of the largest process, without the one that only waits for workers."""
-    peak = 0
-    with Child(f"benchmarks.runtime.memory:{name}", folder) as child:
-        for _ in child.watch(every=0.02):
-            pids = list(process_tree(child.pid))
-            for pid in pids[1:] if name != "loader" else pids[:1]:
-                peak = max(peak, _high_water(pid))
+def peak_memory(name: str, little: Path, whole: Path) -> int:
+    """Peak bytes of the largest process beyond those before; of convert and shuffle without the one that waits."""
+    with Child(f"benchmarks.runtime.memory:{name}", little, whole) as child:
         child.answer()
-    return peak
+        first = 0 if name == "loader" else 1
+
+        def largest() -> int:
+            return max((_memory_of(pid) for pid in list(process_tree(child.pid))[first:]), default=0)
+
+        before = peak = largest()
+        for _ in child.watch(every=0.01):
+            peak = max(peak, largest())
+        child.answer()
+    return peak - before
 
 
-def _high_water(pid: int) -> int:
+def _memory_of(pid: int) -> int:
+    """Resident bytes that are not mapped files; 0 of a process that has ended."""
     with contextlib.suppress(OSError):
-        if found := re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text()):
-            return int(found[1]) << 10
+        text = Path(f"/proc/{pid}/status").read_text()
+        return sum(int(kib) for kib in re.findall(r"Rss(?:Anon|Shmem):\s*(\d+) kB", text)) << 10
     return 0
 
 
-def convert(folder: str) -> str:
+def convert(*folders: str) -> Iterator[None]:
     """Convert in one worker."""
-    from benchmarks.command import time_command
-
     settings = ["--streams", str(STREAMS), "--container-size", str(CONTAINER), "--workers", "1"]
-    time_command(["convert", f"{folder}/all.txt", f"{folder}/out", *settings], [])
-    return "done"
+    for folder in folders:
+        time_command(["convert", f"{folder}/all.txt", f"{folder}/out", *settings], [])
+        yield
 
 
-def shuffle(folder: str) -> str:
+def shuffle(*folders: str) -> Iterator[None]:
     """Shuffle in one worker."""
-    from benchmarks.command import time_command
+    for folder in folders:
+        time_command(["shuffle", f"{folder}/set", f"{folder}/out", "--workers", "1"], [])
+        yield
 
-    time_command(["shuffle", f"{folder}/set", f"{folder}/out", "--workers", "1"], [])
-    return "done"
 
-
-def loader(folder: str) -> str:
+def loader(*folders: str) -> Iterator[None]:
     """Read an epoch."""
     import picstore
 
-    resize = [picstore.Resize((32, 32))]
     options = {"batch_size": 32, "drop_last": False, "lanes": 32, "threads": 2, "budget": BOUND, "isolate": False}
-    for _ in picstore.Loader(f"{folder}/set", transform=resize, **options):
-        pass
-    return "done"
+    for folder in folders:
+        for _ in picstore.Loader(f"{folder}/set", transform=[picstore.Resize((32, 32))], **options):
+            pass
+        yield
