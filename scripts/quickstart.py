@@ -1,4 +1,4 @@
-"""What ./scripts/quickstart runs once picstore is installed: the whole way from a folder of pictures to batches."""
+"""Quickstart: convert a folder of images, shuffle, verify, and load augmented batches. Run by ./scripts/quickstart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PIL import Image
 import picstore
 
 WORK = Path("quickstart")
-# Photographs in scikit-image's wheel, sorted into classes so that there is something to learn.
+# Photographs in scikit-image's wheel, by class.
 PHOTOGRAPHS = {
     "people": ("astronaut.png", "camera.png"),
     "animals_and_food": ("chelsea.png", "coffee.png"),
@@ -27,25 +27,25 @@ FORMATS = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP", "tif": "TIFF", "bmp": "B
 
 
 def make_folder(folder: Path) -> None:
-    """Write each photograph, and two parts of it, in all of FORMATS."""
+    """Write each photograph and two crops of it in each of FORMATS."""
     for name, photographs in PHOTOGRAPHS.items():
         (folder / name).mkdir(parents=True)
         for photograph in photographs:
             with Image.open(str(files("skimage.data") / photograph)) as opened:
                 whole = opened.convert("RGB") if opened.mode not in ("L", "RGB") else opened.copy()
             width, height = whole.size
-            parts = {
+            crops = {
                 "whole": whole,
                 "left": whole.crop((0, 0, 2 * width // 3, height)),
                 "lower": whole.crop((0, height // 3, width, height)),
             }
-            for part, image in parts.items():
+            for crop, image in crops.items():
                 for suffix, kind in FORMATS.items():
-                    image.save(folder / name / f"{Path(photograph).stem}-{part}.{suffix}", kind)
+                    image.save(folder / name / f"{Path(photograph).stem}-{crop}.{suffix}", kind)
 
 
 def run(*arguments: str) -> None:
-    """Run a picstore command and show it."""
+    """Print a picstore command and run it."""
     print(f"\n$ picstore {' '.join(arguments)}", flush=True)
     status = subprocess.run([Path(sys.executable).parent / "picstore", *arguments], check=False).returncode
     if status == 3:
@@ -55,7 +55,7 @@ def run(*arguments: str) -> None:
 
 
 def contact_sheet(batch: picstore.Batch, path: Path, *, columns: int = 8) -> None:
-    """Write the images of a batch side by side as a PNG."""
+    """Write the images of a batch to one PNG, side by side."""
     images = batch.images.permute(0, 2, 3, 1).numpy()[: 4 * columns]
     rows = -(-len(images) // columns)
     _, height, width, _ = images.shape

@@ -1,4 +1,4 @@
-"""Fixtures that several test files share."""
+"""Shared fixtures, and the set-up of a test session: compiled kernels, fork server, environment."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.engine import processes
 from picstore.storage.location import object_store
 
-# Where the tests were started in the background interrupts are ignored, here and in all that is started from here.
+# A shell that starts the tests in the background makes them, and their child processes, ignore interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Where the environment forbids .pyc files each process that a test starts compiles all of picstore: 0.5 s of a core.
+# Without .pyc files each process that a test starts compiles all of picstore's source: 0.5 s of a core.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# How long an example takes says more of the machine than of the code.
+# The time of an example depends on the machine more than on the code.
 settings.register_profile("picstore", deadline=None)
 settings.load_profile("picstore")
 
-# Without a GPU its kernels run in Triton's interpreter. Triton asks when it is imported, and torch imports it.
+# Without a GPU, GPU kernels run in Triton's interpreter. Triton reads this when torch imports it.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# What most tests need of the kernels.
+_PRELOADED = ("picstore.prepare.convert.warmup", "picstore.prepare.convert.warmup_pixels")
+# Programs that compile the kernels of most tests.
 _COMPILE = (
-    "import picstore.prepare.convert.warmup",
+    f"import {', '.join(_PRELOADED)}",
     "import io, tempfile, picstore\n"
     "from PIL import Image\n"
     "jpeg = io.BytesIO()\n"
@@ -50,16 +51,15 @@ _COMPILE = (
     "with tempfile.TemporaryDirectory() as folder:\n"
     "    with picstore.Writer(folder + '/set') as writer:\n"
     "        writer.add(jpeg.getvalue(), label=0)\n"
-    "    colour = [picstore.ColorJitter(0.4), picstore.Normalize((0.5,) * 3, (0.2,) * 3)]\n"
-    "    steps = [picstore.RandomResizedCrop(32), *colour]\n"
+    "    color = [picstore.ColorJitter(0.4), picstore.Normalize((0.5,) * 3, (0.2,) * 3)]\n"
+    "    steps = [picstore.RandomResizedCrop(32), *color]\n"
     "    list(picstore.Loader(folder + '/set', batch_size=1, transform=steps, isolate=False))\n",
 )
-_PRELOADED = ("picstore.prepare.convert.warmup", "picstore.prepare.convert.warmup_pixels")
 _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile on a machine's first use, before the processes that run tests side by side do so, each all of it."""
+    """Compile kernels once, before parallel test processes start: otherwise each would compile all of them."""
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         return
     compiling = [subprocess.Popen([sys.executable, "-c", code]) for code in _COMPILE]
@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests marked ``cuda`` skip without a GPU, and fail instead where PICSTORE_REQUIRE_CUDA=1."""
+    """Skip tests marked ``cuda`` without a GPU; fail them with PICSTORE_REQUIRE_CUDA=1."""
     if item.get_closest_marker("cuda") is None:
         return
     import torch
@@ -81,14 +81,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _fork_server_with_kernels() -> Iterator[None]:
-    """Start the engine's fork server, once a session, with the kernels loaded, as the command line does."""
+    """Load the kernels in the engine's fork server, which starts once a session instead of once a conversion."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "start_fork_server", functools.partial(processes.start_fork_server, *_PRELOADED))
         yield
 
 
 def _restart_fork_server() -> None:
-    """Let the engine's processes see the environment as it is now: they have that of their fork server's start."""
+    """Give the engine's processes the present environment: they inherit the fork server's."""
     forkserver._forkserver._stop()
 
 
