@@ -1,26 +1,41 @@
-"""Files of other libraries' formats, for tests: tests/fixtures/sources, and what is written by hand here."""
+"""Sources for tests: the files of tests/fixtures/sources, writers of small ones, and what a listing holds.
+
+tests/fixtures/sources is written by tests/fixtures/make_source_fixtures.py with the formats' own libraries.
+"""
 
 from __future__ import annotations
 
+import importlib
 import io
+import json
+import pickle
 import struct
 import tarfile
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pictures import missing
+from PIL import Image
+
+from picstore.prepare.sources.inputs import Listing
+from picstore.prepare.sources.open import read_input
 
 DATA = Path(__file__).parent / "fixtures" / "sources"
+NAMES = ["cat", "dog", "ant"]
 JPEGS = [(DATA / "images" / f"{k}.jpg").read_bytes() for k in range(6)]
 
 
-def put(path: Path, data: bytes) -> Path:
+def put(path: Path, data: bytes = b"image") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
 
 
-def make_tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
+def make_tar(path: Path, members: list[tuple[str, bytes]] | dict[str, bytes]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as archive:
-        for name, data in members:
+        for name, data in members.items() if isinstance(members, dict) else members:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
@@ -28,7 +43,7 @@ def make_tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
 
 
 def recordio(payload: bytes) -> bytes:
-    """One record, split where its payload holds the magic at a multiple of 4."""
+    """One record, split wherever its payload holds the magic number at a multiple of 4."""
     magic = struct.pack("<I", 0xCED7230A)
     cuts = [at for at in range(0, len(payload) - 3, 4) if payload[at : at + 4] == magic]
     starts, ends = [0, *(at + 4 for at in cuts)], [*cuts, len(payload)]
@@ -69,3 +84,46 @@ def write_picpoc(root: Path, *, closed: bool = True) -> Path:
     put(root / "0" / "9", picpoc_file([records[3:4]], closed=closed))
     put(root / "1" / "0", picpoc_file([records[5:]]))
     return root
+
+
+def library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        missing(name)
+
+
+def images(listing: Listing) -> list[bytes]:
+    """Bytes of all inputs, read as in another process: from a pickled input."""
+    return [read_input(pickle.loads(pickle.dumps(source))) for source in listing.inputs]  # noqa: S301 - our own
+
+
+def labels(listing: Listing) -> list[int]:
+    return [source.label for source in listing.inputs]
+
+
+def extras(listing: Listing) -> list[Any]:
+    return [json.loads(source.extra) if source.extra else None for source in listing.inputs]
+
+
+def decoded(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def pixels(number: int) -> np.ndarray:
+    """Pictures of the fixtures, as tests/fixtures/make_source_fixtures.py draws them."""
+    x, y = np.meshgrid(np.arange(24), np.arange(16))
+    return np.stack([x * 10, y * 15, np.full_like(x, 40 * number)], axis=-1).astype(np.uint8)
+
+
+def problems(listing: Listing) -> list[str]:
+    return [source.problem for source in listing.inputs if source.problem]
+
+
+def images_before_damage(listing: Listing) -> list[bytes]:
+    assert listing.inputs[-1].problem.startswith("damaged"), listing.inputs[-1]
+    return [read_input(source) for source in listing.inputs[:-1]]
+
+
+def names(listing: object) -> list[tuple[str, int]]:
+    return [(source.name, source.label) for source in listing.inputs]

@@ -1,4 +1,4 @@
-"""Servers of object stores for tests, and a proxy that fails as told."""
+"""Object-store servers for tests, and a proxy that fails requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNAVAILABLE, BREAK = "503 Service Unavailable", "half of the answer, then nothin
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[str]:
-    """moto's server in a process of its own; yields its URL."""
+    """Run moto's server in a process; yields its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with _serving([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port) as url:
@@ -51,18 +51,19 @@ def _serving(command: list[str], port: int) -> Iterator[str]:
 
 
 def request(url: str, method: str = "GET", data: bytes | None = None) -> bytes:
-    """What the server answers, as some other client than ours gets it."""
+    """Body of the server's answer, without any client of ours."""
     with urllib.request.urlopen(urllib.request.Request(url, method=method, data=data), timeout=30) as answer:  # noqa: S310 - a URL of these tests
         return answer.read()
 
 
 class Proxy:
-    """Hands requests on to a server, but fails those that ``failures`` says, in order: UNAVAILABLE or BREAK.
+    """Forwards requests to a server, but fails those that ``failures`` lists, in order: UNAVAILABLE or BREAK.
 
     Attributes:
-        forever: fails every request from now on, once ``failures`` is empty.
-        after: a number of requests and what becomes of all that follow them.
-        requests: method and path of all that came.
+        failures: failures of the next requests; an empty string lets one pass.
+        forever: failure of every request once ``failures`` is empty.
+        after: number of requests, and the failure of all later ones.
+        requests: method and path of every request.
     """
 
     def __init__(self, server: str) -> None:
@@ -125,11 +126,10 @@ class Proxy:
 
 
 class GoogleProxy(Proxy):
-    """Google's storage for its client: the S3 server, asked in its own dialect.
+    """Google's storage for its client: the S3 server, asked in Google's dialect.
 
-    Of Google's protocols the client speaks the one in XML, which has S3's verbs and answers. It differs in what this
-    class changes: slashes are escaped in names, and who asks is said otherwise. What Google itself does differently,
-    this cannot show.
+    The client speaks Google's XML protocol, which has S3's verbs and answers. This class adapts the differences:
+    slashes are escaped in names, and credentials are stated otherwise. Other differences are not tested.
     """
 
     def _handle(self, handler: BaseHTTPRequestHandler, server: str) -> None:
@@ -142,12 +142,12 @@ class GoogleProxy(Proxy):
 
 
 AZURITE = "3.37.0"
-_AZURE_ACCOUNT = "devstoreaccount1"  # which every Azurite has, with this key, as its documentation says
+_AZURE_ACCOUNT = "devstoreaccount1"  # account and key of every Azurite, by its documentation
 _AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
 def install_azurite(npm: str) -> Path:
-    """Azurite's blob service, Microsoft's emulator, kept in the user's cache; takes 40 s and 365 MB the first time.
+    """Install Azurite's blob service, Microsoft's emulator, in the user's cache: 40 s and 365 MB the first time.
 
     Raises:
         OSError, subprocess.SubprocessError: npm cannot install it.
@@ -156,17 +156,19 @@ def install_azurite(npm: str) -> Path:
     folder = cache / f"azurite-{AZURITE}"
     if not folder.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as made:
-            command = [npm, "install", "--prefix", f"{made}/whole", "--ignore-scripts", "--no-audit", "--no-fund"]
-            subprocess.run([*command, f"azurite@{AZURITE}"], check=True, capture_output=True, timeout=300, cwd=made)
+        with tempfile.TemporaryDirectory(dir=cache) as temporary:
+            command = [npm, "install", "--prefix", f"{temporary}/whole", "--ignore-scripts", "--no-audit", "--no-fund"]
+            subprocess.run(
+                [*command, f"azurite@{AZURITE}"], check=True, capture_output=True, timeout=300, cwd=temporary
+            )
             with contextlib.suppress(OSError):  # another process was faster
-                Path(made, "whole").rename(folder)
+                Path(temporary, "whole").rename(folder)
     return folder / "node_modules" / ".bin" / "azurite-blob"
 
 
 @contextlib.contextmanager
 def azure_server(azurite: Path) -> Iterator[str]:
-    """Azurite in a process of its own, all in memory; yields its URL."""
+    """Run Azurite in a process, all in memory; yields its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [str(azurite), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
@@ -176,7 +178,7 @@ def azure_server(azurite: Path) -> Iterator[str]:
 
 
 def make_azure_container(server: str, name: str) -> None:
-    """Azure's client makes none, so this is a request of our own, signed as Azure's documentation says."""
+    """Make a container by a signed request, since Azure's client cannot."""
     headers = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
     lines = ["PUT", *[""] * 11, *(f"{key}:{value}" for key, value in headers.items())]
     lines += [f"/{_AZURE_ACCOUNT}/{_AZURE_ACCOUNT}/{name}", "restype:container"]

@@ -166,7 +166,7 @@ def turned(image: Image.Image, orientation: int, format: str = "JPEG") -> bytes:
     return out.getvalue()
 
 
-def place_of_mark(data: bytes) -> list[int]:
+def box_of_mark(data: bytes) -> list[int]:
     """Left, top, right, bottom of what has the colour of the mark, in the pixels as they are in the file."""
     with Image.open(io.BytesIO(data)) as image:
         pixels = np.asarray(image).astype(int)
@@ -176,18 +176,18 @@ def place_of_mark(data: bytes) -> list[int]:
 
 def shows(record: picstore.Record, tolerance: float) -> None:
     """The record's box, outline and keypoint are where the mark is in its pixels."""
-    place = place_of_mark(bytes(record.jpeg))
-    assert np.abs(np.subtract(record.extra["boxes"][0], place)).max() <= tolerance
+    box = box_of_mark(bytes(record.jpeg))
+    assert np.abs(np.subtract(record.extra["boxes"][0], box)).max() <= tolerance
     outline = np.reshape(record.extra["polygons"][0][0], (-1, 2))
-    assert np.abs(np.subtract([*outline.min(axis=0), *outline.max(axis=0)], place)).max() <= tolerance
+    assert np.abs(np.subtract([*outline.min(axis=0), *outline.max(axis=0)], box)).max() <= tolerance
     (x, y, visibility), unmarked = record.extra["keypoints"][0]
-    centre = (place[0] + place[2] - 1) / 2, (place[1] + place[3] - 1) / 2
+    centre = (box[0] + box[2] - 1) / 2, (box[1] + box[3] - 1) / 2
     assert np.abs(np.subtract((x, y), centre)).max() <= tolerance
     assert (visibility, unmarked) == (2, [0, 0, 0])
 
 
 def targets_at(left: float, top: float, right: float, bottom: float) -> dict[str, Any]:
-    """Targets around a box, in the form of an extra."""
+    """Targets around a box, as fields of an extra."""
     middle = [(left + right - 1) / 2, (top + bottom - 1) / 2, 2]
     return {
         "boxes": [[left, top, right, bottom]],
@@ -196,9 +196,9 @@ def targets_at(left: float, top: float, right: float, bottom: float) -> dict[str
     }
 
 
-def coco_of(name: str, size: tuple[int, int], place: list[int]) -> dict[str, Any]:
-    """The same as a document of one image."""
-    left, top, right, bottom = place
+def coco_of(name: str, size: tuple[int, int], box: list[int]) -> dict[str, Any]:
+    """Document of one image with targets around a box."""
+    left, top, right, bottom = box
     targets = targets_at(left, top, right, bottom)
     points = [value for point in targets["keypoints"][0] for value in point]
     one = annotation(
@@ -223,10 +223,10 @@ def test_targets_are_turned_by_exif_and_scaled_with_their_image(
     if orientation >= 5:
         with Image.open(io.BytesIO(turned(upright, orientation))) as image:
             assert image.size == (64, 96)
-        cases["in the file"] = ((64, 96), place_of_mark(turned(upright, orientation)))
-    for name, (size, place) in cases.items():
+        cases["in the file"] = ((64, 96), box_of_mark(turned(upright, orientation)))
+    for name, (size, box) in cases.items():
         file = tmp_path / f"{name}.json"
-        file.write_text(json.dumps(coco_of("a", size, place)))
+        file.write_text(json.dumps(coco_of("a", size, box)))
         listing = open_source(tmp_path / "images", annotations=file)
         how = {} if resize is None else {"resize": Size.parse(resize)}
         (record,) = records_of(listing, tmp_path / name, **how)

@@ -290,7 +290,7 @@ def test_a_file_that_is_missing_or_cut_off_costs_what_it_costs_in_a_folder(
         if content is not None:
             data.write_bytes(content)
             there.write(content)
-        listed, found = (open_source(place, kind=kind) for place in (tmp_path / "source", f"{bucket}/source"))
+        listed, found = (open_source(location, kind=kind) for location in (tmp_path / "source", f"{bucket}/source"))
         assert found.digest() == listed.digest()
         problems = [[one.problem for one in listing.inputs] for listing in (found, listed)]
         assert problems[0] == problems[1]
@@ -313,11 +313,11 @@ def test_sources_of_other_packages_read_stores_where_they_say_so(
         open_source(f"{bucket}/set", kind="mapped")
 
 
-def list_stacked(place: Location) -> Listing:
+def list_stacked(location: Location) -> Listing:
     """A source of another package, with all images in one file."""
-    assert [entry.name for entry in place.entries()] == ["stack.bin"]
+    assert [entry.name for entry in location.entries()] == ["stack.bin"]
     at = [0, *itertools.accumulate(map(len, JPEGS))]
-    path = str(place / "stack.bin")
+    path = str(location / "stack.bin")
     return Listing("stacked", [Input(f"{k}", k, path, at[k], len(JPEGS[k])) for k in range(len(JPEGS))], [])
 
 
@@ -393,13 +393,13 @@ def test_an_input_of_a_store_larger_than_the_limit_is_not_read_whole(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("picstore.prepare.sources.inputs.MAX_INPUT", 10)
-    place = locate(f"{bucket}/a")
-    place.write(bytes(11))
+    location = locate(f"{bucket}/a")
+    location.write(bytes(11))
     for size in (-1, 11):
         with pytest.raises(ImageError, match="larger than"):
-            read_input(Input("a", 0, str(place), size=size))
-    place.write(bytes(10))
-    assert read_input(Input("a", 0, str(place))) == bytes(10)
+            read_input(Input("a", 0, str(location), size=size))
+    location.write(bytes(10))
+    assert read_input(Input("a", 0, str(location))) == bytes(10)
 
 
 # Reading ahead
@@ -409,9 +409,9 @@ def test_inputs_that_are_passed_over_do_not_stop_the_reading_ahead(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("picstore.prepare.sources.read_ahead._MAX_BYTES", 3)
-    place = locate(f"{bucket}/bytes")
-    place.write(bytes(range(50)))
-    inputs = [Input(f"{k}", -1, str(place), k, 1) for k in range(50)]
+    location = locate(f"{bucket}/bytes")
+    location.write(bytes(range(50)))
+    inputs = [Input(f"{k}", -1, str(location), k, 1) for k in range(50)]
     inputs[41] = inputs[40]  # twice the same
     with ReadAhead(inputs) as ahead:
         for k in (0, 1, 17, 18, 40, 41, 49):

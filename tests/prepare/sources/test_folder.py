@@ -1,0 +1,54 @@
+"""Folders as a source: classes, order, names, links."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from source_files import names, put
+
+from picstore.errors import ImageError
+from picstore.prepare.sources.open import open_source, read_input
+
+
+def test_sub_folders_are_classes_in_sorted_order_and_deeper_folders_belong_to_them(tmp_path: Path) -> None:
+    for name in ("zebra/1.png", "ant/b/2.jpg", "ant/a.jpg", "ant/.hidden.jpg", "README.md"):
+        put(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    listing = open_source(tmp_path)
+    assert listing.kind == "folder"
+    assert listing.classes == ["ant", "empty", "zebra"]
+    assert names(listing) == [("ant/a.jpg", 0), ("ant/b/2.jpg", 0), ("zebra/1.png", 2)]
+    assert listing.remarks == [f"1 file directly in {tmp_path}, in no class folder: left out"]
+
+
+def test_a_folder_without_sub_folders_is_one_class_with_label_0(tmp_path: Path) -> None:
+    put(tmp_path / "flat" / "b.jpg")
+    put(tmp_path / "flat" / "a.whatever")
+    listing = open_source(tmp_path / "flat")
+    assert listing.classes == ["flat"]
+    assert names(listing) == [("a.whatever", 0), ("b.jpg", 0)]
+
+
+def test_a_name_that_is_not_utf_8_is_listed_and_can_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "class"
+    folder.mkdir()
+    with open(os.fsencode(folder) + b"/caf\xe9.jpg", "wb") as file:  # noqa: PTH123 - a path of bytes
+        file.write(b"bytes")
+    (only,) = open_source(tmp_path).inputs
+    assert only.name == "class/caf\\xe9.jpg"
+    assert read_input(only) == b"bytes"
+
+
+def test_links_are_followed_and_a_loop_of_links_ends(tmp_path: Path) -> None:
+    put(tmp_path / "class" / "a.jpg")
+    (tmp_path / "class" / "again").symlink_to(tmp_path / "class")
+    (tmp_path / "class" / "b.jpg").symlink_to(tmp_path / "class" / "a.jpg")
+    (tmp_path / "class" / "gone.jpg").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "class" / "pipe")
+    listing = open_source(tmp_path)
+    assert [name for name, _ in names(listing)] == ["class/a.jpg", "class/b.jpg", "class/gone.jpg", "class/pipe"]
+    for source, reason in zip(listing.inputs[2:], ("a link to nothing", "not a regular file"), strict=True):
+        with pytest.raises(ImageError, match=reason):
+            read_input(source)

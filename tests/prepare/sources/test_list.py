@@ -1,0 +1,32 @@
+"""Caffe's lists as a source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from source_files import names, put
+
+from picstore.errors import ImageError, UsageError
+from picstore.prepare.sources.open import open_source, read_input
+
+
+def test_a_list_gives_paths_and_labels_relative_to_root(tmp_path: Path) -> None:
+    put(tmp_path / "photos" / "with space.jpg", b"1")
+    put(tmp_path / "photos" / "b.jpg", b"2")
+    text = "photos/with space.jpg 7\r\n\nphotos/b.jpg\t-1\nmissing.jpg 2\n"
+    listing = open_source(put(tmp_path / "train.txt", text.encode()))
+    assert listing.kind == "list"
+    assert names(listing) == [("photos/with space.jpg", 7), ("photos/b.jpg", -1), ("missing.jpg", 2)]
+    assert [read_input(source) for source in listing.inputs[:2]] == [b"1", b"2"]
+    with pytest.raises(ImageError, match="No such file"):
+        read_input(listing.inputs[2])
+    elsewhere = open_source(put(tmp_path / "x" / "l.txt", b"with space.jpg 0"), root=tmp_path / "photos")
+    assert read_input(elsewhere.inputs[0]) == b"1"
+
+
+@pytest.mark.parametrize("line", ["nolabel.jpg", "a.jpg one", "a.jpg 1.5"])
+def test_a_line_that_is_no_path_and_label_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
+    path = put(tmp_path / "list.txt", f"ok.jpg 1\n{line}\n".encode())
+    with pytest.raises(UsageError, match="line 2"):
+        open_source(path)

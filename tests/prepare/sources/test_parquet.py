@@ -1,0 +1,55 @@
+"""Parquet files as a source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from source_files import DATA, JPEGS, NAMES, extras, images, labels, library, put
+
+from picstore.errors import Damage, ImageError
+from picstore.prepare.sources.open import open_source, read_input
+
+
+def test_parquet_of_hugging_faces_datasets_is_read_with_the_names_of_its_classes() -> None:
+    library("pyarrow")
+    listing = open_source(DATA / "huggingface")
+    assert listing.kind == "parquet"
+    assert images(listing) == JPEGS
+    assert (listing.classes, labels(listing)) == (NAMES, [0, 1, 2, 0, 1, 2])
+    assert extras(listing)[4] == {"caption": "picture 4"}
+    backwards = [read_input(source) for source in reversed(listing.inputs)]
+    assert backwards == JPEGS[::-1]
+
+
+def test_a_binary_column_and_a_path_in_place_of_bytes_are_read_too(tmp_path: Path) -> None:
+    library("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    plain = pa.table({"jpg": JPEGS, "class_name": ["b", "a", None, "b", "a", "a"], "embedding": [b"\0"] * 6})
+    pq.write_table(plain, tmp_path / "plain.parquet", row_group_size=4)
+    listing = open_source(tmp_path / "plain.parquet", image_field="jpg")
+    assert images(listing) == JPEGS
+    assert (listing.classes, labels(listing)) == (["a", "b"], [1, 0, -1, 1, 0, 0])
+    assert listing.remarks == ["binary column embedding: left out"]
+    put(tmp_path / "images" / "0.jpg", JPEGS[0])
+    rows = [{"bytes": None, "path": "images/0.jpg"}, {"bytes": None, "path": None}]
+    image = pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+    pq.write_table(pa.table({"image": image, "when": pa.array([1, 2], pa.date32())}), tmp_path / "paths.parquet")
+    paths = open_source(tmp_path / "paths.parquet")
+    assert read_input(paths.inputs[0]) == JPEGS[0]
+    assert extras(paths)[0] == {"when": "1970-01-02"}
+    with pytest.raises(ImageError, match="no image"):
+        read_input(paths.inputs[1])
+
+
+def test_a_parquet_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
+    library("pyarrow")
+    data = (DATA / "huggingface" / "data" / "train-00000-of-00002.parquet").read_bytes()
+    with pytest.raises(Damage, match="not a Parquet file"):
+        open_source(put(tmp_path / "a.parquet", data[: len(data) // 2]))
+    damaged = bytearray(data)
+    damaged[200:400] = bytes(200)
+    listing = open_source(put(tmp_path / "b.parquet", bytes(damaged)))
+    assert len(listing.inputs) in (1, 3)

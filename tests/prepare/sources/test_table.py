@@ -1,0 +1,57 @@
+"""CSV and JSON Lines as a source."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from source_files import JPEGS, extras, labels, put
+
+from picstore.errors import ImageError, UsageError
+from picstore.prepare.sources.open import open_source, read_input
+
+
+def test_a_csv_gives_paths_labels_and_extra(tmp_path: Path) -> None:
+    put(tmp_path / "images" / "a,b.jpg", JPEGS[0])
+    text = 'file_name,label,caption\n"a,b.jpg",dog,"two\nlines"\nmissing.jpg,cat,\nc.jpg,,x\n'
+    table = put(tmp_path / "train.csv", b"\xef\xbb\xbf" + text.encode())
+    listing = open_source(table, root=tmp_path / "images")
+    assert listing.kind == "table"
+    assert (listing.classes, labels(listing)) == (["cat", "dog"], [1, 0, -1])
+    assert extras(listing) == [{"caption": "two\nlines"}, None, {"caption": "x"}]
+    assert read_input(listing.inputs[0]) == JPEGS[0]
+    with pytest.raises(ImageError, match="No such file"):
+        read_input(listing.inputs[1])
+
+
+def test_a_jsonl_gives_paths_labels_extra_and_attachments(tmp_path: Path) -> None:
+    put(tmp_path / "a.jpg", JPEGS[0])
+    put(tmp_path / "a.png", b"mask")
+    rows = [{"image": "a.jpg", "cls": 3, "w": [1], "extra": {"k": 1}, "attachments": {"mask": "a.png"}}, {"image": "b"}]
+    listing = open_source(put(tmp_path / "t.jsonl", "\n".join(map(json.dumps, rows)).encode()))
+    assert labels(listing) == [3, -1]
+    assert extras(listing) == [{"w": [1], "k": 1}, None]
+    assert listing.attachments == ("mask",)
+    assert read_input(dict(listing.inputs[0].attachments)["mask"]) == b"mask"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.csv", "path,label\na.jpg\n", "line 2: 1 values, 2 columns"),
+        ("a.csv", "path,path\na,b\n", "two columns of one name"),
+        ("a.csv", "x,y\n1,2\n", "--image-field"),
+        ("a.csv", "path,label\n,2\n", "line 2: no path"),
+        ("a.jsonl", '{"path": "a"}\n[1]\n', "line 2: no JSON object"),
+        ("a.jsonl", '{"path": "a", "x": NaN}', "line 1: no JSON object"),
+        ("a.jsonl", '{"path": "a", "label": 0.5}', "0.5 is no label"),
+        ("a.jsonl", '{"path": 7}', "no path"),
+        ("a.jsonl", '{"path": "a", "attachments": {"m": "../../etc/passwd"}}', "does not lie below"),
+    ],
+)
+def test_a_row_that_is_not_what_it_should_be_is_refused_with_its_line(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason.replace("(", r"\(")):
+        open_source(put(tmp_path / name, text.encode()))

@@ -1,0 +1,76 @@
+"""WebDataset's tars as a source."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from source_files import (
+    JPEGS,
+    extras,
+    images,
+    images_before_damage,
+    labels,
+    library,
+    make_tar,
+    put,
+)
+
+from picstore.errors import NotADataset
+from picstore.prepare.sources.open import open_source, read_input
+
+
+def test_shards_of_webdatasets_own_writer_are_read_with_label_json_and_text(tmp_path: Path) -> None:
+    webdataset = library("webdataset")
+    with webdataset.ShardWriter(str(tmp_path / "train-%03d.tar"), maxcount=4, verbose=0) as sink:
+        for k, data in enumerate(JPEGS):
+            more = {"cls": k % 3, "json": {"caption": f"picture {k}"}, "txt": "text", "npy": np.zeros(3), "pyd": {k}}
+            sink.write({"__key__": f"folder/{k:04d}", "jpg": data, **more})
+    listing = open_source(tmp_path)
+    assert listing.kind == "webdataset"
+    assert images(listing) == JPEGS
+    assert labels(listing) == [0, 1, 2, 0, 1, 2]
+    assert listing.inputs[4].name == "train-001.tar/folder/0004.jpg"
+    assert extras(listing)[3] == {"caption": "picture 3", "txt": "text"}
+    assert listing.remarks == ["field .npy: left out of 6 samples", "field .pyd: left out of 6 samples"]
+    assert images(open_source(tmp_path / "train-001.tar")) == JPEGS[4:]
+    assert images(open_source(tmp_path / "train-{000..001}.tar")) == JPEGS
+    with pytest.raises(NotADataset, match=r"train-002\.tar does not exist"):
+        open_source(tmp_path / "train-{000..002}.tar")
+
+
+def test_labels_that_are_names_become_classes_by_sorted_name_and_missing_ones_minus_1(tmp_path: Path) -> None:
+    members = [("a.jpg", JPEGS[0]), ("a.cls", b"zebra\n"), ("b.jpg", JPEGS[1]), ("b.txt", b"no class")]
+    members += [("c.jpg", JPEGS[2]), ("c.json", b'{"label": "ant"}'), ("d.jpg", JPEGS[3]), ("d.cls", b"")]
+    listing = open_source(make_tar(tmp_path / "a.tar", members))
+    assert listing.classes == ["ant", "zebra"]
+    assert labels(listing) == [1, -1, 0, -1]
+
+
+def test_further_images_of_a_webdataset_sample_are_attachments_and_a_sample_without_any_is_told(tmp_path: Path) -> None:
+    members = [("1.seg.png", b"mask"), ("1.jpg", JPEGS[0]), ("2.cls", b"1"), ("2.txt", b"t"), ("__index__", b"x")]
+    listing = open_source(make_tar(tmp_path / "a.tar", members), kind="webdataset")
+    assert listing.attachments == ("seg",)
+    first, second = listing.inputs
+    assert read_input(first) == JPEGS[0]
+    assert [(name, read_input(one)) for name, one in first.attachments] == [("seg", b"mask")]
+    assert second.problem == "no image among .cls, .txt"
+
+
+def test_a_tar_that_breaks_off_or_is_compressed_ends_in_an_input_that_says_so(tmp_path: Path) -> None:
+    members = [
+        (f"{k}.{field}", data) for k, image in enumerate(JPEGS) for field, data in (("jpg", image), ("cls", b"1"))
+    ]
+    whole = make_tar(tmp_path / "a.tar", members).read_bytes()
+    listing = open_source(put(tmp_path / "b.tar", whole[: 3 * len(whole) // 5]), kind="webdataset")
+    assert images_before_damage(listing) == JPEGS[: len(listing.inputs) - 1]
+    assert len(listing.inputs) > 1
+    packed = open_source(put(tmp_path / "c.tar", gzip.compress(whole)), kind="webdataset")
+    assert "unpack it" in packed.inputs[0].problem
+
+
+def test_tars_without_pairs_stay_imagenet(tmp_path: Path) -> None:
+    make_tar(tmp_path / "n01.tar", [("n01_1.JPEG", JPEGS[0]), ("n01_2.JPEG", JPEGS[1])])
+    assert open_source(tmp_path).kind == "imagenet"
