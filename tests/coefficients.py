@@ -1,4 +1,4 @@
-"""An independent reader and writer of baseline JPEGs down to their coefficients, by ITU-T T.81: slow, plain, no pixels.
+"""Independent reader and writer of baseline JPEGs as coefficients, by ITU-T T.81: slow and plain.
 
 Codes and bits are strings of "0" and "1". A block is 64 integers in zigzag order; its first is the DC coefficient
 itself, not a difference. Blocks come in the order of the scan.
@@ -24,7 +24,7 @@ AC_TABLE = (bytes([0] * 7 + [254, 2] + 7 * [0]), bytes(range(256)))
 
 @dataclass(frozen=True)
 class Coefficients:
-    """What a baseline JPEG says. Tables are (counts, symbols), DC and AC of luma, then of chroma."""
+    """Contents of a baseline JPEG. Tables are (counts, symbols), DC and AC of luma, then of chroma."""
 
     width: int
     height: int
@@ -64,7 +64,7 @@ def segment(marker: int, body: bytes) -> bytes:
 
 
 def _value(number: int) -> str:
-    """The bits behind a code of a size (F.1.2.1)."""
+    """Bits of the value after the code of its size (F.1.2.1)."""
     size = abs(number).bit_length()
     return f"{number if number > 0 else number + (1 << size) - 1:0{size}b}" if size else ""
 
@@ -122,7 +122,7 @@ def write(of: Coefficients, *, padding: str = "1", headers: bytes | None = None)
 
 
 def read(jpeg: bytes) -> Coefficients:
-    """Everything in a baseline JPEG whose luma uses tables 0, and whose chroma uses tables 0 or 1."""
+    """Read a baseline JPEG whose luma uses tables 0, and whose chroma uses tables 0 or 1."""
     at, tables, quantisation, interval = 2, {}, {}, 0
     while True:
         assert jpeg[at] == 0xFF

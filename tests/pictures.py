@@ -20,7 +20,7 @@ CORNERS = ((220, 30, 30), (30, 200, 30), (30, 30, 220), (240, 240, 240))
 
 
 def require(present: object, what: str) -> None:
-    """Skip where something is not installed; fail on CI, where nothing may be left out in silence."""
+    """Skip the test if something is not installed; on CI fail, as nothing may be skipped there."""
     if not present:
         missing(what)
 
@@ -84,7 +84,7 @@ def reencode(source: object, *, settings: EncodeSettings, name: str = "") -> tup
 
 
 def by_imagemagick(image: Image.Image, coder: str, **attributes: object) -> bytes:
-    """A file of any format that ImageMagick writes; skips where its library or that coder is missing."""
+    """File of any format that ImageMagick writes; skips the test if its library or the coder is missing."""
     try:
         from wand.exceptions import WandException
         from wand.image import Image as WandImage
@@ -106,7 +106,7 @@ def by_imagemagick(image: Image.Image, coder: str, **attributes: object) -> byte
 
 @dataclass(frozen=True)
 class Header:
-    """What the markers of a JPEG say."""
+    """Contents of a JPEG's marker segments."""
 
     markers: tuple[int, ...]
     sof: int
@@ -124,7 +124,7 @@ class Header:
 
 
 def header(jpeg: bytes) -> Header:
-    """Read the marker segments up to SOS, by ITU-T T.81, Annex B, and nothing of picstore."""
+    """Read the marker segments up to SOS by ITU-T T.81, annex B, without picstore."""
     assert jpeg[:2] == b"\xff\xd8"
     markers, found, interval, app0, position = [], None, 0, b"", 2
     while True:

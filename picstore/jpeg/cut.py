@@ -155,7 +155,7 @@ def _cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):  # type: ig
 
 @device_function
 def cut_one(addresses, sizes, tiling, box, out, start, rect):  # type: ignore[no-untyped-def]
-    """For kernels: write the cut of one image, or all of it, to ``out``, which is long enough for all of it.
+    """Write the cut of one image, or all of it, to ``out``, which is long enough for all of it; kernels call this.
 
     Args:
         addresses, sizes, tiling: rows of those of ``TiledJpegs``.

@@ -33,10 +33,10 @@ _DC_SIZES = 12  # of differences of 8-bit samples (table F.1)
 
 @dataclass(frozen=True, slots=True)
 class TranscodedJpeg:
-    """A JPEG with new restart markers, and what parsing it would return.
+    """A JPEG with new restart markers, its header, and the lengths of its segments.
 
     Attributes:
-        header: as from ``markers.parse_header``.
+        header: equal to that of ``markers.parse_header``.
         lengths: int64 (segments,), bytes of each restart segment without the marker that ends it.
     """
 

@@ -1,13 +1,13 @@
-"""Feeds damaged JPEGs to everything in picstore.jpeg: only a clean result or a picstore error may come back.
+"""Fuzz picstore.jpeg with damaged JPEGs: each call must return a valid result or raise a picstore error.
 
 usage: fuzz_jpeg.py [--cases N] [--seed N] [--photographs FOLDER] [--guarded]
        fuzz_jpeg.py --coverage SECONDS          guided by coverage; needs `pip install atheris`
        fuzz_jpeg.py --grid                      every sampling × every size from 1 × 1 to 70 × 70, undamaged
 
-Each case is a real JPEG with flipped bits, bytes replaced, cut off, removed, repeated, or from another file. If
-restart markers could be added to it, libjpeg-turbo must decode the same pixels before and after. With --guarded all
-arrays lie between pages without access, so that one byte read or written outside kills the process.
-NUMBA_BOUNDSCHECK=1 with an empty NUMBA_CACHE_DIR checks every index besides.
+Each case is a valid JPEG with bits flipped, or bytes replaced, cut off, removed, repeated or taken from another file.
+If restart markers can be added to it, libjpeg-turbo must decode the same pixels before and after. With --guarded all
+arrays lie between inaccessible pages, so that one byte read or written outside kills the process.
+NUMBA_BOUNDSCHECK=1 with an empty NUMBA_CACHE_DIR also checks every index.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from guard_pages import GuardedNumpy
 from PIL import Image
 
 SAMPLINGS = ("444", "422", "440", "420")
-LONGEST_CALL = 5.0  # seconds; a photograph takes 1 ms
-MOST_MEMORY = 1 << 30  # bytes over those at the start
+MAX_SECONDS = 5.0  # seconds; a photograph takes 1 ms
+MAX_GROWTH = 1 << 30  # bytes of memory
 MARKERS = bytes([0x00, 0x01, 0x10, 0x11, 0x7F, 0x80, 0xC0, 0xC4, 0xD0, 0xD7, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0xFE, 0xFF])
 
 
 def modules() -> dict[str, Any]:
-    """Imported late, so that --coverage can instrument them."""
+    """Modules by name, imported late, so that --coverage can instrument them."""
     from picstore.jpeg import cut, headers, huffman_lookup, markers, segments, transcode
     from picstore.jpeg.decoder import decode
 
@@ -44,14 +44,14 @@ def modules() -> dict[str, Any]:
 
 
 def encode(pixels: np.ndarray, sampling: str, **options: Any) -> bytes:
-    """A baseline JPEG by libjpeg-turbo, of any of the samplings."""
+    """Encode a baseline JPEG of any sampling by libjpeg-turbo."""
     if sampling == "grey":
         return simplejpeg.encode_jpeg(np.ascontiguousarray(pixels[:, :, :1]), colorspace="GRAY", **options)
     return simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), colorsubsampling=sampling, **options)
 
 
 def corpus(folder: Path | None, rng: random.Random) -> list[bytes]:
-    """Small JPEGs of every kind, and of photographs some whole ones."""
+    """Small JPEGs of every kind, and some whole photographs."""
     if folder is None:
         noise = np.random.default_rng(0)
         sources = [noise.integers(0, 256, (h, w, 3), np.uint8) for h, w in ((9, 12), (40, 70), (75, 100))]
@@ -65,7 +65,7 @@ def corpus(folder: Path | None, rng: random.Random) -> list[bytes]:
     for number, picture in enumerate(pictures):
         pixels = np.asarray(picture)
         made += [encode(pixels, s, quality=rng.choice((30, 75, 90, 98))) for s in ("grey", *SAMPLINGS)]
-        # Tables of their own, restart markers of all kinds, and what does not qualify.
+        # Own tables, all kinds of restart markers, and streams that do not qualify.
         options = ({"optimize": True}, {"restart_marker_blocks": 1 + number % 7}, {"progressive": True})
         for extra in (*options, {"restart_marker_rows": 1, "optimize": True}):
             out = io.BytesIO()
@@ -75,7 +75,7 @@ def corpus(folder: Path | None, rng: random.Random) -> list[bytes]:
 
 
 def damaged(streams: list[bytes], rng: random.Random) -> bytes:
-    """One of the streams, hurt in one to three ways."""
+    """One of the streams, damaged in one to three ways."""
     stream = bytearray(rng.choice(streams))
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if not stream:
@@ -103,8 +103,8 @@ def damaged(streams: list[bytes], rng: random.Random) -> bytes:
     return bytes(stream)
 
 
-def exact_room(decode: Any) -> Any:
-    """Arrays to decode with that are no longer than they must be."""
+def exact_workspace(decode: Any) -> Any:
+    """Workspace of the decoder whose arrays are exactly as long as needed."""
 
     class Exact(decode._Workspace):
         def __init__(self) -> None:
@@ -120,7 +120,7 @@ def exact_room(decode: Any) -> Any:
 
 
 class Exercise:
-    """Calls everything with a stream, and keeps count of what came back."""
+    """Calls of every function with a stream, and counts of their outcomes."""
 
     def __init__(self) -> None:
         self._parts = modules()
@@ -129,7 +129,7 @@ class Exercise:
         self.slowest = (0.0, "")
 
     def start(self, *, guarded: bool) -> None:
-        """Forget what was counted. Guards come now, as numba must have compiled the kernels with the real numpy."""
+        """Reset the counts, and guard arrays if asked, which numba must not see while it compiles the kernels."""
         self.counts, self.slowest = {}, (0.0, "")
         if guarded:
             self._guard = GuardedNumpy()
@@ -156,14 +156,14 @@ class Exercise:
         box = left, top, rng.randrange(1, width - left + 1), rng.randrange(1, height - top + 1)
         self._call("cut", part["cut"].cut, jpeg, box)
         if self._guard:
-            part["decode"].WORKSPACE = exact_room(part["decode"])
+            part["decode"].WORKSPACE = exact_workspace(part["decode"])
         shown = self._call("decode", part["decode"].decode, jpeg)
         if shown is not None:
             self._call_libjpeg(stream, np.array(shown))
         self._wrong_tables(stream, header, found, rng)
 
     def _call_libjpeg(self, stream: bytes, shown: np.ndarray) -> None:
-        """Count how often libjpeg-turbo sees the same in what was decoded; of what is damaged it may see anything."""
+        """Count how often libjpeg-turbo decodes the same pixels; for damaged streams it may decode any."""
         try:
             same = np.array_equal(simplejpeg.decode_jpeg(stream, strict=False), shown)
         except ValueError:
@@ -172,7 +172,7 @@ class Exercise:
         self.counts[name] = self.counts.get(name, 0) + 1
 
     def _wrong_tables(self, stream: bytes, header: Any, found: Any, rng: random.Random) -> None:
-        """``cut_batch`` believes what is stored beside a stream, so that is damaged too."""
+        """Call ``cut_batch``, which trusts the stored tiling and lengths, with damaged ones."""
         layout = [60, 40, 16, 16, 2, 600]
         lengths = np.array([rng.randrange(300) for _ in range(rng.randrange(40))], np.int64)
         if header:
@@ -222,7 +222,7 @@ class Exercise:
         return result
 
     def _compare(self, before: bytes, after: bytes) -> None:
-        """libjpeg-turbo decodes the result, to the pixels of the damaged stream where it takes that."""
+        """Check that libjpeg-turbo decodes the result, and to the pixels of the damaged stream if it accepts that."""
         parts = self._parts
         parts["segments"].find_restart_segments(after, parts["markers"].parse_header(after))
         shown = simplejpeg.decode_jpeg(after, strict=False)
@@ -236,7 +236,7 @@ class Exercise:
 
 
 def fuzz(cases: int, *, seed: int, folder: Path | None, guarded: bool) -> dict[str, Any]:
-    """Run the cases; the report."""
+    """Run the cases and return the report."""
     rng = random.Random(seed)
     streams = corpus(folder, rng)
     exercise = Exercise()
@@ -246,14 +246,14 @@ def fuzz(cases: int, *, seed: int, folder: Path | None, guarded: bool) -> dict[s
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     start = time.perf_counter()
     for number in range(cases):
-        rng = random.Random(f"{seed} {number}")  # so that any case can be made again by itself
+        rng = random.Random(f"{seed} {number}")  # so that any case can be reproduced alone
         stream = damaged(streams, rng)
         try:
             exercise(stream, rng)
         except Exception:
-            kept = Path(tempfile.mkdtemp(prefix="fuzz-jpeg-")) / f"case-{seed}-{number}.jpg"
-            kept.write_bytes(stream)
-            print(f"case {number} of seed {seed} is kept as {kept}", file=sys.stderr)
+            saved = Path(tempfile.mkdtemp(prefix="fuzz-jpeg-")) / f"case-{seed}-{number}.jpg"
+            saved.write_bytes(stream)
+            print(f"case {number} of seed {seed} is saved as {saved}", file=sys.stderr)
             raise
     growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) - before
     report = {
@@ -264,13 +264,13 @@ def fuzz(cases: int, *, seed: int, folder: Path | None, guarded: bool) -> dict[s
         "memory_growth_mib": round(growth / (1 << 20), 1),
         "outcomes": dict(sorted(exercise.counts.items())),
     }
-    if exercise.slowest[0] > LONGEST_CALL or growth > MOST_MEMORY:
+    if exercise.slowest[0] > MAX_SECONDS or growth > MAX_GROWTH:
         raise AssertionError(f"too slow or too much memory: {report}")
     return report
 
 
 def grid(largest: int = 70) -> dict[str, Any]:
-    """Every sampling and size: pixels with markers are those without, and so are those of a cut."""
+    """Check that markers and cuts leave the pixels as they are, for every sampling and size."""
     parts = modules()
     rng = random.Random(0)
     noise = np.random.default_rng(0).integers(0, 256, (largest, largest, 3), np.uint8)

@@ -1,6 +1,6 @@
-"""Arrays between pages of memory that nobody may touch: one byte read or written outside kills the process.
+"""Arrays between inaccessible pages: one byte read or written outside kills the process.
 
-numba's own bounds check does not see loads and stores by address; the processor does.
+numba's bounds check does not see loads and stores by address; the processor does.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class _Pages:
-    """Memory of a size, with a page without any access before and behind; given back with the last array over it."""
+    """Memory between two inaccessible pages; freed with the last array over it."""
 
     def __init__(self, size: int, *, flush_left: bool) -> None:
-        room = -(-max(size, 1) // _PAGE) * _PAGE
-        self._size = room + 2 * _PAGE
+        usable = -(-max(size, 1) // _PAGE) * _PAGE
+        self._size = usable + 2 * _PAGE
         self._at = _libc.mmap(None, self._size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
         if self._at in (None, ctypes.c_void_p(-1).value):
             raise MemoryError(f"mmap of {self._size} bytes failed")
-        if _libc.mprotect(self._at + _PAGE, room, mmap.PROT_READ | mmap.PROT_WRITE):
+        if _libc.mprotect(self._at + _PAGE, usable, mmap.PROT_READ | mmap.PROT_WRITE):
             raise OSError(ctypes.get_errno(), "mprotect")
-        address = self._at + _PAGE + (0 if flush_left else room - size)
+        address = self._at + _PAGE + (0 if flush_left else usable - size)
         self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
 
     def __del__(self) -> None:
@@ -38,10 +38,10 @@ class _Pages:
 
 
 class GuardedNumpy:
-    """Stands in for a module's ``np``: the arrays that it makes lie between guard pages.
+    """Replacement of a module's ``np`` whose new arrays lie between guard pages.
 
     Args:
-        flush_left: whether arrays touch the page before them instead of the one behind.
+        flush_left: whether arrays touch the page before them instead of the one after.
     """
 
     def __init__(self, *, flush_left: bool = False) -> None:
@@ -70,7 +70,7 @@ class GuardedNumpy:
         return self.array(values, dtype)
 
     def stream(self, data: bytes) -> memoryview:
-        """A copy of bytes, read-only."""
+        """Copy bytes to a read-only array."""
         made = self.array(np.frombuffer(data, np.uint8))
         made.flags.writeable = False
         return memoryview(made)

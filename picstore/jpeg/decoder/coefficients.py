@@ -67,9 +67,9 @@ def fill_table(counts, single, by_length):  # type: ignore[no-untyped-def]
     """
     code = k = filled = 0
     for length in range(1, MAX_CODE_BITS + 1):
-        at = by_length + _u64(4 * length)
-        store_i32(at, np.int32(code))
-        store_i32(at + _u64(144), np.int32(k))
+        bounds = by_length + _u64(4 * length)
+        store_i32(bounds, np.int32(code))
+        store_i32(bounds + _u64(144), np.int32(k))
         for _ in range(load_byte(counts + _u64(length - 1))):
             symbol = load_byte(counts + _u64(MAX_CODE_BITS + k))
             store_i32(by_length + _u64(4 * (_RANGES + k)), np.int32(symbol))
@@ -79,7 +79,7 @@ def fill_table(counts, single, by_length):  # type: ignore[no-untyped-def]
                     filled += 1
             code += 1
             k += 1
-        store_i32(at + _u64(72), np.int32(code))
+        store_i32(bounds + _u64(72), np.int32(code))
         if code > 1 << length:
             return False
         code <<= 1
@@ -146,10 +146,10 @@ def _search_code(accumulator, by_length):  # type: ignore[no-untyped-def]
     """Find the code at the head of the accumulator by its length (F.2.2.3): symbol | length << 8; 0 for none."""
     for length in range(LOOKUP_BITS + 1, MAX_CODE_BITS + 1):
         code = np.int64(accumulator >> _u64(64 - length))
-        at = by_length + _u64(4 * length)
-        begin = np.int64(load_u32(at))
-        if begin <= code < np.int64(load_u32(at + _u64(72))):
-            index = np.int64(load_u32(at + _u64(144))) + code - begin
+        bounds = by_length + _u64(4 * length)
+        begin = np.int64(load_u32(bounds))
+        if begin <= code < np.int64(load_u32(bounds + _u64(72))):
+            index = np.int64(load_u32(bounds + _u64(144))) + code - begin
             return np.int64(load_u32(by_length + _u64(4 * (_RANGES + index)))) | length << 8
     return 0
 

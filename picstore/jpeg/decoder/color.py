@@ -93,15 +93,15 @@ def upsample(row, aside, below, shape, out):  # type: ignore[no-untyped-def]
     count, across, down = shape
     narrow = count <= 2  # libjpeg does not interpolate rows this narrow across, nor then down
     for k in range(0, count, STEP):
-        at = _u64(k)
+        offset = _u64(k)
         if across == 2 and narrow:
-            _repeat_across(row + at, out + at + at)
+            _repeat_across(row + offset, out + offset + offset)
         elif across == 2 and down == 2:
-            _interpolate_both(row + at, aside + at, out + at + at)
+            _interpolate_both(row + offset, aside + offset, out + offset + offset)
         elif across == 2:
-            _interpolate_across(row + at, out + at + at)
+            _interpolate_across(row + offset, out + offset + offset)
         else:
-            _interpolate_down(row + at, aside + at, _u64(2 if below else 1), out + at)
+            _interpolate_down(row + offset, aside + offset, _u64(2 if below else 1), out + offset)
 
 
 @device_function
@@ -115,20 +115,20 @@ def to_rgb(luma, blue, red, width, out, spare):  # type: ignore[no-untyped-def]
     """
     whole = width // STEP * STEP
     for k in range(0, whole, STEP):
-        at = _u64(k)
-        _to_rgb(luma + at, blue + at, red + at, out + at * _u64(3))
+        offset = _u64(k)
+        _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))
     if whole < width:
-        at = _u64(whole)
-        _to_rgb(luma + at, blue + at, red + at, spare)
+        offset = _u64(whole)
+        _to_rgb(luma + offset, blue + offset, red + offset, spare)
         for k in range(3 * (width - whole)):
-            store_u8(out + at * _u64(3) + _u64(k), load_u8(spare + _u64(k)))
+            store_u8(out + offset * _u64(3) + _u64(k), load_u8(spare + _u64(k)))
 
 
 @device_function
 def to_grey(luma, width, out):  # type: ignore[no-untyped-def]
     """Convert a row of samples to grey pixels; addresses as for ``to_rgb``."""
     for k in range(width):
-        value, at = load_u8(luma + _u64(k)), out + _u64(3 * k)
-        store_u8(at, value)
-        store_u8(at + _u64(1), value)
-        store_u8(at + _u64(2), value)
+        value, pixel = load_u8(luma + _u64(k)), out + _u64(3 * k)
+        store_u8(pixel, value)
+        store_u8(pixel + _u64(1), value)
+        store_u8(pixel + _u64(2), value)

@@ -46,7 +46,7 @@ class _Workspace(threading.local):
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """The arrays as ``decode_stream`` takes them."""
+        """Arrays in the order that ``decode_stream`` takes."""
         return self.frame, self._tables, self._plan, self._block, self._scratch, self._segments
 
     def grow(self) -> int:

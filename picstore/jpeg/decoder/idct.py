@@ -58,7 +58,7 @@ def _transpose(x: list[Vector]) -> list[Vector]:
 
 @vector_function(4)
 def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, stride: Any) -> None:
-    """For kernels: compute the samples of a block, and zero its coefficients; all arguments are uint64.
+    """Compute the samples of a block, and zero its coefficients; kernels call this with uint64 arguments.
 
     Args:
         block: address of 64 coefficients, int16, row by row.

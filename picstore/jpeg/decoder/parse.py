@@ -33,8 +33,8 @@ _JFIF, _ADOBE_RGB = 1, 2
 
 
 @device_function
-def _u16(at):  # type: ignore[no-untyped-def]
-    return load_byte(at) << 8 | load_byte(at + _u64(1))
+def _u16(address):  # type: ignore[no-untyped-def]
+    return load_byte(address) << 8 | load_byte(address + _u64(1))
 
 
 @device_function
@@ -53,22 +53,22 @@ def parse_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
         frame[k] = 0
     if size < 4 or _u16(begin) != 0xFFD8:
         return DAMAGED_HEADER
-    at = 2
+    offset = 2
     marker = 0
     while marker != 0xDA:
-        while at + 4 <= size and _u16(begin + _u64(at)) == 0xFFFF:
-            at += 1  # fill bytes
-        if at + 4 > size or load_byte(begin + _u64(at)) != 0xFF:
+        while offset + 4 <= size and _u16(begin + _u64(offset)) == 0xFFFF:
+            offset += 1  # fill bytes
+        if offset + 4 > size or load_byte(begin + _u64(offset)) != 0xFF:
             return DAMAGED_HEADER
-        marker = load_byte(begin + _u64(at + 1))
-        body, length = begin + _u64(at + 4), _u16(begin + _u64(at + 2)) - 2
-        at += 4 + length
-        if length < 0 or at > size:
+        marker = load_byte(begin + _u64(offset + 1))
+        body, length = begin + _u64(offset + 4), _u16(begin + _u64(offset + 2)) - 2
+        offset += 4 + length
+        if length < 0 or offset > size:
             return DAMAGED_HEADER
         code = _parse_segment(marker, body, length, frame, tables)
         if code:
             return code
-    frame[START] = at
+    frame[START] = offset
     return 0
 
 
@@ -111,8 +111,8 @@ def _parse_quantisation(body, length, frame, tables):  # type: ignore[no-untyped
         if table > 3:
             return UNSUPPORTED
         for k in range(64):
-            to = tables + _u64(QUANTISATIONS + 128 * table + 2 * np.int64(ZIGZAG[k]))
-            store_i16(to, np.int16(load_byte(body + _u64(1 + k))))
+            target = tables + _u64(QUANTISATIONS + 128 * table + 2 * np.int64(ZIGZAG[k]))
+            store_i16(target, np.int16(load_byte(body + _u64(1 + k))))
         frame[_DEFINED] |= 1 << table
         body += _u64(65)
     return 0
@@ -160,9 +160,9 @@ def _parse_frame_header(body, length, frame):  # type: ignore[no-untyped-def]
         return UNSUPPORTED
     frame[COMPONENTS] = count
     for c in range(count):
-        at = body + _u64(6 + 3 * c)
-        frame[_IDS + c], factors = load_byte(at), load_byte(at + _u64(1))
-        frame[QUANTISATION + c] = load_byte(at + _u64(2))
+        field = body + _u64(6 + 3 * c)
+        frame[_IDS + c], factors = load_byte(field), load_byte(field + _u64(1))
+        frame[QUANTISATION + c] = load_byte(field + _u64(2))
         if c == 0:
             frame[HORIZONTAL], frame[VERTICAL] = factors >> 4, factors & 15
         if frame[QUANTISATION + c] > 3 or (c and factors != 0x11):
@@ -180,9 +180,9 @@ def _parse_scan_header(body, length, frame):  # type: ignore[no-untyped-def]
     if count == 0 or length != 4 + 2 * count or load_byte(body) != count:
         return UNSUPPORTED
     for c in range(count):
-        at = body + _u64(1 + 2 * c)
-        dc, ac = load_byte(at + _u64(1)) >> 4, load_byte(at + _u64(1)) & 15
-        if load_byte(at) != frame[_IDS + c] or dc > 1 or ac > 1:
+        field = body + _u64(1 + 2 * c)
+        dc, ac = load_byte(field + _u64(1)) >> 4, load_byte(field + _u64(1)) & 15
+        if load_byte(field) != frame[_IDS + c] or dc > 1 or ac > 1:
             return UNSUPPORTED
         frame[DC + c], frame[AC + c] = dc, ac
         needed = 1 << frame[QUANTISATION + c] | 1 << (4 + dc) | 1 << (6 + ac)

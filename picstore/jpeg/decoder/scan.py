@@ -67,15 +67,15 @@ def make_plan(frame, tables, planes, plan):  # type: ignore[no-untyped-def]
     for b in range(count):
         c = max(b - h * v + 1, 0)
         x, y = (b % h, b // h) if c == 0 else (0, 0)
-        dc, ac, at = frame[DC + c], 2 + frame[AC + c], _FIELDS * b
-        plan[at + _PREVIOUS_DC // 8] = plan.ctypes.data + 8 * (_FIELDS * BLOCKS + c)
-        plan[at + _STEP // 8] = 8 * h if c == 0 else 8
-        plan[at + _FACTORS // 8] = tables + _u64(QUANTISATIONS + 128 * frame[QUANTISATION + c])
-        plan[at + _AC // 8] = tables + _u64(PAIRS + (8 << LOOKUP_BITS) * frame[AC + c])
-        plan[at + _DC // 8] = tables + _u64(SINGLES + (2 << LOOKUP_BITS) * dc)
-        plan[at + _AC_BY_LENGTH // 8] = tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * ac)
-        plan[at + _DC_BY_LENGTH // 8] = tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * dc)
-        plan[at + _ORIGIN // 8] = planes + _u64(_EDGE + (c * 16 * v + 8 * y) * stride + 8 * x)
+        dc, ac, row = frame[DC + c], 2 + frame[AC + c], _FIELDS * b
+        plan[row + _PREVIOUS_DC // 8] = plan.ctypes.data + 8 * (_FIELDS * BLOCKS + c)
+        plan[row + _STEP // 8] = 8 * h if c == 0 else 8
+        plan[row + _FACTORS // 8] = tables + _u64(QUANTISATIONS + 128 * frame[QUANTISATION + c])
+        plan[row + _AC // 8] = tables + _u64(PAIRS + (8 << LOOKUP_BITS) * frame[AC + c])
+        plan[row + _DC // 8] = tables + _u64(SINGLES + (2 << LOOKUP_BITS) * dc)
+        plan[row + _AC_BY_LENGTH // 8] = tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * ac)
+        plan[row + _DC_BY_LENGTH // 8] = tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * dc)
+        plan[row + _ORIGIN // 8] = planes + _u64(_EDGE + (c * 16 * v + 8 * y) * stride + 8 * x)
 
 
 @device_function
@@ -114,22 +114,22 @@ def decode_scan(flat, segments, frame, plan, addresses):  # type: ignore[no-unty
                     store_native_u64(last + _u64(8 * c), _u64(0))
                 until = interval
             until -= 1
-            at = begin
-            while at < end:
-                tables = load_native_u64(at + _u64(_DC)), load_native_u64(at + _u64(_DC_BY_LENGTH))
+            entry = begin
+            while entry < end:
+                tables = load_native_u64(entry + _u64(_DC)), load_native_u64(entry + _u64(_DC_BY_LENGTH))
                 accumulator, valid, byte, value, found = read_dc(flat, tables, accumulator, valid, byte)
-                before = load_native_u64(at)
+                before = load_native_u64(entry)
                 value += np.int64(load_native_u64(before))
                 store_native_u64(before, _u64(value))
                 store_i16(block, _i16(value))
-                tables = load_native_u64(at + _u64(_AC)), load_native_u64(at + _u64(_AC_BY_LENGTH))
+                tables = load_native_u64(entry + _u64(_AC)), load_native_u64(entry + _u64(_AC_BY_LENGTH))
                 accumulator, valid, byte, good = read_ac(flat, tables, zigzag, block, accumulator, valid, byte)
-                target = load_native_u64(at + _u64(_TARGET))
-                inverse_dct(block, load_native_u64(at + _u64(_FACTORS)), target, _u64(stride))
+                target = load_native_u64(entry + _u64(_TARGET))
+                inverse_dct(block, load_native_u64(entry + _u64(_FACTORS)), target, _u64(stride))
                 if not (found and good):
                     return BAD_CODE
-                store_native_u64(at + _u64(_TARGET), target + load_native_u64(at + _u64(_STEP)))
-                at += _u64(8 * _FIELDS)
+                store_native_u64(entry + _u64(_TARGET), target + load_native_u64(entry + _u64(_STEP)))
+                entry += _u64(8 * _FIELDS)
             if byte * 8 - valid > limit:
                 return TOO_SHORT
         _write_rows(planes + _u64(_EDGE), frame, row, out)
@@ -143,9 +143,9 @@ def _begin_mcu_row(plan, row, luma, v, stride):  # type: ignore[no-untyped-def]
     """Point the plan at the samples of a row of MCUs, in the upper or lower half of the planes."""
     begin, per_mcu = plan
     for b in range(per_mcu):
-        at = begin + _u64(8 * _FIELDS * b)
+        entry = begin + _u64(8 * _FIELDS * b)
         down = row % 2 * 8 * (v if b < luma else 1) * stride
-        store_native_u64(at + _u64(_TARGET), load_native_u64(at + _u64(_ORIGIN)) + _u64(down))
+        store_native_u64(entry + _u64(_TARGET), load_native_u64(entry + _u64(_ORIGIN)) + _u64(down))
 
 
 @device_function

@@ -207,9 +207,8 @@ def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: s
         library.MagickSetFilename(image.wand, f"{coder}:{frame}".encode())
         loaded = getattr(library, f"Magick{verb}ImageBlob")(image.wand, data, len(data))
     if not loaded:
-        raise image.get_exception() or ValueError(
-            "no image in it"
-        )  # image.raise_exception() only warns about some errors
+        # image.raise_exception() only warns about some errors.
+        raise image.get_exception() or ValueError("no image in it")
 
 
 def _convert_pixels(image: WandImage, coder: str) -> Image.Image:

@@ -155,7 +155,7 @@ def _resize_upright(
 
 
 @contextlib.contextmanager
-def foreign_errors(what: str) -> Iterator[None]:
+def foreign_errors(context: str) -> Iterator[None]:
     """Translate any exception of an image library into an ImageError with a short reason and its cause.
 
     For a damaged TIFF Pillow says "decoder error -2" and libtiff prints the cause on stderr: both go into the reason.
@@ -166,14 +166,14 @@ def foreign_errors(what: str) -> Iterator[None]:
     except ImageError:
         raise
     except MemoryError as error:
-        raise ImageError(f"{what}: not enough memory") from error
+        raise ImageError(f"{context}: not enough memory") from error
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         if printed := stderr_capture.take_first_line():
             reason = f"{reason} ({printed.rstrip('.')})"
         if isinstance(error, EOFError) or "truncated" in reason.lower() or "not enough" in reason.lower():
-            what = what.replace("damaged ", "truncated ", 1)
-        raise ImageError(f"{what}: {reason}") from error
+            context = context.replace("damaged ", "truncated ", 1)
+        raise ImageError(f"{context}: {reason}") from error
 
 
 @contextlib.contextmanager
