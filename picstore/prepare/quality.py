@@ -56,7 +56,7 @@ class QualityReport:
         settings: the measured settings, by subsampling and rising quality.
         images: measurements of each image that would be encoded, one for each of ``settings``.
         source_bytes: size of those images' files.
-        lossless: images whose coefficients would be kept, whatever the quality.
+        lossless: images that convert would not re-encode at any quality.
         failed: images that cannot be read.
     """
 

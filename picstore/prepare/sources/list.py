@@ -18,7 +18,7 @@ def list_paths(location: Location, *, root: Where | None = None) -> Listing:
 
     Raises:
         NotADataset: the list cannot be read.
-        UsageError: a line is of another form; the message has its number.
+        UsageError: a line is not `path label`; the message has its number.
     """
     base = location.parent if root is None else locate(root)
     inputs = []

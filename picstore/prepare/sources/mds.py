@@ -56,7 +56,7 @@ class _Shard:
 
     Attributes:
         file: its location.
-        samples: how many.
+        samples: number of samples in it.
         columns: name, encoding and fixed size (0 for none) of each.
         block: all of the file, if it is compressed.
     """
