@@ -62,18 +62,18 @@ def main() -> None:
     dist.init_process_group(options.backend)
     device = f"cuda:{os.environ['LOCAL_RANK']}" if options.backend == "nccl" else "cpu"
     torch.manual_seed(0)
-    size, finish = options.size, picstore.Normalize(MEAN, STD)
+    size, normalize = options.size, picstore.Normalize(MEAN, STD)
     batch_size = options.global_batch // dist.get_world_size()
     loader = picstore.Loader(
         options.train,
         batch_size=batch_size,
-        transform=[picstore.RandomResizedCrop(size), picstore.RandomHorizontalFlip(), finish],
+        transform=[picstore.RandomResizedCrop(size), picstore.RandomHorizontalFlip(), normalize],
         device=device,
     )
     validation = picstore.Loader(
         options.validation,
         batch_size=batch_size,
-        transform=[picstore.Resize(size * 8 // 7), picstore.CenterCrop(size), finish],
+        transform=[picstore.Resize(size * 8 // 7), picstore.CenterCrop(size), normalize],
         shuffle=False,
         drop_last=False,
         device=device,

@@ -63,8 +63,8 @@ def command(
 
     transform = [picstore.RandomResizedCrop(size), picstore.RandomHorizontalFlip()]
     if color:
-        finish = picstore.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-        transform += [picstore.ColorJitter(0.4, 0.4, 0.4, 0.1), finish]
+        normalize = picstore.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        transform += [picstore.ColorJitter(0.4, 0.4, 0.4, 0.1), normalize]
     report = measure(
         str(dataset),
         transform=transform,

@@ -17,16 +17,20 @@ from picstore.train.batching.gather import BatchRecords, gather_records
 from picstore.train.batching.parameters import TransformParams, make_params
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import BufferPools
+from picstore.train.cpu.color import run_color
 from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.decode import decode_rgb
 from picstore.train.cpu.fill_images import ImageFiller, decode_factors
+from picstore.train.cpu.render import render
 from picstore.train.loader import Loader
 from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.compose import UserTransform, plan_transforms
+from picstore.train.transforms.opcodes import OutputDtype
 
-STAGES = ("read", "plan", "cut", "decode", "augment")
+FUSED_STAGES = ("cut", "decode", "augment")
+STAGES = ("read", "plan", *FUSED_STAGES)
 _WARM_UP = 8  # batches before the clock starts: kernels are loaded, pages are fresh, each lane reads a container
 
 
@@ -34,7 +38,7 @@ _WARM_UP = 8  # batches before the clock starts: kernels are loaded, pages are f
 class Clock:
     """Seconds by stage: of this thread's processor time, or of wall time for ``read``, which waits for a disk."""
 
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*STAGES, "fill"), 0.0))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -52,7 +56,7 @@ class Report:
     """Figures of a loader and its stages.
 
     Attributes:
-        microseconds: of one thread for an image, by stage; ``augment`` is the rest of the fused kernel.
+        microseconds: of one thread for an image, by stage.
         images, bytes: images that the stages were measured on, and bytes of their containers.
         threads: of the loader.
         rate: images/s of the loader, from start to end.
@@ -155,21 +159,29 @@ def _time_stages(
             records = gather_records(request, containers, sources=sources)
             params = make_params(request, records.ids, records.layouts[:, :2], sources=sources)
             filler = ImageFiller(records, params, output, buffers.batches)
-        slots = range(len(records))
-        with clock.stage("augment"):
-            filler.fill(slots)
-        _time_decoding(records, params, slots, clock)
-    for stage in ("cut", "decode"):  # the fused kernel does both
-        clock.seconds["augment"] -= clock.seconds[stage]
+        with clock.stage("fill"):
+            filler.fill(range(len(records)))
+        _time_stages_of_fill(records, params, output, clock)
+    # The fused kernel cuts, decodes and resamples in one call: its time is divided as that of the stages one by one.
+    fill, apart = clock.seconds.pop("fill"), sum(clock.seconds[stage] for stage in FUSED_STAGES)
+    for stage in FUSED_STAGES:
+        clock.seconds[stage] *= fill / apart
     return clock, size
 
 
-def _time_decoding(records: BatchRecords, params: TransformParams, slots: range, clock: Clock) -> None:
-    """Time cutting and decoding by themselves, with the kernels that the fused one calls."""
+def _time_stages_of_fill(records: BatchRecords, params: TransformParams, output: OutputSpec, clock: Clock) -> None:
+    """Time cutting, decoding and augmenting one by one, with the kernels that the fused one calls."""
+    slots, geometry, dtype = range(len(records)), params.geometry, OutputDtype.from_dtype(output.dtype)
     jpegs, segments = [records.jpeg(slot) for slot in slots], [records.lengths(slot) for slot in slots]
-    reach, factors = params.geometry.reach, decode_factors(params.geometry).tolist()
+    factors = decode_factors(geometry).tolist()
     with clock.stage("cut"):
-        streams = cut_streams(jpegs, records.layouts, segments, reach)
-    with clock.stage("decode"):
-        for stream, factor in zip(streams, factors, strict=True):
-            decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
+        streams = cut_streams(jpegs, records.layouts, segments, geometry.reach)
+    for slot, (stream, factor) in enumerate(zip(streams, factors, strict=True)):
+        with clock.stage("decode"):
+            pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
+        width, height = geometry.size[slot].tolist()
+        levels = np.empty((3, height, width), dtype=np.uint8)
+        out = levels if output.dtype == "uint8" else np.empty(levels.shape, dtype=output.numpy_dtype)
+        with clock.stage("augment"):
+            render(pixels, geometry, slot, origin=(stream.left, stream.top), factor=factor, out=levels)
+            run_color(params.program, slot, levels, out, dtype)

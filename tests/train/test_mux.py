@@ -209,7 +209,7 @@ def test_arguments_have_precedence_over_toml(config: Path) -> None:
         ("[[source]]\npath = 'a'\ncount = 0", "count 0"),
         ("[[source]]\npath = 'a'\ncount = 1\nweight = 2", "has 'weight'"),
         ("[[source]]\npath = 'a'\ncount = 1\ntransform = 1", "transform is 1; give a list"),
-        ("[[source]]\npath = 'a'\ncount = 1\ntransform = [{}]", "number 1: .*name"),
+        ("[[source]]\npath = 'a'\ncount = 1\ntransform = [{}]", "number 1: .*transform None"),
         ("[[source]]\npath = 'a'\ncount = 1\ntransform = [{name = 'Loader', path = 'a'}]", "Loader"),
         ("[[source]]\npath = 'a'\ncount = 1\ntransform = [{name = 'CenterCrop'}]", "CenterCrop.*size"),
         ("[[source]]\npath = 'a'\ncount = 1\ntransform = [{name = 'CenterCrop', size = -1}]", "size is -1"),

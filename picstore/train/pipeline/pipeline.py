@@ -191,12 +191,12 @@ class Pipeline:
     def _container_uses(self, request: BatchRequest) -> dict[ContainerKey, ContainerUse]:
         """The containers of a batch."""
         uses: dict[ContainerKey, ContainerUse] = {}
-        for part in request:
-            sizes = self._spec.sources[part.source].dataset.rows["size"]
-            samples = part.samples
+        for wanted in request:
+            sizes = self._spec.sources[wanted.source].dataset.rows["size"]
+            samples = wanted.samples
             columns = (samples.container.tolist(), samples.lane.tolist(), samples.last.tolist())
             for number, lane, last in zip(*columns, strict=True):
-                use = uses.setdefault((part.source, part.epoch, number), ContainerUse(int(sizes[number])))
+                use = uses.setdefault((wanted.source, wanted.epoch, number), ContainerUse(int(sizes[number])))
                 use.lanes.add(lane)
                 if last:
                     use.done.add(lane)

@@ -16,7 +16,7 @@ COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=30)
 SEED = st.integers(0, 2**64 - 1)
 
 
-def places(epoch: EpochOrder, numbers: np.ndarray | None = None) -> list[tuple[int, int]]:
+def addresses(epoch: EpochOrder, numbers: np.ndarray | None = None) -> list[tuple[int, int]]:
     """Container and record of samples, all of the epoch by default."""
     samples = epoch.locate(np.arange(epoch.records) if numbers is None else numbers)
     return list(zip(samples.container.tolist(), samples.record.tolist(), strict=True))
@@ -26,18 +26,18 @@ def stored(counts: list[int]) -> list[tuple[int, int]]:
     return [(container, record) for container, count in enumerate(counts) for record in range(count)]
 
 
-def batches(share: RankShard) -> list[list[int]]:
-    """Numbers of the samples in each batch of a share."""
-    return [share.samples(*share.bounds(k)).tolist() for k in range(share.batches)]
+def batches(shard: RankShard) -> list[list[int]]:
+    """Numbers of the samples in each batch of a shard."""
+    return [shard.samples(*shard.bounds(k)).tolist() for k in range(shard.batches)]
 
 
-def shares(world_size: int, **fields: object) -> list[RankShard]:
+def shards(world_size: int, **fields: object) -> list[RankShard]:
     return [RankShard(rank=rank, world_size=world_size, **fields) for rank in range(world_size)]  # type: ignore[arg-type]
 
 
 @given(counts=COUNTS, seed=SEED, epoch=st.integers(0, 99), lanes=st.integers(1, 40))
 def test_an_epoch_holds_each_record_exactly_once(counts: list[int], seed: int, epoch: int, lanes: int) -> None:
-    found = places(EpochOrder(counts, seed=seed, epoch=epoch, lanes=lanes))
+    found = addresses(EpochOrder(counts, seed=seed, epoch=epoch, lanes=lanes))
     assert sorted(found) == stored(counts)
 
 
@@ -58,7 +58,7 @@ def test_the_order_is_the_formula_of_the_design(counts: list[int], seed: int, la
     assert not remaining
     expected = [runs[g % lanes][g // lanes] for g in range(len(joined))]
     epoch = EpochOrder(counts, seed=seed, epoch=3, lanes=lanes)
-    assert places(epoch) == expected
+    assert addresses(epoch) == expected
     assert epoch.locate(np.arange(len(joined))).lane.tolist() == [g % lanes for g in range(len(joined))]
 
 
@@ -75,24 +75,24 @@ def test_last_marks_the_end_of_a_lanes_use_of_a_container(
 
 @given(counts=COUNTS, seed=SEED, lanes=st.integers(1, 40), data=st.data())
 def test_any_part_of_an_epoch_is_located_alone(counts: list[int], seed: int, lanes: int, data: st.DataObject) -> None:
-    every = places(EpochOrder(counts, seed=seed, epoch=5, lanes=lanes))
+    every = addresses(EpochOrder(counts, seed=seed, epoch=5, lanes=lanes))
     numbers = data.draw(st.lists(st.integers(0, len(every) - 1), min_size=1, max_size=20))
-    alone = places(EpochOrder(counts, seed=seed, epoch=5, lanes=lanes), np.array(numbers))
+    alone = addresses(EpochOrder(counts, seed=seed, epoch=5, lanes=lanes), np.array(numbers))
     assert alone == [every[g] for g in numbers]
 
 
 def test_epochs_and_seeds_differ_and_repeat() -> None:
     orders = {
-        (seed, epoch): tuple(places(EpochOrder([7] * 9, seed=seed, epoch=epoch, lanes=4)))
+        (seed, epoch): tuple(addresses(EpochOrder([7] * 9, seed=seed, epoch=epoch, lanes=4)))
         for seed in range(3)
         for epoch in range(3)
     }
     assert len(set(orders.values())) == 9
-    assert tuple(places(EpochOrder([7] * 9, seed=2, epoch=1, lanes=4))) == orders[2, 1]
+    assert tuple(addresses(EpochOrder([7] * 9, seed=2, epoch=1, lanes=4))) == orders[2, 1]
 
 
 def test_without_shuffle_the_stored_order_is_kept() -> None:
-    assert places(EpochOrder([3, 1, 4], seed=1, epoch=2, lanes=1, shuffle=False)) == stored([3, 1, 4])
+    assert addresses(EpochOrder([3, 1, 4], seed=1, epoch=2, lanes=1, shuffle=False)) == stored([3, 1, 4])
 
 
 def test_a_batch_in_the_middle_of_a_hundred_million_records_is_located() -> None:
@@ -117,8 +117,8 @@ def test_without_drop_last_every_sample_is_in_one_batch_and_no_batch_is_empty(
 ) -> None:
     assume(records >= world_size)
     lanes = lanes_a_rank * world_size if shuffle else 1
-    ranks = shares(world_size, records=records, lanes=lanes, batch_size=batch_size, shuffle=shuffle, drop_last=False)
-    found = [batches(share) for share in ranks]
+    ranks = shards(world_size, records=records, lanes=lanes, batch_size=batch_size, shuffle=shuffle, drop_last=False)
+    found = [batches(shard) for shard in ranks]
     assert sorted(g for rank in found for batch in rank for g in batch) == list(range(records))
     assert len({len(rank) for rank in found}) == 1
     assert all(batch for rank in found for batch in rank)
@@ -140,8 +140,8 @@ def test_with_drop_last_all_batches_are_whole_and_less_than_one_global_batch_is_
     assume(records >= world_size * batch_size)
     lanes = lanes_a_rank * world_size if shuffle else 1
     found = [
-        batches(share)
-        for share in shares(world_size, records=records, lanes=lanes, batch_size=batch_size, shuffle=shuffle)
+        batches(shard)
+        for shard in shards(world_size, records=records, lanes=lanes, batch_size=batch_size, shuffle=shuffle)
     ]
     seen = [g for rank in found for batch in rank for g in batch]
     assert len(seen) == len(set(seen)) and set(seen) <= set(range(records))
@@ -158,16 +158,16 @@ def test_every_world_size_that_divides_the_lanes_has_the_same_global_batches(
     assume(records >= global_batch)
     expected = [set(range(k, k + global_batch)) for k in range(0, records - global_batch + 1, global_batch)]
     for world_size in (w for w in range(1, lanes + 1) if lanes % w == 0):
-        ranks = shares(world_size, records=records, lanes=lanes, batch_size=global_batch // world_size)
-        columns = zip(*(batches(share) for share in ranks), strict=True)
+        ranks = shards(world_size, records=records, lanes=lanes, batch_size=global_batch // world_size)
+        columns = zip(*(batches(shard) for shard in ranks), strict=True)
         assert [set().union(*column) for column in columns] == expected
 
 
 @given(records=st.integers(1, 200), world_size=st.integers(1, 9))
 def test_a_rank_reads_a_contiguous_range_of_the_stored_order(records: int, world_size: int) -> None:
     assume(records >= world_size)
-    ranks = shares(world_size, records=records, lanes=1, batch_size=7, shuffle=False, drop_last=False)
-    assert [g for share in ranks for batch in batches(share) for g in batch] == list(range(records))
+    ranks = shards(world_size, records=records, lanes=1, batch_size=7, shuffle=False, drop_last=False)
+    assert [g for shard in ranks for batch in batches(shard) for g in batch] == list(range(records))
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -178,13 +178,13 @@ def test_fewer_records_than_ranks_are_refused(shuffle: bool, drop_last: bool) ->
 
 
 def test_a_rank_with_nothing_left_for_the_last_batch_keeps_one_sample() -> None:
-    longer, shorter = shares(2, records=9, lanes=2, batch_size=4, drop_last=False)
+    longer, shorter = shards(2, records=9, lanes=2, batch_size=4, drop_last=False)
     assert [len(batch) for batch in batches(longer)] == [4, 1]
     assert [len(batch) for batch in batches(shorter)] == [3, 1]
 
 
 def test_with_a_batch_size_of_one_the_odd_sample_joins_the_last_batch() -> None:
-    longer, shorter = shares(2, records=5, lanes=2, batch_size=1, drop_last=False)
+    longer, shorter = shards(2, records=5, lanes=2, batch_size=1, drop_last=False)
     assert [len(batch) for batch in batches(longer)] == [1, 2]
     assert [len(batch) for batch in batches(shorter)] == [1, 1]
 

@@ -22,7 +22,7 @@ from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.sharding import RankShard
 
 Make = Callable[..., Path]
-ContainerRef = tuple[int, int]  # container and record
+RecordAddress = tuple[int, int]  # container and record
 
 # Every kind of random draw: of geometry, of levels, of pixels, after Normalize.
 EVERYTHING = [
@@ -55,7 +55,7 @@ class Run:
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", sum(self.counts))
 
-    def share(self, rank: int) -> RankShard:
+    def shard(self, rank: int) -> RankShard:
         return RankShard(
             records=self.records,
             lanes=self.lanes if self.shuffle else 1,
@@ -70,18 +70,18 @@ class Run:
         lanes = self.lanes if self.shuffle else 1
         return EpochOrder(self.counts, seed=self.seed, epoch=self.epoch, lanes=lanes, shuffle=self.shuffle)
 
-    def batches(self, rank: int, *, first: int = 0) -> list[list[ContainerRef]]:
+    def batches(self, rank: int, *, first: int = 0) -> list[list[RecordAddress]]:
         """The batches of a rank from ``first`` on, by a plan that is made for them."""
-        share, order = self.share(rank), self.order()
-        return [places(order, share.samples(*share.bounds(k))) for k in range(first, share.batches)]
+        shard, order = self.shard(rank), self.order()
+        return [addresses(order, shard.samples(*shard.bounds(k))) for k in range(first, shard.batches)]
 
 
-def places(order: EpochOrder, numbers: np.ndarray) -> list[ContainerRef]:
+def addresses(order: EpochOrder, numbers: np.ndarray) -> list[RecordAddress]:
     samples = order.locate(numbers)
     return list(zip(samples.container.tolist(), samples.record.tolist(), strict=True))
 
 
-def stored(counts: list[int]) -> list[ContainerRef]:
+def stored(counts: list[int]) -> list[RecordAddress]:
     return [(container, record) for container, count in enumerate(counts) for record in range(count)]
 
 
@@ -110,7 +110,7 @@ def runs(draw: st.DrawFn) -> Run:
 def test_the_ranks_together_take_each_record_once_and_leave_less_than_a_global_batch(run: Run) -> None:
     ranks = [run.batches(rank) for rank in range(run.world_size)]
     assert len({len(batches) for batches in ranks}) == 1
-    taken = [place for batches in ranks for batch in batches for place in batch]
+    taken = [address for batches in ranks for batch in batches for address in batch]
     assert len(set(taken)) == len(taken)
     assert set(taken) <= set(stored(run.counts))
     if run.drop_last:
@@ -147,13 +147,15 @@ def test_a_run_whose_world_size_changes_again_and_again_takes_the_same_global_ba
     assume(sum(counts) >= global_batch)
     order = EpochOrder(counts, seed=seed, epoch=0, lanes=lanes)
     starts = range(0, sum(counts) - global_batch + 1, global_batch)
-    expected = [places(order, np.arange(start, start + global_batch)) for start in starts]
-    found: list[list[ContainerRef]] = []
+    expected = [addresses(order, np.arange(start, start + global_batch)) for start in starts]
+    found: list[list[RecordAddress]] = []
     for world_size, count in zip(world_sizes, steps, strict=False):
         run = Run(counts, global_batch // world_size, lanes, world_size, drop_last=True, shuffle=True, seed=seed)
         ranks = [run.batches(rank, first=len(found))[:count] for rank in range(world_size)]
         # Rank r has every W-th sample, from the r-th on.
-        found += [[place for row in zip(*parts, strict=True) for place in row] for parts in zip(*ranks, strict=True)]
+        found += [
+            [address for row in zip(*parts, strict=True) for address in row] for parts in zip(*ranks, strict=True)
+        ]
     assert found == expected
 
 
@@ -195,9 +197,9 @@ def test_any_two_seeds_or_epochs_have_orders_that_share_no_more_than_chance(
     for seed, epoch in names:
         order = EpochOrder(counts, seed=seed, epoch=epoch, lanes=lanes)
         samples = order.locate(np.arange(order.records))
-        place = np.empty(order.records)
-        place[samples.container * 20 + samples.record] = np.arange(order.records)
-        ranks.append(place)
+        position = np.empty(order.records)
+        position[samples.container * 20 + samples.record] = np.arange(order.records)
+        ranks.append(position)
     for k, one in enumerate(ranks):
         for other in ranks[:k]:
             # One record is where it was on average; each container that is may bring a few.

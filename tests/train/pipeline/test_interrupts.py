@@ -65,7 +65,7 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def wait_for_end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Exit status and what was written to stdout and stderr; a process that hangs is killed and fails the test."""
     try:
         output, errors = process.communicate(timeout=LIMIT)
@@ -77,7 +77,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def run(script: str, *arguments: object) -> tuple[int, str, str]:
-    return finish(start(script, *arguments))
+    return wait_for_end(start(script, *arguments))
 
 
 def loader_of(path: Path, **options: Any) -> picstore.Loader:
@@ -300,7 +300,7 @@ def test_a_process_of_multiprocessing_takes_a_loader_that_is_in_use(
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
-    assert finish(process) == (0, "", "")
+    assert wait_for_end(process) == (0, "", "")
 
 
 # Several at a time.

@@ -1,4 +1,4 @@
-"""The pipeline: batches in order, memory within the budget, and no thread left behind."""
+"""The pipeline: batches in order, memory within the budget, and no thread left over."""
 
 from __future__ import annotations
 

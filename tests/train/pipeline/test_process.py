@@ -1,4 +1,4 @@
-"""isolate=True: the same batches from a process of their own, and nothing left behind."""
+"""isolate=True: the same batches from a process of their own, and nothing left over."""
 
 from __future__ import annotations
 
