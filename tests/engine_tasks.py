@@ -1,4 +1,4 @@
-"""Functions that tests run in the engine's processes."""
+"""Tasks that tests run in the engine's processes, and an engine without processes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from picstore.errors import Corrupt
 from picstore.prepare.engine import processes, stderr_capture
+
+
+class InlineEngine(processes.LocalEngine):
+    """Runs tasks in this process, for tests that are not about processes."""
+
+    def run(self, function: Any, tasks: Any, *, on_progress: Any = lambda _: None) -> Iterator[tuple[Any, Any]]:
+        while tasks:
+            task = tasks.popleft()
+            yield task, function(task, on_progress)
 
 
 def double(task: int, on_progress: object) -> int:
@@ -89,7 +100,7 @@ def fail_by_a_bug(task: int, on_progress: object) -> None:
 
 
 def chatter(task: int, on_progress: object) -> str:
-    """Print so many lines on stderr from below Python, as a C library does, and take what was heard of them."""
+    """Print ``task`` lines on file descriptor 2, as a C library does, and return the first line captured."""
     for k in range(task):
         with contextlib.suppress(BlockingIOError):
             os.write(2, f"line {k} \x1b[1m of a library\n".encode())

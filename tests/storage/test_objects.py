@@ -11,13 +11,14 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from commands import PICSTORE, one_line, picstore_command, picstore_json, tree
+from engine_tasks import InlineEngine
 from PIL import Image
 from samples import picture
 from stores import UNAVAILABLE, Proxy
@@ -27,7 +28,6 @@ import picstore
 from picstore.errors import Damage, NotADataset, PicstoreError, Unfinished, UsageError
 from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape
-from picstore.prepare.engine.processes import LocalEngine
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage import cache as cache_module
@@ -175,22 +175,14 @@ def test_an_interrupted_conversion_is_unfinished_and_resume_gives_the_same_bytes
     picstore_command("convert", pictures, where, *SHAPE, "--resume")  # finished: says so again
 
 
-class InlineEngine(LocalEngine):
-    """Runs tasks in this process, where the client of the store is that of this test."""
-
-    def run(self, function: Any, tasks: Any, **_: Any) -> Iterator[tuple[Any, Any]]:
-        while tasks:
-            task = tasks.popleft()
-            yield task, function(task, lambda count: None)
-
-
 def test_a_conversion_to_a_store_that_goes_away_leaves_what_resume_goes_on_with(
     pictures: Path, converted: Path, bucket: str, proxy: Proxy
 ) -> None:
     where = f"{bucket}/train"
     proxy.after = (12, UNAVAILABLE)
     shape = DatasetShape(streams=3, container_size=8 << 10, file_size=16 << 10)
-    options = ConvertOptions(encode=EncodeSettings(), shape=shape, workers=InlineEngine(1))
+    engine = InlineEngine(1)  # uses this process's client of the store
+    options = ConvertOptions(encode=EncodeSettings(), shape=shape, workers=engine)
     with pytest.raises(PicstoreError, match="cannot be reached"):
         convert(open_source(pictures), where, options)
     proxy.after, proxy.forever = (1 << 62, ""), ""

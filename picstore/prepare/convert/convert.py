@@ -188,8 +188,10 @@ def describe_job(listing: Listing, options: ConvertOptions) -> dict[str, Any]:
 
 def choose_rows(inputs: Sequence[Input], options: ConvertOptions) -> int:
     """Choose the number of rows by converting a sample of the inputs."""
-    workers = options.workers if isinstance(options.workers, int) else processes.default_workers()
-    mean_bytes = sample_mean_bytes(inputs, options.encode, workers, options.image_timeout)
+    engine = processes.as_engine(options.workers)
+    if not isinstance(engine, processes.LocalEngine):  # the sample of a cluster is converted here
+        engine = processes.LocalEngine(processes.default_workers())
+    mean_bytes = sample_mean_bytes(inputs, options.encode, engine, options.image_timeout)
     return job.count_rows(len(inputs), mean_bytes, options.shape)
 
 

@@ -193,11 +193,13 @@ def _read_attachment(name: str, attached: Input, read: Callable[[Input], bytes])
         raise ImageError(f"{name} {attached.name} {error}") from error
 
 
-def sample_mean_bytes(inputs: Sequence[Input], encode: EncodeSettings, workers: int, image_timeout: float) -> float:
+def sample_mean_bytes(
+    inputs: Sequence[Input], encode: EncodeSettings, engine: processes.Engine, image_timeout: float
+) -> float:
     """Estimate the mean bytes of the converted images from ``_SAMPLES`` of them, evenly spaced; 1.0 if all fail."""
     step = max(1, len(inputs) // _SAMPLES)
     tasks = deque((inputs[k], encode, image_timeout) for k in range(0, min(len(inputs), step * _SAMPLES), step))
-    outcomes = [outcome for _, outcome in processes.run(convert_sample, tasks, workers=workers)]
+    outcomes = [outcome for _, outcome in engine.run(convert_sample, tasks)]
     sizes = [size for size in outcomes if size is not None and not isinstance(size, processes.Died)]
     return sum(sizes) / len(sizes) if sizes else 1.0
 

@@ -53,7 +53,7 @@ class Died:
 
 
 class Engine(Protocol):
-    """Place where tasks run: this machine (:class:`LocalEngine`) or a Ray cluster (``engine.ray.RayEngine``)."""
+    """Runs tasks on this machine (:class:`LocalEngine`) or on a Ray cluster (``engine.ray.RayEngine``)."""
 
     def run(
         self, function: Callable[[T, ProgressCallback], R], tasks: deque[T], *, on_progress: ProgressCallback = ...

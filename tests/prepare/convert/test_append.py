@@ -1,4 +1,4 @@
-"""convert --append: new rows behind those that are there; nobody sees half of it."""
+"""convert --append: ids, labels and files of appended images; readers see all of an append or nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import ledger, one_line, picstore_command, picstore_json, tree
+from engine_tasks import InlineEngine
 from samples import jpeg
 
 import picstore
@@ -18,11 +19,13 @@ from picstore.prepare.convert import convert as convert_module
 from picstore.prepare.convert.append import append
 from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.engine.processes import Engine
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.verify import verify
 
 SHAPE = DatasetShape(streams=3, container_size=8 << 10, file_size=16 << 10)
+INLINE = InlineEngine(1)
 
 
 def folder(root: Path, classes: Sequence[str], count: int = 5, first: int = 0) -> Path:
@@ -34,7 +37,9 @@ def folder(root: Path, classes: Sequence[str], count: int = 5, first: int = 0) -
     return root
 
 
-def run(work: Callable[..., Any], source: Path, destination: Path | str, *, workers: int = 1, **arguments: Any) -> Any:
+def run(
+    work: Callable[..., Any], source: Path, destination: Path | str, *, workers: int | Engine = INLINE, **arguments: Any
+) -> Any:
     options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=workers)
     return work(open_source(source), destination, options, **arguments)
 

@@ -211,11 +211,11 @@ def test_drawings_with_large_coordinates_and_fine_dashes_are_drawn() -> None:
 # --- JBIG ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("place", "value"), [(4, 0x10000040), (8, 0x10000030), (12, 0), (4, 0)])
-def test_a_jbig_header_is_checked_before_imagemagick_sees_it(place: int, value: int) -> None:
+@pytest.mark.parametrize(("offset", "value"), [(4, 0x10000040), (8, 0x10000030), (12, 0), (4, 0)])
+def test_a_jbig_header_is_checked_before_imagemagick_sees_it(offset: int, value: int) -> None:
     data = bytearray(by_imagemagick(quadrants(), "jbig"))
     size_limits.check_jbig(bytes(data), max_pixels=64 * 48)
-    struct.pack_into(">I", data, place, value)
+    struct.pack_into(">I", data, offset, value)
     with pytest.raises(ImageError, match=r"max-pixels|makes no sense|an image of 0"):
         open_image(bytes(data), settings=SMALL, name="x.jbg")
 

@@ -1,4 +1,4 @@
-"""convert --shard and merge: many machines make the bytes of one."""
+"""convert --shard and merge: shards of several machines give the bytes of one run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import PICSTORE, one_line, picstore_command, picstore_json, tree
+from engine_tasks import InlineEngine
 from samples import jpeg
 
 import picstore
@@ -33,8 +34,8 @@ COUNT = 120
 def convert_shard(
     source: Path, out: Path | str, shard: str, *, resume: bool = False, quality: int = 90
 ) -> ConversionResult:
-    """``picstore convert --shard`` in this process, which has the engine's fork server already."""
-    options = ConvertOptions(encode=EncodeSettings(quality=quality), shape=SHAPE, workers=2)
+    """Convert a shard in this process."""
+    options = ConvertOptions(encode=EncodeSettings(quality=quality), shape=SHAPE, workers=InlineEngine(1))
     return convert(open_source(source), out, options, resume=resume, shard=Shard.parse(shard))
 
 
@@ -60,7 +61,7 @@ def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parts(source: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three shards, each in a place of its own."""
+    """Three shards, each in its own folder."""
     folder = tmp_path_factory.mktemp("parts")
     for index in range(3):
         convert_shard(source, folder / str(index), f"{index}/3")
@@ -149,10 +150,10 @@ def test_what_is_not_of_one_job_is_not_merged(source: Path, parts: list[Path], t
         merge(out, [parts[0], other, parts[2]])
     with pytest.raises(UsageError, match="by 3 shards, not by 2"):
         merge(out, [half])
-    for destination, places in ((tmp_path / "nothing", []), (out, [tmp_path / "nothing"])):
+    for destination, sources in ((tmp_path / "nothing", []), (out, [tmp_path / "nothing"])):
         with pytest.raises(NotADataset, match="holds no shard"):
-            merge(destination, places)
-    # Two that began at once in one place saw nothing of each other.
+            merge(destination, sources)
+    # Two shards that begin at once in one folder do not see each other.
     shutil.copytree(parts[0], both)
     shutil.copy(other / "unfinished" / "shard-1-of-3.json", both / "unfinished")
     with pytest.raises(UsageError, match="of different conversions"):

@@ -1,4 +1,4 @@
-"""What can be done about inputs that fail or are there twice, and what convert says in the end."""
+"""convert --retry-failed and --dedupe, and the stages that convert reports."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import ledger, picstore_command, picstore_json, tree
+from engine_tasks import InlineEngine
 from samples import jpeg
 
 import picstore
@@ -17,6 +18,7 @@ from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.finish import ConversionResult
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.convert.retry import retry_failed
+from picstore.prepare.engine.processes import Engine
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.dedupe import mark_duplicates
 from picstore.prepare.sources.inputs import Input, Listing
@@ -26,21 +28,22 @@ from picstore.storage.location.resolve import locate
 SHAPE = DatasetShape(streams=2, file_size=16 << 10, container_size=8 << 10)
 OPTIONS = ("--streams", 2, "--file-size", "16KiB", "--container-size", "8KiB")
 COUNT = 100
+INLINE = InlineEngine(1)
 
 
 def converted(
-    source: Path, out: Path, *, how: object = convert, workers: int = 2, dedupe: bool = False
+    source: Path, out: Path, *, how: object = convert, workers: int | Engine = INLINE, dedupe: bool = False
 ) -> ConversionResult:
-    """A conversion in this process."""
+    """Convert in this process, without the command line."""
     listing = open_source(source)
     if dedupe:
-        listing = mark_duplicates(listing, workers=workers)
+        listing = mark_duplicates(listing, workers=2)
     return how(listing, out, ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=workers))
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A folder of images, all different and all sound."""
+    """A folder of images, all different and all readable."""
     folder = tmp_path / "source"
     folder.mkdir()
     for number in range(COUNT):
@@ -53,38 +56,38 @@ def break_some(source: Path, numbers: tuple[int, ...]) -> None:
         (source / f"{number:03d}.jpg").write_bytes(b"damaged")
 
 
-def mend(source: Path, numbers: tuple[int, ...]) -> None:
+def restore(source: Path, numbers: tuple[int, ...]) -> None:
     for number in numbers:
         (source / f"{number:03d}.jpg").write_bytes(jpeg(number, width=80, height=60))
 
 
 # 0 and 99 are of the first and the last row; 30 and 33 of one row.
 @pytest.mark.parametrize("broken", [(0, 30, 33, 99), tuple(range(75, 100))])
-def test_after_a_retry_it_is_as_if_all_had_been_sound_from_the_start(
+def test_a_retry_gives_the_bytes_of_a_conversion_without_failures(
     source: Path, tmp_path: Path, broken: tuple[int, ...]
 ) -> None:
-    converted(source, tmp_path / "sound")
+    converted(source, tmp_path / "expected")
     break_some(source, broken)
     out = tmp_path / "train"
     assert converted(source, out).tally.failed == len(broken)
-    mend(source, broken)
+    restore(source, broken)
     if len(broken) == 4:
         result = picstore_json("convert", source, out, *OPTIONS, "--retry-failed")
         assert (result["images"], result["status"]) == (COUNT, {"lossless": COUNT})
     else:  # the last row had no files
         converted(source, out, how=retry_failed)
-    assert tree(out) == tree(tmp_path / "sound")
+    assert tree(out) == tree(tmp_path / "expected")
 
 
-def test_a_retry_makes_anew_only_rows_in_which_something_became_sound(source: Path, tmp_path: Path) -> None:
+def test_a_retry_rewrites_only_rows_with_an_input_that_became_readable(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "train"
     break_some(source, (10, 60))
     converted(source, out)
     before = {path: path.stat().st_ino for path in out.rglob("*.pic")}
-    again = converted(source, out, how=retry_failed)  # nothing became sound: nothing is written
+    again = converted(source, out, how=retry_failed)  # nothing became readable: nothing is written
     assert again.tally.failed == 2
     assert {path: path.stat().st_ino for path in out.rglob("*") if path in before} == before
-    mend(source, (60,))
+    restore(source, (60,))
     again = converted(source, out, how=retry_failed)
     assert {line["id"] for line in ledger(out) if line["status"] == "failed"} == {10}
     changed = {path for path in before if path.stat().st_ino != before[path]}
@@ -101,20 +104,20 @@ def empty_all_but(source: Path, numbers: tuple[int, ...]) -> None:
 
 def test_a_retry_reads_only_what_failed_from_the_source(source: Path, tmp_path: Path) -> None:
     for dedupe in (False, True):
-        out, sound = tmp_path / f"train-{dedupe}", tmp_path / f"sound-{dedupe}"
-        mend(source, tuple(range(COUNT)))
+        out, expected = tmp_path / f"train-{dedupe}", tmp_path / f"expected-{dedupe}"
+        restore(source, tuple(range(COUNT)))
         shutil.copy(source / "029.jpg", source / "031.jpg")
-        converted(source, sound, dedupe=dedupe)
+        converted(source, expected, dedupe=dedupe)
         break_some(source, (0, 30, 33, 99))
         converted(source, out, dedupe=dedupe)
-        mend(source, (0, 30, 99))
+        restore(source, (0, 30, 99))
         empty_all_but(source, (0, 30, 99))
         again = converted(source, out, how=retry_failed, dedupe=dedupe)
         assert [line["id"] for line in ledger(out) if line["status"] == "failed"] == [33]
         assert again.tally.failed == 1
-        mend(source, (33,))
+        restore(source, (33,))
         converted(source, out, how=retry_failed, dedupe=dedupe)
-        assert tree(out) == tree(sound)
+        assert tree(out) == tree(expected)
 
 
 def test_a_record_keeps_its_label_extra_and_attachments(source: Path, tmp_path: Path) -> None:
@@ -128,20 +131,20 @@ def test_a_record_keeps_its_label_extra_and_attachments(source: Path, tmp_path: 
         for number, given in enumerate(open_source(source).inputs)
     ]
     listing = Listing("list", inputs, ["a", "b", "c"], ("mask", "depth"))
-    options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=2)
-    convert(listing, tmp_path / "sound", options)
+    options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=INLINE)
+    convert(listing, tmp_path / "expected", options)
     break_some(source, (50,))
     convert(listing, tmp_path / "train", options)
-    mend(source, (50,))
+    restore(source, (50,))
     empty_all_but(source, (50,))
     retry_failed(listing, tmp_path / "train", options)
-    assert tree(tmp_path / "train") == tree(tmp_path / "sound")
+    assert tree(tmp_path / "train") == tree(tmp_path / "expected")
 
 
 @pytest.mark.parametrize("part", ["an image", "the segments", "the extras", "the footer", "a file", "another file"])
 def test_where_a_stored_file_is_damaged_the_source_is_read(source: Path, tmp_path: Path, part: str) -> None:
     """And nothing else of it; the segments of an image can be found in the image."""
-    converted(source, tmp_path / "sound")
+    converted(source, tmp_path / "expected")
     break_some(source, (40,))
     out = tmp_path / "train"
     converted(source, out)
@@ -169,10 +172,10 @@ def test_where_a_stored_file_is_damaged_the_source_is_read(source: Path, tmp_pat
         file.unlink()
     if part == "another file":
         shutil.copy(next(path for path in sorted(out.rglob("*.pic")) if path != file), file)
-    mend(source, (40,))
+    restore(source, (40,))
     empty_all_but(source, (40, *lost))
     converted(source, out, how=retry_failed)
-    assert tree(out) == tree(tmp_path / "sound")
+    assert tree(out) == tree(tmp_path / "expected")
 
 
 def ids_in(file: Path) -> set[int]:
@@ -188,11 +191,11 @@ def test_a_retry_that_is_interrupted_is_an_unfinished_conversion(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, files_replaced: bool
 ) -> None:
     """And what was stored is not lost, so the source is not read again for it."""
-    converted(source, tmp_path / "sound")
+    converted(source, tmp_path / "expected")
     break_some(source, (40,))
     out = tmp_path / "train"
     converted(source, out)
-    mend(source, (40,))
+    restore(source, (40,))
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -207,12 +210,12 @@ def test_a_retry_that_is_interrupted_is_an_unfinished_conversion(
         row = next(path.name.split("-")[1] for path in (out / "unfinished").glob("kept-*"))
         for stream in ("0000", "0001"):
             (out / stream / f"{row}.pic").unlink()
-        shutil.copy(tmp_path / "sound" / "0000" / f"{row}.pic", out / "0000")
+        shutil.copy(tmp_path / "expected" / "0000" / f"{row}.pic", out / "0000")
     if by == "resume":
         picstore_command("convert", source, out, *OPTIONS, "--resume")
     else:
         converted(source, out, how=retry_failed)
-    assert tree(out) == tree(tmp_path / "sound")
+    assert tree(out) == tree(tmp_path / "expected")
 
 
 def test_a_retry_takes_the_same_source_and_settings_and_no_shuffled_data_set(source: Path, tmp_path: Path) -> None:
@@ -278,7 +281,7 @@ def test_an_edited_data_set_is_not_tried_again(source: Path, tmp_path: Path) -> 
     break_some(source, (40,))
     converted(source, tmp_path / "train")
     edited = picstore.Dataset(tmp_path / "train").without([3]).save()
-    mend(source, (40,))
+    restore(source, (40,))
     with pytest.raises(UsageError, match="was edited"):
         converted(source, tmp_path / "train", how=retry_failed)
     assert picstore.Dataset(tmp_path / "train").uuid == edited.uuid
