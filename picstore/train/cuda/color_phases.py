@@ -1,4 +1,4 @@
-"""A program of colour as the kernels take it: steps in words, and the phases in which they are run."""
+"""Color phases: color programs as words of descriptors, split into launches at contrast and blur."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import numpy as np
 
 from picstore.arrays import F64, I64, Bools
 from picstore.train.cuda.color import ERASE_NORMALS
-from picstore.train.cuda.descriptor import NUMBERS, STEP
+from picstore.train.cuda.descriptor import OPERANDS, STEP
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 
-_NEGLIGIBLE = 2.0**-16  # of the sum of a blur's weights, on either side; as the CPU's
+_NEGLIGIBLE = 2.0**-16  # of the sum of a blur's weights, on either side; as in train/cpu/blur.py
 
 
 @dataclass(frozen=True, eq=False)
-class Phases:
-    """Steps of n images.
+class ColorPhases:
+    """Steps of n images in p phases.
 
     Attributes:
-        words: int64 (n, k, 10), see ``row.py``.
-        counts: int64 (n,), how many of them.
-        begins: int64 (n, p + 1), the step with which each phase begins, and that behind the last.
-        blurs: of each of the p phases, whether one begins with a blur.
+        words: int64 (n, k, 10), see ``descriptor.py``.
+        counts: int64 (n,), number of steps of each image.
+        begins: int64 (n, p + 1), the first step of each phase, and the last step + 1.
+        blurs: whether each phase begins with a blur in any image.
     """
 
     words: I64
@@ -32,65 +32,65 @@ class Phases:
     blurs: list[bool]
 
     @classmethod
-    def none(cls, n: int) -> Phases:
-        """Nothing happens to n images."""
+    def empty(cls, n: int) -> ColorPhases:
+        """One phase without steps for n images."""
         return cls(np.zeros((n, 0, STEP.value), np.int64), np.zeros(n, np.int64), np.zeros((n, 2), np.int64), [False])
 
     @classmethod
-    def of(cls, program: ColorProgram, size: I64, *, floats: bool) -> Phases:
-        """Those of a program.
+    def from_program(cls, program: ColorProgram, size: I64, *, floats: bool) -> ColorPhases:
+        """Split a color program into phases.
 
         Args:
             program: of n images.
-            size: int64 (n, 2), their widths and heights.
+            size: int64 (n, 2), width and height of the images.
             floats: whether the outputs are floats; bytes are not normalised.
         """
-        code, value = program.opcode.copy(), program.operands.copy()
-        counts = (code != opcodes.NOTHING).sum(axis=1)
-        behind = (np.cumsum(code == opcodes.NORMALIZE, axis=1) > 0) & floats
-        _prepare_boxes(code, value, size, behind)
-        _prepare_numbers(code, value)
-        code[(code == opcodes.ERASE_RANDOM) & behind] = ERASE_NORMALS
+        opcode, operands = program.opcode.copy(), program.operands.copy()
+        counts = (opcode != opcodes.NOTHING).sum(axis=1)
+        normalised = (np.cumsum(opcode == opcodes.NORMALIZE, axis=1) > 0) & floats
+        _prepare_boxes(opcode, operands, size, normalised)
+        _prepare_operands(opcode, operands)
+        opcode[(opcode == opcodes.ERASE_RANDOM) & normalised] = ERASE_NORMALS
         if not floats:
-            code[code == opcodes.NORMALIZE] = opcodes.NOTHING
-        words = np.empty((*code.shape, STEP.value), dtype=np.int64)
-        words[:, :, 0], words[:, :, 1] = code, program.key.view(np.int64)
-        words[:, :, NUMBERS.value :] = value.view(np.int64)
-        bar = (code == opcodes.CONTRAST) | (code == opcodes.BLUR)
+            opcode[opcode == opcodes.NORMALIZE] = opcodes.NOTHING
+        words = np.empty((*opcode.shape, STEP.value), dtype=np.int64)
+        words[:, :, 0], words[:, :, 1] = opcode, program.key.view(np.int64)
+        words[:, :, OPERANDS.value :] = operands.view(np.int64)
+        bar = (opcode == opcodes.CONTRAST) | (opcode == opcodes.BLUR)
         phase = np.cumsum(bar, axis=1)
         last = int(phase.max(initial=0))
         begins = np.stack([np.minimum((phase < p).sum(axis=1), counts) for p in range(last + 2)], axis=1)
-        blurs = [bool((bar & (phase == p) & (code == opcodes.BLUR)).any()) for p in range(last + 1)]
+        blurs = [bool((bar & (phase == p) & (opcode == opcodes.BLUR)).any()) for p in range(last + 1)]
         return cls(words, counts, begins, blurs)
 
 
-def _prepare_boxes(code: I64, value: F64, size: I64, behind: Bools) -> None:
-    """Boxes to erase become those within the image; before normalising, levels to fill them with become whole."""
-    erases = (code == opcodes.ERASE) | (code == opcodes.ERASE_RANDOM)
+def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalised: Bools) -> None:
+    """Clip boxes to erase to the image, and truncate their levels to integers unless they are normalised values."""
+    erases = (opcode == opcodes.ERASE) | (opcode == opcodes.ERASE_RANDOM)
     if not erases.any():
         return
     highest = np.tile(size, 2)[:, None].astype(np.float64)
-    boxes = np.clip(np.trunc(value[:, :, :4]), 0, highest)
-    value[:, :, :4] = np.where(erases[:, :, None], boxes, value[:, :, :4])
-    levels = value[:, :, 4:7]
-    value[:, :, 4:7] = np.where((erases & ~behind)[:, :, None], np.trunc(levels), levels)
+    boxes = np.clip(np.trunc(operands[:, :, :4]), 0, highest)
+    operands[:, :, :4] = np.where(erases[:, :, None], boxes, operands[:, :, :4])
+    levels = operands[:, :, 4:7]
+    operands[:, :, 4:7] = np.where((erases & ~normalised)[:, :, None], np.trunc(levels), levels)
 
 
-def _prepare_numbers(code: I64, value: F64) -> None:
-    """What is the same for all pixels is computed here."""
-    blends = (code == opcodes.CONTRAST) | (code == opcodes.SATURATION)
-    value[:, :, 1] = np.where(blends, 1 - value[:, :, 0], value[:, :, 1])
-    value[:, :, 0] = np.where(code == opcodes.HUE, 6 * value[:, :, 0], value[:, :, 0])
-    blurs = code == opcodes.BLUR
+def _prepare_operands(opcode: I64, operands: F64) -> None:
+    """Replace operands by numbers that kernels would compute again for each pixel."""
+    blends = (opcode == opcodes.CONTRAST) | (opcode == opcodes.SATURATION)
+    operands[:, :, 1] = np.where(blends, 1 - operands[:, :, 0], operands[:, :, 1])
+    operands[:, :, 0] = np.where(opcode == opcodes.HUE, 6 * operands[:, :, 0], operands[:, :, 0])
+    blurs = opcode == opcodes.BLUR
     if blurs.any():
-        value[blurs, :5] = _blur_numbers(value[blurs])
+        operands[blurs, :5] = _blur_operands(operands[blurs])
 
 
-def _blur_numbers(value: F64) -> F64:
-    """Of blurs float64 (m, 8): radius across and down, slope, weight of the middle tap across and down."""
-    sigma = value[:, 2:3]
+def _blur_operands(operands: F64) -> F64:
+    """Radius across and down, slope, weight of the middle tap across and down: float64 (m, 5), from operands (m, 8)."""
+    sigma = operands[:, 2:3]
     columns = []
-    for radius in (value[:, 0:1], value[:, 1:2]):
+    for radius in (operands[:, 0:1], operands[:, 1:2]):
         k = np.arange(int(radius.max()) + 1)
         weights = np.where(k <= radius, np.exp(-0.5 * (k / sigma) ** 2), 0.0)
         total = 2 * weights.sum(axis=1, keepdims=True) - 1

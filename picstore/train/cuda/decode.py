@@ -1,7 +1,7 @@
-"""Decoding the streams of a batch on a GPU, and what becomes of those that do not decode there.
+"""Decoding of a batch's streams on a GPU, and on the CPU of those that fail there.
 
 A list goes to the decoder in one call, which fails as a whole if one of its streams does. Then each is tried alone, and
-what fails again is decoded on the CPU.
+those that fail again are decoded on the CPU.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import torch
 from picstore.arrays import I64
 from picstore.errors import ImageError, UsageError
 
-# Streams, uint8 (m,) in CPU memory, to images of red, green and blue, uint8 (3, h, w) on the device.
+# Decodes streams, uint8 (m,) in CPU memory, to RGB images, uint8 (3, h, w) on the device.
 Decode: TypeAlias = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 DECODERS = ("auto", "torchcodec", "torchvision", "cpu")
 
 
 def find_decoder(name: str, device: torch.device) -> Decode | None:
-    """A decoder for a device; None for decoding on the CPU.
+    """Find the decoder for a device; None decodes on the CPU.
 
     Args:
-        name: of ``DECODERS``; ``"auto"`` is torchcodec where it is installed, which decodes in several threads at once,
-            or else torchvision, on a GPU; the CPU elsewhere.
+        name: of ``DECODERS``. On a GPU ``"auto"`` is torchcodec if it is installed, which decodes in several threads at
+            once, or else torchvision; elsewhere it is the CPU.
+        device: of the images.
 
     Raises:
         UsageError: there is no such decoder for this device.
@@ -43,20 +44,20 @@ def find_decoder(name: str, device: torch.device) -> Decode | None:
     return _by_torchcodec(device) if name == "torchcodec" else _by_torchvision(device)
 
 
-def numbered(device: torch.device) -> torch.device:
-    """The same device by its number: the current one of this thread, which is not that of other threads."""
+def with_index(device: torch.device) -> torch.device:
+    """The same device with its index; without one it is the current device, which each thread has of its own."""
     return (
         torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" and device.index is None else device
     )
 
 
 def _has_torchcodec() -> bool:
-    """Whether a torchcodec that decodes JPEG is there: 0.16 was the first."""
+    """Whether a torchcodec that decodes JPEG is installed: 0.16 or newer."""
     if find_spec("torchcodec") is None:
         return False
     try:
         from torchcodec.decoders import decode_jpeg
-    except (ImportError, RuntimeError, OSError):  # an older one, or it does not load: other torch, no libraries
+    except (ImportError, RuntimeError, OSError):  # an older release, or one that does not load with this torch
         return False
     return callable(decode_jpeg)
 
@@ -88,11 +89,16 @@ def decode_all(
 
     Args:
         streams: uint8 (m,) in CPU memory.
-        sizes: int64 (n, 2), width and height that each should have.
+        sizes: int64 (n, 2), expected width and height of each image.
+        decode: of ``find_decoder``.
+        device: of the images.
 
     Returns:
-        The images, uint8 (3, h, w) on the device, None for those that no decoder takes; and by number what is wrong
-        with these.
+        The images, uint8 (3, h, w) on the device, None for those that no decoder takes; and the reasons for these by
+        number.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: the device has too little memory.
     """
     expected = [(3, height, width) for width, height in sizes.tolist()]
     try:
@@ -100,21 +106,21 @@ def decode_all(
     except torch.cuda.OutOfMemoryError:
         raise
     except RuntimeError:
-        images = [_alone(stream, decode) for stream in streams]
+        images = [_decode_alone(stream, decode) for stream in streams]
     problems = {}
     for number, (image, shape) in enumerate(zip(images, expected, strict=True)):
         if image is not None and tuple(image.shape) == shape:
-            images[number] = image.contiguous()  # planes, whatever a decoder makes
+            images[number] = image.contiguous()  # decoders may return other layouts
         else:
             try:
-                images[number] = _on_cpu(streams[number], *shape[:0:-1]).to(device)
+                images[number] = _decode_on_cpu(streams[number], *shape[:0:-1]).to(device)
             except ImageError as error:
                 images[number], problems[number] = None, str(error)
     return images, problems
 
 
-def _alone(stream: torch.Tensor, decode: Decode) -> torch.Tensor | None:
-    """One image, None if it does not decode."""
+def _decode_alone(stream: torch.Tensor, decode: Decode) -> torch.Tensor | None:
+    """Decode one stream on the device; None if that fails."""
     try:
         return decode([stream])[0]
     except torch.cuda.OutOfMemoryError:
@@ -123,9 +129,9 @@ def _alone(stream: torch.Tensor, decode: Decode) -> torch.Tensor | None:
         return None
 
 
-def _on_cpu(stream: torch.Tensor, width: int, height: int) -> torch.Tensor:
-    """One image, uint8 (3, height, width)."""
-    from picstore.train.cpu.decode import decode_rgb  # with its kernels, which a GPU seldom needs
+def _decode_on_cpu(stream: torch.Tensor, width: int, height: int) -> torch.Tensor:
+    """Decode one stream on the CPU: uint8 (3, height, width)."""
+    from picstore.train.cpu.decode import decode_rgb  # loads kernels, which are seldom needed beside a GPU
 
     pixels = decode_rgb(stream.numpy(), width=width, height=height)
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

@@ -1,8 +1,8 @@
-"""The table by which a batch is described to the kernels: one row of 64-bit words for each image.
+"""Layout of descriptors: the 64-bit words that describe each image of a batch to the kernels.
 
-All that kernels must know of a batch travels in one copy, and takes one argument of a launch. Words are integers, or
-the bits of float64. A table begins with its header; behind the fixed words of a row stand its variable parts, whose
-places the row says.
+All descriptors of a batch reach the GPU in one copy and are one argument of a launch. Words are integers, or the bits
+of float64. The table begins with a header. After the fixed words of a descriptor come its variable parts, whose offsets
+are among the fixed words.
 """
 
 from __future__ import annotations
@@ -10,60 +10,60 @@ from __future__ import annotations
 from picstore.train.cuda.triton_jit import device_function, tl
 
 # Words of the header.
-WIDTH_OF_ROW = tl.constexpr(0)
-ROWS = tl.constexpr(1)
-VALUES = tl.constexpr(2)  # of all outputs together
+DESCRIPTOR_WORDS = tl.constexpr(0)
+IMAGES = tl.constexpr(1)
+VALUES = tl.constexpr(2)  # of all outputs
 HEADER = tl.constexpr(3)
 
-# Words of a row. Coordinates are pixels; of pairs, x comes first.
-ADDRESS = tl.constexpr(0)  # of the source: planes of bytes, (height, width), without gaps
+# Words of a descriptor. Coordinates are in pixels; x precedes y.
+ADDRESS = tl.constexpr(0)  # of the source: contiguous planes of bytes, (height, width)
 PLANE = tl.constexpr(1)  # bytes from one plane to the next, 0 for a grey image
 SOURCE = tl.constexpr(2)  # width, height
 CLIP = tl.constexpr(4)  # left, top, right, bottom
-TURNED = tl.constexpr(8)  # 1 for what is not upright
-FLIP = tl.constexpr(9)  # two of 0 or 1
-TAPS = tl.constexpr(11)  # two: source pixels that the filter of an output pixel covers
-MAP = tl.constexpr(13)  # six float64. Upright: start, scale, support, each of x and y. Turned: the matrix
+SLANTED = tl.constexpr(8)  # 1 if the image is not upright
+FLIP = tl.constexpr(9)  # 0 or 1 for x, y
+TAPS = tl.constexpr(11)  # source pixels under the filter of an output pixel, along x, y
+MAP = tl.constexpr(13)  # six float64. Upright: start, scale, support, each of x and y. Slanted: the matrix
 FILL = tl.constexpr(19)  # red, green, blue
-TARGET = tl.constexpr(22)  # where the output begins: values of outputs before it
+OFFSET = tl.constexpr(22)  # of the output: values of the outputs before it
 SIZE = tl.constexpr(23)  # width, height of the output
 TILES = tl.constexpr(25)  # of the output
-EDGES = tl.constexpr(26)  # first word of the edges, and their number
-STEPS = tl.constexpr(28)  # first word of the steps, and their number
-PHASES = tl.constexpr(30)  # first word of the phases: the step with which each begins
+EDGES = tl.constexpr(26)  # word offset of the edges, and their number
+STEPS = tl.constexpr(28)  # word offset of the steps, and their number
+PHASES = tl.constexpr(30)  # word offset of the phases: the first step of each
 FIXED = tl.constexpr(31)
 
 EDGE = tl.constexpr(3)  # words of an edge: float64 a, b, c
-STEP = tl.constexpr(10)  # words of a step: code, key, eight float64
+STEP = tl.constexpr(10)  # words of a step: opcode, key, eight float64
 KEY = tl.constexpr(1)
-NUMBERS = tl.constexpr(2)
+OPERANDS = tl.constexpr(2)
 
-# Pixels of an output that one program makes, by 4 warps. A row of it is read and written side by side, and its rows
-# share most of the source rows that they read. 72 registers a thread leave room for 7 programs on a multiprocessor of
-# an H200; with 16 rows it would be 114 and 4.
+# Pixels of a tile, which one program makes by 4 warps. Accesses to a row of it are coalesced, and its rows share most
+# of the source rows that they read. 72 registers a thread allow 7 programs on a multiprocessor of an H200; with 16 rows
+# it would be 114 registers and 4 programs.
 TILE_WIDTH = tl.constexpr(32)
 TILE_HEIGHT = tl.constexpr(8)
 
 
 @device_function
-def real(row, word):  # type: ignore[no-untyped-def]
-    """A word as float64."""
-    return tl.load(row + word).to(tl.float64, bitcast=True)
+def load_f64(words, index):  # type: ignore[no-untyped-def]
+    """Load a float64 word."""
+    return tl.load(words + index).to(tl.float64, bitcast=True)
 
 
 @device_function
-def single(row, word):  # type: ignore[no-untyped-def]
-    """A word that is a float64, as float32."""
-    return tl.load(row + word).to(tl.float64, bitcast=True).to(tl.float32)
+def load_f32(words, index):  # type: ignore[no-untyped-def]
+    """Load a float64 word as float32."""
+    return tl.load(words + index).to(tl.float64, bitcast=True).to(tl.float32)
 
 
 @device_function
-def whole(row, word):  # type: ignore[no-untyped-def]
-    """A word as int32."""
-    return tl.load(row + word).to(tl.int32)
+def load_i32(words, index):  # type: ignore[no-untyped-def]
+    """Load an integer word as int32."""
+    return tl.load(words + index).to(tl.int32)
 
 
 @device_function
-def level(row, word):  # type: ignore[no-untyped-def]
-    """A word that is an integer, as float32."""
-    return tl.load(row + word).to(tl.float32)
+def load_level(words, index):  # type: ignore[no-untyped-def]
+    """Load an integer word as float32."""
+    return tl.load(words + index).to(tl.float32)

@@ -1,6 +1,6 @@
-"""Random numbers by pixel, on the GPU: those of ``picstore/rng.py`` and ``train/normals.py``, to the bit.
+"""Random numbers of pixels on the GPU, bit for bit those of ``picstore/rng.py`` and ``train/cpu/noise.py``.
 
-The same float32 operations in the same order; a launch forbids the compiler to fuse them.
+The float32 operations are the same in the same order; launches forbid the compiler to fuse them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _D9 = tl.constexpr(1 / 362880)
 
 @device_function
 def random_bits(key, counter):  # type: ignore[no-untyped-def]
-    """``draw.bits``: uint64 of a uint64 key and int64 counters."""
+    """``rng.bits``: uint64 of a uint64 key and int64 counters."""
     z = key + (counter + 1).to(tl.uint64) * _GOLDEN
     z = (z ^ (z >> 30)) * _M1
     z = (z ^ (z >> 27)) * _M2
@@ -42,7 +42,7 @@ def random_bits(key, counter):  # type: ignore[no-untyped-def]
 
 @device_function
 def random_normals(key, number):  # type: ignore[no-untyped-def]
-    """``standard_normals``: float32, those of these numbers, int64."""
+    """``standard_normals``: float32 normals by their int64 numbers."""
     z = random_bits(key, number >> 1)
     uniform = ((z >> 33).to(tl.int32).to(tl.float32) + 0.5) * _SCALE
     a = (((z >> 2) & _LOW31).to(tl.int32).to(tl.float32) - _CENTRE) * _TURN

@@ -1,7 +1,7 @@
-"""Triton, in the one place that imports it.
+"""Compilation of kernels by Triton, which no other module imports.
 
-The kernels need no more than Triton 3.6, which torch 2.11 for CUDA brings. With ``TRITON_INTERPRET=1`` in the
-environment before torch is imported they run on tensors of the CPU, op by op in NumPy: that is for tests.
+The kernels need Triton 3.6, which torch 2.11 for CUDA brings. If ``TRITON_INTERPRET=1`` is set before torch is
+imported, they run on tensors of the CPU, op by op in NumPy, for tests.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["INTERPRETED", "device_function", "kernel", "tl"]
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """A function that the CPU launches, compiled at its first launch; its integers pick no code."""
+    """Decorator for functions that the host launches, compiled at the first launch; no integer specialises the code."""
     return triton.jit(function, do_not_specialize=["phase"])
 
 
 def device_function(function: Callable[..., Any]) -> Any:
-    """A function that kernels call, and nobody else."""
+    """Decorator for functions that only kernels call."""
     return triton.jit(function)

@@ -26,7 +26,7 @@ from picstore.train.batch import Batch
 from picstore.train.batching.damage import DamageLog
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import BufferPools
-from picstore.train.cuda.decode import find_decoder, numbered
+from picstore.train.cuda.decode import find_decoder, with_index
 from picstore.train.order.cursor import Worker
 from picstore.train.pipeline.device import DecoderStage, DeviceStage, HostSource, TensorStage
 from picstore.train.pipeline.process import LoaderProcess, ProcessSequence
@@ -92,7 +92,7 @@ class PipelineRunner:
             begun[2].close()
         isolated = self._isolate and not Worker.current().count
         source: HostSource = self._in_process(requests) if isolated else self._in_threads(requests)
-        device = numbered(self._device)
+        device = with_index(self._device)
         decode = find_decoder(self._decoder, device)
         output, strict = self._spec.output, self._damage_log.strict
         stage: DeviceStage

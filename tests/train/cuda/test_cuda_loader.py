@@ -20,7 +20,7 @@ from picstore.errors import Corrupt, ImageError, UsageError
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.cpu import decode, fill_images
-from picstore.train.cuda.decode import decode_all, find_decoder, numbered
+from picstore.train.cuda.decode import decode_all, find_decoder, with_index
 from picstore.train.pipeline import device, runner
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import compose_color
@@ -268,9 +268,9 @@ def test_memory_that_runs_out_is_no_damage() -> None:
 
 def test_a_device_without_a_number_is_the_one_of_the_consumers_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    assert numbered(torch.device("cuda")) == torch.device("cuda:3")
-    assert numbered(torch.device("cuda:1")) == torch.device("cuda:1")
-    assert numbered(CPU) == CPU
+    assert with_index(torch.device("cuda")) == torch.device("cuda:3")
+    assert with_index(torch.device("cuda:1")) == torch.device("cuda:1")
+    assert with_index(CPU) == CPU
 
 
 def test_a_decoder_for_a_gpu_is_refused_without_one() -> None:
