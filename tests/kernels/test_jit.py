@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: kept from process to process, never used once any kernel's source has changed."""
+"""Compiled kernels on disk: kept between processes, and not used after a change of source."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ print(len(compiled.buffer) > 0)
 """
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A folder with a copy of the package."""
-    shutil.copytree(PACKAGE, tmp_path / "picstore", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
+def copy_package(folder: Path) -> Path:
+    shutil.copytree(PACKAGE, folder / "picstore", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
 
 def compiles(folder: Path) -> bool:
@@ -36,28 +34,35 @@ def compiles(folder: Path) -> bool:
     return done.stdout == "True\n"
 
 
-def test_a_later_process_loads_what_an_earlier_one_compiled(copy: Path) -> None:
-    assert [compiles(copy), compiles(copy)] == [True, False]
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of the package, of which a process has compiled a kernel; tests leave it compiled."""
+    folder = copy_package(tmp_path_factory.mktemp("compiled"))
+    assert compiles(folder)
+    return folder
+
+
+def test_a_later_process_loads_what_an_earlier_one_compiled(compiled: Path) -> None:
+    assert not compiles(compiled)
 
 
 @pytest.mark.parametrize("changed", ["train/cpu/noise.py", "kernels/jit.py"])
-def test_a_change_in_any_file_of_kernels_makes_compiled_code_stale(copy: Path, changed: str) -> None:
-    compiles(copy)
-    path = copy / "picstore" / changed
+def test_a_change_in_any_file_of_kernels_makes_compiled_code_stale(compiled: Path, changed: str) -> None:
+    path = compiled / "picstore" / changed
     status = path.stat()
     path.write_text(path.read_text() + "\n")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # an archive may have restored it
-    assert [compiles(copy), compiles(copy)] == [True, False]
+    assert [compiles(compiled), compiles(compiled)] == [True, False]
 
 
-def test_a_change_in_what_kernels_do_not_import_leaves_compiled_code_valid(copy: Path) -> None:
-    compiles(copy)
-    path = copy / "picstore" / "train" / "loader.py"
+def test_a_change_in_what_kernels_do_not_import_leaves_compiled_code_valid(compiled: Path) -> None:
+    path = compiled / "picstore" / "train" / "loader.py"
     path.write_text(path.read_text() + "\n")
-    assert not compiles(copy)
+    assert not compiles(compiled)
 
 
-def test_kernels_run_where_neither_the_package_nor_the_home_folder_can_be_written(copy: Path) -> None:
+def test_kernels_run_where_neither_the_package_nor_the_home_folder_can_be_written(tmp_path: Path) -> None:
+    copy = copy_package(tmp_path)
     # Root may write to any folder, but none can be made beneath a file.
     for folder in (copy / "picstore", copy / "picstore" / "train" / "cpu"):
         (folder / "__pycache__").write_text("")

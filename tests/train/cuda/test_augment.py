@@ -422,14 +422,14 @@ def test_what_cannot_be_made_is_refused(device: str) -> None:
     refused("1 images, 2 geometries", tensors[:1])
     refused("there are 0 images", [])
     refused("origins have shape", tensors, np.zeros(2))
-    refused("a factor, at least 1", tensors, zeros, [1, 0])
+    refused("a factor of at least 1", tensors, zeros, [1, 0])
     several = torch.empty((2, 3, 20, 30), dtype=torch.uint8, device=device)
     refused("sizes", tensors, zeros, ones, geometry_of(images, []), out=several)
     refused("not possible", dtype="int8")
     refused("out is", out=torch.empty((2, 3, 9, 8), dtype=torch.uint8, device=device))
     refused("out is", out=torch.empty((2, 3, 9, 9), dtype=torch.float32, device=device))
     refused("out is", out=torch.empty((2, 3, 9, 9), dtype=torch.uint8, device=device), channels_last=True)
-    refused("not within 16777216 pixels", tensors, zeros, ones, replace(geometry, frame=geometry.frame * 1e9))
+    refused("exceeds 16777216", tensors, zeros, ones, replace(geometry, frame=geometry.frame * 1e9))
 
 
 def test_images_elsewhere_than_the_kernels_are_refused() -> None:
