@@ -145,7 +145,7 @@ def test_a_copy_alone_never_finishes_what_was_interrupted(tmp_path: Path, killed
 def test_a_conversion_that_was_interrupted_between_copy_and_manifest_is_resumed(
     tmp_path: Path, killed_at: Callable[[str], None]
 ) -> None:
-    from picstore.prepare.convert.convert import convert
+    from picstore.prepare.convert.convert import ConvertOptions, convert
     from picstore.prepare.convert.job import DatasetShape
     from picstore.prepare.image.settings import EncodeSettings
     from picstore.prepare.sources.folder import list_folder
@@ -155,8 +155,8 @@ def test_a_conversion_that_was_interrupted_between_copy_and_manifest_is_resumed(
 
     def run(name: str, *, resume: bool) -> None:
         listing = list_folder(locate(tmp_path / "in"))
-        options = {"encode": EncodeSettings(), "shape": DatasetShape(streams=1), "workers": 1, "resume": resume}
-        convert(listing, tmp_path / name, **options)
+        options = ConvertOptions(encode=EncodeSettings(), shape=DatasetShape(streams=1), workers=1)
+        convert(listing, tmp_path / name, options, resume=resume)
 
     killed_at(MANIFEST)
     with pytest.raises(Killed):
