@@ -39,7 +39,6 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "longer": "benchmarks.convert.writers:longer",
         "shuffle": "benchmarks.convert.copying:shuffle",
         "read": "benchmarks.convert.copying:read",
-        "objects": "benchmarks.convert.object_stores:objects",
         "resume": "benchmarks.convert.resuming:resume",
     },
     "runtime": {

@@ -23,7 +23,7 @@ COMMANDS = {
     "picstore convert --help": ["-m", "picstore.cli", "convert", "--help"],
     "python -c pass": ["-c", "pass"],
 }
-STANDARD = ("numba itself", "standard job")  # compiled or loaded for RandomResizedCrop and flip
+STANDARD = ("standard job",)
 
 
 def startup(options: Options) -> Table:
@@ -87,7 +87,7 @@ def time_uses(quick: bool) -> dict[str, float]:
 
     torch.set_num_threads(1)
     seconds = {}
-    for name, use in list(uses().items())[: 3 if quick else None]:
+    for name, use in list(uses().items())[: 2 if quick else None]:
         start = time.perf_counter()
         use()
         first, start = time.perf_counter() - start, time.perf_counter()
@@ -97,72 +97,39 @@ def time_uses(quick: bool) -> dict[str, float]:
 
 
 def uses() -> dict[str, Callable[[], object]]:
-    """All that is compiled, as the package calls it, in an order in which a later use finds earlier kernels."""
+    """Kernels by what uses them, in an order in which a later use finds those of an earlier one."""
     import numpy as np
     import torch
     from PIL import Image
 
     import picstore
-    from picstore.jpeg.decoder.decode import decode
-    from picstore.kernels.jit import kernel
-    from picstore.train.cpu.color import run_color
-    from picstore.train.cpu.render import render, render_mask
-    from picstore.train.transforms.batch_random import BatchRandom
-    from picstore.train.transforms.color_program import compose_color
-    from picstore.train.transforms.geometry import Geometry, compose
-    from picstore.train.transforms.opcodes import OutputDtype
 
-    side = 64
-    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     out = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(out, "JPEG")
-    jpeg, draws, size = out.getvalue(), BatchRandom(0, 0, np.zeros(1, np.int64)), np.array([[side, side]])
+    jpeg = out.getvalue()
+    crop = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
+    normalize = picstore.Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 
-    def geometry(*steps: Any) -> Geometry:
-        return compose(steps, Geometry.identity(size[:, 0], size[:, 1]), draws)
-
-    def resample(*steps: Any) -> None:
-        image = np.empty((3, *geometry(*steps).size[0, ::-1].tolist()), np.uint8)
-        render(pixels, geometry(*steps), 0, origin=(0, 0), factor=1, out=image)
-
-    def mask(name: str) -> None:
-        image = np.zeros((side, side), name)
-        render_mask(image, geometry(), 0, out=image.copy())
-
-    def color(*steps: Any, dtype: torch.dtype = torch.uint8, channels_last: bool = False) -> None:
-        program = compose_color(steps, size, draws)
-        image = np.zeros((3, side, side), np.uint8)
-        bits = np.uint16 if dtype.itemsize == 2 else np.float32
-        target = np.zeros((side, side, 3), bits).transpose(2, 0, 1) if channels_last else np.zeros_like(image, bits)
-        run_color(program, 0, image, image if dtype is torch.uint8 else target, OutputDtype.from_dtype(dtype))
-
-    def standard_job() -> None:
-        steps = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
+    def load(*steps: Any, **options: Any) -> None:
         with tempfile.TemporaryDirectory() as folder:
             with picstore.Writer(Path(folder) / "set", classes=["any"]) as writer:
                 writer.add(jpeg, label=0)
-            next(iter(picstore.Loader(Path(folder) / "set", batch_size=1, transform=steps, isolate=False)))
+            loader = picstore.Loader(Path(folder) / "set", batch_size=1, transform=[*steps], isolate=False, **options)
+            next(iter(loader))
+            loader.close()
 
-    normalize = picstore.Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
     found: dict[str, Callable[[], object]] = {
-        "numba itself": lambda: kernel(_nothing)(),
         "restart markers": lambda: picstore.add_restart_markers(jpeg),
-        "standard job": standard_job,
-        "decode": lambda: decode(jpeg),
+        "standard job": lambda: load(*crop),
         "cut": lambda: picstore.cut(picstore.add_restart_markers(jpeg), (10, 10, 20, 20)),
-        "resample": lambda: resample(picstore.Resize(32)),
-        "affine": lambda: resample(picstore.RandomRotation((20, 20)), picstore.Resize(32)),
-        "pointwise": lambda: color(picstore.ColorJitter(0.4)),
-        "blur": lambda: color(picstore.GaussianBlur(5)),
-        "noise": lambda: color(picstore.GaussianNoise()),
+        "resize": lambda: load(picstore.Resize((32, 32))),
+        "rotation": lambda: load(picstore.RandomRotation((20, 20)), picstore.Resize((32, 32))),
+        "jitter": lambda: load(*crop, picstore.ColorJitter(0.4)),
+        "blur": lambda: load(*crop, picstore.GaussianBlur(5)),
+        "noise": lambda: load(*crop, picstore.GaussianNoise()),
+        "erase": lambda: load(*crop, normalize, picstore.RandomErasing(1, value="random"), dtype=torch.float16),
     }
-    for name in ("uint8", "uint16", "int32"):
-        found[f"mask {name}"] = lambda name=name: mask(name)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        found[f"normalize {dtype}"] = lambda dtype=dtype: color(normalize, dtype=dtype)
-        found[f"channels last {dtype}"] = lambda dtype=dtype: color(normalize, dtype=dtype, channels_last=True)
-    found["erase"] = lambda: color(normalize, picstore.RandomErasing(1, value="random"), dtype=torch.float16)
+        found[f"normalize to {str(dtype)[6:]}"] = lambda dtype=dtype: load(*crop, normalize, dtype=dtype)
     return found
-
-
-def _nothing() -> None: ...
