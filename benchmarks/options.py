@@ -45,7 +45,6 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "order": "benchmarks.runtime.order:order",
         "resume": "benchmarks.runtime.resume:resume",
         "memory": "benchmarks.runtime.memory:memory",
-        "formats": "benchmarks.runtime.formats:formats",
     },
     "gpu": {
         "checks": "benchmarks.gpu.checks:checks",

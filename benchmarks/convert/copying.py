@@ -27,7 +27,7 @@ Copy = Callable[[Path, Path, "list[Path]"], None]
 
 
 def shuffle(options: Options) -> Table:
-    """``picstore shuffle`` against ``cp``, with and without checksums, and a loop that checksums while it copies.
+    """``picstore shuffle`` against ``cp``, with and without checksums.
 
     All begin with the list of files and end when every byte is synced, with as many processes each.
     """
@@ -46,7 +46,6 @@ def shuffle(options: Options) -> Table:
 
     copies: dict[str, Copy] = {
         "cp, and CRC-32C of source and copy": cp_and_check,
-        "one loop that reads, checksums, writes and checksums again": copy_blocks,
         "cp alone": cp,
     }
     cases = [Case("picstore shuffle", run_shuffle)]
@@ -140,17 +139,3 @@ def cp_and_check(source: Path, target: Path, files: list[Path]) -> None:
     for path in files:
         if checksum(source / path, buffer) != checksum(target / path, buffer):
             raise ValueError(f"{path} differs")
-
-
-def copy_blocks(source: Path, target: Path, files: list[Path]) -> None:
-    """Copy block by block, with the checksum of each before and after, while it is in memory."""
-    buffer = np.empty(BLOCK, np.uint8)
-    block = memoryview(buffer)
-    for path in files:
-        with (source / path).open("rb", buffering=0) as file, (target / path).open("wb", buffering=0) as out:
-            while size := file.readinto(block):
-                before = google_crc32c.value(buffer[:size])
-                out.write(block[:size])
-                if google_crc32c.value(buffer[:size]) != before:
-                    raise ValueError(f"{path} differs")
-            os.fsync(out.fileno())

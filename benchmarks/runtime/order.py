@@ -115,12 +115,6 @@ def apart(order: Order, _: Order) -> float:
     return float(np.abs(np.diff(order.positions)).mean() / len(order.positions))
 
 
-def longest(values: I64) -> int:
-    """Most neighbours with the same value."""
-    ends = np.flatnonzero(np.append(np.diff(values) != 0, True))
-    return int(np.diff(ends, prepend=-1).max())
-
-
 def mates_again(one: Order, other: Order) -> float:
     """With how many images of its batch an image shares a batch in another epoch too, on average."""
     batch = np.full(int(max(one.positions.max(), other.positions.max())) + 1, -1)
@@ -132,23 +126,10 @@ def mates_again(one: Order, other: Order) -> float:
     return pairs / len(one.positions)
 
 
-def moved(one: Order, other: Order) -> float:
-    """How far an image moves from epoch to epoch, as a part of the epoch, on average."""
-    when = np.full(int(max(one.positions.max(), other.positions.max())) + 1, -1)
-    when[other.positions] = np.arange(len(other.positions))
-    before = np.flatnonzero(when[one.positions] >= 0)
-    return float(np.abs(when[one.positions[before]] - before).mean() / len(one.positions))
-
-
 def expected_distinct(total: int, of_each: float) -> float:
     """Different values in a batch of a uniform order in which each value comes ``of_each`` times."""
     log_none = sum(math.log1p(-of_each / (total - k)) for k in range(BATCH))
     return total / of_each * -math.expm1(log_none)
-
-
-def expected_run(total: int, of_each: float) -> float:
-    """Longest run to be expected: that of which there is one on average."""
-    return 1 + math.log(total) / math.log(total / of_each)
 
 
 def order(options: Options) -> Table:
@@ -181,16 +162,9 @@ def _rows(stored: list[Stored], images: int, per_container: int, lanes: int) -> 
             lambda a, _: same_class(a, per_class),
             (per_class - 1) / (images - 1) * 100,
         ),
-        (
-            "longest run of one class",
-            ".1f",
-            lambda a, _: longest(a.inputs // per_class),
-            expected_run(images, per_class),
-        ),
         ("correlation with the stored order", "+.4f", lambda a, _: _correlation(count, a.positions), deviation),
         ("correlation with the input", "+.4f", lambda a, _: _correlation(count, a.inputs), deviation),
         ("distance of neighbors in stored order, of the data set", ".4f", apart, 1 / 3),
-        ("move of an image from epoch to epoch, of an epoch", ".4f", moved, 1 / 3),
         ("mates of the batch met again in the next epoch's", ".3f", mates_again, (BATCH - 1) ** 2 / (images - 1)),
     ]
     rows = []
