@@ -39,7 +39,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_modules_that_a_page_names_exist(page: Path) -> None:
     if page.name == "CHANGELOG.md":
         pytest.skip("tells of modules of earlier versions")
-    for name in re.findall(r"`(?:\./)?((?:\w+/)*\w+\.py)`", prose(page)):
+    for name in re.findall(r"`(?:\./)?((?:[\w]+/)*\w+\.py)`", prose(page)):
+        name = re.sub("[A-Z]{3,}", "*", name)  # a placeholder, such as NAME
         found = (
             list(ROOT.glob(f"*/**/{name}"))
             if "/" not in name

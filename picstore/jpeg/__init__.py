@@ -1,0 +1,1 @@
+"""One JPEG: headers, segments, Huffman tables, lossless restart markers, cuts."""

@@ -1,0 +1,1 @@
+"""An image of any format to a training JPEG."""

@@ -8,8 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from picstore.arrays import U32, Table
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from picstore.storage.location.base import Buffer
 
 ExtendCrc: TypeAlias = Callable[[Buffer, int], int]  # from bytes and the CRC of the bytes before them
 

@@ -9,7 +9,7 @@ import zstandard
 
 from picstore.arrays import I64, Array, Table
 from picstore.errors import UsageError
-from picstore.storage.format.checksum import Buffer, crc32c, crc32c_of_buffers, entry_crcs
+from picstore.storage.format.checksum import crc32c, crc32c_of_buffers, entry_crcs
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.layout import (
     ATTACHMENT,
@@ -25,6 +25,7 @@ from picstore.storage.format.layout import (
     aligned,
 )
 from picstore.storage.format.record import Record
+from picstore.storage.location.base import Buffer
 
 
 def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:

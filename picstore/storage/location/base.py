@@ -6,13 +6,11 @@ import contextlib
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias
-
-if TYPE_CHECKING:
-    from picstore.storage.format.checksum import Buffer
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 PARTIAL = ".partial"  # suffix of a file that is being written
 
+Buffer: TypeAlias = bytes | bytearray | memoryview
 Allocate: TypeAlias = "Callable[[int], memoryview]"  # makes writable memory of a number of bytes
 
 _COPY_CHUNK = 8 << 20  # bytes

@@ -11,13 +11,10 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from picstore.errors import Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import PARTIAL, Allocate, AtomicWriter, Entry, Location, fresh
-
-if TYPE_CHECKING:
-    from picstore.storage.format.checksum import Buffer
+from picstore.storage.location.base import PARTIAL, Allocate, AtomicWriter, Buffer, Entry, Location, fresh
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from picstore.storage.format.checksum import Buffer
+from picstore.storage.location.base import Buffer
 
 PART_SIZE = 8 << 20  # bytes; S3 takes 10,000 parts, so an object may have 78 GiB
 

@@ -1,0 +1,1 @@
+"""Transforms as values: parameters, geometry, color programs."""
