@@ -71,7 +71,8 @@ class SourceFormat:
     """A kind of source. Entry points of the group ``picstore.sources`` are SourceFormats, or only ``list_inputs``.
 
     Attributes:
-        list_inputs: lists the inputs of a path; options are keywords.
+        list_inputs: lists the inputs of a path; options are keywords. It raises NotADataset if the path cannot be
+            read, UsageError if it is of another kind or a value is wrong, Damage, or MissingDependency.
         options: names of the options that ``list_inputs`` takes.
         recognizes: whether ``--source auto`` takes a location for this kind; None for never.
         object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in an object store, not a path.

@@ -31,15 +31,8 @@ _DECIMALS = 3  # of boxes; without rounding right = left + width would show the 
 def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     """List the images of an annotation file in order, with label −1 and objects in the extra (docs/formats.md).
 
-    A box is clipped to its image; an object whose box then has no area is left out, and a remark counts them.
-
-    Args:
-        folder: folder of the images' ``file_name``.
-        annotations: the JSON file. Listing takes twice its size in memory, and once while the inputs live.
-
-    Raises:
-        NotADataset: there is no such file.
-        UsageError: ``folder`` is no folder, or the file is not COCO's; the message says which value is wrong.
+    A box is clipped to its image; an object whose box then has no area is left out, and a remark counts them. Listing
+    takes twice the size of the file ``annotations`` in memory, and once while the inputs live.
     """
     if annotations is None:
         raise UsageError("the source coco needs --annotations, the JSON file that names images and objects")
@@ -65,13 +58,17 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     total = without_area = 0
     for id_, image in images.items():
         found = offsets.pop(id_, [])
-        targets = _targets(document, image, (document.parse(offset) for offset in found), labels, optional)
+        targets = _targets(document, image, (document.values.parse(offset) for offset in found), labels, optional)
         total += len(found)
         without_area += len(found) - len(targets["boxes"])
-        extra = {"image_id": id_, "size": [image.width, image.height], **targets}
-        inputs.append(_to_input(document, image, folder, extra))
+        fields = {"image_id": id_, "size": [image.width, image.height], **targets}
+        extra = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(extra) > MAX_EXTRA:
+            document.refuse(image.name, f"its annotations take {len(extra):,} bytes; {MAX_EXTRA:,} can be stored")
+        location, annotated = str(folder / image.name), (image.width, image.height)
+        inputs.append(Input(image.name, -1, location, extra=extra, annotated=annotated))
     for id_, (offset, *_) in offsets.items():
-        document.refuse(f"annotation {document.parse(offset)['id']}.image_id", f"{id_} is the id of no image")
+        document.refuse(f"annotation {document.values.parse(offset)['id']}.image_id", f"{id_} is the id of no image")
     remarks = [f"{without_area:,} of {total:,} boxes have no area inside their image: left out"] if without_area else []
     return Listing("coco", inputs, [categories[id_] for id_ in labels], remarks=remarks)
 
@@ -94,22 +91,18 @@ class _Document:
             if (size := file.size()) > MAX_ANNOTATIONS:
                 raise UsageError(f"{file} has {size:,} bytes; annotations of {MAX_ANNOTATIONS:,} can be read")
             # Bytes and text exist at once: twice the file's size.
-            self._items = JsonItems(str(file.read(0, size, file=str(file)), "utf-8-sig"))
+            self.values = JsonItems(str(file.read(0, size, file=str(file)), "utf-8-sig"))
         except ValueError as error:
             raise UsageError(f"{file} is not JSON: {error}") from error
 
     def refuse(self, path: str, what: str) -> NoReturn:
         raise UsageError(f"{self._file}: {path}: {what}")
 
-    def parse(self, offset: int) -> Any:
-        """Parse the value that begins at an offset."""
-        return self._items.parse(offset)
-
     def items(self) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
         """Items of the three lists in the file's order: name of the list, path and offset of the item, and the item."""
         counts: dict[str, int] = {}
         try:
-            for name, offset, value in self._items.items(_LISTS):
+            for name, offset, value in self.values.items(_LISTS):
                 counts[name] = counts.get(name, -1) + 1
                 if offset < 0:
                     continue
@@ -162,11 +155,9 @@ def _targets(
     labels: dict[int, int],
     optional: set[str],
 ) -> dict[str, list[Any]]:
-    """Objects of an image by field, without those whose box has no area.
+    """Objects of an image by field, without those whose box has no area; ``labels`` are by category id.
 
-    Args:
-        labels: label by category id.
-        optional: those of ``segmentation`` and ``keypoints`` that occur in the file; all images get the same fields.
+    All images get the same fields: ``optional`` has those of ``segmentation`` and ``keypoints`` that occur in the file.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
     fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)
@@ -175,13 +166,11 @@ def _targets(
     for annotation in annotations:
         path = f"annotation {annotation['id']}"
         values = _object_fields(document, annotation, labels, path)
-        box = _clipped_box(document, annotation, image, path)
-        if box is None:
-            continue
-        values["boxes"] = box
-        runs.append(values.pop("rle"))
-        for name, column in columns.items():
-            column.append(values[name])
+        values["boxes"] = _clipped_box(document, annotation, image, path)
+        if values["boxes"] is not None:
+            runs.append(values.pop("rle"))
+            for name, column in columns.items():
+                column.append(values[name])
     if any(runs):
         columns["rle"] = runs
     return columns
@@ -244,13 +233,6 @@ def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[flo
     format_ = "x0, y0, x1, y1, …"
     polygons = [document.numbers(flat, f"{path}[{n}]", format_, multiple=2) for n, flat in enumerate(value)]
     return [flat for flat in polygons if len(flat) >= 6], None
-
-
-def _to_input(document: _Document, image: _Image, folder: Location, extra: dict[str, Any]) -> Input:
-    text = json.dumps(extra, ensure_ascii=False, separators=(",", ":")).encode()
-    if len(text) > MAX_EXTRA:
-        document.refuse(image.name, f"its annotations take {len(text):,} bytes; {MAX_EXTRA:,} can be stored")
-    return Input(image.name, -1, str(folder / image.name), extra=text, annotated=(image.width, image.height))
 
 
 FORMAT = SourceFormat(list_coco, options=("annotations",), object_stores=True)

@@ -22,13 +22,7 @@ _CACHED_BLOCKS = 2  # per process
 
 @dataclass(frozen=True, slots=True)
 class CompressedBlock:
-    """A range of compressed bytes in a file.
-
-    Attributes:
-        codec: one of CODECS.
-        offset, size: the range.
-        decompressed_size: bytes that it decompresses to.
-    """
+    """A range of compressed bytes in a file; ``codec`` is one of CODECS."""
 
     codec: str
     offset: int
@@ -56,13 +50,7 @@ class DecompressedBlock:
 
 @functools.lru_cache(_CACHED_BLOCKS)
 def decompress_block(path: str, block: CompressedBlock) -> DecompressedBlock:
-    """Decompress a block of a file.
-
-    Raises:
-        TooLarge: it says that it has more than MAX_DECOMPRESSED bytes.
-        Corrupt: it cannot be decompressed, or not to ``decompressed_size`` bytes.
-        Damage: the file cannot be read.
-    """
+    """Decompress a block of a file; Damage if it is larger than MAX_DECOMPRESSED or not of ``decompressed_size``."""
     with SourceFile(path) as file:
         if block.decompressed_size > MAX_DECOMPRESSED:
             raise TooLarge(f"{block.decompressed_size:,} bytes unpacked", file.printable_path, block.offset)

@@ -23,15 +23,10 @@ Fingerprint = tuple[int, bytes]  # size, and last bytes or SHA-256
 
 
 def mark_duplicates(listing: Listing, *, workers: int) -> Listing:
-    """Find inputs of equal bytes, whatever their names, labels and extras.
-
-    The first of equal inputs stays. One that cannot be read is no duplicate.
+    """Return the listing with ``duplicates``, all but the first of inputs with equal bytes, whatever their names.
 
     Two passes: sizes and the last 4 KiB, read for all inputs, tell nearly all images apart; SHA-256 decides among the
-    rest. Photographs of one camera begin alike; entropy-coded data does not end alike.
-
-    Returns:
-        The listing with ``duplicates``.
+    rest. Photographs of one camera begin alike; entropy-coded data does not end alike. An unreadable input is none.
     """
     candidates = list(enumerate(listing.inputs))
     for function in (end_fingerprints, sha256_fingerprints):

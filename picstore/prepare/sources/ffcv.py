@@ -16,19 +16,11 @@ import numpy.typing as npt
 from picstore.arrays import I64, Table
 from picstore.errors import Corrupt, NotADataset, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
 from picstore.prepare.sources.inputs import Listing
+from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.raw_pixels import read_rgb
-from picstore.prepare.sources.samples import (
-    IMAGE_FIELDS,
-    LABEL_FIELDS,
-    SkippedFields,
-    SourceSample,
-    build_listing,
-    choose_field,
-    end_at_damage,
-    json_object,
-    pop_label,
-)
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location
@@ -59,11 +51,6 @@ def list_ffcv(location: Location, *, image_field: str | None = None, label_field
     """List every sample in order. JPEGs are read in place, raw pixels become PPM.
 
     Integers, floats and JSON become the extra, or the label; arrays and bytes are skipped.
-
-    Raises:
-        NotADataset: there is no such file.
-        UsageError: it is of another version, or has fields of types that FFCV did not define.
-        Damage: its header or tables are damaged.
     """
     if not location.is_file():
         raise NotADataset(f"{location} is no file")
@@ -76,8 +63,8 @@ def list_ffcv(location: Location, *, image_field: str | None = None, label_field
         if len(fields) != count or not _METADATA.keys() >= set(fields.values()):
             raise UsageError(f"{location} has fields of types that are not FFCV's own: {fields}")
         images = [name for name, type_ in fields.items() if type_ == _IMAGE]
-        image = str(choose_field(image_field, images, IMAGE_FIELDS, what="image", path=location))
-        label = choose_field(label_field, fields, LABEL_FIELDS, what="label", path=location, must=False)
+        image = choose_image(image_field, images, location)
+        label = choose_label(label_field, fields, location)
         integers = [name for name, type_ in fields.items() if type_ == _INTEGER]
         if label is None and len(integers) == 1:
             label = integers[0]

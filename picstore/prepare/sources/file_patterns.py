@@ -16,9 +16,7 @@ _MAX_NAMES = 1 << 20  # of one pattern
 def shard_files(location: Location, *suffixes: str) -> list[Location]:
     """Files of a location: itself; of a folder those that end so; of a name with braces those that it expands to.
 
-    Raises:
-        NotADataset: a file does not exist, or the folder has none.
-        UsageError: braces stand for more than a million names.
+    NotADataset if a file does not exist or the folder has none; UsageError for more than a million names.
     """
     if location.is_folder():
         found = [location / entry.name for entry in visible_entries(location) if entry.name.lower().endswith(suffixes)]
@@ -41,11 +39,10 @@ def expand_braces(pattern: str) -> list[str]:
     if words is not None:
         middles = words.split(",")
     else:
-        if abs(int(last) - int(first)) > _MAX_NAMES:
-            raise UsageError(f"{pattern} stands for more than {_MAX_NAMES:,} files")
         step = 1 if int(last) >= int(first) else -1
         width = len(first) if first.startswith("0") else 1
-        middles = [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
+        numbers = range(int(first), int(last) + step, step)
+        middles = [f"{number:0{width}d}" for number in numbers[: _MAX_NAMES + 1]]
     rest = expand_braces(pattern[match.end() :])
     if len(middles) * len(rest) > _MAX_NAMES:
         raise UsageError(f"{pattern} stands for more than {_MAX_NAMES:,} files")

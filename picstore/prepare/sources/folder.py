@@ -17,10 +17,6 @@ def list_folder(location: Location) -> Listing:
     """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
 
     Every regular file counts, whatever its name, except hidden ones; nested folders belong to their class.
-
-    Raises:
-        NotADataset: the folder cannot be listed.
-        UsageError: it is no folder.
     """
     entries = visible_entries(location)
     classes = [entry.name for entry in entries if entry.is_folder]

@@ -11,17 +11,10 @@ import numpy as np
 
 from picstore.errors import Damage, ImageError, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
+from picstore.prepare.sources.fields import choose_image, choose_label, pop_label
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.raw_pixels import image_file
-from picstore.prepare.sources.samples import (
-    IMAGE_FIELDS,
-    LABEL_FIELDS,
-    SourceSample,
-    build_listing,
-    choose_field,
-    end_at_damage,
-    pop_label,
-)
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import printable
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -33,11 +26,6 @@ def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | 
 
     Data sets with a number or a text per row, N in all, become the extra, or the label. A data set in a group is named
     with it (``train/images``); only those of the images' group count.
-
-    Raises:
-        MissingDependency: h5py is not installed.
-        UsageError: no data set can be chosen as the images, or it holds Python objects or references.
-        Damage: the file cannot be opened.
     """
     h5py = _import_h5py()
     try:
@@ -53,7 +41,7 @@ def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | 
                 if name.rpartition("/")[0] == group and item.shape == found[image].shape[:1] and _is_scalar(h5py, item)
             }
             rows.pop(last, None)
-            label = choose_field(label_field, rows, LABEL_FIELDS, what="label", path=path, must=False)
+            label = choose_label(label_field, rows, path)
             samples = _samples(path, image, len(found[image]), rows, label)
             remarks = [
                 f"data set {name}: left out" for name in found if name != image and found[name] not in rows.values()
@@ -77,7 +65,7 @@ def _choose_image(images: list[str], found: dict[str, Any], given: str | None, p
     last_parts = {name.rpartition("/")[2].lower() for name in images}
     if given is None and len(images) > 1 and len(last_parts) == 1:
         raise UsageError(f"which of {', '.join(images)} in {path}? Name it by --image-field")
-    return str(choose_field(given, images, IMAGE_FIELDS, what="image", path=path))
+    return choose_image(given, images, path)
 
 
 def _holds_images(h5py: Any, item: Any) -> bool:

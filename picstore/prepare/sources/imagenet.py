@@ -13,12 +13,7 @@ from picstore.storage.location.resolve import Location, Where, locate
 
 
 def list_imagenet(location: Location, *, synsets: Where | None = None) -> Listing:
-    """List a folder with a tar per synset; labels by sorted name, or by the order of the file ``synsets``.
-
-    Raises:
-        NotADataset: the folder or the file cannot be read.
-        UsageError: it is no folder, or the file does not name every tar.
-    """
+    """List a folder with a tar per synset; labels by sorted name, or by the order of the file ``synsets``."""
     found = [name for name, is_folder in visible_entries(location) if name.endswith(".tar") and not is_folder]
     names = [name.removesuffix(".tar") for name in found]
     classes = sorted(names)

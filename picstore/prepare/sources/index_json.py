@@ -5,33 +5,22 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
-from picstore.errors import Damage, NotADataset, UsageError
-from picstore.prepare.sources.samples import json_object
-from picstore.prepare.sources.source_file import SourceFile
+from picstore.errors import NotADataset, UsageError
+from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.source_file import read_whole
 from picstore.storage.location.resolve import Location
 
-MAX_INDEX = 1 << 30  # bytes
+_MAX_INDEX = 1 << 30  # bytes
 
 
 def read_index(folder: Location, entries: str) -> dict[str, Any]:
-    """Read the object in ``folder/index.json``, whose member ``entries`` is a list of objects.
-
-    Raises:
-        NotADataset: there is no such file.
-        UsageError: it is larger than MAX_INDEX, or has no such list.
-    """
+    """Read the object in ``folder/index.json``; UsageError unless its member ``entries`` is a list of objects."""
     path = folder / "index.json"
     if not path.is_file():
         raise NotADataset(f"{folder} has no index.json")
-    try:
-        with SourceFile(path) as file:
-            if file.size > MAX_INDEX:
-                raise UsageError(f"{path} has {file.size:,} bytes; {MAX_INDEX:,} can be read")
-            index = json_object(file.read(0, file.size))
-    except Damage as error:
-        raise NotADataset(f"{path} {error.what}") from error
-    found = index.get(entries) if index is not None else None
-    if index is None or not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+    index = json_object(read_whole(path, _MAX_INDEX)) or {}
+    found = index.get(entries)
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise UsageError(f"{path} is not the index of a data set: it has no list of {entries}")
     return index
 

@@ -1,4 +1,4 @@
-"""JsonItems: read a large JSON document item by item, with offsets; parsed whole it takes 5 to 10 times its size."""
+"""JSON of sources: json_object parses a small object, JsonItems reads a large document item by item, with offsets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,24 @@ from typing import Any, NoReturn
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def json_object(text: bytes) -> dict[str, Any] | None:
+    """Parse a JSON object; None for damaged text, any other value, and NaN."""
+    try:
+        value = _DECODER.decode(text.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 class JsonItems:
-    """A JSON object with members that are long lists.
+    """A JSON object with members that are long lists; parsed whole it would take 5 to 10 times its size.
 
     All methods raise ValueError or RecursionError if the text is not JSON (RFC 8259: neither NaN nor Infinity).
     """
@@ -19,11 +35,10 @@ class JsonItems:
     def __init__(self, text: str) -> None:
         self._text = text
         self._offset = 0
-        self._decode = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
 
     def parse(self, offset: int) -> Any:
         """Parse the value that begins at an offset."""
-        return self._decode(self._text, offset)[0]
+        return _DECODER.raw_decode(self._text, offset)[0]
 
     def items(self, lists: Collection[str]) -> Iterator[tuple[str, int, Any]]:
         """Read the whole document once; yields (name, offset, value) for each item of the named lists.
@@ -59,7 +74,7 @@ class JsonItems:
             separator = self._expect("," + close)
 
     def _parse_next(self) -> Any:
-        value, end = self._decode(self._text, self._offset)
+        value, end = _DECODER.raw_decode(self._text, self._offset)
         self._skip_to(end)
         return value
 
@@ -78,7 +93,3 @@ class JsonItems:
 
     def _fail(self, expected: str) -> NoReturn:
         raise ValueError(f"{expected} expected at character {self._offset}")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")

@@ -15,10 +15,6 @@ def list_paths(location: Location, *, root: Where | None = None) -> Listing:
     Args:
         location: the list.
         root: folder of relative paths; by default that of the list.
-
-    Raises:
-        NotADataset: the list cannot be read.
-        UsageError: a line is not `path label`; the message has its number.
     """
     base = location.parent if root is None else locate(root)
     inputs = []

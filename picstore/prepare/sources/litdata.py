@@ -19,19 +19,11 @@ import zstandard
 from picstore.errors import Corrupt, Damage, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.compressed import CompressedBlock, DecompressedBlock, decompress_block, read_compressed
+from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
 from picstore.prepare.sources.index_json import checked_count, checked_name, read_index
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.raw_pixels import read_compressed_pil, read_pil
-from picstore.prepare.sources.samples import (
-    IMAGE_FIELDS,
-    LABEL_FIELDS,
-    SkippedFields,
-    SourceSample,
-    build_listing,
-    choose_field,
-    end_at_damage,
-    pop_label,
-)
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.location.resolve import Location
 
@@ -78,10 +70,6 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
 
     Fields are named as the keys of the dictionary that was written, or 0, 1, … for a tuple. Numbers and texts become
     the extra, or the label; tensors, pickles and all other fields are skipped.
-
-    Raises:
-        NotADataset: there is no index.
-        UsageError: chunks are encrypted or of a kind that only LitData reads, or no field can be the image.
     """
     index = read_index(location, "chunks")
     config = index["config"] if isinstance(index.get("config"), dict) else {}
@@ -98,10 +86,8 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
         raise UsageError(
             f"{location}: its samples are pickles, which could run anything; write images as bytes or PIL images"
         )
-    image = str(choose_field(image_field, images, IMAGE_FIELDS, what="image", path=location))
-    label = choose_field(
-        label_field, [name for name, _ in fields], LABEL_FIELDS, what="label", path=location, must=False
-    )
+    image = choose_image(image_field, images, location)
+    label = choose_label(label_field, [name for name, _ in fields], location)
     if label is None and [kind for _, kind in fields].count("int") == 1 and fields[0][0] == "0":
         label = next(name for name, kind in fields if kind == "int")  # (image, label)
     layout = _Layout(fields, image, label, SkippedFields())

@@ -27,10 +27,6 @@ def list_lmdb(path: Path) -> Listing:
 
     Of a Datum the label is taken, and pixels (blue, green, red planes) if it is not encoded. All other values are taken
     for image files without label.
-
-    Raises:
-        MissingDependency: py-lmdb is not installed.
-        NotADataset: there is no LMDB.
     """
     file = path / "data.mdb" if path.is_dir() else path
     if not file.is_file():

@@ -23,20 +23,12 @@ from picstore.prepare.sources.compressed import (
     decompress_block,
     read_compressed,
 )
+from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
 from picstore.prepare.sources.index_json import checked_count, checked_name, read_index
 from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.raw_pixels import read_compressed_pil, read_pil
-from picstore.prepare.sources.samples import (
-    IMAGE_FIELDS,
-    LABEL_FIELDS,
-    SkippedFields,
-    SourceSample,
-    build_listing,
-    choose_field,
-    end_at_damage,
-    json_object,
-    pop_label,
-)
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.location.resolve import Location
 
@@ -73,11 +65,6 @@ def list_mds(location: Location, *, image_field: str | None = None, label_field:
     Integers, floats, texts and JSON become the extra, or the label; an object called ``extra`` becomes the extra
     itself. Further columns of bytes become attachments; arrays and pickles are skipped. Shards that are compressed by
     zstd, gz or bz2 are decompressed as they are read.
-
-    Raises:
-        NotADataset: there is no index.
-        UsageError: it is not of MDS version 2, its compression is not read, or no column can be the image.
-        Damage: a shard cannot be decompressed.
     """
     shards = [_shard(location, entry) for entry in read_index(location, "shards")["shards"]]
     skipped = SkippedFields()
@@ -85,8 +72,8 @@ def list_mds(location: Location, *, image_field: str | None = None, label_field:
     for shard in shards:
         encodings = {name: encoding for name, encoding, _ in shard.columns}
         images = [name for name, encoding in encodings.items() if encoding in _IMAGES]
-        image = choose_field(image_field, images, IMAGE_FIELDS, what="image", path=location)
-        label = choose_field(label_field, encodings, LABEL_FIELDS, what="label", path=location, must=False)
+        image = choose_image(image_field, images, location)
+        label = choose_label(label_field, encodings, location)
         samples.append(end_at_damage(_samples(shard, str(image), label, skipped), shard.file))
     return build_listing("mds", (one for some in samples for one in some), remarks=skipped.remarks())
 

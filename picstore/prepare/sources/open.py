@@ -20,26 +20,10 @@ from picstore.storage.location.resolve import Location, Where, locate
 
 __all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
-ENTRY_POINTS = "picstore.sources"
-# In the order of recognition. Kinds with a magic number or an index come first; any folder or file can be one of the
-# last two. Entry points of other packages are tried just before those two.
-KINDS = (
-    "mds",
-    "litdata",
-    "ffcv",
-    "parquet",
-    "hdf5",
-    "lmdb",
-    "recordio",
-    "tfrecord",
-    "picpoc",
-    "table",
-    "webdataset",
-    "imagenet",
-    "coco",
-    "folder",
-    "list",
-)
+_WITH_MAGIC = ("mds", "litdata", "ffcv", "parquet", "hdf5", "lmdb", "recordio", "tfrecord", "picpoc")  # or an index
+_GENERAL = ("folder", "list")  # any folder and any file
+# In the order of recognition; entry points of other packages are tried before _GENERAL.
+KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "coco", *_GENERAL)
 
 
 def open_source(where: Where, *, kind: str = "auto", classes: Where | None = None, **options: object) -> Listing:
@@ -72,9 +56,8 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
     for name in given:
         if name not in format_.options:
             belongs = " or ".join(other for other in sorted(KINDS) if name in _load_format(other).options)
-            raise UsageError(
-                f"--{name.replace('_', '-')} belongs to the source {belongs}; {location} is read as {kind}"
-            )
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} belongs to the source {belongs}; {location} is read as {kind}")
     listing = format_.list_inputs(location if format_.object_stores else local_path(location), **given)
     if not listing.inputs:
         raise NotADataset(f"{location} holds no images (read as source {listing.kind})")
@@ -83,7 +66,7 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
 
 def _recognize(location: Location) -> str:
     probe = SourceProbe.inspect(location)
-    for kind in (*KINDS[:-2], *sorted(_plugins()), *KINDS[-2:]):
+    for kind in (*KINDS[: -len(_GENERAL)], *sorted(_plugins()), *_GENERAL):
         format_ = _load_format(kind)
         if kind not in KINDS and not format_.object_stores and not isinstance(location, Folder):
             continue  # a plug-in for local files may use the probe's path
@@ -108,18 +91,13 @@ def _load_format(kind: str) -> SourceFormat:
 
 def _plugins() -> dict[str, EntryPoint]:
     """Entry points of other packages by name, not loaded yet."""
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-
-
-def _read_class_names(file: Location) -> list[str]:
-    """Class names of a file, one per line without empty ones; NotADataset if it cannot be read."""
-    names = [line.strip() for line in b"".join(file.lines()).decode("utf-8", "surrogateescape").splitlines()]
-    return [printable(name) for name in names if name]
+    return {point.name: point for point in entry_points(group="picstore.sources")}
 
 
 def _with_classes(listing: Listing, classes: Location) -> Listing:
-    """Give a listing the class names of a file; labels that have names follow the file's order."""
-    names = _read_class_names(classes)
+    """Give a listing the class names of a file's lines; labels that have names follow the file's order."""
+    lines = [line.strip() for line in b"".join(classes.lines()).decode("utf-8", "surrogateescape").splitlines()]
+    names = [printable(line) for line in lines if line]
     if unknown := sorted(set(listing.classes) - set(names)):
         raise UsageError(f"{len(unknown)} classes are not in {classes}, the first is {unknown[0]!r}")
     labels = [names.index(name) for name in listing.classes]

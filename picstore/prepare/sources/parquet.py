@@ -10,18 +10,10 @@ from typing import Any
 
 from picstore.errors import Damage, ImageError, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
+from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
 from picstore.prepare.sources.inputs import Input, Listing, read_input
-from picstore.prepare.sources.samples import (
-    IMAGE_FIELDS,
-    LABEL_FIELDS,
-    SkippedFields,
-    SourceSample,
-    build_listing,
-    choose_field,
-    end_at_damage,
-    json_object,
-    pop_label,
-)
+from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, locate
@@ -54,11 +46,6 @@ def list_parquet(location: Location, *, image_field: str | None = None, label_fi
 
     The image is a struct of ``bytes`` and ``path``, or a binary column; if bytes are null the path is read, relative to
     the file. Other binary columns are skipped; all further columns become the extra.
-
-    Raises:
-        MissingDependency: pyarrow is not installed.
-        UsageError: no column can be chosen as the image.
-        Damage: the first file is no Parquet file.
     """
     _import_parquet()
     files = _files(location)
@@ -108,10 +95,10 @@ def _schema(file: Location, image_field: str | None, label_field: str | None, sk
         raise Damage(f"not a Parquet file: {error}", printable(str(file))) from error
     binary = [field.name for field in schema if _is_binary(field.type)]
     images = [field.name for field in schema if _is_image(field.type)] or binary
-    image = str(choose_field(image_field, images, IMAGE_FIELDS, what="image", path=file))
+    image = choose_image(image_field, images, file)
     others = [name for name in schema.names if name != image and name not in binary]
     skipped.update(f"binary column {printable(name)}" for name in binary if name != image)
-    label = choose_field(label_field, others, LABEL_FIELDS, what="label", path=file, must=False)
+    label = choose_label(label_field, others, file)
     features = _features(schema.metadata or {})
     if label is None and len(named := [name for name in others if _classes(features.get(name))]) == 1:
         label = named[0]

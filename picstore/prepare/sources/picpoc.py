@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from picstore.errors import Corrupt, PicstoreError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Listing
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, json_object
+from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, visible_entries
 from picstore.storage.location.resolve import Location
 

@@ -16,13 +16,7 @@ Read = Callable[[int, int], bytes]  # offset and size to bytes
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a message.
-
-    Attributes:
-        number, wire: field number and wire type.
-        value: integer of a varint.
-        start, size: byte range of any other value.
-    """
+    """A field of a message: ``value`` is the integer of a varint, ``start`` and ``size`` the range of others."""
 
     number: int
     wire: int
@@ -32,14 +26,7 @@ class Field:
 
 
 def fields_of(read: Read, start: int, size: int, *, file: str = "") -> Iterator[Field]:
-    """Iterate over the fields of the message in a byte range.
-
-    Args:
-        file: name of the file in messages.
-
-    Raises:
-        Corrupt: it is no message, or a field goes beyond it.
-    """
+    """Iterate over the fields of the message in a byte range; Corrupt, naming ``file``, if it is no whole message."""
     offset, end = start, start + size
     while offset < end:
         tag, offset = read_varint(read, offset, end, file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 
 from picstore.prepare.sources.inputs import Input, is_remote, read_input
 
@@ -18,10 +17,8 @@ class ReadAhead:
     """Reader of inputs in order; those in an object store are fetched before they are asked for, several at a time.
 
     A request takes about 20 ms at any store, as long as a worker needs for several images. Inputs with a reader are
-    read when asked for, since the reader may depend on sequential access.
-
-    Args:
-        inputs: what will be read, in order, each before its attachments; some may be skipped.
+    read when asked for, since the reader may depend on sequential access. Each of ``inputs`` is read before its
+    attachments; some may be skipped.
     """
 
     def __init__(self, inputs: Iterable[Input]) -> None:
@@ -51,9 +48,7 @@ class ReadAhead:
     def __enter__(self) -> ReadAhead:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._threads.shutdown(cancel_futures=True)
 
 

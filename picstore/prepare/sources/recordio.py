@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 from picstore.errors import Corrupt
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.fields import pop_label
 from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage, pop_label
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.location.resolve import Location
 
@@ -31,10 +32,6 @@ def list_recordio(location: Location) -> Listing:
 
     The label is the header's, or the first of several, if it is an integer; otherwise it stays in the extra as
     ``label`` (``labels`` for several).
-
-    Raises:
-        NotADataset: there is no such file.
-        UsageError: braces stand for too many files.
     """
     files = shard_files(location, *_SUFFIXES)
     return build_listing("recordio", (sample for file in files for sample in end_at_damage(_samples(file), file)))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from types import TracebackType
 
-from picstore.errors import Damage, NotADataset, Truncated
+from picstore.errors import Damage, NotADataset, Truncated, UsageError
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Entry, Location, Where, locate
 
@@ -18,17 +17,11 @@ class SourceFile:
     """An open file of a source. Lengths from the file are not trusted: ranges beyond its end raise Truncated.
 
     Args:
-        where: the file.
+        where: the file; Damage if it cannot be opened.
         window: bytes that are read at once if fewer are asked for; 0 for what suits sequential small reads.
 
     Attributes:
-        path: path of the file, or URL of the object.
-        name: last part of the path.
-        size: bytes.
-        printable_path: the path as messages print it.
-
-    Raises:
-        Damage: the file cannot be opened.
+        path, printable_path: path of the file, or URL of the object, and how messages print it.
     """
 
     def __init__(self, where: Where, *, window: int = 0) -> None:
@@ -52,16 +45,10 @@ class SourceFile:
             raise Damage(f"cannot be read: {error.strerror or error}", self.printable_path) from error
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read exactly ``size`` bytes.
-
-        Raises:
-            Truncated: the file has fewer, found before anything is allocated.
-            Damage: the file cannot be read.
-        """
+        """Read exactly ``size`` bytes; Truncated, before anything is allocated, if the file has fewer."""
         if size < 0 or offset < 0 or offset + size > self.size:
-            raise Truncated(
-                f"{size:,} bytes are said to be here, the file has {self.size:,}", self.printable_path, offset
-            )
+            what = f"{size:,} bytes are said to be here, the file has {self.size:,}"
+            raise Truncated(what, self.printable_path, offset)
         start = offset - self._window_offset
         if start < 0 or start + size > len(self._window):
             self._window, self._window_offset, start = self._pread(offset, max(size, self._min_bytes)), offset, 0
@@ -80,11 +67,20 @@ class SourceFile:
     def __enter__(self) -> SourceFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._object is None:
             os.close(self._descriptor)
+
+
+def read_whole(location: Location, limit: int) -> bytes:
+    """Read a file of at most ``limit`` bytes; UsageError if it is larger, NotADataset if it cannot be read."""
+    try:
+        with SourceFile(location) as file:
+            if file.size > limit:
+                raise UsageError(f"{location} has {file.size:,} bytes; {limit:,} can be read")
+            return file.read(0, file.size)
+    except Damage as error:
+        raise NotADataset(f"{location} {error.what}") from error
 
 
 def printable(name: str) -> str:

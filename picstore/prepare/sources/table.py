@@ -8,19 +8,13 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from picstore.errors import Damage, NotADataset, UsageError
+from picstore.errors import NotADataset, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.fields import choose_image, choose_label, to_label
 from picstore.prepare.sources.inputs import Input, Listing
-from picstore.prepare.sources.samples import (
-    LABEL_FIELDS,
-    Label,
-    SourceSample,
-    build_listing,
-    choose_field,
-    json_object,
-    to_label,
-)
-from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.samples import SourceSample, build_listing
+from picstore.prepare.sources.source_file import printable, read_whole
 from picstore.storage.location.resolve import Location, Where, locate
 
 _PATH_FIELDS = ("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname", "image_id")
@@ -38,15 +32,7 @@ def list_table(
     In JSON Lines two columns are special if they hold objects: ``extra`` becomes the extra itself, and ``attachments``
     maps names to paths. `picstore export --format folder` writes such a table.
 
-    Args:
-        location: the table; a CSV begins with the names of its columns.
-        root: folder of relative paths; by default that of the table.
-        image_field: the column of paths; by default the first of path, file_name, filename, file, image, …
-        label_field: the column of labels; by default the first of label, labels, cls, class, …
-
-    Raises:
-        NotADataset: there is no such file.
-        UsageError: a row is damaged; the message has its line number.
+    A CSV begins with the names of its columns. Paths are relative to ``root``, by default the folder of the table.
     """
     base = location.parent if root is None else locate(root)
     rows = _json_rows(location) if _suffix(location) in _JSON_LINES else _csv_rows(location)
@@ -60,13 +46,7 @@ def _suffix(location: Location) -> str:
 def _text(location: Location) -> str:
     if not location.is_file():
         raise NotADataset(f"{location} is no file")
-    try:
-        with SourceFile(location) as file:
-            if file.size > _MAX_TABLE:
-                raise UsageError(f"{location} has {file.size:,} bytes; tables of {_MAX_TABLE:,} can be read")
-            return file.read(0, file.size).decode("utf-8-sig", "surrogateescape")
-    except Damage as error:
-        raise NotADataset(f"{location} {error.what}") from error
+    return read_whole(location, _MAX_TABLE).decode("utf-8-sig", "surrogateescape")
 
 
 def _csv_rows(location: Location) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -105,15 +85,16 @@ def _samples(
     for number, row in rows:
         row_name = f"{table} line {number}"
         if image is None:
-            image = choose_field(image_field, row, _PATH_FIELDS, what="image", path=table)
+            image = choose_image(image_field, row, table, _PATH_FIELDS)
         if label is None and label_field in (None, *row):
-            label = choose_field(label_field, row, LABEL_FIELDS, what="label", path=table, must=False)
+            label = choose_label(label_field, row, table)
         name = row.pop(str(image), None)
         if not isinstance(name, str) or not name:
             raise UsageError(f"{row_name}: no {image}")
         sample = SourceSample(printable(name), str(root / name))
         try:
-            sample.label = _label(row.pop(label, "")) if label is not None else None
+            value = row.pop(label, "") if label is not None else ""
+            sample.label = None if value == "" else to_label(value)
         except UsageError as error:
             raise UsageError(f"{row_name}: {error}") from error
         sample.attachments = _attachments(row, root, row_name)
@@ -121,10 +102,6 @@ def _samples(
             row |= row.pop(_EXTRA)
         sample.extra = {key: printable(v) if isinstance(v, str) else v for key, v in row.items() if v != ""}
         yield sample
-
-
-def _label(value: Any) -> Label:
-    return None if value == "" else to_label(value)
 
 
 def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tuple[str, Input], ...]:

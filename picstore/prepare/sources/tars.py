@@ -30,13 +30,7 @@ class Member:
 
 
 def members_of(path: str) -> Iterator[Member]:
-    """Iterate over the regular files of a tar in order.
-
-    Raises:
-        Corrupt: after the members before it, a header is damaged or a member sparse; or the tar is compressed.
-        Truncated: after its whole members, the tar breaks off.
-        Damage: the file cannot be read.
-    """
+    """Iterate over the regular files of a tar; Damage, after the members before it, at a damaged or sparse member."""
     with SourceFile(path) as file:
         if compression := _COMPRESSIONS.get(file.read(0, min(2, file.size))):
             raise Corrupt(f"it is compressed by {compression}; unpack it to a plain tar", file.printable_path)
@@ -49,9 +43,8 @@ def members_of(path: str) -> Iterator[Member]:
                 found = file.read(data, length)
                 name, size = (found.rstrip(b"\0"), size) if kind == _LONG_NAME else _parse_pax(found, name, size)
             elif kind == _SPARSE:
-                raise Corrupt(
-                    "a sparse member; unpack the tar and pack it without --sparse", file.printable_path, offset
-                )
+                what = "a sparse member; unpack the tar and pack it without --sparse"
+                raise Corrupt(what, file.printable_path, offset)
             else:
                 length = size if size >= 0 else length
                 decoded = (name or _header_name(header)).decode("utf-8", "surrogateescape")

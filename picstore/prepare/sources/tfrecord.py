@@ -12,19 +12,18 @@ from typing import Any
 
 from picstore.errors import Corrupt
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.file_patterns import shard_files
-from picstore.prepare.sources.inputs import Listing
-from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, read_varint, to_signed
-from picstore.prepare.sources.samples import (
+from picstore.prepare.sources.fields import (
     IMAGE_FIELDS,
     LABEL_FIELDS,
     SkippedFields,
-    SourceSample,
-    build_listing,
-    choose_field,
-    end_at_damage,
+    choose_image,
+    choose_label,
     pop_label,
 )
+from picstore.prepare.sources.file_patterns import shard_files
+from picstore.prepare.sources.inputs import Listing
+from picstore.prepare.sources.protobuf import BYTES, FIXED32, VARINT, Field, fields_of, read_varint, to_signed
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.location.resolve import Location
@@ -44,10 +43,6 @@ def list_tfrecord(location: Location, *, image_field: str | None = None, label_f
 
     Integers, floats and texts become the extra, single ones as values, several as lists; other bytes are skipped. CRCs
     of lengths are checked, those of the data are not: images are read in place.
-
-    Raises:
-        NotADataset: there is no such file.
-        UsageError: no feature can be chosen as the image, or braces stand for too many files.
     """
     files = _files(location)
     skipped = SkippedFields()
@@ -115,7 +110,7 @@ def _sample(
             skipped[f"feature {printable(key)}, bytes"] += 1
         else:
             sample.extra[key] = values[0] if len(values) == 1 else values
-    label = choose_field(fields[1], sample.extra, _LABELS, what="label", path=file.printable_path, must=False)
+    label = choose_label(fields[1], sample.extra, file.printable_path, _LABELS)
     sample.label = pop_label(sample.extra, label)
     return sample
 
@@ -125,7 +120,7 @@ def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile)
     if given is None and not {name.lower() for name in binary} & set(_IMAGES):
         large = [name for name, field in binary.items() if field.size > _MAX_VALUE // 64]
         given = large[0] if len(large) == 1 else None
-    return str(choose_field(given, binary, _IMAGES, what="image", path=file.printable_path))
+    return choose_image(given, binary, file.printable_path, _IMAGES)
 
 
 def _features(file: SourceFile, start: int, length: int) -> Iterator[tuple[str, tuple[int, list[Field]]]]:

@@ -12,17 +12,11 @@ from typing import Any
 
 from picstore.errors import Damage
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.fields import Label, SkippedFields, to_label
 from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import Input, Listing
-from picstore.prepare.sources.samples import (
-    Label,
-    SkippedFields,
-    SourceSample,
-    build_listing,
-    end_at_damage,
-    json_object,
-    to_label,
-)
+from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.tars import Member, members_of
 from picstore.storage.format.record import MAX_EXTRA
@@ -42,10 +36,6 @@ def list_webdataset(location: Location) -> Listing:
     The first image of a sample is its image; further ones, and fields .bin, become attachments: ``seg.png`` is ``seg``.
     ``cls`` is the label, an integer or a name; without it ``label`` of the JSON is. JSON objects and texts become the
     extra; all other fields, pickles among them, are skipped.
-
-    Raises:
-        NotADataset: there is no such tar.
-        UsageError: braces stand for too many files, or a label is neither integer nor text.
     """
     skipped = SkippedFields()
     samples = (sample for tar in shard_files(location, ".tar") for sample in end_at_damage(_samples(tar, skipped), tar))
