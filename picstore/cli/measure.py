@@ -48,10 +48,9 @@ def _title(report: QualityReport, encode: EncodeSettings) -> str:
 
 
 def _to_json(report: QualityReport, encode: EncodeSettings) -> dict[str, Any]:
+    counts = {"images": len(report.images), "lossless": report.lossless, "failed": report.failed}
     return {
-        "images": len(report.images),
-        "lossless": report.lossless,
-        "failed": report.failed,
+        **counts,
         "source_bytes": report.source_bytes,
         "encoder": encode.encoder,
         "subsampling": encode.subsampling,
@@ -71,9 +70,7 @@ def _print(report: QualityReport, encode: EncodeSettings) -> None:
         click.echo("nothing to measure")
         return
     click.echo(f"{_title(report, encode)}; the files have {report.source_bytes // len(report.images):,} bytes each")
-    click.echo(
-        f"{'subsampling':>11}{'quality':>9}{'bytes':>12}{'saved':>9}{'PSNR, dB':>10}{'SSIM':>9}{'5 % below':>11}"
-    )
+    click.echo("subsampling  quality       bytes    saved  PSNR, dB     SSIM  5 % below")
     for settings, row in zip(report.settings, report.rows(), strict=True):
         mark = "*" if settings == encode else " "
         click.echo(

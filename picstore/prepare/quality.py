@@ -35,13 +35,7 @@ _STRIP_ROWS = 32  # rows at a time, whose planes stay in the second-level cache:
 
 @dataclass(frozen=True, slots=True)
 class ImageQuality:
-    """One image encoded with one of the settings.
-
-    Attributes:
-        bytes: size of the JPEG.
-        psnr: dB, of RGB or grey values.
-        ssim: mean over the channels.
-    """
+    """One image encoded with one of the settings: size, PSNR in dB of RGB or grey, mean SSIM of the channels."""
 
     bytes: int
     psnr: float
@@ -72,17 +66,10 @@ class QualityReport:
         for settings, images in zip(self.settings, zip(*self.images, strict=True), strict=False):
             size = sum(image.bytes for image in images)
             ssim = [image.ssim for image in images]
-            rows.append(
-                {
-                    "subsampling": settings.subsampling,
-                    "quality": settings.quality,
-                    "bytes": round(size / len(images)),
-                    "saved": 1 - size / self.source_bytes,
-                    "psnr": float(np.mean([image.psnr for image in images])),
-                    "ssim": float(np.mean(ssim)),
-                    "ssim_low": float(np.percentile(ssim, LOW_PERCENTILE)),
-                }
-            )
+            row = {"subsampling": settings.subsampling, "quality": settings.quality}
+            row |= {"bytes": round(size / len(images)), "saved": 1 - size / self.source_bytes}
+            row |= {"psnr": float(np.mean([image.psnr for image in images])), "ssim": float(np.mean(ssim))}
+            rows.append({**row, "ssim_low": float(np.percentile(ssim, LOW_PERCENTILE))})
         return rows
 
 
@@ -108,10 +95,8 @@ def measure_quality(
     """Encode a sample of a source's images at QUALITIES, SUBSAMPLINGS and the given settings; nothing is written.
 
     Args:
-        listing: the source.
         encode: settings of the planned conversion.
-        images: size of the sample, drawn evenly over the source.
-        seed: random seed of the sample.
+        images: size of the sample, drawn evenly over the source by ``seed``.
         workers: processes; they do not change the result.
         image_timeout: seconds that an image may take with one of the settings.
         on_progress: called with the number of images done.
@@ -128,13 +113,8 @@ def measure_quality(
     results = [outcomes[number] for number in numbers]
     encoded = [each for each in results if isinstance(each, tuple)]
     lossless = results.count(LOSSLESS)
-    return QualityReport(
-        settings,
-        [images for _, images in encoded],
-        sum(size for size, _ in encoded),
-        lossless,
-        len(results) - len(encoded) - lossless,
-    )
+    source_bytes, failed = sum(size for size, _ in encoded), len(results) - len(encoded) - lossless
+    return QualityReport(settings, [measured for _, measured in encoded], source_bytes, lossless, failed)
 
 
 def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import PARTIAL
 
-CLASSES = "classes.txt"
 MAX_SHARD_SIZE = 1 << 31  # bytes; MDS has offsets of 32 bits
 
 _UNSAFE = re.compile(r"[^\w\-.+=@ ]+")
@@ -45,9 +44,7 @@ def suffix_of(blob: bytes | memoryview) -> str:
 
 def extra_object(record: Record) -> dict[str, Any]:
     """The extra as an object; any other value as the member ``extra``."""
-    extra = record.extra
-    if extra is None:
-        return {}
+    extra = {} if record.extra is None else record.extra
     return extra if isinstance(extra, dict) else {"extra": extra}
 
 
@@ -72,4 +69,4 @@ def write_classes(root: Path, classes: list[str]) -> None:
     """Write classes.txt, one name per line in the order of labels, for `convert --classes`."""
     if classes:
         text = "".join(" ".join(name.split()) + "\n" for name in classes)
-        (root / CLASSES).write_text(text, encoding="utf-8")
+        (root / "classes.txt").write_text(text, encoding="utf-8")

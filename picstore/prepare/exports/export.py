@@ -18,19 +18,11 @@ from picstore.storage.dataset import Dataset
 from picstore.storage.format.record import Record, extra_to_json
 
 FORMATS = ("folder", "webdataset", "mds")
-SHARD_SIZE = 256 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Outcome of an export.
-
-    Attributes:
-        images: records written.
-        bytes: size of their JPEGs.
-        lost: damaged records, which were left out.
-        remarks: messages for the user.
-    """
+    """Outcome of an export: records written, size of their JPEGs, damaged records left out, messages for the user."""
 
     images: int
     bytes: int
@@ -39,7 +31,7 @@ class Exported:
 
 
 def export(
-    source: Path, out: Path, *, format: str, shard_size: int = SHARD_SIZE, progress: Progress | None = None
+    source: Path, out: Path, *, format: str, shard_size: int = 256 << 20, progress: Progress | None = None
 ) -> Exported:
     """Write every record of a data set, in stored order. Damaged ones are left out and counted.
 
@@ -89,9 +81,8 @@ def _with_columns(record: Record) -> Record:
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record
-    values = {
-        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in record.columns.items()
-    }
+    columns = record.columns.items()
+    values = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in columns}
     return replace(record, extra_json=extra_to_json({**values, **(extra or {})}))
 
 

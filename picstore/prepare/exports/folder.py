@@ -17,7 +17,6 @@ from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import PARTIAL
 
 TABLE = "records.jsonl"
-UNLABELLED = "unlabelled"
 
 
 class FolderWriter:
@@ -40,7 +39,7 @@ class FolderWriter:
     def _folder(self, label: int) -> str:
         """Folder of a label, made when it is first asked for."""
         if label not in self._folders:
-            name = UNLABELLED if label < 0 else f"{label:04d}"
+            name = "unlabelled" if label < 0 else f"{label:04d}"
             if 0 <= label < len(self._classes):
                 name = safe_name(self._classes[label])
             while name.casefold() in self._used_names:  # some file systems ignore case

@@ -12,17 +12,13 @@ from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import PARTIAL, write_whole
 
 _COLUMNS = {"image": "jpeg", "label": "int", "extra": "json"}
-_SIZES = {"int": 8}
 
 
 class MdsWriter:
     """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. Holds one shard in memory.
 
     Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), and each attachment by its name
-    (bytes, empty for none).
-
-    Raises:
-        UsageError: an attachment has the name of a column.
+    (bytes, empty for none); UsageError if an attachment has the name of a column.
     """
 
     def __init__(self, root: Path, classes: list[str], shard_size: int, attachments: tuple[str, ...]) -> None:
@@ -31,7 +27,7 @@ class MdsWriter:
         columns = _COLUMNS | dict.fromkeys(attachments, "bytes")
         self._names = sorted(columns)
         encodings = [columns[name] for name in self._names]
-        self._sizes = [_SIZES.get(encoding) for encoding in encodings]
+        self._sizes = [8 if encoding == "int" else None for encoding in encodings]
         self._config = {
             "column_encodings": encodings,
             "column_names": self._names,

@@ -34,7 +34,10 @@ class WebDatasetWriter:
 
     def add(self, record: Record) -> None:
         """Write the members of one sample, all into one shard."""
-        tar = self._open_shard()
+        if self._tar is None:
+            self._tar = tarfile.open(self._partial(), "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - stays open over many calls
+        tar = self._tar
+        tar.members = []  # type: ignore[attr-defined] # tarfile keeps every member otherwise
         key = f"{record.id:09d}"
         _add_member(tar, f"{key}.jpg", record.jpeg)
         _add_member(tar, f"{key}.cls", b"%d" % record.label)
@@ -44,12 +47,6 @@ class WebDatasetWriter:
             _add_member(tar, f"{key}.{safe_name(name).lower()}.{suffix_of(blob)}", blob)
         if tar.offset >= self._shard_size:
             self._end_shard()
-
-    def _open_shard(self) -> tarfile.TarFile:
-        if self._tar is None:
-            self._tar = tarfile.open(self._partial(), "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - stays open over many calls
-        self._tar.members = []  # type: ignore[attr-defined] # tarfile keeps every member otherwise
-        return self._tar
 
     def _partial(self) -> Path:
         return self._root / f"shard-{self._shards:06d}.tar{PARTIAL}"

@@ -43,9 +43,8 @@ def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | 
             rows.pop(last, None)
             label = choose_label(label_field, rows, path)
             samples = _samples(path, image, len(found[image]), rows, label)
-            remarks = [
-                f"data set {name}: left out" for name in found if name != image and found[name] not in rows.values()
-            ]
+            skipped = [name for name in found if name != image and found[name] not in rows.values()]
+            remarks = [f"data set {name}: left out" for name in skipped]
             return build_listing("hdf5", end_at_damage(samples, path), remarks=remarks)
     except OSError as error:
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
@@ -62,8 +61,8 @@ def _import_h5py() -> Any:
 def _choose_image(images: list[str], found: dict[str, Any], given: str | None, path: Path) -> str:
     if not images and any(item.dtype.kind == "O" for item in found.values()):
         raise UsageError(f"{path} holds objects or references, not images; store uint8, of variable length or not")
-    last_parts = {name.rpartition("/")[2].lower() for name in images}
-    if given is None and len(images) > 1 and len(last_parts) == 1:
+    last_names = {name.rpartition("/")[2].lower() for name in images}
+    if given is None and len(images) > 1 and len(last_names) == 1:
         raise UsageError(f"which of {', '.join(images)} in {path}? Name it by --image-field")
     return choose_image(given, images, path)
 
@@ -84,17 +83,14 @@ def _is_scalar(h5py: Any, item: Any) -> bool:
 def _samples(path: Path, image: str, count: int, rows: dict[str, Any], label: str | None) -> Iterator[SourceSample]:
     for start in range(0, count, _ROWS_PER_READ):
         stop = min(start + _ROWS_PER_READ, count)
-        columns = {name: [_to_json(value) for value in _column(item[start:stop])] for name, item in rows.items()}
+        rows_read = {name: np.asarray(item[start:stop]).tolist() for name, item in rows.items()}
+        columns = {name: [_to_json(value) for value in values] for name, values in rows_read.items()}
         for k in range(stop - start):
             name = printable(f"{path.name}/{image}/{start + k}")
             sample = SourceSample(name, str(path), start + k, reader=read_hdf5, key=image.encode())
             sample.extra = {column: values[k] for column, values in columns.items()}
             sample.label = pop_label(sample.extra, label)
             yield sample
-
-
-def _column(values: Any) -> list[Any]:
-    return list(np.asarray(values).tolist())
 
 
 def _to_json(value: Any) -> Any:

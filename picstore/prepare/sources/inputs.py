@@ -79,12 +79,7 @@ class Listing:
 
 
 def read_input(source: Input) -> bytes:
-    """Read the bytes of an input.
-
-    Raises:
-        ImageError: it cannot be read, or is larger than MAX_INPUT.
-        PicstoreError: its object store cannot be reached.
-    """
+    """Read an input's bytes; ImageError if impossible or over MAX_INPUT, PicstoreError for an unreachable store."""
     if source.problem:
         raise ImageError(source.problem)
     data = _read_range(source) if source.reader is None else _call_reader(source.reader, source)

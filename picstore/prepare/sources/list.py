@@ -10,12 +10,7 @@ from picstore.storage.location.resolve import Location, Where, locate
 
 
 def list_paths(location: Location, *, root: Where | None = None) -> Listing:
-    """List the lines ``path label``; the path may hold spaces, the label is an integer.
-
-    Args:
-        location: the list.
-        root: folder of relative paths; by default that of the list.
-    """
+    """List the lines ``path label``; paths may hold spaces, and are relative to ``root`` or the list's folder."""
     base = location.parent if root is None else locate(root)
     inputs = []
     for number, raw in enumerate(location.lines(), start=1):
@@ -26,9 +21,8 @@ def list_paths(location: Location, *, root: Where | None = None) -> Listing:
             name, label = line.strip().rsplit(None, 1)
             inputs.append(Input(printable(name), int(label), str(base / name)))
         except ValueError as error:
-            raise UsageError(
-                f"{printable(str(location))} line {number}: not `path label`: {printable(line)!r}"
-            ) from error
+            what = f"not `path label`: {printable(line)!r}"
+            raise UsageError(f"{printable(str(location))} line {number}: {what}") from error
     return Listing("list", inputs, [])
 
 

@@ -18,11 +18,11 @@ import zstandard
 
 from picstore.errors import Corrupt, Damage, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.compressed import CompressedBlock, DecompressedBlock, decompress_block, read_compressed
+from picstore.prepare.sources.compressed import CompressedBlock, DecompressedBlock, decompress_block
 from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
 from picstore.prepare.sources.index_json import checked_count, checked_name, read_index
 from picstore.prepare.sources.inputs import Listing
-from picstore.prepare.sources.raw_pixels import read_compressed_pil, read_pil
+from picstore.prepare.sources.raw_pixels import reader_in_block
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.location.resolve import Location
@@ -41,13 +41,7 @@ _ZSTD_SIZE_UNKNOWN = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Fields of all chunks of a data set.
-
-    Attributes:
-        fields: name and serializer of each leaf.
-        image, label: names of the fields that hold them.
-        skipped: counts of the fields that records do not take over.
-    """
+    """Fields of all chunks of a data set: name and serializer of each leaf, and the image's and the label's name."""
 
     fields: tuple[tuple[str, str], ...]
     image: str
@@ -74,18 +68,14 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
     index = read_index(location, "chunks")
     config = index["config"] if isinstance(index.get("config"), dict) else {}
     formats = config.get("data_format")
-    if (
-        config.get("encryption")
-        or not isinstance(formats, list)
-        or config.get("item_loader", "PyTreeLoader") != "PyTreeLoader"
-    ):
+    loader = config.get("item_loader", "PyTreeLoader")
+    if config.get("encryption") or not isinstance(formats, list) or loader != "PyTreeLoader":
         raise UsageError(f"{location}: chunks that are encrypted, or not written by litdata.optimize, are not read")
     fields = tuple(zip(_names(config.get("data_spec"), len(formats)), map(str, formats), strict=True))
     images = [name for name, kind in fields if kind.partition(":")[0] in _IMAGES]
     if not images and any(kind == "pickle" for _, kind in fields):
-        raise UsageError(
-            f"{location}: its samples are pickles, which could run anything; write images as bytes or PIL images"
-        )
+        what = "its samples are pickles, which could run anything; write images as bytes or PIL images"
+        raise UsageError(f"{location}: {what}")
     image = choose_image(image_field, images, location)
     label = choose_label(label_field, [name for name, _ in fields], location)
     if label is None and [kind for _, kind in fields].count("int") == 1 and fields[0][0] == "0":
@@ -131,26 +121,20 @@ def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: 
     if level == "batch" and file.read(0, len(_FRAMED)) == _FRAMED:
         yield from _framed_samples(file, count)
         return
-    plain, block = _whole_chunk(file, entry) if level == "chunk" else (file, None)
+    plain: SourceFile | DecompressedBlock = file
+    block = None
+    if level == "chunk":
+        block = CompressedBlock("zstd", 0, file.size, checked_count(entry.get("chunk_bytes"), file.printable_path))
+        plain = decompress_block(file.path, block)
     if plain.read(0, 4) != struct.pack("<I", count):
         raise Corrupt(f"not the {count:,} samples that the index has", file.printable_path)
     ends = np.frombuffer(plain.read(4, 4 * (count + 1)), "<u4").tolist()
     for start, end in itertools.pairwise(ends):
         if level == "sample" and file.read(start, min(4, end - start)) == _ZSTD:
-            inner = CompressedBlock(
-                "zstd",
-                start,
-                end - start,
-                _decompressed_size(file, start, end),
-            )
+            inner = CompressedBlock("zstd", start, end - start, _decompressed_size(file, start, end))
             yield _Stored(decompress_block(file.path, inner), 0, inner.decompressed_size, inner)
         else:
             yield _Stored(plain, start, end, block)
-
-
-def _whole_chunk(file: SourceFile, entry: dict[str, Any]) -> tuple[DecompressedBlock, CompressedBlock]:
-    block = CompressedBlock("zstd", 0, file.size, checked_count(entry.get("chunk_bytes"), file.printable_path))
-    return decompress_block(file.path, block), block
 
 
 def _decompressed_size(file: SourceFile, start: int, end: int) -> int:
@@ -166,9 +150,8 @@ def _decompressed_size(file: SourceFile, start: int, end: int) -> int:
 def _framed_samples(file: SourceFile, count: int) -> Iterator[_Stored]:
     _, version, _, samples, _, frames = _FRAMED_HEADER.unpack(file.read(0, _FRAMED_HEADER.size))
     if version != 1 or samples != count:
-        raise Corrupt(
-            f"version {version}, {samples:,} samples; version 1 and {count:,} are expected", file.printable_path
-        )
+        what = f"version {version}, {samples:,} samples; version 1 and {count:,} are expected"
+        raise Corrupt(what, file.printable_path)
     start = _FRAMED_HEADER.size
     ends: Sequence[int] = np.frombuffer(file.read(start, 4 * (count + 1)), "<u4").tolist()
     start += 4 * (count + 1)
@@ -190,7 +173,8 @@ def _sample(name_of_chunk: str, number: int, stored: _Stored, layout: _Layout) -
         if position + size > stored.end:
             raise Corrupt(f"field {name!r} goes beyond its sample", file.printable_path, position)
         if name == layout.image:
-            _set_image(sample, kind, position, size, stored.block)
+            sample.offset, sample.size = position, size
+            sample.reader, sample.key = reader_in_block(kind, stored.block)
         elif kind in _NUMBERS or kind in ("str", "text"):
             sample.extra[name] = _decode(kind, file.read(position, size), file.printable_path, position)
         else:
@@ -198,15 +182,6 @@ def _sample(name_of_chunk: str, number: int, stored: _Stored, layout: _Layout) -
         position += size
     sample.label = pop_label(sample.extra, layout.label)
     return sample
-
-
-def _set_image(sample: SourceSample, kind: str, offset: int, size: int, block: CompressedBlock | None) -> None:
-    sample.offset, sample.size = offset, size
-    if kind == "pil":
-        sample.reader = read_pil if block is None else read_compressed_pil
-    elif block is not None:
-        sample.reader = read_compressed
-    sample.key = b"" if block is None else block.to_key()
 
 
 def _decode(kind: str, data: bytes, file: str, offset: int) -> Any:

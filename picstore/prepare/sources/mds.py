@@ -9,25 +9,19 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from picstore.errors import Corrupt, Damage, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.compressed import (
-    CODECS,
-    CompressedBlock,
-    DecompressedBlock,
-    decompress_block,
-    read_compressed,
-)
+from picstore.prepare.sources.compressed import CODECS, CompressedBlock, DecompressedBlock, decompress_block
 from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
 from picstore.prepare.sources.index_json import checked_count, checked_name, read_index
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
-from picstore.prepare.sources.raw_pixels import read_compressed_pil, read_pil
+from picstore.prepare.sources.raw_pixels import reader_in_block
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.location.resolve import Location
@@ -44,13 +38,9 @@ _TEXTS = ("str", "str_int", "str_float", "str_decimal", "json")
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """A shard as the index describes it.
+    """A shard as the index describes it; ``block`` is all of the file, if it is compressed.
 
-    Attributes:
-        file: its location.
-        samples: number of samples in it.
-        columns: name, encoding and fixed size (0 for none) of each.
-        block: all of the file, if it is compressed.
+    Columns have a name, an encoding, and a fixed size, 0 for none.
     """
 
     file: Location
@@ -141,35 +131,22 @@ def _sample(
             raise Corrupt(f"column {name!r} goes beyond its sample", file.printable_path, position)
         if name == image:
             sample.offset, sample.size = position, size
-            sample.reader = _reader(encoding, shard.block is not None)
-            sample.key = shard.block.to_key() if shard.block else b""
+            sample.reader, sample.key = reader_in_block(encoding, shard.block)
         elif encoding in _NUMBERS or encoding in _TEXTS:
             sample.extra[name] = _decode(encoding, file.read(position, size), file.printable_path, position)
         elif encoding == "bytes":
             if size:
-                attached = Input(f"{sample.name}/{printable(name)}", -1, sample.path, position, size)
-                sample.attachments += ((printable(name), _in_block(attached, shard.block)),)
+                column, (reader, key) = printable(name), reader_in_block(encoding, shard.block)
+                attached = Input(f"{sample.name}/{column}", -1, sample.path, position, size, reader=reader, key=key)
+                sample.attachments += ((column, attached),)
         else:
-            skipped[f"column {printable(name)} ({_reason_skipped(encoding)})"] += 1
+            reason = "a pickle, which could run anything" if encoding == "pkl" else f"of type {encoding}"
+            skipped[f"column {printable(name)} ({reason})"] += 1
         position += size
     sample.label = pop_label(sample.extra, label)
     if isinstance(sample.extra.get(_EXTRA), dict):
         sample.extra |= sample.extra.pop(_EXTRA)
     return sample
-
-
-def _in_block(attached: Input, block: CompressedBlock | None) -> Input:
-    return attached if block is None else replace(attached, reader=read_compressed, key=block.to_key())
-
-
-def _reader(encoding: str, compressed: bool) -> Any:
-    if encoding == "pil":
-        return read_compressed_pil if compressed else read_pil
-    return read_compressed if compressed else None
-
-
-def _reason_skipped(encoding: str) -> str:
-    return "a pickle, which could run anything" if encoding == "pkl" else f"of type {encoding}"
 
 
 def _decode(encoding: str, data: bytes, file: str, offset: int) -> Any:

@@ -26,14 +26,7 @@ _ROW = struct.Struct("<QQ")  # row group, and row in it
 
 @dataclass(frozen=True, slots=True)
 class _Schema:
-    """Columns of all files, as the first file has them.
-
-    Attributes:
-        image: name of the image column.
-        label: name of the label column.
-        others: columns that become the extra.
-        classes: class names of the label, if the writer stored them.
-    """
+    """Columns of all files, as the first file has them; ``others`` become the extra, ``classes`` are names by label."""
 
     image: str
     label: str | None
@@ -138,9 +131,8 @@ def _samples(file: Location, name: str, schema: _Schema) -> Iterator[SourceSampl
             for group in range(opened.num_row_groups):
                 for row, values in enumerate(_rows(opened, group, schema.others)):
                     key = _ROW.pack(group, row) + schema.image.encode()
-                    sample = SourceSample(
-                        printable(f"{name}/{number}"), path, extra=values, reader=read_parquet, key=key
-                    )
+                    row_name = printable(f"{name}/{number}")
+                    sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key)
                     sample.label = pop_label(sample.extra, schema.label)
                     yield sample
                     number += 1

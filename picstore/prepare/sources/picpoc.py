@@ -63,9 +63,8 @@ def _containers(file: SourceFile) -> Iterator[tuple[int, int]]:
     start = _FIRST_CONTAINER
     for end in struct.unpack(f"<{count}Q", file.read(_DIRECTORY.size, 8 * count)):
         if not start < end <= file.size:
-            raise Corrupt(
-                f"a container from {start:,} to {end:,} in a file of {file.size:,} bytes", file.printable_path
-            )
+            what = f"a container from {start:,} to {end:,} in a file of {file.size:,} bytes"
+            raise Corrupt(what, file.printable_path)
         yield start, end
         start = end
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
-from picstore.prepare.sources.compressed import read_compressed
+from picstore.prepare.sources.compressed import CompressedBlock, read_compressed
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, read_input
 
 _PIL_HEADER = struct.Struct("<III")  # width, height, length of the mode, as MosaicML and LitData write PIL images
@@ -38,6 +39,13 @@ def image_file(array: U8) -> bytes:
         Image.fromarray(np.ascontiguousarray(array)).save(out, "PNG", compress_level=0)
         return out.getvalue()
     return netpbm(array.tobytes(), width, height, channels)
+
+
+def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
+    """Reader and key of a byte range of a file or of a compressed block; a PIL image if ``encoding`` is pil."""
+    if encoding == "pil":
+        return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
+    return (None, b"") if block is None else (read_compressed, block.to_key())
 
 
 def read_rgb(source: Input) -> bytes:

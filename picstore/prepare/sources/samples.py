@@ -41,11 +41,7 @@ class SourceSample:
 
 
 def build_listing(
-    kind: str,
-    samples: Iterable[SourceSample],
-    *,
-    classes: Sequence[str] = (),
-    remarks: Iterable[str] = (),
+    kind: str, samples: Iterable[SourceSample], *, classes: Sequence[str] = (), remarks: Iterable[str] = ()
 ) -> Listing:
     """Build a listing of samples in their order.
 
@@ -76,18 +72,9 @@ def _to_input(sample: SourceSample) -> Input:
         extra = extra_to_json(sample.extra or None)
     except UsageError as error:
         problem = problem or str(error)
-    return Input(
-        sample.name,
-        -1,
-        sample.path,
-        sample.offset,
-        sample.size,
-        problem,
-        extra,
-        attachments=sample.attachments,
-        reader=sample.reader,
-        key=sample.key,
-    )
+    attachments, reader, key = sample.attachments, sample.reader, sample.key
+    bounds = (sample.offset, sample.size)
+    return Input(sample.name, -1, sample.path, *bounds, problem, extra, attachments=attachments, reader=reader, key=key)
 
 
 def _number_labels(labels: Sequence[Label]) -> tuple[list[int], list[str]]:

@@ -127,13 +127,13 @@ def _features(file: SourceFile, start: int, length: int) -> Iterator[tuple[str, 
     """Name, kind and values of every feature of an example."""
     for features in _submessages(file, start, length, 1):
         for entry in _submessages(file, features.start, features.size, 1):
-            parts = {
+            pair = {
                 field.number: field for field in fields_of(file.read, entry.start, entry.size, file=file.printable_path)
             }
-            if 1 not in parts or 2 not in parts or parts[1].size > _MAX_VALUE:
+            if 1 not in pair or 2 not in pair or pair[1].size > _MAX_VALUE:
                 raise Corrupt("a feature without name or value", file.printable_path, entry.start)
-            name = file.read(parts[1].start, parts[1].size).decode("utf-8", "backslashreplace")
-            for lists in fields_of(file.read, parts[2].start, parts[2].size, file=file.printable_path):
+            name = file.read(pair[1].start, pair[1].size).decode("utf-8", "backslashreplace")
+            for lists in fields_of(file.read, pair[2].start, pair[2].size, file=file.printable_path):
                 found = fields_of(file.read, lists.start, lists.size, file=file.printable_path)
                 yield name, (lists.number, [field for field in found if field.number == 1])
 
