@@ -12,13 +12,13 @@ import click
 from picstore.cli import options
 from picstore.cli.outcome import report_outcome
 from picstore.errors import UsageError
+from picstore.prepare.image.settings import ENCODERS, IMAGE_TIMEOUT, EncodeSettings, Size
+from picstore.storage.location.resolve import Location, locate
 
 if TYPE_CHECKING:
     from picstore.prepare.convert.convert import ConvertOptions
     from picstore.prepare.convert.finish import ConversionResult
-    from picstore.prepare.image.settings import EncodeSettings
     from picstore.prepare.sources.inputs import Listing
-    from picstore.storage.location.resolve import Location
 
 _SOURCE_OPTIONS = ("kind", "root", "synsets", "annotations", "image_field", "label_field", "classes")
 _SHAPE_OPTIONS = ("streams", "file_size", "container_size", "seed")
@@ -35,8 +35,8 @@ def parse_color(text: str) -> tuple[int, int, int]:
 
 
 @click.command("convert")
-@click.argument("source", metavar="SRC", type=options.location)
-@click.argument("destination", metavar="DST", type=options.location, required=False)
+@click.argument("source", metavar="SRC", type=locate)
+@click.argument("destination", metavar="DST", type=locate, required=False)
 @click.option(
     "--source",
     "kind",
@@ -50,18 +50,16 @@ def parse_color(text: str) -> tuple[int, int, int]:
 @click.option(
     "--root",
     metavar="DIR",
-    type=options.location,
+    type=locate,
     help="Base directory of the paths in a list or table.  [default: directory of SRC]",
 )
 @click.option(
     "--synsets",
     metavar="FILE",
-    type=options.location,
+    type=locate,
     help="File of synset names in the order of labels, for imagenet.  [default: sorted names]",
 )
-@click.option(
-    "--annotations", metavar="FILE", type=options.location, help="COCO file of objects or keypoints, for coco."
-)
+@click.option("--annotations", metavar="FILE", type=locate, help="COCO file of objects or keypoints, for coco.")
 @click.option(
     "--image-field", metavar="NAME", help="Column or field that holds the image.  [default: found by usual names]"
 )
@@ -71,7 +69,7 @@ def parse_color(text: str) -> tuple[int, int, int]:
 @click.option(
     "--classes",
     metavar="FILE",
-    type=options.location,
+    type=locate,
     help="File of class names, one per line, in the order of labels.  [default: names found in SRC]",
 )
 @click.option(
@@ -103,11 +101,18 @@ def parse_color(text: str) -> tuple[int, int, int]:
     show_default=True,
     help="Maximum number of pixels of an image; larger images fail.",
 )
-@options.image_timeout
+@click.option(
+    "--image-timeout",
+    type=click.FloatRange(0, 86_400),
+    default=int(IMAGE_TIMEOUT),
+    show_default=True,
+    metavar="SECONDS",
+    help="Maximum time to decode and encode an image, which fails if it takes longer; 0 for no limit.",
+)
 @click.option("--reencode", is_flag=True, help="Re-encode JPEGs that could be stored without loss.")
 @click.option(
     "--encoder",
-    type=click.Choice(["turbo", "mozjpeg"]),
+    type=click.Choice(ENCODERS),
     default="turbo",
     show_default=True,
     help="JPEG encoder; mozjpeg needs picstore[mozjpeg].",
@@ -136,9 +141,7 @@ def parse_color(text: str) -> tuple[int, int, int]:
     help="Convert only shard I (from 0) of N; `picstore merge` joins the shards.  [default: all of SRC]",
 )
 @click.option(
-    "--append",
-    is_flag=True,
-    help="Add the images to the finished data set DST; other options default to its settings.",
+    "--append", is_flag=True, help="Add the images to the finished data set DST; other options default to its settings."
 )
 @click.option("--resume", is_flag=True, help="Continue an interrupted conversion.")
 @click.option(
@@ -146,16 +149,23 @@ def parse_color(text: str) -> tuple[int, int, int]:
     is_flag=True,
     help="Convert the failed inputs of the finished data set DST again, and read no others.",
 )
-@options.measure
+@click.option(
+    "--measure",
+    type=click.IntRange(1),
+    is_flag=False,
+    flag_value=200,
+    metavar="[N]",
+    help="Encode N images (200 if N is omitted) at several qualities and subsamplings, print PSNR, SSIM and bytes, "
+    "and convert nothing.",
+)
+@click.option(
+    "--plot", type=options.PATH, metavar="FILE", help="SVG file for a plot of --measure; needs picstore[plot]."
+)
 @click.option("--dedupe", is_flag=True, help="Convert only the first of several inputs with equal bytes.")
 @options.max_errors
 @options.as_json
 def command(
-    source: Location,
-    destination: Location | None,
-    max_errors: Callable[[int], float],
-    as_json: bool,
-    **arguments: Any,
+    source: Location, destination: Location | None, max_errors: Callable[[int], float], as_json: bool, **arguments: Any
 ) -> None:
     """Convert the images of SRC, in any format, to a picstore data set DST.
 
@@ -167,19 +177,21 @@ def command(
         raise click.UsageError("give either DST or --measure")
     if arguments["plot"] is not None and arguments["measure"] is None:
         raise click.UsageError("--plot goes with --measure")
-    from picstore.prepare.engine import processes
+    from picstore.prepare.convert.fork_server import start_fork_server
 
     started = time.monotonic()
     if arguments["append"]:
         if destination is None:
             raise click.UsageError("--append needs DST")
         arguments |= _settings_of(destination)
-    encode = _encode_settings(arguments)
-    processes.start_fork_server(*encode.warmup_modules)  # it imports while this process does
+    resize = None if arguments["resize"] is None else Size.parse(arguments["resize"])
+    encode = EncodeSettings(resize=resize, **{name: arguments[name] for name in _ENCODE_OPTIONS})
+    start_fork_server(encode)  # it imports while this process does
 
     from picstore.cli.progress import Bar
     from picstore.prepare.convert.convert import ConvertOptions
     from picstore.prepare.convert.job import DatasetShape
+    from picstore.prepare.engine.processes import default_workers
     from picstore.prepare.sources.dedupe import mark_duplicates
     from picstore.prepare.sources.open import open_source
 
@@ -194,7 +206,7 @@ def command(
         return
     seconds = {"listing": time.monotonic() - started}
     if arguments["dedupe"]:
-        listing = mark_duplicates(listing, workers=processes.default_workers())
+        listing = mark_duplicates(listing, workers=default_workers())
         seconds["dedupe"] = time.monotonic() - started - seconds["listing"]
     with options.make_engine(arguments["engine"], arguments["workers"]) as engine, Bar("convert") as bar:
         convert_options = ConvertOptions(
@@ -226,7 +238,6 @@ def _convert(
 
 def _settings_of(destination: Location) -> dict[str, Any]:
     """Return the settings of a data set, except those that the command line gives."""
-    from picstore.prepare.image.settings import EncodeSettings
     from picstore.storage.manifest import read_manifest
 
     manifest = read_manifest(destination)
@@ -238,10 +249,3 @@ def _settings_of(destination: Location) -> dict[str, Any]:
         stored["resize"] = manifest.encode["resize"]
     given = click.get_current_context().get_parameter_source
     return {name: value for name, value in stored.items() if given(name) is click.core.ParameterSource.DEFAULT}
-
-
-def _encode_settings(arguments: dict[str, Any]) -> EncodeSettings:
-    from picstore.prepare.image.settings import EncodeSettings, Size
-
-    resize = None if arguments["resize"] is None else Size.parse(arguments["resize"])
-    return EncodeSettings(resize=resize, **{name: arguments[name] for name in _ENCODE_OPTIONS})

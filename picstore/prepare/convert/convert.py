@@ -15,6 +15,7 @@ from typing import Any
 from picstore._version import __version__
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result, tally_rows
+from picstore.prepare.convert.fork_server import start_fork_server
 from picstore.prepare.convert.row_reuse import find_reusable_rows, reuse_folder
 from picstore.prepare.convert.rows import RowTask, make_position_folder, run_rows, sample_mean_bytes
 from picstore.prepare.engine import processes
@@ -167,7 +168,7 @@ def start_engine(encode: EncodeSettings) -> None:
     Raises:
         MissingDependency: the encoder is not installed.
     """
-    processes.start_fork_server(*encode.warmup_modules)
+    start_fork_server(encode)
     if encode.encoder == "mozjpeg":
         require_mozjpeg()
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import ledger
+from picstore.prepare.convert.fork_server import start_fork_server
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.convert.row_reuse import ReusableRow
 from picstore.prepare.convert.row_writer import RowWriter, make_record
@@ -106,7 +107,7 @@ def run_rows(tasks: deque[RowTask], engine: processes.Engine, on_progress: Progr
 
 def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> None:
     """Convert a row in a child process of a cluster's node, which reads the position file if the child dies."""
-    processes.start_fork_server(*task.encode.warmup_modules)
+    start_fork_server(task.encode)
     with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
         run_rows(deque([replace(task, position_folder=Path(folder))]), processes.LocalEngine(1), on_progress)
 

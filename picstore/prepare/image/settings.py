@@ -125,23 +125,11 @@ class EncodeSettings:
         if self.max_pixels < 1:
             raise UsageError(f"max_pixels {self.max_pixels} is not at least 1")
 
-    @property
-    def warmup_modules(self) -> tuple[str, ...]:
-        """Modules for ``start_fork_server`` that load, or on first use compile, the code for these settings."""
-        pixels = self.resize is not None or self.reencode
-        return ("picstore.prepare.convert.warmup", *(["picstore.prepare.convert.warmup_pixels"] if pixels else []))
-
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object for the manifest, which ``from_json`` reads."""
-        return {
-            "resize": None if self.resize is None else str(self.resize),
-            "quality": self.quality,
-            "subsampling": self.subsampling,
-            "background": list(self.background),
-            "max_pixels": self.max_pixels,
-            "reencode": self.reencode,
-            "encoder": self.encoder,
-        }
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        resize = None if self.resize is None else str(self.resize)
+        return {**values, "resize": resize, "background": list(self.background)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> EncodeSettings:
