@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from picstore.cli import options
+from picstore.storage.location.resolve import Location, locate
 
 if TYPE_CHECKING:
-    from picstore.storage.location.resolve import Location
     from picstore.train.profile import Report
 
 
 @click.command("bench")
-@click.argument("dataset", metavar="DATASET", type=options.location)
+@click.argument("dataset", metavar="DATASET", type=locate)
 @click.option(
     "--images", type=click.IntRange(min=1), default=2000, show_default=True, help="Number of images to measure."
 )
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     help="Width and height of the output in pixels.",
 )
 @click.option(
-    "--color",
-    "--colour",
-    is_flag=True,
-    help="Add ColorJitter(0.4, 0.4, 0.4, 0.1) and Normalize to the transforms.",
+    "--color", "--colour", is_flag=True, help="Add ColorJitter(0.4, 0.4, 0.4, 0.1) and Normalize to the transforms."
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the loader.  [default: number of cores]")
 @click.option(
@@ -41,7 +38,15 @@ if TYPE_CHECKING:
     show_default=True,
     help="Run the loader in its own process, or in that of the command.",
 )
-@options.cache
+@click.option(
+    "--cache",
+    metavar="DIR",
+    type=options.PATH,
+    help="Folder that caches containers of a remote data set.  [default: none]",
+)
+@click.option(
+    "--cache-limit", metavar="SIZE", default="50GiB", show_default=True, help="Maximum size of the --cache folder."
+)
 @options.as_json
 def command(
     dataset: Location,

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from picstore.cli import options
 from picstore.errors import UsageError
-
-if TYPE_CHECKING:
-    from picstore.storage.location.resolve import Location
+from picstore.storage.location.resolve import Location, locate
 
 _MAX_FILE = 1 << 30  # bytes, a hundred million ids
 
 
 @click.command("delete")
-@click.argument("dataset", metavar="DATASET", type=options.location)
+@click.argument("dataset", metavar="DATASET", type=locate)
 @click.option(
     "--id",
     "ids",

@@ -10,14 +10,14 @@ import click
 
 from picstore.cli import options
 from picstore.cli.outcome import format_outcome
+from picstore.storage.location.resolve import Location, locate
 
 if TYPE_CHECKING:
     from picstore.storage.dataset import Dataset
-    from picstore.storage.location.resolve import Location
 
 
 @click.command("info")
-@click.argument("dataset", metavar="DATASET", type=options.location)
+@click.argument("dataset", metavar="DATASET", type=locate)
 @options.as_json
 def command(dataset: Location, as_json: bool) -> None:
     """Print what DATASET holds, how it was made, and how well it is shuffled."""

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
 from picstore.cli import options
 from picstore.cli.outcome import report_outcome
-
-if TYPE_CHECKING:
-    from picstore.storage.location.resolve import Location
+from picstore.storage.location.resolve import Location, locate
 
 
 @click.command("merge")
-@click.argument("destination", metavar="DST", type=options.location)
-@click.argument("sources", metavar="[SHARD]...", type=options.location, nargs=-1)
+@click.argument("destination", metavar="DST", type=locate)
+@click.argument("sources", metavar="[SHARD]...", type=locate, nargs=-1)
 @options.max_errors
 @options.as_json
 def command(

@@ -68,14 +68,9 @@ def _to_json(result: ConversionResult, destination: Location, seconds: float) ->
         "outcome": tally.outcome(),
         "status": dict(tally.status),
         "formats": [
-            {
-                "format": name,
-                "inputs": totals.inputs,
-                "lossless": totals.lossless,
-                "source_bytes": totals.source_bytes,
-                "jpeg_bytes": totals.bytes,
-            }
-            for name, totals in tally.formats().items()
+            {"format": name, "inputs": of.inputs, "lossless": of.lossless}
+            | {"source_bytes": of.source_bytes, "jpeg_bytes": of.bytes}
+            for name, of in tally.formats().items()
         ],
         "reasons": [
             {"status": status, "reason": reason, "count": count} for (status, reason), count in _reasons(result)

@@ -27,12 +27,11 @@ def require_matplotlib() -> None:
 
 
 def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
-    """Draw PSNR and SSIM over the mean bytes of an image: a line per subsampling, a point per quality.
+    """Draw PSNR and SSIM over the mean bytes of an image, as SVG: a line per subsampling, a point per quality.
 
     The axis of bytes is logarithmic: qualities are about evenly spaced on it, and a saving is a distance. ``rows`` are
-    those of ``QualityReport.rows``, at least one. Returns an SVG document; MissingDependency without matplotlib.
+    those of ``QualityReport.rows``, at least one.
     """
-    require_matplotlib()
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -11,13 +9,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class Bar:
     """Shows the number of items done and in total, the rate, and the time left."""
 
-    def __init__(self, verb: str, *, unit: str = "images/s") -> None:
+    def __init__(self, verb: str) -> None:
         console = Console(stderr=True)
         self._progress = Progress(
             TextColumn(verb),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]} " + unit),
+            TextColumn("{task.fields[rate]} images/s"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
@@ -37,7 +35,5 @@ class Bar:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()

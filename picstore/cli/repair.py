@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
 from picstore.cli import options
-
-if TYPE_CHECKING:
-    from picstore.storage.location.resolve import Location
+from picstore.storage.location.resolve import Location, locate
 
 
 @click.command("repair")
-@click.argument("dataset", metavar="DATASET", type=options.location)
+@click.argument("dataset", metavar="DATASET", type=locate)
 @options.as_json
 def command(dataset: Location, as_json: bool) -> None:
     """Make a damaged DATASET readable again.

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
 from picstore.cli import options
-
-if TYPE_CHECKING:
-    from picstore.storage.location.resolve import Location
+from picstore.storage.location.resolve import Location, locate
 
 
 @click.command("shuffle")
-@click.argument("source", metavar="SRC", type=options.location)
-@click.argument("destination", metavar="DST", type=options.location)
+@click.argument("source", metavar="SRC", type=locate)
+@click.argument("destination", metavar="DST", type=locate)
 @click.option(
     "--method",
     type=click.Choice(["transpose", "uniform"]),
@@ -29,13 +26,7 @@ if TYPE_CHECKING:
 @options.engine
 @options.as_json
 def command(
-    source: Location,
-    destination: Location,
-    method: str,
-    seed: int,
-    workers: int | None,
-    engine: str,
-    as_json: bool,
+    source: Location, destination: Location, method: str, seed: int, workers: int | None, engine: str, as_json: bool
 ) -> None:
     """Write a shuffled copy of the data set SRC to DST.
 

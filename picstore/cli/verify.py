@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
 from picstore.cli import options
-
-if TYPE_CHECKING:
-    from picstore.storage.location.resolve import Location
+from picstore.storage.location.resolve import Location, locate
 
 _DAMAGE_FOUND = 3
 
 
 @click.command("verify")
-@click.argument("dataset", metavar="DATASET", type=options.location)
+@click.argument("dataset", metavar="DATASET", type=locate)
 @click.option("--decode", is_flag=True, help="Decode every image too, and compare it with the index.")
 @options.workers
 @options.as_json
