@@ -49,11 +49,7 @@ class CodingParameters:
 
 
 def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameters:
-    """Read the marker segments of ``markers.iterate_marker_segments``.
-
-    Raises:
-        ImageError: a segment is cut off or holds no valid table.
-    """
+    """Read the segments of ``markers.iterate_marker_segments``; ImageError for one cut off or without a valid table."""
     quantisation: dict[int, bytes] = {}
     huffman: HuffmanTables = {}
     jfif = adobe = body = b""
@@ -68,9 +64,7 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
             jfif = body[:5] + b"\1" + body[6:12] + b"\0\0"
         elif marker == APP14 and body.startswith(b"Adobe") and len(body) >= 12:
             adobe = body[:12]
-        elif (
-            marker == APP1 and body.startswith(b"Exif\0\0") and orientation == 1
-        ):  # the first of several that rotates counts
+        elif marker == APP1 and body.startswith(b"Exif\0\0") and orientation == 1:  # the first that rotates counts
             orientation = _read_orientation(body[6:])
     count = body[0] if body else 0
     if len(body) != 4 + 2 * count:
@@ -121,28 +115,23 @@ def _read_orientation(tiff: bytes) -> int:
 
 def write_headers(header: Header, coding: CodingParameters, huffman: HuffmanTables, interval: int) -> bytes:
     """Write the headers of a baseline JPEG of one scan, SOI to SOS, with nothing that decoders do not need."""
-    single = len(header.components) == 1
-    out = [bytes([0xFF, SOI])]
-    if coding.jfif:
-        out.append(_write_segment(APP0, coding.jfif))
-    if coding.adobe:
-        out.append(_write_segment(APP14, coding.adobe))
     quantisation = sorted({component.quantisation for component in header.components})
-    out.append(_write_segment(DQT, b"".join(coding.quantisation[k] for k in quantisation)))
     frame = struct.pack(">BHHB", header.precision, header.height, header.width, len(header.components))
     for c in header.components:
         # The sampling factors of a single component mean nothing (A.2.2), and 1 × 1 is what decoders expect.
-        sampling = 0x11 if single else c.horizontal << 4 | c.vertical
+        sampling = 0x11 if len(header.components) == 1 else c.horizontal << 4 | c.vertical
         frame += bytes([c.id, sampling, c.quantisation])
-    out.append(_write_segment(SOF0, frame))
     used = sorted({(0, s.dc) for s in coding.selectors} | {(1, s.ac) for s in coding.selectors})
     tables = [bytes([k << 4 | n]) + huffman[k, n].counts + huffman[k, n].symbols for k, n in used]
-    out.append(_write_segment(DHT, b"".join(tables)))
-    out.append(_write_segment(DRI, struct.pack(">H", interval)))
     scan = b"".join(bytes([s.component, s.dc << 4 | s.ac]) for s in coding.selectors)
-    out.append(_write_segment(SOS, bytes([len(coding.selectors)]) + scan + coding.spectral))
-    return b"".join(out)
-
-
-def _write_segment(marker: int, body: bytes) -> bytes:
-    return struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
+    segments = (
+        (APP0, coding.jfif),
+        (APP14, coding.adobe),
+        (DQT, b"".join(coding.quantisation[k] for k in quantisation)),
+        (SOF0, frame),
+        (DHT, b"".join(tables)),
+        (DRI, struct.pack(">H", interval)),
+        (SOS, bytes([len(coding.selectors)]) + scan + coding.spectral),
+    )
+    written = (struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body for marker, body in segments if body)
+    return bytes([0xFF, SOI]) + b"".join(written)

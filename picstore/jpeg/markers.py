@@ -17,15 +17,8 @@ APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
 RST0, RST7 = 0xD0, 0xD7
 # Table B.1: every SOFn. DHT (C4), JPG (C8) and DAC (CC) share the range and begin no frame.
 FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
-_PROCESSES = {
-    0: "baseline",
-    1: "extended",
-    2: "progressive",
-    3: "lossless",
-    9: "arithmetic-coded",
-    10: "arithmetic-coded progressive",
-    11: "arithmetic-coded lossless",
-}
+_PROCESSES = {0: "baseline", 1: "extended", 2: "progressive", 3: "lossless"}
+_PROCESSES |= {9: "arithmetic-coded", 10: "arithmetic-coded progressive", 11: "arithmetic-coded lossless"}
 _SAMPLINGS = {(1, 1): "444", (2, 1): "422", (1, 2): "440", (2, 2): "420"}
 
 
@@ -113,11 +106,7 @@ def parse_header(jpeg: bytes | memoryview) -> Header:
 
 
 def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
-    """Parse the marker segments of :func:`iterate_marker_segments`.
-
-    Raises:
-        ImageError: they break T.81.
-    """
+    """Parse the marker segments of :func:`iterate_marker_segments`; ImageError if they break T.81."""
     interval, frame, body, end = 0, None, b"", 0
     for marker, body, end in segments:
         if marker in FRAMES:
@@ -132,17 +121,7 @@ def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
         raise ImageError("a scan begins before any frame header")
     if not body or len(body) != 4 + 2 * body[0]:
         raise ImageError(f"the scan header that ends at byte {end} has a wrong length")
-    process, precision, width, height, components = frame
-    return Header(
-        process=process,
-        precision=precision,
-        width=width,
-        height=height,
-        components=components,
-        scan_components=body[0],
-        restart_interval=interval,
-        length=end,
-    )
+    return Header(*frame, scan_components=body[0], restart_interval=interval, length=end)
 
 
 def _next_marker(jpeg: bytes | memoryview, first: int) -> tuple[int, int]:

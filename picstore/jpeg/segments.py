@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
 
 from picstore.arrays import I64
 from picstore.errors import ImageError
 from picstore.jpeg.markers import EOI, RST0, RST7, Header
 
-Offsets: TypeAlias = I64
 
-
-def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[Offsets, Offsets]:
+def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64, I64]:
     """Find where every restart segment of the first scan begins and ends, markers not included.
 
-    Args:
-        jpeg: the whole stream.
-        header: of the stream, which has one interleaved scan.
-
-    Returns:
-        Two int64 arrays (segments,) of byte offsets in the stream; one segment if there are no restart markers.
+    The stream, of which ``header`` is the header, has one interleaved scan. The results are int64 (segments,), byte
+    offsets in the stream; without restart markers there is one segment.
 
     Raises:
         ImageError: the restart markers differ from those that the headers announce, or EOI is missing.
@@ -35,14 +27,14 @@ def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[Off
     is_end = np.flatnonzero((codes < RST0) | (codes > RST7))
     if len(is_end) == 0 or codes[is_end[0]] != EOI:
         raise ImageError("the scan does not end in EOI: truncated, or it has more than one scan")
-    last = restarts = is_end[0]
+    restarts = is_end[0]
     columns, rows = header.mcus
     interval = header.restart_interval or columns * rows
     expected = -(-columns * rows // interval) - 1
     if restarts != expected:
         raise ImageError(f"{restarts} restart markers where the headers announce {expected}")
-    if (codes[:last] != RST0 + np.arange(last) % 8).any():
+    if (codes[:restarts] != RST0 + np.arange(restarts) % 8).any():
         raise ImageError("restart markers are out of order")
-    ends = offsets[: last + 1] + header.length
+    ends = offsets[: restarts + 1] + header.length
     starts = np.concatenate(([header.length], ends[:-1] + 2))
     return starts.astype(np.int64), ends.astype(np.int64)

@@ -67,11 +67,7 @@ def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -
 
 
 def read_marker_segments(jpeg: bytes | memoryview) -> tuple[tuple[MarkerSegment, ...], Header]:
-    """Read the marker segments of the headers, and parse them.
-
-    Raises:
-        NotTranscodable: they are damaged.
-    """
+    """Read the marker segments of the headers, and parse them; NotTranscodable if they are damaged."""
     try:
         segments = tuple(iterate_marker_segments(jpeg))
         return segments, header_from_segments(segments)
@@ -82,11 +78,7 @@ def read_marker_segments(jpeg: bytes | memoryview) -> tuple[tuple[MarkerSegment,
 def transcode(
     jpeg: bytes | memoryview, segments: Sequence[MarkerSegment], header: Header, interval: int | None = None
 ) -> TranscodedJpeg:
-    """Add restart markers as :func:`add_restart_markers`, given the result of :func:`read_marker_segments`.
-
-    Raises:
-        NotTranscodable, UsageError: as from :func:`add_restart_markers`.
-    """
+    """Add restart markers as :func:`add_restart_markers`, given the result of :func:`read_marker_segments`."""
     try:
         parameters = read_coding_parameters(segments)
     except ImageError as error:
@@ -172,7 +164,6 @@ class _ScanRewriter:
             tables = self._dc.index(selector.dc), len(self._dc) + self._ac.index(selector.ac)
             blocks += [(number, *tables, k == 0) for k in range(repeat)]
         self._blocks = np.array(blocks, np.int64)
-        self._edited = self._edited_tables()
         # Each block has at least a DC and an AC code; this bounds all that is allocated by the length of the data.
         if 8 * int(segments[-1]) < 2 * len(blocks) * self._mcus:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
@@ -181,11 +172,11 @@ class _ScanRewriter:
         """Find the edits; with ``every``, every DC code is one."""
         if every:
             self._blocks[:, 3] = 1
-            self._edited = self._edited_tables()
+        self._edited: I64 = self._blocks[self._blocks[:, 3] == 1, 1]  # the DC table of each edited block of an MCU
         edited = np.arange(0, self._mcus, 1 if every else self._interval)
         if self._old and not every:
             edited = np.union1d(edited, np.arange(0, self._mcus, self._old))
-        width = int(self._blocks[:, 3].sum())
+        width = self._edited.size
         self._is_start = edited % self._interval == 0
         begin, end = np.empty((2, len(edited), width), np.int64)
         previous_end, differences = np.zeros(len(edited) + 1, np.int64), np.empty((len(edited), width), np.int32)
@@ -203,11 +194,6 @@ class _ScanRewriter:
         frequencies = np.zeros((len(self._dc), _DC_SIZES), np.int64)
         bit_writer.count_sizes(self._edits[3], self._edited, frequencies)
         return frequencies
-
-    def _edited_tables(self) -> I64:
-        """Return the DC table of each edited block of an MCU."""
-        tables: I64 = self._blocks[self._blocks[:, 3] == 1, 1]
-        return tables
 
     def extended_tables(self) -> HuffmanTables | None:
         """Return the Huffman tables with codes for all edits added; None if a table is full."""

@@ -13,15 +13,7 @@ import numpy as np
 from picstore.jpeg.bit_reader import refill
 from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import device_function, inlined, load_u16
-from picstore.kernels.simd import (
-    load_byte,
-    load_native_u64,
-    load_u8,
-    load_u32,
-    store_i16,
-    store_i32,
-    store_native_u64,
-)
+from picstore.kernels.simd import load_byte, load_native_u64, load_u8, load_u32, store_i16, store_i32, store_native_u64
 
 LOOKUP_BITS = 10  # bits looked up at once; longer codes are searched
 _u64, _i16 = np.uint64, np.int16

@@ -26,12 +26,9 @@ def _times(vector: Vector, factor: int) -> Vector:
     return (vector.widened(32) * factor >> 16).narrowed(16)
 
 
-_INTERLEAVED = [k // 2 + 16 * (k % 2) for k in range(32)]
-
-
 def _interleave(left: Vector, right: Vector) -> Vector:
     """Interleave two vectors, as bytes."""
-    return left.narrowed(8).shuffled(right.narrowed(8), _INTERLEAVED)
+    return left.narrowed(8).shuffled(right.narrowed(8), [k // 2 + 16 * (k % 2) for k in range(32)])
 
 
 @vector_function(4)

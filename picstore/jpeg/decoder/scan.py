@@ -54,14 +54,7 @@ def planes_length(frame):  # type: ignore[no-untyped-def]
 
 @device_function
 def make_plan(frame, tables, planes, plan):  # type: ignore[no-untyped-def]
-    """Write the plan.
-
-    Args:
-        frame: as ``parse.parse_frame`` filled it.
-        tables: address of those that it filled.
-        planes: address of ``planes_length`` bytes.
-        plan: uint64 (PLAN,).
-    """
+    """Write the plan, uint64 (PLAN,), of what ``parse.parse_frame`` filled; ``tables`` and ``planes`` are addresses."""
     h, v, stride = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
     count = 1 if frame[COMPONENTS] == 1 else h * v + 2
     for b in range(count):
@@ -149,20 +142,13 @@ def _begin_mcu_row(plan, row, luma, v, stride):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _write_grey_rows(luma, frame, row, out):  # type: ignore[no-untyped-def]
-    """Write the grey pixels of a row of MCUs."""
-    width, stride = frame[WIDTH], row_stride(frame)
-    for y in range(8 * row, min(8 * row + 8, frame[HEIGHT])):
-        to_grey(luma + _u64(y % 16 * stride), width, out + _u64(3 * y * width))
-
-
-@device_function
 def _write_rows(start, frame, row, out):  # type: ignore[no-untyped-def]
     """Write the pixels that a decoded row of MCUs completes; its last row of pixels may need the chroma below it."""
-    if frame[COMPONENTS] == 1:
-        _write_grey_rows(start, frame, row, out)
-        return
     width, height, h, v, stride = frame[WIDTH], frame[HEIGHT], frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
+    if frame[COMPONENTS] == 1:
+        for y in range(8 * row, min(8 * row + 8, height)):
+            to_grey(start + _u64(y % 16 * stride), width, out + _u64(3 * y * width))
+        return
     plane = 16 * v * stride
     count, last = (width + h - 1) // h, (height + v - 1) // v - 1
     for c in range(1, 3):
