@@ -1,8 +1,8 @@
 """Counter-based random numbers: pure functions of integers, the same on every machine, rank and library version.
 
 There is no state. A key and a counter name a draw, so any draw can be made at any time, in any order and by any number
-of processes. The arithmetic is that of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-pseudorandom number generators", OOPSLA 2014), modulo 2**64:
+of processes. The arithmetic is that of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014), modulo 2**64:
 
     mix(z):  z ^= z >> 30;  z *= 0xBF58476D1CE4E5B9;  z ^= z >> 27;  z *= 0x94D049BB133111EB;  z ^= z >> 31
     key(w0, w1, ...):  k = 0;  for each word w:  k = mix((k + G) ^ w)          with G = 0x9E3779B97F4A7C15
@@ -30,9 +30,7 @@ MUX = 5  # mux: the order inside a batch
 MEASURE = 6  # convert --measure: the sample of inputs
 
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_M1 = 0xBF58476D1CE4E5B9
-_M2 = 0x94D049BB133111EB
+_GOLDEN, _M1, _M2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def _mix_int(z: int) -> int:
@@ -65,8 +63,7 @@ def keys(k: int, words: U64) -> U64:
 
 def bits(k: Words, counters: npt.ArrayLike) -> U64:
     """Draw 64 bits for each counter; ``k`` is a key, or an array of keys that broadcasts with the counters."""
-    c = np.asarray(counters, dtype=np.uint64)
-    base = np.asarray(k, dtype=np.uint64)
+    c, base = np.asarray(counters, np.uint64), np.asarray(k, np.uint64)
     with np.errstate(over="ignore"):
         return _mix(base + (c + np.uint64(1)) * np.uint64(_GOLDEN))
 
@@ -78,11 +75,7 @@ def unit(k: Words, counters: npt.ArrayLike) -> F64:
 
 
 def below(k: Words, counters: npt.ArrayLike, limit: int) -> I64:
-    """Draw uniform integers in [0, limit): ``(bits >> 32) * limit >> 32``.
-
-    Raises:
-        ValueError: the limit is not in 1 … 2**32.
-    """
+    """Draw uniform integers in [0, limit): ``(bits >> 32) * limit >> 32``; ValueError unless 1 ≤ limit ≤ 2**32."""
     if not 0 < limit <= 1 << 32:
         raise ValueError(f"limit {limit} is not in 1 … 2**32")
     high = bits(k, counters) >> np.uint64(32)

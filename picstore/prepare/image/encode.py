@@ -39,15 +39,8 @@ def decode_any(source: bytes | Image.Image | U8, *, settings: EncodeSettings, na
 def encode(image: Image.Image, *, settings: EncodeSettings, origin: str = "image") -> bytes:
     """Encode a training JPEG: baseline, a DRI of one tile, JFIF, and no other metadata.
 
-    Restart markers stand at every ``jpeg.tiles.restart_interval``; Huffman tables are optimised.
-
-    Args:
-        image: mode "L" or "RGB".
-        settings: ``quality``, ``subsampling`` and ``encoder`` are used.
-        origin: kind of the source, for messages.
-
-    Raises:
-        ImageError: the image cannot be encoded.
+    The image is in mode "L" or "RGB"; ``origin`` is the kind of its source, for messages. Restart markers stand at
+    every ``jpeg.tiles.restart_interval``; Huffman tables are optimised. ImageError if the image cannot be encoded.
     """
     with foreign_errors(f"cannot encode {origin}"):
         if settings.encoder == "mozjpeg":

@@ -12,11 +12,7 @@ from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 
 
 def parse_image_info(jpeg: bytes) -> ImageInfo:
-    """Read the image info of a training JPEG from its headers and restart markers.
-
-    Raises:
-        ImageError: the stream is damaged.
-    """
+    """Read the image info of a training JPEG from its headers and restart markers; ImageError if they are damaged."""
     header = markers.parse_header(jpeg)
     starts, ends = find_restart_segments(jpeg, header)
     return make_image_info(header, ends - starts)
@@ -27,11 +23,5 @@ def make_image_info(header: markers.Header, lengths: I64) -> ImageInfo:
     segments = NO_SEGMENTS
     if header.restart_interval and lengths.max() <= np.iinfo(SEGMENT).max:
         segments = lengths.astype(SEGMENT)
-    return ImageInfo(
-        width=header.width,
-        height=header.height,
-        sampling=header.sampling,
-        restart_interval=header.restart_interval,
-        header_length=header.length,
-        segments=segments,
-    )
+    size = header.width, header.height
+    return ImageInfo(*size, header.sampling, header.restart_interval, header.length, segments)

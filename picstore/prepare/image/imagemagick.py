@@ -22,55 +22,42 @@ from picstore.prepare.image.size_limits import check_jbig, check_size
 if TYPE_CHECKING:
     from wand.image import Image as WandImage
 
-# (offset, bytes at the offset, coder); the first match counts.
-_MAGIC: tuple[tuple[int, bytes, str], ...] = (
-    (0, b"8BPS", "psd"),
-    (0, b"\x76\x2f\x31\x01", "exr"),
-    (0, b"#?RADIANCE", "hdr"),
-    (0, b"#?RGBE", "hdr"),
-    (0, b"\xff\x0a", "jxl"),
-    (0, b"\0\0\0\x0cJXL \r\n\x87\n", "jxl"),
-    (0, b"\0\0\0\x0cjP  \r\n\x87\n", "jp2"),
-    (0, b"\xff\x4f\xff\x51", "j2k"),
-    (4, b"ftypavif", "avif"),
-    (4, b"ftypavis", "avif"),
-    (4, b"ftypheic", "heic"),
-    (4, b"ftypheix", "heic"),
-    (4, b"ftyphevc", "heic"),
-    (4, b"ftypmif1", "heic"),
-    (4, b"ftypmsf1", "heic"),
-    (0, b"SDPX", "dpx"),
-    (0, b"XPDS", "dpx"),
-    (0, b"\x80\x2a\x5f\xd7", "cin"),
-    (0, b"\xd7\x5f\x2a\x80", "cin"),
-    (0, b"gimp xcf ", "xcf"),
-    (0, b"id=ImageMagick", "miff"),
-    (0, b"SIMPLE  =", "fits"),
-    (0, b"\x01\xda", "sgi"),
-    (0, b"\x59\xa6\x6a\x95", "sun"),
-    (0, b"\xffWPC", "wpg"),
-    (0, b"/* XPM */", "xpm"),
-    (128, b"DICM", "dcm"),
-    (0, b"\xab\x01", "viff"),
-    (0, b"\x8aMNG\r\n\x1a\n", "mng"),
-    (0, b"\x8bJNG\r\n\x1a\n", "jng"),
-    (0, b"AT&TFORM", "djvu"),
-    (0, b"P7\n", "pam"),
-    (0, b"PF\n", "pfm"),
-    (0, b"Pf\n", "pfm"),
-    (0, b"LBLSIZE=", "vicar"),
-    (0, b"\xb6\xa6\xf2\x08", "vips"),
-    (0, b"\x08\xf2\xa6\xb6", "vips"),
-    (0, b"PG ML", "pgx"),
-    (0, b"PG LM", "pgx"),
-    (0, b"\x52\xcc", "rle"),
-    (0, b"SFW9", "sfw"),
-    (0, b"BM", "bmp"),
-    (0, b"DDS ", "dds"),
-    (4, b"\0\0\0\x07", "xwd"),
-    (0, b"srcdocid:", "cals"),
-    (522, b"\x00\x11\x02\xff\x0c\x00", "pict"),
-    (522, b"\x11\x01", "pict"),
+# (coder, offset, bytes at the offset); the first match counts.
+_MAGIC: tuple[tuple[str, int, tuple[bytes, ...]], ...] = (
+    ("psd", 0, (b"8BPS",)),
+    ("exr", 0, (b"\x76\x2f\x31\x01",)),
+    ("hdr", 0, (b"#?RADIANCE", b"#?RGBE")),
+    ("jxl", 0, (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")),
+    ("jp2", 0, (b"\0\0\0\x0cjP  \r\n\x87\n",)),
+    ("j2k", 0, (b"\xff\x4f\xff\x51",)),
+    ("avif", 4, (b"ftypavif", b"ftypavis")),
+    ("heic", 4, (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1")),
+    ("dpx", 0, (b"SDPX", b"XPDS")),
+    ("cin", 0, (b"\x80\x2a\x5f\xd7", b"\xd7\x5f\x2a\x80")),
+    ("xcf", 0, (b"gimp xcf ",)),
+    ("miff", 0, (b"id=ImageMagick",)),
+    ("fits", 0, (b"SIMPLE  =",)),
+    ("sgi", 0, (b"\x01\xda",)),
+    ("sun", 0, (b"\x59\xa6\x6a\x95",)),
+    ("wpg", 0, (b"\xffWPC",)),
+    ("xpm", 0, (b"/* XPM */",)),
+    ("dcm", 128, (b"DICM",)),
+    ("viff", 0, (b"\xab\x01",)),
+    ("mng", 0, (b"\x8aMNG\r\n\x1a\n",)),
+    ("jng", 0, (b"\x8bJNG\r\n\x1a\n",)),
+    ("djvu", 0, (b"AT&TFORM",)),
+    ("pam", 0, (b"P7\n",)),
+    ("pfm", 0, (b"PF\n", b"Pf\n")),
+    ("vicar", 0, (b"LBLSIZE=",)),
+    ("vips", 0, (b"\xb6\xa6\xf2\x08", b"\x08\xf2\xa6\xb6")),
+    ("pgx", 0, (b"PG ML", b"PG LM")),
+    ("rle", 0, (b"\x52\xcc",)),
+    ("sfw", 0, (b"SFW9",)),
+    ("bmp", 0, (b"BM",)),
+    ("dds", 0, (b"DDS ",)),
+    ("xwd", 4, (b"\0\0\0\x07",)),
+    ("cals", 0, (b"srcdocid:",)),
+    ("pict", 522, (b"\x00\x11\x02\xff\x0c\x00", b"\x11\x01")),
 )
 
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -79,6 +66,7 @@ _RAW = frozenset({
     "3fr", "arw", "cr2", "cr3", "crw", "dcr", "dng", "erf", "iiq", "k25", "kdc", "mef", "mrw", "nef", "nrw",
     "orf", "pef", "raf", "rw2", "sr2", "srf", "x3f",
 })
+_OWN_NAME = ("aai", "avs", "cut", "mac", "mtv", "otb", "palm", "pcx", "rgf", "rla", "sct", "tim", "wbmp")
 # fmt: on
 
 # Formats without a magic number, by the extension of the file's name.
@@ -86,8 +74,7 @@ _EXTENSIONS = {
     **dict.fromkeys(_RAW, "dng"),
     **dict.fromkeys(("tga", "icb", "vda", "vst"), "tga"),
     **dict.fromkeys(("pict", "pct"), "pict"),
-    **{each: each for each in ("aai", "avs", "cut", "mac", "mtv", "otb", "palm", "pcx", "rgf", "rla", "sct")},
-    **{each: each for each in ("tim", "wbmp")},
+    **{each: each for each in _OWN_NAME},
     **dict.fromkeys(("jbig", "jbg", "bie"), "jbig"),
 }
 
@@ -113,8 +100,8 @@ def find_coder(data: bytes, *, name: str = "") -> str | None:
     extension = PurePath(name).suffix[1:].lower()
     if data.startswith(_TIFF):
         return "dng" if extension in _RAW or data[8:10] == b"CR" else "tiff"
-    for offset, magic, coder in _MAGIC:
-        if data.startswith(magic, offset):
+    for coder, offset, magics in _MAGIC:
+        if data.startswith(magics, offset):
             return coder
     if svg.is_svg(data):
         return "svg"
@@ -124,14 +111,8 @@ def find_coder(data: bytes, *, name: str = "") -> str | None:
 def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     """Read the first frame, or the flattened picture of a layered file: mode "L", "LA", "RGB" or "RGBA", in sRGB.
 
-    Args:
-        data: the whole file.
-        name: the file's name; its extension identifies formats without a magic number.
-        max_pixels: more are refused, before they are decoded if the format's header states the size.
-
-    Raises:
-        ImageError: the format is not listed, ImageMagick's library or its support of the format is missing, or the
-            image is damaged or too large.
+    ImageError if the format is not listed, ImageMagick's library or its support of the format is missing, the image is
+    damaged or has more than ``max_pixels``; these are refused before they are decoded if the header states the size.
     """
     coder = find_coder(data, name=name)
     if coder is None:
@@ -201,8 +182,7 @@ def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: s
         with tempfile.NamedTemporaryFile(prefix="picstore-") as file:
             file.write(data)
             file.flush()
-            function = getattr(library, f"Magick{verb}Image")
-            loaded = function(image.wand, f"{coder}:{file.name}{frame}".encode())
+            loaded = getattr(library, f"Magick{verb}Image")(image.wand, f"{coder}:{file.name}{frame}".encode())
     else:
         library.MagickSetFilename(image.wand, f"{coder}:{frame}".encode())
         loaded = getattr(library, f"Magick{verb}ImageBlob")(image.wand, data, len(data))

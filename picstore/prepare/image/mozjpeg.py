@@ -16,24 +16,15 @@ _SUBSAMPLE_MODES = {"444": "off", "420": "on"}  # libvips halves chroma in both 
 
 
 def require_mozjpeg() -> None:
-    """Check that mozjpeg is installed.
-
-    Raises:
-        MissingDependency: pyvips or libvips is missing, or libvips is built with another JPEG library.
-    """
+    """Raise MissingDependency unless pyvips and a libvips that is built with mozjpeg are installed."""
     _vips()
 
 
 def encode_by_mozjpeg(image: Image.Image, *, quality: int, subsampling: str) -> bytes:
     """Encode a baseline JPEG by trellis quantisation, with optimal Huffman tables and restart markers.
 
-    Args:
-        image: mode "L" or "RGB".
-        quality: libjpeg's scale, 1 … 100, and its quantisation tables.
-        subsampling: "420" or "444".
-
-    Raises:
-        MissingDependency: see :func:`require_mozjpeg`.
+    The image is in mode "L" or "RGB", the quality on libjpeg's scale, 1 … 100, the subsampling "420" or "444".
+    MissingDependency as from :func:`require_mozjpeg`.
     """
     # mozjpeg must not write restart markers itself: with trellis quantisation the stream is broken (its issue 195).
     return add_restart_markers(_encode(_vips(), image, quality=quality, subsampling=subsampling, trellis=True))

@@ -64,14 +64,7 @@ class Decoded:
 def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """Decode the first frame of an image file.
 
-    Args:
-        data: the whole file, of any format that docs/formats.md lists.
-        settings: ``resize``, ``background`` and ``max_pixels`` are used.
-        name: the file's name; its extension identifies formats without a magic number.
-
-    Raises:
-        ImageError: the file is no image, is damaged, too large, or of a kind that cannot be read; the message is a
-            one-line reason.
+    Arguments as of ``encode.decode_any``. ImageError has a reason of one line.
     """
     if not data:
         raise ImageError("empty file")
@@ -88,7 +81,10 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
             if kind in ("JPEG", "MPO"):
                 origin, size = _jpeg_origin(image, settings), _upright_size(image)
                 if settings.resize is not None:
-                    _scale_by_dct(image, settings.resize.target(*size))
+                    # libjpeg decodes at 1/2, 1/4 or 1/8, to no less than twice the target, for the resampling filter.
+                    width, height = settings.resize.target(*size)
+                    twice = 2 * width, 2 * height
+                    image.draft(None, twice[::-1] if _orientation(image) >= 5 else twice)
                 return decode_image(image, origin=origin, settings=settings, size=size)
             _scale_transparency(image)
             return decode_image(image, origin=kind, settings=settings)
@@ -121,14 +117,8 @@ def decode_image(
 ) -> Decoded:
     """Decode an opened image: load it, rotate it upright, convert it to "L" or "RGB", and resize it.
 
-    Args:
-        image: of any mode; it is not changed.
-        origin: see ``Decoded``.
-        settings: ``resize``, ``background`` and ``max_pixels`` are used.
-        size: width and height from which the target is computed, for a JPEG that is decoded at a fraction of its size.
-
-    Raises:
-        ImageError: the image is damaged, too large, or would be too large for a JPEG.
+    The image, of any mode, is not changed. ``size`` is the upright width and height from which the target is computed,
+    for a JPEG that is decoded at a fraction of them. ImageError if the image is damaged or too large.
     """
     with _pillow_limits(settings.max_pixels), foreign_errors(f"damaged {origin}"):
         tiff_orientation = _orientation(image) if image.format == "TIFF" else 1
@@ -261,12 +251,6 @@ def _jpeg_origin(image: Image.Image, settings: EncodeSettings) -> str:
     if settings.resize is not None and settings.resize.target(*size) != size:
         return "resize"
     return "JPEG"
-
-
-def _scale_by_dct(image: Image.Image, target: tuple[int, int]) -> None:
-    """Let libjpeg decode at 1/2, 1/4 or 1/8, to no less than twice the target, for the resampling filter."""
-    width, height = (target[1], target[0]) if _orientation(image) >= 5 else target
-    image.draft(None, (2 * width, 2 * height))
 
 
 def _scale_transparency(image: Image.Image) -> None:

@@ -10,15 +10,7 @@ from picstore.kernels.resample import LANCZOS, resample
 
 
 def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image:
-    """Resize an image.
-
-    Args:
-        image: mode "L" or "RGB", or RGB as uint8 (height, width, 3).
-        size: width and height of the result, in pixels.
-
-    Returns:
-        The image itself if it has that size.
-    """
+    """Resize an image in "L" or "RGB", or RGB as uint8 (height, width, 3), to a width and height in pixels."""
     if isinstance(image, Image.Image):
         if image.size == size:
             return image

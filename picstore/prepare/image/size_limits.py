@@ -12,11 +12,7 @@ _JBIG_LAYERS = 31  # with more, a dot of the lowest layer is more than 2**31 dot
 
 
 def check_size(width: int, height: int, *, max_pixels: int) -> None:
-    """Refuse an image whose header states a size out of range.
-
-    Raises:
-        ImageError: a side is below 1, or there are more than ``max_pixels``.
-    """
+    """Raise ImageError if a header states a side below 1, or more than ``max_pixels``."""
     if width < 1 or height < 1:
         raise ImageError(f"an image of {width} × {height} pixels")
     if width * height > max_pixels:
@@ -26,13 +22,10 @@ def check_size(width: int, height: int, *, max_pixels: int) -> None:
 
 
 def check_jbig(data: bytes, *, max_pixels: int) -> None:
-    """Refuse a JBIG file whose header states a size out of range; ImageMagick decodes it before it checks the size.
+    """Raise ImageError if a JBIG header is damaged or states too many pixels; ImageMagick decodes before it checks.
 
     A file of 239 bytes that claimed 268,435,520 × 48 pixels kept a core busy for minutes. In 60 s of flipping bits all
     files that did so claimed too many pixels.
-
-    Raises:
-        ImageError: the header is damaged, or states more than ``max_pixels``.
     """
     if len(data) < _JBIG.size:
         raise ImageError("truncated JBIG: its header is 20 bytes")

@@ -46,14 +46,9 @@ def is_svg(data: bytes) -> bool:
 def sanitize_svg(data: bytes, *, max_pixels: int, basic_only: bool) -> bytes:
     """Rewrite an SVG document without scripts, metadata and animation, with its size in pixels.
 
-    Args:
-        data: the document.
-        max_pixels: a drawing of more is refused.
-        basic_only: refuse gradients, patterns, masks and style sheets, which ImageMagick's own renderer draws wrongly.
-
-    Raises:
-        ImageError: the document is not well-formed, refers to anything outside itself, embeds images, declares
-            entities, or is too large.
+    ImageError if it is not well-formed, refers to anything outside itself, embeds images, declares entities, or is too
+    large; with ``basic_only`` also if it has gradients, patterns, masks or style sheets, which ImageMagick's own
+    renderer draws wrongly.
     """
     if len(data) > _MAX_BYTES:
         raise ImageError(f"SVG of {len(data):,} bytes; {_MAX_BYTES:,} are read at most")
