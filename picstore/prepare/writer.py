@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from picstore._version import __version__
@@ -103,14 +102,7 @@ class Writer:
             made.jpeg, id=self._count, label=label, extra=extra, attachments=attachments, info=made.info
         )
         if self._row is None:
-            self._row = RowWriter(
-                self._root,
-                row=self._rows,
-                streams=self._shape.streams,
-                container_size=self._shape.container_size,
-                seed=self._shape.seed,
-                fields=self._fields,
-            )
+            self._row = RowWriter(self._root, row=self._rows, shape=self._shape, fields=self._fields)
         self._row.add(record)
         self._count += 1
         if self._row.bytes >= self._shape.streams * self._shape.file_size:
@@ -141,10 +133,8 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.close()
         elif self._row is not None:
             with self._row:

@@ -14,16 +14,8 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import UsageError
-from picstore.prepare.convert import job, ledger
-from picstore.prepare.convert.convert import (
-    ConvertOptions,
-    RowPlan,
-    StageClock,
-    choose_rows,
-    describe_job,
-    run_job,
-    start_engine,
-)
+from picstore.prepare.convert import convert, job, ledger
+from picstore.prepare.convert.convert import ConvertOptions
 from picstore.prepare.convert.finish import ConversionResult, read_row_summaries
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.dataset import Dataset
@@ -38,7 +30,6 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     Labels are matched by class name where source and data set have names; new names follow the existing ones.
 
     Args:
-        listing: the source.
         destination: the data set; the number of its streams may differ from that of ``options.shape``.
         resume: go on with an interrupted append of the same source with the same settings.
 
@@ -52,21 +43,22 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
         MissingDependency: the encoder asked for is not installed.
         PicstoreError: a row dies again and again, or its files were lost.
     """
-    start_engine(options.encode)
-    clock = StageClock()
+    convert.start_engine(options.encode)
+    clock = convert.StageClock()
     root = locate(destination)
     manifest = Dataset(root).manifest
     classes, inputs = _join_classes(manifest, listing)
-    described = describe_job(listing, options)
+    described = convert.describe_job(listing, options)
     settings = {name: value for name, value in described.items() if name not in ("verb", "dedupe")}
     begun = job.find_job(root, {"verb": "append", **settings}, resume=resume)
     if begun is None and resume and _is_last_append(manifest, settings):
-        return ConversionResult(manifest, _tally_last_append(root, manifest))
+        lines = list(ledger.read_lines(root / LEDGER))
+        return ConversionResult(manifest, ledger.tally_lines(lines[len(lines) - len(inputs) :]))
     if begun is None:
         begun = {
             "verb": "append",
             **settings,
-            "rows": choose_rows(inputs, options),
+            "rows": convert.choose_rows(inputs, options),
             "first_file": _next_file(root),
             "first_id": _next_id(Dataset(root)),
             "classes": list(classes),
@@ -75,7 +67,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     if begun["classes"] != list(classes):
         raise UsageError(f"the classes of {root} were changed since the append began; remove {root / UNFINISHED}")
     clock.end_stage("sampling")
-    plan = RowPlan(
+    plan = convert.RowPlan(
         inputs=inputs,
         rows=begun["rows"],
         duplicates=listing.duplicates or {},
@@ -84,7 +76,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
         first_file=begun["first_file"],
     )
     streams = options.shape.streams
-    return run_job(root, plan, options, clock, lambda: _finish_append(root, begun, settings, streams))
+    return convert.run_job(root, plan, options, clock, lambda: _finish_append(root, begun, settings, streams))
 
 
 def _finish_append(root: Location, begun: dict[str, Any], settings: dict[str, Any], streams: int) -> ConversionResult:
@@ -93,8 +85,7 @@ def _finish_append(root: Location, begun: dict[str, Any], settings: dict[str, An
     tallies = ledger.write_ledger(root, begun["rows"], earlier=_read_earlier_lines(root, begun["first_id"]))
     total = sum(tallies, ledger.Tally())
     old = dataset.manifest
-    provenance = {**old.provenance}
-    provenance["appended"] = [*provenance.get("appended", ()), {**settings, "outcome": total.outcome()}]
+    appended = [*old.provenance.get("appended", ()), {**settings, "outcome": total.outcome()}]
     remedy = f"remove {root / UNFINISHED} and append again"
     manifest, index = append_rows(
         old,
@@ -102,7 +93,7 @@ def _finish_append(root: Location, begun: dict[str, Any], settings: dict[str, An
         read_row_summaries(root, tallies, streams, remedy=remedy, first_file=begun["first_file"]),
         streams=max(streams, old.streams),
         classes=tuple(begun["classes"]),
-        provenance=provenance,
+        provenance={**old.provenance, "appended": appended},
     )
     if manifest.edits is not None:
         (root / manifest.edits.index).write(index)
@@ -113,8 +104,7 @@ def _finish_append(root: Location, begun: dict[str, Any], settings: dict[str, An
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], list[Input]]:
     """Join the classes of a data set and of a source; return them, and the inputs with labels into them.
 
-    Raises:
-        UsageError: attachments or classes do not fit together.
+    UsageError if attachments or classes do not fit together.
     """
     if unknown := set(listing.attachments) - set(manifest.attachments):
         raise UsageError(f"the source has attachments {min(unknown)!r}, the data set {list(manifest.attachments)}")
@@ -150,11 +140,6 @@ def _relabel(source: Input, labels: Sequence[int]) -> Input:
 def _is_last_append(manifest: Manifest, settings: dict[str, Any]) -> bool:
     appended = manifest.provenance.get("appended", ())
     return bool(appended) and {**appended[-1], "outcome": None} == {**settings, "outcome": None}
-
-
-def _tally_last_append(root: Location, manifest: Manifest) -> ledger.Tally:
-    lines = list(ledger.read_lines(root / LEDGER))
-    return ledger.tally_lines(lines[len(lines) - manifest.provenance["appended"][-1]["inputs"] :])
 
 
 def _next_file(root: Location) -> int:

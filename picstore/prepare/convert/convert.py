@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from picstore._version import __version__
 from picstore.prepare.convert import job, ledger
-from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result, tally_rows
+from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result
 from picstore.prepare.convert.fork_server import start_fork_server
 from picstore.prepare.convert.row_reuse import find_reusable_rows, reuse_folder
 from picstore.prepare.convert.rows import RowTask, make_position_folder, run_rows, sample_mean_bytes
@@ -31,10 +31,7 @@ class ConvertOptions:
     """Options that convert, append and retry share.
 
     Attributes:
-        encode: how images become training JPEGs.
-        shape: streams and sizes of the new files.
         workers: processes, or another engine; they do not change the result.
-        progress: display of the inputs done.
         image_timeout: seconds for decoding and encoding an image, which fails if it takes longer; 0 is no limit.
     """
 
@@ -50,12 +47,10 @@ class RowPlan:
     """Division of a job's inputs into rows.
 
     Attributes:
-        rows: number of rows of the whole job.
+        rows: number of rows of the whole job, of which those of ``shard`` are made.
         duplicates: numbers of inputs that are left out, with the number of the input that each repeats.
         attachments: names of the attachments that records may have.
-        shard: the rows to make; None for all.
-        first_id: id of input 0.
-        first_file: number of the files of row 0.
+        first_id, first_file: id of input 0, and number of the files of row 0.
         reuse: look for former files of rows, which a retry left.
     """
 
@@ -92,7 +87,11 @@ class RowPlan:
                 position_folder,
                 self.attachments,
                 image_timeout=options.image_timeout,
-                duplicates=self._find_duplicates(numbers),
+                duplicates={
+                    self.first_id + k: self.first_id + self.duplicates[k]
+                    for k in (numbers if self.duplicates else ())
+                    if k in self.duplicates
+                },
                 first_file=self.first_file,
                 reuse=reuse_folder(root, row) if row in reusable else None,
             )
@@ -100,11 +99,6 @@ class RowPlan:
             if row not in finished
             for numbers in [self.row_inputs(row)]
         )
-
-    def _find_duplicates(self, numbers: range) -> dict[int, int]:
-        """Return the duplicates among some inputs, by id."""
-        found = (k for k in numbers if k in self.duplicates) if self.duplicates else ()
-        return {self.first_id + k: self.first_id + self.duplicates[k] for k in found}
 
 
 class StageClock:
@@ -131,7 +125,6 @@ def convert(
     """Convert every input of a source into a new data set; the ledger lists inputs that fail.
 
     Args:
-        listing: the source.
         destination: a path or URL that does not exist or is empty, or, with ``resume``, where the same job was begun.
         shard: convert only the rows of this shard, and make no data set of them; see ``merge_shards``.
 
@@ -163,11 +156,7 @@ def convert(
 
 
 def start_engine(encode: EncodeSettings) -> None:
-    """Start the fork server, and check that the encoder is installed.
-
-    Raises:
-        MissingDependency: the encoder is not installed.
-    """
+    """Start the fork server; MissingDependency if the encoder is not installed."""
     start_fork_server(encode)
     if encode.encoder == "mozjpeg":
         require_mozjpeg()
@@ -182,7 +171,7 @@ def describe_job(listing: Listing, options: ConvertOptions) -> dict[str, Any]:
         "inputs": len(listing.inputs),
         "inputs_sha256": listing.digest(),
         "encode": options.encode.to_json(),
-        "shape": job.settings_to_json(options.shape),
+        "shape": asdict(options.shape),
     }
     return settings if listing.duplicates is None else {**settings, "dedupe": True}
 
@@ -197,25 +186,14 @@ def choose_rows(inputs: Sequence[Input], options: ConvertOptions) -> int:
 
 
 def run_job(
-    root: Location,
-    plan: RowPlan,
-    options: ConvertOptions,
-    clock: StageClock,
-    finish: Callable[[], ConversionResult],
+    root: Location, plan: RowPlan, options: ConvertOptions, clock: StageClock, finish: Callable[[], ConversionResult]
 ) -> ConversionResult:
-    """Run the unfinished rows of a job, then finish it.
+    """Run the unfinished rows of a job; unless they are a shard's, ``finish`` then writes ledger, index and manifest.
 
-    Args:
-        finish: writes ledger, index and manifest; not called for a shard.
-
-    Raises:
-        UsageError: another process is writing to the location.
-        PicstoreError: a row dies again and again, or as ``finish`` raises it.
+    PicstoreError if a row dies again and again, UsageError if another process is writing to the location.
     """
-    with (
-        job.lock_job(root, *([plan.shard] if plan.shard else [])),
-        make_position_folder(root) as position_folder,
-    ):
+    shards = [plan.shard] if plan.shard else []
+    with job.lock_job(root, *shards), make_position_folder(root) as position_folder:
         if plan.shard is None:
             root.sweep()
         tasks = plan.make_tasks(root, options, position_folder)
@@ -225,7 +203,8 @@ def run_job(
         run_rows(tasks, processes.as_engine(options.workers), progress_callback(options.progress))
         clock.end_stage("rows")
         if plan.shard is not None:
-            return ConversionResult(None, tally_rows(root, plan.own_rows), clock.seconds)
+            tally = sum(map(ledger.tally_fragment, ledger.read_fragments(root, plan.own_rows)), ledger.Tally())
+            return ConversionResult(None, tally, clock.seconds)
         result = finish()
     job.remove_job(root)
     clock.end_stage("finishing")

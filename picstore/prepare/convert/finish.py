@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +17,7 @@ from picstore.storage.publish import publish_dataset
 
 @dataclass(frozen=True, slots=True)
 class ConversionResult:
-    """Result of a conversion.
-
-    Attributes:
-        manifest: None for one shard of several.
-        seconds: duration of each stage.
-    """
+    """Result of a conversion: manifest, None for one shard of several; tally; seconds of each stage."""
 
     manifest: Manifest | None
     tally: ledger.Tally
@@ -31,11 +27,8 @@ class ConversionResult:
 def finish_dataset(root: Location, outline: dict[str, Any]) -> ConversionResult:
     """Write ledger, index and manifest of a conversion whose rows are all finished.
 
-    Args:
-        outline: the settings of the job with ``rows``, and with ``classes`` and ``attachments`` of its source.
-
-    Raises:
-        PicstoreError: the files do not hold the records of the ledger.
+    ``outline`` has the settings of the job, ``rows``, and ``classes`` and ``attachments`` of its source. PicstoreError
+    if the files do not hold the records of the ledger.
     """
     provenance = dict(outline)
     rows, classes, attachments = (provenance.pop(name) for name in ("rows", "classes", "attachments"))
@@ -57,24 +50,14 @@ def finish_dataset(root: Location, outline: dict[str, Any]) -> ConversionResult:
 
 
 def read_result(root: Location, settings: dict[str, Any]) -> ConversionResult:
-    """Read the result of a conversion that is already finished.
-
-    Raises:
-        UsageError: the data set was made with other settings.
-        NotADataset, Damage: the manifest cannot be read.
-    """
+    """Read the result of a conversion that is already finished; errors are those of :func:`read_own_manifest`."""
     result = ConversionResult(read_own_manifest(root, settings), ledger.tally_lines(ledger.read_lines(root / LEDGER)))
     job.remove_job(root)
     return result
 
 
 def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
-    """Read the manifest of a data set that a conversion with these settings made.
-
-    Raises:
-        UsageError: the data set was made with other settings.
-        NotADataset, Damage: the manifest cannot be read.
-    """
+    """Read the manifest of a data set; UsageError if no conversion with these settings made it."""
     manifest = read_manifest(root)
     stored = {"encode": manifest.encode, **manifest.provenance}
     stored.pop("outcome", None)
@@ -83,37 +66,22 @@ def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
     return manifest
 
 
-def tally_rows(root: Location, rows: Iterable[int]) -> ledger.Tally:
-    """Count and sum the ledger lines of finished rows."""
-    return sum(map(ledger.tally_fragment, ledger.read_fragments(root, rows)), ledger.Tally())
-
-
 def read_row_summaries(
     root: Location, tallies: Sequence[ledger.Tally], streams: int, *, remedy: str, first_file: int = 0
 ) -> list[FileSummary]:
-    """Read the footers of all files of finished rows, and check their records against the ledger.
-
-    Args:
-        tallies: of the rows, in order.
-        remedy: end of the message about missing files.
-        first_file: number of the files of row 0.
-
-    Raises:
-        PicstoreError: the files of a row do not hold its records.
-    """
+    """Read the footers of the files of all rows; PicstoreError, with ``remedy``, if records of a tally are missing."""
     names = {name for name, _ in root.files()}
-    addresses = [(stream, first_file + row) for row in range(len(tallies)) for stream in range(streams)]
+    files = range(first_file, first_file + len(tallies))
+    addresses = [(stream, file) for file in files for stream in range(streams) if file_name(stream, file) in names]
 
     def read(address: tuple[int, int]) -> FileSummary:
         return read_summary(root, stream=address[0], file=address[1])
 
-    by_file: dict[int, list[FileSummary]] = {}
-    for summary in map_concurrently(read, (address for address in addresses if file_name(*address) in names)):
-        by_file.setdefault(summary.file, []).append(summary)
-    summaries = []
-    for file, tally in enumerate(tallies, start=first_file):
-        found = by_file.get(file, [])
-        if sum(summary.records for summary in found) != tally.images:
+    summaries = list(map_concurrently(read, addresses))
+    records: Counter[int] = Counter()
+    for summary in summaries:
+        records[summary.file] += summary.records
+    for file, tally in zip(files, tallies, strict=True):
+        if records[file] != tally.images:
             raise PicstoreError(f"files {file:06d} of {root} are missing; {remedy}")
-        summaries.extend(found)
     return summaries

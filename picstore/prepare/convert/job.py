@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import Damage, NotADataset, Unfinished, UsageError
 from picstore.storage.format.layout import ALIGNMENT, MAX_CONTAINER, MAX_MANIFEST
 from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location
 
-_JOB = "job.json"
 _SHARD = re.compile(rf"{UNFINISHED}/shard-(\d{{1,6}})-of-(\d{{1,6}})\.json")
 MIB = 1 << 20
 TARGET_ROWS = 256  # work for every core of a large machine, and a short tail
@@ -68,11 +67,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read a shard written as ``0/4``.
-
-        Raises:
-            UsageError: the text is not a shard.
-        """
+        """Read a shard written as ``0/4``; UsageError for another text."""
         match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
         if match is None:
             raise UsageError(f"shard {text!r} is not understood; write 0/4 for the first of four")
@@ -109,7 +104,6 @@ def begin_job(root: Location, settings: dict[str, Any], *, resume: bool, shard: 
     Shards have a job file each, so that any number of them may begin at once in stores without locks.
 
     Args:
-        root: where the data set is to be made.
         settings: of the job; a saved one must have the same, and has ``rows`` too.
         resume: go on with a job that was begun before.
 
@@ -125,7 +119,7 @@ def begin_job(root: Location, settings: dict[str, Any], *, resume: bool, shard: 
     others = _find_shards(names)
     if shard is None and others:
         raise UsageError(f"{root} is made by {others[0].count} shards; put them together with `picstore merge {root}`")
-    if shard is not None and f"{UNFINISHED}/{_JOB}" in names:
+    if shard is not None and f"{UNFINISHED}/job.json" in names:
         raise UsageError(f"{root} was begun without --shard; continue it without, or choose another destination")
     if (begun := find_job(root, settings, resume=resume, shard=shard)) is not None:
         return begun
@@ -141,13 +135,7 @@ def begin_job(root: Location, settings: dict[str, Any], *, resume: bool, shard: 
 def find_job(
     root: Location, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None
 ) -> dict[str, Any] | None:
-    """Read the job file at a location; None if there is none.
-
-    Raises:
-        UsageError: the job has other settings.
-        Unfinished: there is a job, and ``resume`` is false.
-        Damage: the job file cannot be read.
-    """
+    """Read the job file at a location, None if there is none; UsageError, Unfinished, Damage as in ``begin_job``."""
     path = _job_path(root, shard)
     if not path.is_file():
         return None
@@ -159,21 +147,14 @@ def find_job(
 
 
 def save_job(root: Location, job: dict[str, Any], shard: Shard | None = None) -> None:
-    """Write the job file unless it exists; it makes the location an unfinished data set.
-
-    An existing file stays, since another run may hold its lock.
-    """
+    """Write the job file, which makes an unfinished data set. One that exists stays: another run may hold its lock."""
     path = _job_path(root, shard)
     if not path.is_file():
         path.write(json.dumps(job, indent=1).encode())
 
 
 def read_shards(root: Location) -> dict[Shard, dict[str, Any]]:
-    """Read the jobs of all shards that were begun at a location.
-
-    Raises:
-        Damage: a job file cannot be read.
-    """
+    """Read the jobs of all shards that were begun at a location; Damage if one cannot be read."""
     names = {f"{UNFINISHED}/{name}" for name, _ in (root / UNFINISHED).files()}
     return {shard: _read_job(_job_path(root, shard)) for shard in _find_shards(names)}
 
@@ -185,7 +166,7 @@ def _find_shards(names: Iterable[str]) -> list[Shard]:
 
 
 def _job_path(root: Location, shard: Shard | None = None) -> Location:
-    return root / UNFINISHED / (_JOB if shard is None else f"shard-{shard.index}-of-{shard.count}.json")
+    return root / UNFINISHED / ("job.json" if shard is None else f"shard-{shard.index}-of-{shard.count}.json")
 
 
 def _leftover(root: Location) -> Location:
@@ -194,18 +175,13 @@ def _leftover(root: Location) -> Location:
 
 
 def _read_job(path: Location) -> dict[str, Any]:
-    try:
+    job = None
+    with suppress(ValueError):
         job = json.loads(path.read_all(MAX_MANIFEST))
-    except ValueError as error:
-        raise _damaged_job(path) from error
     if not isinstance(job, dict):
-        raise _damaged_job(path)
+        leftover = _leftover(path.parent.parent)
+        raise Damage(f"not a job that picstore wrote; remove {leftover} and run the command again", str(path))
     return job
-
-
-def _damaged_job(path: Location) -> Damage:
-    leftover = _leftover(path.parent.parent)
-    return Damage(f"not a job that picstore wrote; remove {leftover} and run the command again", str(path))
 
 
 def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -219,11 +195,7 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
 
 
 def lock_job(root: Location, *shards: Shard) -> ExitStack:
-    """Lock a job, or those of some shards, against runs that would write the same files. Ends with the process.
-
-    Raises:
-        UsageError: another process holds the lock.
-    """
+    """Lock a job, or some shards of it, until the process ends; UsageError if another process holds the lock."""
     with ExitStack() as held:
         for shard in shards or (None,):
             held.enter_context(_job_path(root, shard).lock(f"{root} is being written by another process"))
@@ -233,9 +205,3 @@ def lock_job(root: Location, *shards: Shard) -> ExitStack:
 def remove_job(root: Location) -> None:
     """Remove ``unfinished/``: the manifest is written, the data set is finished."""
     (root / UNFINISHED).remove()
-
-
-def settings_to_json(settings: Any) -> dict[str, Any]:
-    """Convert a dataclass of settings to JSON values."""
-    document: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    return document

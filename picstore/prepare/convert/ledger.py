@@ -16,8 +16,6 @@ from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, map_
 
 _MAX_FRAGMENT_BYTES = 1 << 32  # a row of ten million inputs
 
-_REASONS_OF_JPEGS = ("rotated by EXIF", "resize", "--reencode")
-
 FAILED, DUPLICATE = "failed", "duplicate"  # LOSSLESS and REENCODED are those of training_jpeg
 
 
@@ -45,7 +43,7 @@ def source_format(status: str, reason: str) -> str:
 
     The reason of an image that is re-encoded for its format begins with the format; all other reasons are of JPEGs.
     """
-    if status == LOSSLESS or reason in _REASONS_OF_JPEGS:
+    if status == LOSSLESS or reason in ("rotated by EXIF", "resize", "--reencode"):
         return "JPEG"
     return reason.partition(":")[0]  # "damaged JPEG: its end is missing"
 
@@ -65,12 +63,7 @@ class FormatTotals:
     bytes: int = 0
 
     def __add__(self, other: FormatTotals) -> FormatTotals:
-        return FormatTotals(
-            self.inputs + other.inputs,
-            self.lossless + other.lossless,
-            self.source_bytes + other.source_bytes,
-            self.bytes + other.bytes,
-        )
+        return FormatTotals(*(getattr(self, name) + getattr(other, name) for name in FormatTotals.__slots__))
 
 
 @dataclass(slots=True)
@@ -96,12 +89,7 @@ class Tally:
         self.jpegs[key] += line.bytes
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.status + other.status,
-            self.reasons + other.reasons,
-            self.sources + other.sources,
-            self.jpegs + other.jpegs,
-        )
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in Tally.__slots__))
 
     @property
     def source_bytes(self) -> int:
@@ -209,9 +197,7 @@ def write_ledger(root: Location, rows: int, *, earlier: bytes = b"") -> list[Tal
 
 
 def _encode(line: LedgerLine) -> bytes:
-    values = {name: getattr(line, name) for name in LedgerLine.__slots__}
-    if line.of is None:
-        del values["of"]
+    values = {name: getattr(line, name) for name in LedgerLine.__slots__ if name != "of" or line.of is not None}
     return (json.dumps(values) + "\n").encode()
 
 

@@ -30,33 +30,30 @@ def merge(destination: Where, sources: Sequence[Where] = ()) -> ConversionResult
         PicstoreError: files of a row were lost.
     """
     root = locate(destination)
-    locations = [locate(source) for source in sources]
-    begun = {location: job.read_shards(location) for location in locations}
-    for location in locations:
-        _require_shards(location, begun[location])
+    begun = {location: _read_shards(location) for location in map(locate, sources)}
     if (root / MANIFEST).is_file():
         return _read_merged(root, [*begun.values(), job.read_shards(root)])
-    for location in locations:
-        for shard, document in begun[location].items():
+    for found in begun.values():
+        for shard, document in found.items():
             job.save_job(root, job.begin_job(root, document, resume=True, shard=shard), shard)
-    shards = job.read_shards(root)
-    _require_shards(root, shards)
+    shards = _read_shards(root)
     outline = _require_one_job(root, shards)
     with job.lock_job(root, *shards):
         finished = set(ledger.finished_rows(root, outline["rows"]))
-        for location in locations:
-            found = set(ledger.finished_rows(location, outline["rows"]))
-            _copy_rows(location, root, sorted(found - finished))
-            finished |= found
+        for location in begun:
+            rows = set(ledger.finished_rows(location, outline["rows"]))
+            _copy_rows(location, root, sorted(rows - finished))
+            finished |= rows
         _require_rows(root, finished, outline["rows"], next(iter(shards)).count)
         result = finish_dataset(root, outline)
     job.remove_job(root)
     return result
 
 
-def _require_shards(location: Location, shards: dict[job.Shard, dict[str, Any]]) -> None:
-    if not shards:
-        raise NotADataset(f"{location} holds no shard of a conversion; make one with `picstore convert --shard`")
+def _read_shards(location: Location) -> dict[job.Shard, dict[str, Any]]:
+    if shards := job.read_shards(location):
+        return shards
+    raise NotADataset(f"{location} holds no shard of a conversion; make one with `picstore convert --shard`")
 
 
 def _read_merged(root: Location, begun: Iterable[dict[job.Shard, dict[str, Any]]]) -> ConversionResult:

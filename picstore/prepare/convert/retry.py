@@ -21,10 +21,8 @@ from picstore.prepare.convert.finish import ConversionResult, read_own_manifest,
 from picstore.prepare.convert.row_reuse import save_for_reuse
 from picstore.prepare.convert.rows import convert_sample
 from picstore.prepare.engine import processes
-from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
-from picstore.prepare.progress import ProgressCallback
-from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.inputs import Listing
 from picstore.storage.location.resolve import LEDGER, MANIFEST, Location, Where, locate, map_concurrently
 from picstore.storage.manifest import Manifest
 from picstore.storage.manifest_copy import remove_manifest
@@ -37,7 +35,6 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
     many rows. Only failed inputs are read from the source, and those whose stored records are damaged.
 
     Args:
-        listing: the source.
         destination: a finished data set that nobody reads in the meantime, or an unfinished one, which is resumed.
 
     Raises:
@@ -55,7 +52,8 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
         if manifest.edits is not None:
             raise UsageError(f"{root} was edited, which a retry would undo; retry in the data set before the edits")
         lines = list(ledger.read_lines(root / LEDGER))
-        failed = _find_failed(lines)
+        failed = {line.id for line in lines if line.status == ledger.FAILED}
+        failed |= {line.id for line in lines if line.of in failed}
         readable = _find_readable(listing, failed, options)
         duplicates = _update_duplicates(listing.duplicates or {}, lines, failed, readable)
         changed = [
@@ -84,32 +82,29 @@ def _reopen(
     ends = [job.row_slice(len(lines), rows, row).stop for row in range(rows)]
     changed_rows = set(np.searchsorted(ends, changed, side="right").tolist())
     job.remove_job(root)  # of an interrupted attempt
-    settled = _find_settled(lines, duplicates)
+    # The new ledger lines of inputs that need not be read from the source.
+    settled = {line.id: line for line in lines if line.status in (LOSSLESS, REENCODED)}
+    settled |= {id_: ledger.duplicate_line(lines[id_].input, id_, first) for id_, first in duplicates.items()}
     for row in sorted(changed_rows):
         ids = job.row_slice(len(lines), rows, row)
         files = [entry for entry in manifest.files if entry.file == row]
         save_for_reuse(root, row, files, [settled[id_] for id_ in ids if id_ in settled])
-    _write_fragments(root, lines, rows, changed_rows)
+
+    def write_fragment(row: int) -> None:
+        ids = job.row_slice(len(lines), rows, row)
+        ledger.write_fragment(root, row, lines[ids.start : ids.stop])
+
+    for _ in map_concurrently(write_fragment, (row for row in range(rows) if row not in changed_rows)):
+        pass
     job.save_job(root, {**settings, "rows": rows})
     remove_manifest(root)
-
-
-def _find_failed(lines: Sequence[ledger.LedgerLine]) -> set[int]:
-    """Return the ids of failed inputs and of their duplicates."""
-    failed = {line.id for line in lines if line.status == ledger.FAILED}
-    return failed.union(line.id for line in lines if line.of in failed)
 
 
 def _find_readable(listing: Listing, failed: set[int], options: ConvertOptions) -> set[int]:
     """Return the ids of failed inputs that can be converted now."""
     tasks = deque((id_, listing.inputs[id_], options.encode, options.image_timeout) for id_ in sorted(failed))
-    ended = processes.as_engine(options.workers).run(is_convertible, tasks)
-    return {id_ for (id_, *_), outcome in ended if outcome is True}
-
-
-def is_convertible(task: tuple[int, Input, EncodeSettings, float], on_progress: ProgressCallback) -> bool:
-    """Convert an input, given with its id, and return whether that succeeds."""
-    return convert_sample(task[1:], on_progress) is not None
+    ended = processes.as_engine(options.workers).run(convert_sample, tasks)
+    return {id_ for (id_, *_), outcome in ended if isinstance(outcome, int)}
 
 
 def _update_duplicates(
@@ -117,10 +112,8 @@ def _update_duplicates(
 ) -> dict[int, int]:
     """Return the duplicates, with the first input of the same bytes, as if the readable inputs had never failed.
 
-    Duplicates among inputs that did not fail stay as the ledger has them, even if the source has changed.
-
-    Args:
-        current: the duplicates in the source as it is.
+    ``current`` has the duplicates in the source as it is. Those among inputs that did not fail stay as the ledger has
+    them, even if the source has changed.
     """
     duplicates: dict[int, int] = {}
     for line in lines:
@@ -135,19 +128,10 @@ def _update_duplicates(
     return duplicates
 
 
-def _find_settled(lines: Sequence[ledger.LedgerLine], duplicates: dict[int, int]) -> dict[int, ledger.LedgerLine]:
-    """Return the new ledger lines, by id, of inputs that need not be read from the source."""
-    settled = {line.id: line for line in lines if line.status in (LOSSLESS, REENCODED)}
-    return settled | {id_: ledger.duplicate_line(lines[id_].input, id_, first) for id_, first in duplicates.items()}
-
-
 def _count_rows(root: Location, manifest: Manifest, lines: Sequence[ledger.LedgerLine]) -> int:
     """Derive the number of rows of a finished data set: the one that gives each row the images in its files.
 
-    Trailing rows whose inputs all failed have no files.
-
-    Raises:
-        PicstoreError: no number fits, so the ledger is not that of the data set.
+    Trailing rows whose inputs all failed have no files. PicstoreError if no number fits: the ledger is another's.
     """
     converted = np.array([line.status in (LOSSLESS, REENCODED) for line in lines])
     before = np.concatenate(([0], np.cumsum(converted)))
@@ -161,14 +145,3 @@ def _count_rows(root: Location, manifest: Manifest, lines: Sequence[ledger.Ledge
         if np.array_equal(images[: len(stored)], stored) and not images[len(stored) :].any():
             return rows
     raise PicstoreError(f"{root / LEDGER} is not of this data set; remove {root} and convert again")
-
-
-def _write_fragments(root: Location, lines: Sequence[ledger.LedgerLine], rows: int, changed_rows: set[int]) -> None:
-    """Write the ledger fragments of the rows that stay."""
-
-    def write(row: int) -> None:
-        ids = job.row_slice(len(lines), rows, row)
-        ledger.write_fragment(root, row, lines[ids.start : ids.stop])
-
-    for _ in map_concurrently(write, (row for row in range(rows) if row not in changed_rows)):
-        pass

@@ -25,14 +25,13 @@ from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, file_name, map_concurrently, read_at
 from picstore.storage.manifest import FileEntry
 
-_FOLDER = "kept-{:06d}"
 _LEDGER = re.compile(rf"kept-(\d{{6,}})/{re.escape(LEDGER)}")
 _FILE = re.compile(r"(\d{4})/(\d{6,})\.pic")
 
 
 def reuse_folder(root: Location, row: int) -> Location:
     """Return the folder of a row's former files."""
-    return root / UNFINISHED / _FOLDER.format(row)
+    return root / UNFINISHED / f"kept-{row:06d}"
 
 
 def save_for_reuse(root: Location, row: int, files: Iterable[FileEntry], lines: Sequence[ledger.LedgerLine]) -> None:
@@ -66,14 +65,8 @@ def find_reusable_rows(root: Location) -> set[int]:
 class ReusableRow:
     """Settled inputs of a row, converted before or duplicates, with their records and ledger lines.
 
-    Holds one container of each former file in memory.
-
-    Args:
-        folder: as :func:`save_for_reuse` made it; None for a row without former files.
-        fields: names of the attachments.
-
-    Attributes:
-        settled_ids: ids of these inputs; records of some may turn out to be damaged.
+    Holds one container of each former file in memory. ``folder`` is None for a row without former files. Records of
+    some ``settled_ids`` may turn out to be damaged.
     """
 
     def __init__(self, folder: Location | None, fields: Sequence[str]) -> None:

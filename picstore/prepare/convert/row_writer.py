@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any
 
 from picstore import rng
+from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.file import FileSummary, FileWriter
@@ -28,9 +28,7 @@ def make_record(
 ) -> Record:
     """Make a record of a training JPEG, with its image info or, if that is None, with what its headers say.
 
-    Raises:
-        ImageError: the JPEG is damaged.
-        UsageError: ``extra`` is not JSON or is too large.
+    ImageError if the JPEG is damaged, UsageError if ``extra`` is not JSON or is too large.
     """
     return Record(
         id=id,
@@ -44,41 +42,21 @@ def make_record(
 
 
 class RowWriter:
-    """Writes file ``row`` of every stream.
+    """Writes file ``row`` of every stream; ``bytes`` counts those of JPEGs, extras and attachments so far.
 
     Each group of ``streams`` consecutive records is dealt one to each stream, by a permutation keyed by (seed, row,
     group), so each file holds an even sample of the row. Holds one open container a stream in memory.
-
-    Args:
-        root: the data set.
-        row: file number.
-        streams: number of streams.
-        container_size: bytes of a container.
-        seed: random seed of the permutations.
-        fields: names of the attachments.
-
-    Attributes:
-        bytes: of the JPEGs, extras and attachments so far.
     """
 
-    def __init__(
-        self,
-        root: Location,
-        *,
-        row: int,
-        streams: int,
-        container_size: int,
-        seed: int,
-        fields: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, root: Location, *, row: int, shape: DatasetShape, fields: Sequence[str] = ()) -> None:
         self.bytes = 0
         self._added = 0
-        self._root, self._row, self._seed = root, row, seed
+        self._root, self._row, self._seed = root, row, shape.seed
         self._writers = [
-            FileWriter(root, stream=stream, file=row, container_size=container_size, fields=fields)
-            for stream in range(streams)
+            FileWriter(root, stream=stream, file=row, container_size=shape.container_size, fields=fields)
+            for stream in range(shape.streams)
         ]
-        self._streams = rng.permutation(rng.key(rng.DEAL, seed, row, 0), streams)
+        self._streams = rng.permutation(rng.key(rng.DEAL, shape.seed, row, 0), shape.streams)
 
     def add(self, record: Record) -> None:
         """Append one record to the next stream of the permutation."""
@@ -102,8 +80,6 @@ class RowWriter:
     def __enter__(self) -> RowWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for writer in self._writers:
             writer.abandon()

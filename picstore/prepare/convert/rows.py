@@ -33,7 +33,6 @@ from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import UNFINISHED, Location
 
 _SAMPLES = 32  # images that are converted in advance to choose the number of rows
-_POSITION_NAME = "row-{:06d}.at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,6 @@ class RowTask:
 
     Attributes:
         first_id: id of its first input; the others follow.
-        position_folder: folder of this machine for the row's position file.
         attachments: names of the attachments that records may have.
         blamed: ids of inputs that ended their process, with the reason.
         image_timeout: seconds for decoding and encoding an image; 0 is no limit.
@@ -68,7 +66,7 @@ class RowTask:
     @property
     def position_file(self) -> Path:
         """Path of the file to which the row's process writes the id of its current input."""
-        return self.position_folder / _POSITION_NAME.format(self.row)
+        return self.position_folder / f"row-{self.row:06d}.at"
 
 
 @contextlib.contextmanager
@@ -84,10 +82,7 @@ def make_position_folder(root: Location) -> Iterator[Path]:
 def run_rows(tasks: deque[RowTask], engine: processes.Engine, on_progress: ProgressCallback) -> None:
     """Convert rows. A row whose process died runs again; an input that ends its process twice is blamed and left out.
 
-    An input that exceeds ``image_timeout`` is left out at once.
-
-    Raises:
-        PicstoreError: a row dies at an input that is already left out.
+    An input that exceeds ``image_timeout`` is left out at once. PicstoreError if a row dies at one that is left out.
     """
     suspects: set[int] = set()
     function = convert_row if isinstance(engine, processes.LocalEngine) else convert_row_remotely
@@ -114,10 +109,7 @@ def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> None:
 
 def _read_position(task: RowTask) -> int:
     """Return the id of the input at which a row's process died."""
-    try:
-        written = task.position_file.read_bytes()
-    except FileNotFoundError:
-        written = b""
+    written = task.position_file.read_bytes() if task.position_file.is_file() else b""
     return int.from_bytes(written, "little") if written else task.first_id
 
 
@@ -132,14 +124,7 @@ def convert_row(task: RowTask, on_progress: ProgressCallback) -> None:
     sources = (source for id_, source in enumerate(task.inputs, start=task.first_id) if id_ not in unread)
     descriptor = os.open(task.position_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
-        with RowWriter(
-            task.root,
-            row=task.first_file + task.row,
-            streams=task.shape.streams,
-            container_size=task.shape.container_size,
-            seed=task.shape.seed,
-            fields=task.attachments,
-        ) as writer:
+        with RowWriter(task.root, row=task.first_file + task.row, shape=task.shape, fields=task.attachments) as writer:
             with ReadAhead(sources) as ahead:
                 for id_, source in enumerate(task.inputs, start=task.first_id):
                     os.pwrite(descriptor, id_.to_bytes(8, "little"), 0)
@@ -199,15 +184,14 @@ def sample_mean_bytes(
 ) -> float:
     """Estimate the mean bytes of the converted images from ``_SAMPLES`` of them, evenly spaced; 1.0 if all fail."""
     step = max(1, len(inputs) // _SAMPLES)
-    tasks = deque((inputs[k], encode, image_timeout) for k in range(0, min(len(inputs), step * _SAMPLES), step))
-    outcomes = [outcome for _, outcome in engine.run(convert_sample, tasks)]
-    sizes = [size for size in outcomes if size is not None and not isinstance(size, processes.Died)]
+    tasks = deque((k, inputs[k], encode, image_timeout) for k in range(0, min(len(inputs), step * _SAMPLES), step))
+    sizes = [size for _, size in engine.run(convert_sample, tasks) if isinstance(size, int)]
     return sum(sizes) / len(sizes) if sizes else 1.0
 
 
-def convert_sample(task: tuple[Input, EncodeSettings, float], _: ProgressCallback) -> int | None:
-    """Convert one input and return the bytes of its training JPEG and attachments; None if it fails."""
-    source, encode, image_timeout = task
+def convert_sample(task: tuple[int, Input, EncodeSettings, float], _: ProgressCallback) -> int | None:
+    """Convert an input, given with its id; return the bytes of training JPEG and attachments, None if that fails."""
+    _id, source, encode, image_timeout = task
     try:
         data = read_input(source)
         with processes.time_limit(image_timeout):

@@ -94,9 +94,7 @@ class _Worker(Generic[T]):
 
 def default_workers() -> int:
     """Count the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def start_fork_server(*modules: str) -> None:
@@ -261,12 +259,7 @@ def run_all(
     workers: int | Engine,
     on_progress: ProgressCallback = _IGNORE_PROGRESS,
 ) -> list[tuple[T, R]]:
-    """Run tasks that must all succeed as :func:`run` does; a task whose process died runs once more.
-
-    Raises:
-        PicstoreError: a task died twice, or raised this itself.
-        OSError: as a task raised it.
-    """
+    """Run tasks as :func:`run` does, once more if their process died; PicstoreError if one dies twice."""
     pending = deque(tasks)
     results: list[tuple[T, R]] = []
     for attempt in (1, 2):

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from picstore.errors import MissingDependency, PicstoreError
@@ -37,11 +36,8 @@ class RayEngine:
     ) -> Iterator[tuple[T, R | Died]]:
         """Run tasks as :func:`picstore.prepare.engine.processes.run` does.
 
-        A task that loses its worker runs again on another. ``on_progress`` is called once a task, when it ends.
-
-        Raises:
-            PicstoreError: as a task raised it, or a task lost its worker ``_MAX_ATTEMPTS`` times, or has a bug.
-            OSError: as a task raised it.
+        A task that loses its worker runs again on another; PicstoreError if it loses ``_MAX_ATTEMPTS`` or has a bug.
+        ``on_progress`` is called once a task, when it ends.
         """
         ray = _import_ray()
         remote = ray.remote(num_cpus=1, max_retries=0)(run_task)
@@ -52,10 +48,10 @@ class RayEngine:
                 while tasks and len(waiting) < self.workers:
                     task = tasks.popleft()
                     waiting[remote.remote(function, task, folder)] = task, 1
-                ready = ray.wait(list(waiting), num_returns=1)[0][0]
-                task, attempt = waiting.pop(ready)
+                ended = ray.wait(list(waiting), num_returns=1)[0][0]
+                task, attempt = waiting.pop(ended)
                 try:
-                    outcome, count, failed = ray.get(ready)
+                    outcome, count, failed = ray.get(ended)
                 except ray.exceptions.RayTaskError as error:
                     raise PicstoreError(f"a task failed on the cluster: {error.cause!r}") from error
                 except ray.exceptions.RayError as error:
@@ -120,14 +116,12 @@ def connect(workers: int | None = None) -> Iterator[RayEngine]:
         yield RayEngine(workers or max(1, cores))
 
 
-def _import_ray() -> ModuleType:
+def _import_ray() -> Any:
     try:
-        import ray
         import ray.exceptions
     except ImportError as error:
         raise MissingDependency("--engine ray needs Ray: pip install 'picstore[ray]'") from error
-    module: ModuleType = ray
-    return module
+    return ray
 
 
 def _first_line(error: Exception) -> str:

@@ -111,6 +111,7 @@ def test_decode_finds_what_checksums_cannot(tmp_path: Path) -> None:
     from pictures import reencode
     from samples import jpeg
 
+    from picstore.prepare.convert.job import DatasetShape
     from picstore.prepare.convert.row_writer import RowWriter, make_record
     from picstore.prepare.image.settings import EncodeSettings
     from picstore.storage.format.record import Record
@@ -119,7 +120,7 @@ def test_decode_finds_what_checksums_cannot(tmp_path: Path) -> None:
     good, _ = reencode(jpeg(1), settings=EncodeSettings())
     record = make_record(good, id=0, label=0)
     broken = Record(1, 0, good[: len(good) // 2] + bytes(20), record.info)
-    with RowWriter(tmp_path / "d", row=0, streams=1, container_size=1 << 20, seed=0) as writer:
+    with RowWriter(tmp_path / "d", row=0, shape=DatasetShape(streams=1, container_size=1 << 20)) as writer:
         writer.add(record)
         writer.add(broken)
         publish_dataset(tmp_path / "d", writer.close(), streams=1, container_size=1 << 20)
