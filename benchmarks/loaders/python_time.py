@@ -1,7 +1,8 @@
-"""Python's time for an image: CPU time of the loader on images so small that kernels take next to nothing.
+"""Python's time for an image: CPU time of the loader in threads, its kernels replaced by some that return at once.
 
 Python holds the interpreter's lock, so all threads of a loader share it: 15 µs an image are 66,000 images/s on any
-number of cores. Where py-spy is installed, samples of both stacks tell the interpreter from C code.
+number of cores. Images of 16 × 16 pixels take next to no time to read and check. Handing arguments to kernels counts,
+as does the work of NumPy and torch. Where py-spy is installed, samples of both stacks tell the interpreter from C code.
 """
 
 from __future__ import annotations
@@ -13,19 +14,39 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numba
 import numpy as np
 from PIL import Image
 
 import picstore
-from benchmarks.harness import MICROSECONDS, Case, Sample, Table, measure, tabulate
+from benchmarks.harness import MICROSECONDS, Case, Table, measure, tabulate
 from benchmarks.options import Options
+from picstore.train.cpu import color, fused
 
-SIDE, CROP, BATCH = 16, 8, 128
+SIDE, CROP, BATCH = 16, 224, 128
 IMAGES, PROFILED = 12_800, 20  # images of an epoch; seconds
 STANDARD = [picstore.RandomResizedCrop(CROP), picstore.RandomHorizontalFlip()]
 JITTER = [picstore.ColorJitter(0.4, 0.4, 0.4, 0.1), picstore.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
 JOBS = {"RandomResizedCrop, flip": STANDARD, "the same, ColorJitter, Normalize": [*STANDARD, *JITTER]}
+
+
+@numba.njit(nogil=True)
+def _fuse_nothing(slots: Any, marks: Any, streams: Any, geometry: Any, workspace: Any, targets: Any) -> Any:  # noqa: ARG001
+    marks[1][slots[0] : slots[1]] = True
+    return slots[1]
+
+
+@numba.njit(nogil=True)
+def _color_nothing(*arguments: Any) -> None:  # noqa: ARG001
+    pass
+
+
+def remove_kernels() -> None:
+    """Replace the kernels that JOBS call in this process: the fused one, and two of color."""
+    fused._run = _fuse_nothing
+    color.run_pointwise = color.normalize_image = _color_nothing
 
 
 def python(options: Options) -> Table:
@@ -34,20 +55,14 @@ def python(options: Options) -> Table:
     with picstore.Writer(path, classes=["any"]) as writer:
         for number in range(IMAGES // 10 if options.quick else IMAGES):
             writer.add(_noise(number % 64), label=0)
-
-    def run(name: str) -> Sample:
-        start = time.process_time()
-        images = run_epochs(str(path), name, 1)
-        return Sample(images, time.process_time() - start)
-
-    cases = [Case(name, run, lambda name=name: name) for name in JOBS]
-    results = measure(cases, rounds=options.round_count(5))
+    remove_kernels()
+    cases = [Case(name, read_epoch, lambda name=name: make_loader(str(path), name)) for name in JOBS]
+    results = measure(cases, rounds=options.round_count(5), clock=time.process_time)
     for result in results:
         if fraction := interpreted(path, result.name, options):
             result.figures["in the interpreter, % (of 15 µs asked)"] = 100 * fraction
-    return tabulate(
-        results, f"images of {SIDE} × {SIDE}, crops of {CROP} × {CROP}, batches of {BATCH}", unit=MICROSECONDS
-    )
+    about = f"images of {SIDE} × {SIDE}, crops of {CROP} × {CROP}, batches of {BATCH}, no kernels"
+    return tabulate(results, about, unit=MICROSECONDS)
 
 
 def _noise(number: int) -> bytes:
@@ -57,21 +72,30 @@ def _noise(number: int) -> bytes:
     return out.getvalue()
 
 
-def run_epochs(path: str, name: str, count: int) -> int:
-    """Read epochs; returns the images."""
-    loader = picstore.Loader(path, batch_size=BATCH, transform=JOBS[name], threads=1, isolate=False)
-    images = sum(len(batch) for _ in range(count) for batch in loader)
-    loader.close()
-    return images
+def make_loader(path: str, name: str) -> picstore.Loader:
+    """Loader of a job, in threads."""
+    return picstore.Loader(path, batch_size=BATCH, transform=JOBS[name], threads=1, isolate=False)
+
+
+def read_epoch(loader: picstore.Loader) -> int:
+    """Read an epoch; returns the images."""
+    return sum(len(batch) for batch in loader)
+
+
+def read_forever(path: str, name: str) -> None:
+    """Read epochs for the profiler."""
+    remove_kernels()
+    loader = make_loader(path, name)
+    while True:
+        read_epoch(loader)
 
 
 def interpreted(path: Path, name: str, options: Options) -> float:
     """Fraction of the time that is the interpreter's, by py-spy's samples; 0 where it is not installed."""
     out = options.work / "stacks"
-    call = f"run_epochs({str(path)!r}, {name!r}, 1 << 20)"
-    program = [sys.executable, "-c", f"from benchmarks.loaders.python_time import run_epochs; {call}"]
+    program = f"from benchmarks.loaders.python_time import read_forever; read_forever({str(path)!r}, {name!r})"
     command = ["py-spy", "record", "--native", "--format", "raw", "--rate", "200", "--output", str(out)]
-    command += ["--duration", "3" if options.quick else str(PROFILED), "--", *program]
+    command += ["--duration", "3" if options.quick else str(PROFILED), "--", sys.executable, "-c", program]
     try:
         subprocess.run(command, check=True, capture_output=True)
     except FileNotFoundError:

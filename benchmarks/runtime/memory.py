@@ -1,29 +1,38 @@
 """Memory bounds: peak of a convert worker, a shuffle worker and a loader on ten times the data that each may hold.
 
-Each does a little of the same work first; its memory counts from then on, so imports, kernels and libraries do not.
-Sampled every 10 ms; Linux only (/proc).
+Each does its work in a process of its own, which does a little of the same work first. From then on the peak of its
+resident memory counts, above what it held, so imports, kernels and libraries do not. Linux only (/proc).
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from benchmarks.child import Child, process_tree
-from benchmarks.command import command_seconds, time_command
+import picstore
+from benchmarks.child import call
 from benchmarks.harness import Row, Table
 from benchmarks.options import Options
+from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.row_writer import make_record
+from picstore.prepare.convert.rows import RowTask, convert_row
+from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.sources.inputs import Input
+from picstore.prepare.upkeep.shuffle import _file_tasks, write_file
+from picstore.storage.format.file import FileWriter
+from picstore.storage.location.resolve import UNFINISHED, locate
+from picstore.storage.publish import publish_dataset
 
 MIB = 1 << 20
-SIDE = 512  # pixels; a JPEG of noise of this size has some 200 KB
+SIDE, DIFFERENT = 512, 8  # pixels of an image, a JPEG of noise of some 200 KB; images, which repeat
 STREAMS, CONTAINER = 16, 2 * MIB  # of a convert worker
-BOUND, FILES = 64 * MIB, 10  # of a file that a shuffle worker writes, and of the loader's budget
+BOUND, FACTOR = 64 * MIB, 10  # bytes of a file that a shuffle worker writes, and of the loader's budget
 ROWS = {
     "convert": (STREAMS * CONTAINER, "a worker: 16 streams × containers of 2 MiB, and an image"),
     "shuffle": (BOUND, "a worker: a file"),
@@ -33,16 +42,71 @@ ROWS = {
 
 def memory(options: Options) -> Table:
     """Peak of each beside its bound."""
-    factor = 1 if options.quick else FILES
+    factor = 1 if options.quick else FACTOR
     rows: list[Row] = []
-    jpegs = [_noise(number) for number in range(8)]
     for name, (bound, meaning) in ROWS.items():
-        little, whole = options.work / f"{name}-little", options.work / f"{name}-whole"
-        _prepare(name, little, jpegs, len(jpegs))
-        _prepare(name, whole, jpegs, factor * bound // len(jpegs[0]))
-        peak = peak_memory(name, little, whole)
-        rows.append({"part": name, "may hold, MiB": bound / MIB, "peak, MiB": peak / MIB, "which is": meaning})
+        folder = options.work / f"memory-{name}"
+        folder.mkdir()
+        peak = call(f"benchmarks.runtime.memory:{name}", folder, factor)
+        figures = {"may hold, MiB": bound / MIB, "peak, MiB": peak / MIB, "of the bound": f"{peak / bound:.2f}×"}
+        rows.append({"part": name, **figures, "which is": meaning})
     return Table(f"{factor} times as much data as each may hold", rows)
+
+
+def convert(folder: str, factor: int) -> int:
+    """Convert a row in this process; returns the bytes at its peak."""
+    images = [Path(folder) / f"{number}.jpg" for number in range(DIFFERENT)]
+    for number, image in enumerate(images):
+        image.write_bytes(_noise(number))
+
+    def convert_images(name: str, count: int) -> None:
+        root = Path(folder) / name
+        (root / UNFINISHED).mkdir(parents=True)
+        inputs = [Input(str(number), 0, str(images[number % DIFFERENT])) for number in range(count)]
+        shape = DatasetShape(streams=STREAMS, container_size=CONTAINER)
+        convert_row(RowTask(locate(root), 0, 0, inputs, EncodeSettings(), shape, root / UNFINISHED), lambda _: None)
+
+    convert_images("little", DIFFERENT)
+    count = factor * STREAMS * CONTAINER // images[0].stat().st_size
+    return peak_memory(lambda: convert_images("whole", count))
+
+
+def shuffle(folder: str, factor: int) -> int:
+    """Write one of the files of a shuffle in this process; returns the bytes at its peak."""
+
+    def write(dataset: picstore.Dataset) -> None:
+        target = locate(f"{dataset.path}-shuffled")
+        write_file(next(_file_tasks(dataset, target, DatasetShape(container_size=MIB))), lambda _: None)
+
+    write(picstore.Dataset(_write_dataset(Path(folder) / "little", files=1, file_size=4 * MIB)))
+    whole = picstore.Dataset(_write_dataset(Path(folder) / "whole", files=factor, file_size=BOUND))
+    return peak_memory(lambda: write(whole))
+
+
+def loader(folder: str, factor: int) -> int:
+    """Read an epoch in this process; returns the bytes at its peak."""
+
+    def read(path: Path) -> None:
+        options = {"batch_size": 32, "lanes": 32, "threads": 2, "budget": BOUND, "isolate": False}
+        for _ in picstore.Loader(path, transform=[picstore.Resize((32, 32))], **options):
+            pass
+
+    read(_write_dataset(Path(folder) / "little", files=1, file_size=8 * MIB))
+    whole = _write_dataset(Path(folder) / "whole", files=factor, file_size=BOUND)
+    return peak_memory(lambda: read(whole))
+
+
+def peak_memory(work: Callable[[], object]) -> int:
+    """Bytes of resident memory that a piece of work takes at its peak, above those that this process held."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again at the present size
+    before = _status("VmRSS")
+    work()
+    return _status("VmHWM") - before
+
+
+def _status(name: str) -> int:
+    """Bytes by a field of /proc/self/status."""
+    return int(re.findall(rf"{name}:\s*(\d+) kB", Path("/proc/self/status").read_text())[0]) << 10
 
 
 def _noise(number: int) -> bytes:
@@ -53,63 +117,18 @@ def _noise(number: int) -> bytes:
     return out.getvalue()
 
 
-def _prepare(name: str, folder: Path, jpegs: list[bytes], count: int) -> None:
-    """A folder of images for convert, a list of them that repeats; a data set for the others."""
-    folder.mkdir()
-    for number, jpeg in enumerate(jpegs):
-        (folder / f"{number}.jpg").write_bytes(jpeg)
-    listing = folder / "all.txt"
-    listing.write_text("".join(f"{number % len(jpegs)}.jpg 0\n" for number in range(count)))
-    if name != "convert":
-        settings = ("--streams", FILES, "--container-size", "1MiB", "--file-size", BOUND)
-        command_seconds(("convert", listing, folder / "set", *settings))
-
-
-def peak_memory(name: str, little: Path, whole: Path) -> int:
-    """Peak bytes of the largest process beyond those before; of convert and shuffle without the one that waits."""
-    with Child(f"benchmarks.runtime.memory:{name}", little, whole) as child:
-        child.answer()
-        first = 0 if name == "loader" else 1
-
-        def largest() -> int:
-            return max((_memory_of(pid) for pid in list(process_tree(child.pid))[first:]), default=0)
-
-        before = peak = largest()
-        for _ in child.watch(every=0.01):
-            peak = max(peak, largest())
-        child.answer()
-    return peak - before
-
-
-def _memory_of(pid: int) -> int:
-    """Resident bytes that are not mapped files; 0 of a process that has ended."""
-    with contextlib.suppress(OSError):
-        text = Path(f"/proc/{pid}/status").read_text()
-        return sum(int(kib) for kib in re.findall(r"Rss(?:Anon|Shmem):\s*(\d+) kB", text)) << 10
-    return 0
-
-
-def convert(*folders: str) -> Iterator[None]:
-    """Convert in one worker."""
-    settings = ["--streams", str(STREAMS), "--container-size", str(CONTAINER), "--workers", "1"]
-    for folder in folders:
-        time_command(["convert", f"{folder}/all.txt", f"{folder}/out", *settings], [])
-        yield
-
-
-def shuffle(*folders: str) -> Iterator[None]:
-    """Shuffle in one worker."""
-    for folder in folders:
-        time_command(["shuffle", f"{folder}/set", f"{folder}/out", "--workers", "1"], [])
-        yield
-
-
-def loader(*folders: str) -> Iterator[None]:
-    """Read an epoch."""
-    import picstore
-
-    options = {"batch_size": 32, "drop_last": False, "lanes": 32, "threads": 2, "budget": BOUND, "isolate": False}
-    for folder in folders:
-        for _ in picstore.Loader(f"{folder}/set", transform=[picstore.Resize((32, 32))], **options):
-            pass
-        yield
+def _write_dataset(root: Path, *, files: int, file_size: int) -> Path:
+    """Write a data set of one file a stream, in containers of 1 MiB."""
+    records = [make_record(_noise(number), id=0, label=number) for number in range(DIFFERENT)]
+    summaries, count = [], 0
+    for stream in range(files):
+        with FileWriter(locate(root), stream=stream, file=0, container_size=MIB) as writer:
+            size = 0
+            while size < file_size:
+                record = replace(records[count % DIFFERENT], id=count)
+                writer.add(record)
+                size += len(record.jpeg)
+                count += 1
+            summaries.append(writer.close())
+    publish_dataset(root, summaries, streams=files, container_size=MIB, encode={}, provenance={})
+    return root
