@@ -18,7 +18,7 @@ from benchmarks.child import FailedError, MissingError, call
 from benchmarks.harness import Table, say
 from benchmarks.options import SUITES, Options, memory_folder
 
-GPU_WEIGHTS = {"checks": 1.2, "probe": 0.2, "decoders": 2.0, "cut": 0.5, "standard": 2.5, "training": 1.5, "peers": 1.2}
+GPU_WEIGHTS = {"checks": 1.2, "probe": 0.2, "decoders": 2.5, "standard": 2.5, "training": 1.5, "peers": 1.2}
 
 
 def run_table(target: str, fields: dict[str, Any]) -> dict[str, Any]:

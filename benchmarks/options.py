@@ -15,14 +15,11 @@ SUITES: Mapping[str, Mapping[str, str]] = {
     "kernels": {
         "insertion": "benchmarks.kernels.markers:insertion",
         "size": "benchmarks.kernels.markers:size",
-        "headers": "benchmarks.kernels.markers:headers",
         "cut": "benchmarks.kernels.cutting:cut",
         "decode-cuts": "benchmarks.kernels.cutting:decode_cuts",
         "decode": "benchmarks.kernels.decoding:decode",
         "resample": "benchmarks.kernels.resampling:resample",
-        "rotate": "benchmarks.kernels.resampling:rotate",
         "color": "benchmarks.kernels.coloring:color",
-        "checksum": "benchmarks.kernels.checksums:checksum",
     },
     "loaders": {
         "peers": "benchmarks.loaders.standard_job:peers",
@@ -50,7 +47,6 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "checks": "benchmarks.gpu.checks:checks",
         "probe": "benchmarks.gpu.decoders:probe",
         "decoders": "benchmarks.gpu.decoders:decoders",
-        "cut": "benchmarks.gpu.decoders:cut",
         "standard": "benchmarks.gpu.standard_job:standard",
         "training": "benchmarks.gpu.training:training",
         "peers": "benchmarks.gpu.peers:peers",

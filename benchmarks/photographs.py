@@ -124,17 +124,11 @@ def crop_geometry(sizes: Sequence[tuple[int, int]], output: int = 224) -> Geomet
     return picstore.RandomResizedCrop(output)(Geometry.identity(size[:, 0], size[:, 1]), draws(len(size)))
 
 
-def crop_boxes(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
-    """Boxes of RandomResizedCrop within images of these sizes: left, top, width, height."""
-    boxes = crop_geometry(sizes).clip.copy()
-    boxes[:, 2:] -= boxes[:, :2]
-    return [tuple(box) for box in boxes.tolist()]
-
-
 def cut_all(jpegs: Sequence[bytes]) -> tuple[list[bytes], list[tuple[int, int, int, int]], list[tuple[int, int]]]:
     """Cut RandomResizedCrop's boxes: the cuts, the boxes, and each box's left and top within its cut."""
     headers = [parse_header(jpeg) for jpeg in jpegs]
-    boxes = crop_boxes([(header.width, header.height) for header in headers])
+    corners = crop_geometry([(header.width, header.height) for header in headers]).clip.tolist()
+    boxes = [(left, top, right - left, bottom - top) for left, top, right, bottom in corners]
     pairs = [picstore.cut(jpeg, box) for jpeg, box in zip(jpegs, boxes, strict=True)]
     return [pair[0] for pair in pairs], boxes, [pair[1] for pair in pairs]
 

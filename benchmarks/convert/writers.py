@@ -6,24 +6,20 @@ Starting Python and importing do not count, starting worker processes does. File
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from benchmarks.command import command_seconds
 from benchmarks.harness import Case, Sample, Table, measure, tabulate
 from benchmarks.options import Options
 from benchmarks.peers import Job, start
 from benchmarks.photographs import copy_images, find, size_of
-from picstore import NotTranscodable, add_restart_markers
 
 
 def lossless(options: Options) -> Table:
-    """Without loss: picstore from a folder and from tars, its kernel alone, and FFCV, which encodes again."""
+    """Without loss: from a folder and from tars."""
     job = _job(options, copies=3 * options.copies)
     tars = job.images.with_name("tars")
     with start("prepare", "webdataset", replace(job, data=_new(tars))) as child:
@@ -31,8 +27,6 @@ def lossless(options: Options) -> Table:
     cases = {
         "picstore, from a folder": _picstore(job, options),
         "picstore, from WebDataset tars": _picstore(job, options, source=tars),
-        "add_restart_markers alone, bytes in memory": lambda: Sample(job.count, _kernel_seconds(job)),
-        "FFCV, encoded again": _peer("ffcv-q90", job),
     }
     return _compare(cases, job, options)
 
@@ -118,34 +112,3 @@ def _compare(cases: dict[str, Callable[[], Sample]], job: Job, options: Options)
     results = measure(found, rounds=options.round_count(3), warmups=0)
     size = f"{job.count} images, {size_of(job.images) / 2**20:.0f} MiB"
     return tabulate(results, f"{size}, in {options.work}; {job.workers} processes", first=next(iter(cases)))
-
-
-def _kernel_seconds(job: Job) -> float:
-    """Seconds to add restart markers to the bytes of all files, which each process has read before."""
-    context = multiprocessing.get_context("spawn")
-    ready, answers = context.Barrier(job.workers), context.SimpleQueue()
-    paths = [path for path, _ in job.samples()]
-    arguments = [(paths[number :: job.workers], ready, answers) for number in range(job.workers)]
-    processes = [context.Process(target=_mark, args=each) for each in arguments]
-    for process in processes:
-        process.start()
-    seconds = [answers.get() for _ in processes]
-    for process in processes:
-        process.join()
-    return float(max(seconds))
-
-
-def _mark(paths: Sequence[Path], ready: Any, answers: Any) -> None:
-    jpegs = []
-    for path in paths:
-        jpeg = path.read_bytes()
-        try:
-            add_restart_markers(jpeg)  # also compiles
-        except NotTranscodable:
-            continue
-        jpegs.append(jpeg)
-    ready.wait()
-    start_time = time.perf_counter()
-    for jpeg in jpegs:
-        add_restart_markers(jpeg)
-    answers.put(time.perf_counter() - start_time)

@@ -35,16 +35,10 @@ def decoders(options: Options) -> Table:
     """Images/s of each decoder by markers, subsampling, threads and batch, each batch decoded in one call."""
     device, streams = Device(options), Streams(options)
     plan = [(s, m, False, 1, 256) for s in ("4:2:0", "4:4:4") for m in MARKERS]
+    plan += [(s, "tile", True, 1, 256) for s in ("4:2:0", "4:4:4")]  # cuts of RandomResizedCrop's boxes
     plan += [("4:2:0", "tile", cut, threads, 256) for threads in (2, 4, 8) for cut in (False, True)]
     plan += [("4:2:0", "tile", False, 1, batch) for batch in (64, 1024)]
     return _race(device, streams, plan[:2] if options.quick else plan, options)
-
-
-def cut(options: Options) -> Table:
-    """Whole images against cuts of RandomResizedCrop's boxes."""
-    device, streams = Device(options), Streams(options)
-    plan = [(subsampling, "tile", cut, 1, 256) for subsampling in ("4:2:0", "4:4:4") for cut in (False, True)]
-    return _race(device, streams, plan, options)
 
 
 def _race(device: Device, streams: Streams, plan: Sequence[tuple[str, str, bool, int, int]], options: Options) -> Table:

@@ -1,1 +1,1 @@
-"""Kernels of one core: markers, cuts, decoding, resampling, color, checksums."""
+"""Kernels of one core: markers, cuts, decoding, resampling, color."""

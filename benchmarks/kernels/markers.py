@@ -1,4 +1,4 @@
-"""Insertion of restart markers against jpegtran, bytes that it adds, and the reading of headers."""
+"""Insertion of restart markers against jpegtran, and bytes that it adds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from pathlib import Path
 from PIL import Image
 
 from benchmarks.child import MissingError
-from benchmarks.harness import MEGABYTES_PER_SECOND, Case, Sample, Table, cpu_time, measure, tabulate
+from benchmarks.harness import MEGABYTES_PER_SECOND, Case, Table, cpu_time, measure, tabulate
 from benchmarks.options import Options
 from benchmarks.photographs import mark, read_markable, summary, tile
 from picstore import add_restart_markers
 from picstore.jpeg.markers import parse_header
-from picstore.jpeg.segments import find_restart_segments
 
 
 def pin() -> None:
@@ -77,30 +76,3 @@ def size(options: Options) -> Table:
         figures = {"mean": statistics.mean(each), "in total": total, "least": min(each), "most": max(each)}
         rows.append({"against": name} | {column: f"{value:+.2%}" for column, value in figures.items()})
     return Table(summary(jpegs), rows)
-
-
-def headers(options: Options) -> Table:
-    """Parsing of headers, and the search for segments that the stored segment table makes unnecessary."""
-    pin()
-    jpegs = mark(read_markable(options.photographs, options.image_count(400)), "tile")
-    parsed = [parse_header(jpeg) for jpeg in jpegs]
-    total = sum(map(len, jpegs))
-
-    def read_headers(_: None) -> int:
-        for jpeg in jpegs:
-            parse_header(jpeg)
-        return len(jpegs)
-
-    def find_all(_: None) -> int:
-        for jpeg, header in zip(jpegs, parsed, strict=True):
-            find_restart_segments(jpeg, header)
-        return len(jpegs)
-
-    cases = [Case("parse_header", read_headers), Case("find_restart_segments", find_all)]
-    results = measure(cases, rounds=options.round_count(5), clock=cpu_time)
-
-    def speed(sample: Sample) -> float:
-        return total / sample.seconds / 1e6
-
-    results[1].figures["MB/s"] = statistics.median(map(speed, results[1].samples))
-    return tabulate(results, f"{summary(jpegs)}, with markers; CPU time of one core")

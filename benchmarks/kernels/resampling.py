@@ -1,4 +1,4 @@
-"""Resampling of RandomResizedCrop's boxes and rotations, by picstore, torch, Pillow and OpenCV."""
+"""Resampling of RandomResizedCrop's boxes, by picstore, torch, Pillow and OpenCV."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ import simplejpeg
 import torch
 from PIL import Image
 from torch.nn.functional import interpolate
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional
 
-import picstore
 from benchmarks.harness import MICROSECONDS, Case, Sample, Table, measure, tabulate
 from benchmarks.options import Options
-from benchmarks.photographs import crop_geometry, draws, find
+from benchmarks.photographs import crop_geometry, find
 from picstore.kernels.resample import resample as resample_one
-from picstore.train.cpu.render import render
-from picstore.train.transforms.geometry import Geometry, compose
 
 SIZE = 224
 TOLERANCE = 1.5  # levels of the mean colour: filters differ at edges
@@ -96,27 +91,3 @@ def resample(options: Options) -> Table:
     pixels = np.mean([image.size / 3 for image in images])
     about = f"{len(images)} photographs of {pixels:,.0f} pixels to 224 × 224; one thread"
     return tabulate(results, about, unit=MICROSECONDS, first="picstore")
-
-
-def rotate(options: Options) -> Table:
-    """µs to crop, resize and rotate by up to 30° an image, which is one resampling here and two there."""
-    images = photographs(options)
-    count, sizes = len(images), np.array([image.shape[1::-1] for image in images])
-    steps = [picstore.RandomResizedCrop(SIZE), picstore.RandomRotation(30)]
-    geometry = compose(steps, Geometry.identity(*sizes.T), draws(count))
-    boxes = crop_geometry(sizes.tolist(), SIZE).clip.tolist()
-    tensors = [torch.from_numpy(image).permute(2, 0, 1) for image in images]
-    out = np.empty((3, SIZE, SIZE), np.uint8)
-
-    def ours(number: int) -> None:
-        render(images[number], geometry, number, origin=(0, 0), factor=1, out=out)
-
-    def theirs(number: int) -> None:
-        left, top, right, bottom = boxes[number]
-        crop = functional.resized_crop(tensors[number], top, left, bottom - top, right - left, [SIZE, SIZE])
-        functional.rotate(crop, 30 - 60 * number / count, InterpolationMode.BILINEAR, fill=[0.0])
-
-    cases = [Case(name, lambda job: second_run(job, count), lambda job=job: job)
-             for name, job in (("picstore", ours), ("torchvision", theirs))]  # fmt: skip
-    results = measure(cases, rounds=options.round_count(9), warmups=0)
-    return tabulate(results, f"{count} photographs, 224 × 224; one thread", unit=MICROSECONDS, first="picstore")
