@@ -158,6 +158,7 @@ def test_errors_of_tasks_arrive_and_a_worker_that_is_lost_each_time_is_one(nodes
         list(crew.run(engine_tasks.lose_the_worker, deque([1])))
 
 
+@pytest.mark.slow
 def test_the_command_line_runs_on_the_cluster_and_says_nothing_of_it(nodes: Any, source: Path, tmp_path: Path) -> None:
     arguments = ("--streams", 2, "--file-size", "16KiB", "--container-size", "8KiB", "--engine", "ray")
     done = picstore_command("convert", source.name, tmp_path / "train", *arguments, cwd=source.parent)

@@ -11,8 +11,9 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
+from grids import slow_except
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -61,6 +63,11 @@ NORMALIZE = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 DTYPES = ["uint8", "float16", "bfloat16", "float32"]
 MOST, MEAN = 1, 0.01  # levels by which resampling may differ, at most and on average
 few = settings(max_examples=4 if INTERPRETED else 40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def interpreted(default: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
+    """Cases of which a default run takes a part in the interpreter, which needs seconds for each, and all on a GPU."""
+    return slow_except(default, cases, when=INTERPRETED)
 
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
@@ -157,7 +164,13 @@ LISTS: dict[str, list] = {
 }
 
 
-@pytest.mark.parametrize(("name", "count"), [*((name, 2) for name in LISTS), ("crop", 1), ("affine", 4)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    interpreted(
+        [("crop", 2), ("padded", 2), ("rotated, smaller", 2), ("affine", 4)],
+        [*((name, 2) for name in LISTS), ("crop", 1), ("affine", 4)],
+    ),
+)
 def test_pixels_are_the_cpus_within_a_level(name: str, count: int, device: str) -> None:
     images = noise(count, 48 * scaled(device), 61 * scaled(device), seed=count)
     geometry = geometry_of(images, LISTS[name], seed=count)
@@ -268,7 +281,7 @@ def test_no_map_clip_or_edge_makes_the_kernels_leave_the_images(device: str) -> 
         assert (made([np.full((height, width, 3), 9, np.uint8)], geometry, device) == 9).all()
 
 
-@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("last", interpreted([True], [False, True]))
 def test_outputs_of_different_sizes_come_as_a_list_of_what_each_is_alone(last: bool, device: str) -> None:
     images = [noise(1, (24 - 4 * k) * scaled(device), 40 * scaled(device), k)[0] for k in range(3)]
     geometry = geometry_of(images, [Resize(7 * scaled(device)), RandomHorizontalFlip()])
@@ -310,7 +323,9 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    "name", interpreted(["hue", "posterize", "noise that wraps", "several", "contrast twice"], EVERY)
+)
 def test_color_is_the_cpus_to_the_bit(name: str, device: str) -> None:
     images = noise(2, 25 * scaled(device), 47 * scaled(device), seed=3)
     geometry = geometry_of(images, [CenterCrop((5 * scaled(device), 37 * scaled(device)))])
@@ -318,7 +333,7 @@ def test_color_is_the_cpus_to_the_bit(name: str, device: str) -> None:
     assert torch.equal(made(images, geometry, device, program), colored(rendered(images, geometry), program))
 
 
-@pytest.mark.parametrize("taps", [1, 9, (3, 23), (51, 5)])
+@pytest.mark.parametrize(("taps",), interpreted([((3, 23),)], [(1,), (9,), ((3, 23),), ((51, 5),)]))
 def test_a_blur_is_the_cpus_but_for_ties(taps: Any, device: str) -> None:
     images = noise(2, 25 * scaled(device), 47 * scaled(device), seed=3)
     geometry = geometry_of(images, [CenterCrop((8 * scaled(device), 37 * scaled(device)))])
@@ -363,8 +378,9 @@ def test_any_list_of_colors_in_one_launch_is_its_steps_one_after_the_other(
     assert torch.equal(made(images, geometry, device, program), colored(plain, program))
 
 
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "last"), interpreted([("uint8", True), ("bfloat16", False)], product(DTYPES, [False, True]))
+)
 def test_types_and_layouts_hold_the_cpus_values_to_the_bit(dtype: str, last: bool, device: str) -> None:
     images = noise(2, 15, 47)
     geometry = geometry_of(images, [CenterCrop((8 * scaled(device), 33 * scaled(device)))])
@@ -392,7 +408,7 @@ def test_all_levels_are_normalised_as_by_the_cpu(dtype: str, device: str) -> Non
 # Arguments
 
 
-@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("last", interpreted([True], [False, True]))
 def test_out_is_filled_and_returned_and_nothing_else_is_touched(last: bool, device: str) -> None:
     images = noise(2, 45, 47)
     geometry = geometry_of(images, [CenterCrop((19, 35))])
@@ -442,8 +458,10 @@ def test_images_elsewhere_than_the_kernels_are_refused() -> None:
 # Triton
 
 
-def test_the_kernels_compile_for_a_gpu_where_there_is_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernel", slow_except(["first phase"], ["first phase", "later phase", "blur"]))
+def test_the_kernels_compile_for_a_gpu_where_there_is_none(kernel: str, tmp_path: Path) -> None:
     code = """
+import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -457,13 +475,17 @@ def compile(kernel, types, **picks):
 
 words = {"table": "*i64", "phase": "i32"}
 scratch = {"levels": "*u8", "rows": "*fp32"}
-for first, kind in ((True, "*u8"), (False, "*bf16")):
-    compile(run_phase, {**words, "out": kind, **scratch, "sums": "*i64"}, FIRST=first, CHANNELS_LAST=first)
-compile(blur_rows, {**words, **scratch})
+if sys.argv[1] == "blur":
+    compile(blur_rows, {**words, **scratch})
+else:
+    first = sys.argv[1] == "first phase"
+    types = {**words, "out": "*u8" if first else "*bf16", **scratch, "sums": "*i64"}
+    compile(run_phase, types, FIRST=first, CHANNELS_LAST=first)
 """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code, kernel]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

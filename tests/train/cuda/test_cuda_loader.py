@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
+from grids import slow_except
 
 import picstore
 from picstore.errors import Corrupt, ImageError, UsageError
@@ -96,7 +98,7 @@ def assert_alike(one: picstore.Batch, other: picstore.Batch, *, levels: float = 
         assert (a.float() - b.float()).abs().max() <= levels
 
 
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("isolate", slow_except([True], [False, True]))
 def test_batches_are_those_of_the_cpu_within_a_level(make_dataset: Make, use: Use, isolate: bool) -> None:
     decoder = FakeDecoder()
     use(decoder)
@@ -143,10 +145,12 @@ STEPS: list[list[Any]] = [
     [picstore.RandomHorizontalFlip()],
     [picstore.Resize(9), picstore.RandomInvert()],
 ]
+HALF = {"dtype": torch.float16, "memory_format": torch.channels_last}
 
 
-@pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("options", [{}, {"dtype": torch.float16, "memory_format": torch.channels_last}])
+@pytest.mark.parametrize(
+    ("steps", "options"), slow_except([(STEPS[1], {}), (STEPS[2], HALF)], product(STEPS, [{}, HALF]))
+)
 def test_images_without_a_common_size_come_as_a_list(
     make_dataset: Make, use: Use, steps: list[Any], options: dict[str, Any]
 ) -> None:

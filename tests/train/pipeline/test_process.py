@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from grids import slow_except
 
 import picstore
 from picstore.errors import Damage, PicstoreError
@@ -66,15 +67,15 @@ def children() -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"transform": []},
-        {"transform": [*CROP, picstore.Normalize((0.5,) * 3, (0.2,) * 3)], "memory_format": torch.channels_last},
-        {"dtype": torch.bfloat16, "drop_last": False},
-    ],
-)
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"transform": []},
+    {"transform": [*CROP, picstore.Normalize((0.5,) * 3, (0.2,) * 3)], "memory_format": torch.channels_last},
+    {"dtype": torch.bfloat16, "drop_last": False},
+]
+
+
+@pytest.mark.parametrize("options", slow_except(OPTIONS[1:3], OPTIONS))
 def test_batches_are_those_of_the_same_loader_without(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], options: dict[str, Any]
 ) -> None:
