@@ -13,8 +13,8 @@ find_python() {
   return 1
 }
 
-# Install picstore in .venv, editable, with an extra ("dev") and other packages. Done once for each pyproject.toml: pip
-# takes 3 s to find that nothing is missing.
+# Install picstore in .venv, editable, with an extra ("dev") and other packages: once for each pyproject.toml, as pip is
+# slow even where nothing is missing.
 install_picstore() {
   local stamp=".venv/installed-$*" extra=$1
   shift
