@@ -8,130 +8,73 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from picstore._version import __version__
+if TYPE_CHECKING:  # type checkers take a name imported as itself for a public one
+    from picstore._version import __version__ as __version__
+    from picstore.errors import Damage as Damage
+    from picstore.errors import ImageError as ImageError
+    from picstore.errors import MissingDependency as MissingDependency
+    from picstore.errors import NotADataset as NotADataset
+    from picstore.errors import NotTranscodable as NotTranscodable
+    from picstore.errors import PicstoreError as PicstoreError
+    from picstore.errors import UsageError as UsageError
+    from picstore.jpeg.cut import cut as cut
+    from picstore.jpeg.transcode import add_restart_markers as add_restart_markers
+    from picstore.prepare.writer import Writer as Writer
+    from picstore.storage.dataset import Dataset as Dataset
+    from picstore.storage.format.record import Record as Record
+    from picstore.train.batch import Batch as Batch
+    from picstore.train.loader import Loader as Loader
+    from picstore.train.mux import DataMux as DataMux
+    from picstore.train.transforms.affine import RandomAffine as RandomAffine
+    from picstore.train.transforms.affine import RandomRotation as RandomRotation
+    from picstore.train.transforms.color import ColorJitter as ColorJitter
+    from picstore.train.transforms.color import GaussianBlur as GaussianBlur
+    from picstore.train.transforms.color import GaussianNoise as GaussianNoise
+    from picstore.train.transforms.color import Normalize as Normalize
+    from picstore.train.transforms.color import RandomErasing as RandomErasing
+    from picstore.train.transforms.color import RandomGrayscale as RandomGrayscale
+    from picstore.train.transforms.color import RandomInvert as RandomInvert
+    from picstore.train.transforms.color import RandomPosterize as RandomPosterize
+    from picstore.train.transforms.color import RandomSolarize as RandomSolarize
+    from picstore.train.transforms.crops import CenterCrop as CenterCrop
+    from picstore.train.transforms.crops import Pad as Pad
+    from picstore.train.transforms.crops import RandomCrop as RandomCrop
+    from picstore.train.transforms.crops import RandomHorizontalFlip as RandomHorizontalFlip
+    from picstore.train.transforms.crops import RandomResizedCrop as RandomResizedCrop
+    from picstore.train.transforms.crops import RandomVerticalFlip as RandomVerticalFlip
+    from picstore.train.transforms.crops import Resize as Resize
 
-if TYPE_CHECKING:
-    from picstore.errors import (
-        Damage,
-        ImageError,
-        MissingDependency,
-        NotADataset,
-        NotTranscodable,
-        PicstoreError,
-        UsageError,
-    )
-    from picstore.jpeg.cut import cut
-    from picstore.jpeg.transcode import add_restart_markers
-    from picstore.prepare.writer import Writer
-    from picstore.storage.dataset import Dataset
-    from picstore.storage.format.record import Record
-    from picstore.train.batch import Batch
-    from picstore.train.loader import Loader
-    from picstore.train.mux import DataMux
-    from picstore.train.transforms.affine import RandomAffine, RandomRotation
-    from picstore.train.transforms.color import (
-        ColorJitter,
-        GaussianBlur,
-        GaussianNoise,
-        Normalize,
-        RandomErasing,
-        RandomGrayscale,
-        RandomInvert,
-        RandomPosterize,
-        RandomSolarize,
-    )
-    from picstore.train.transforms.crops import (
-        CenterCrop,
-        Pad,
-        RandomCrop,
-        RandomHorizontalFlip,
-        RandomResizedCrop,
-        RandomVerticalFlip,
-        Resize,
-    )
-
-_HOMES = {
-    "Damage": "errors",
-    "ImageError": "errors",
-    "MissingDependency": "errors",
-    "NotADataset": "errors",
-    "NotTranscodable": "errors",
-    "PicstoreError": "errors",
-    "UsageError": "errors",
-    "add_restart_markers": "jpeg.transcode",
-    "cut": "jpeg.cut",
-    "Dataset": "storage.dataset",
-    "Record": "storage.format.record",
-    "Writer": "prepare.writer",
-    "CenterCrop": "train.transforms.crops",
-    "Pad": "train.transforms.crops",
-    "RandomCrop": "train.transforms.crops",
-    "RandomHorizontalFlip": "train.transforms.crops",
-    "RandomResizedCrop": "train.transforms.crops",
-    "RandomVerticalFlip": "train.transforms.crops",
-    "Resize": "train.transforms.crops",
-    "ColorJitter": "train.transforms.color",
-    "GaussianBlur": "train.transforms.color",
-    "GaussianNoise": "train.transforms.color",
-    "Normalize": "train.transforms.color",
-    "RandomErasing": "train.transforms.color",
-    "RandomGrayscale": "train.transforms.color",
-    "RandomInvert": "train.transforms.color",
-    "RandomPosterize": "train.transforms.color",
-    "RandomSolarize": "train.transforms.color",
-    "RandomAffine": "train.transforms.affine",
-    "RandomRotation": "train.transforms.affine",
-    "Batch": "train.batch",
-    "Loader": "train.loader",
-    "DataMux": "train.mux",
+_NAMES = {  # by module
+    "_version": "__version__",
+    "errors": "Damage ImageError MissingDependency NotADataset NotTranscodable PicstoreError UsageError",
+    "jpeg.cut": "cut",
+    "jpeg.transcode": "add_restart_markers",
+    "prepare.writer": "Writer",
+    "storage.dataset": "Dataset",
+    "storage.format.record": "Record",
+    "train.batch": "Batch",
+    "train.loader": "Loader",
+    "train.mux": "DataMux",
+    "train.transforms.affine": "RandomAffine RandomRotation",
+    "train.transforms.color": (
+        "ColorJitter GaussianBlur GaussianNoise Normalize RandomErasing RandomGrayscale RandomInvert "
+        "RandomPosterize RandomSolarize"
+    ),
+    "train.transforms.crops": (
+        "CenterCrop Pad RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip Resize"
+    ),
 }
-
-__all__ = [
-    "Batch",
-    "CenterCrop",
-    "ColorJitter",
-    "Damage",
-    "DataMux",
-    "Dataset",
-    "GaussianBlur",
-    "GaussianNoise",
-    "ImageError",
-    "Loader",
-    "MissingDependency",
-    "Normalize",
-    "NotADataset",
-    "NotTranscodable",
-    "Pad",
-    "PicstoreError",
-    "RandomAffine",
-    "RandomCrop",
-    "RandomErasing",
-    "RandomGrayscale",
-    "RandomHorizontalFlip",
-    "RandomInvert",
-    "RandomPosterize",
-    "RandomResizedCrop",
-    "RandomRotation",
-    "RandomSolarize",
-    "RandomVerticalFlip",
-    "Record",
-    "Resize",
-    "UsageError",
-    "Writer",
-    "__version__",
-    "add_restart_markers",
-    "cut",
-]
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+if not TYPE_CHECKING:  # a list that type checkers cannot evaluate
+    __all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_MODULES)
