@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,6 @@ import numpy as np
 import torch
 
 from picstore.arrays import Array
-from picstore.errors import UsageError
-from picstore.storage.edits.columns import Values
 
 if TYPE_CHECKING:
     from picstore.train.batching.host_batch import HostBatch
@@ -38,20 +36,17 @@ class Batch:
     columns: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_host(cls, host: HostBatch, dtype: torch.dtype) -> Batch:
-        """Make tensors in the memory of a host batch.
-
-        Args:
-            dtype: of the images' bits.
-        """
-        images: Any = host.images
-        tensors: Any = _list_tensors(images, dtype) if isinstance(images, list) else _tensor(images, dtype)
+    def from_host(cls, host: HostBatch, images: torch.Tensor | list[torch.Tensor]) -> Batch:
+        """Put images together with the rest of a host batch, of which tensors are made in its memory."""
         targets = host.targets
         if targets is not None:
             sizes = [tuple(image.shape[-2:]) for image in images]
             targets = [make_tensors(target, size) for target, size in zip(targets, sizes, strict=True)]
-        labels, ids = torch.from_numpy(host.labels), torch.from_numpy(host.ids)
-        return cls(tensors, labels, ids, targets, tensors_of(host.columns))
+        columns = {
+            name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values
+            for name, values in host.columns.items()
+        }
+        return cls(images, torch.from_numpy(host.labels), torch.from_numpy(host.ids), targets, columns)
 
     def __iter__(self) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         return iter((self.images, self.labels))
@@ -61,43 +56,30 @@ class Batch:
 
     def to(self, device: str | torch.device, *, non_blocking: bool = False) -> Batch:
         """The same batch on a device; targets stay on the CPU."""
-        images = self.images
-        if isinstance(images, list):
-            moved: Any = [image.to(device, non_blocking=non_blocking) for image in images]
-        else:
-            moved = images.to(device, non_blocking=non_blocking)
-        labels, ids = (x.to(device, non_blocking=non_blocking) for x in (self.labels, self.ids))
-        columns = {name: _moved(values, device, non_blocking) for name, values in self.columns.items()}
-        return Batch(moved, labels, ids, self.targets, columns)
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory; a DataLoader with ``pin_memory=True`` calls it."""
+        return self._map(lambda tensor: tensor.pin_memory())
+
+    def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        """The batch with a function applied to all tensors but those of the targets."""
         images = self.images
-        pinned: Any = [image.pin_memory() for image in images] if isinstance(images, list) else images.pin_memory()
         columns = {
-            name: values.pin_memory() if isinstance(values, torch.Tensor) else values
+            name: function(values) if isinstance(values, torch.Tensor) else values
             for name, values in self.columns.items()
         }
-        return Batch(pinned, self.labels.pin_memory(), self.ids.pin_memory(), self.targets, columns)
-
-
-def tensors_of(columns: dict[str, Values]) -> dict[str, Any]:
-    """Columns of numbers as tensors; lists stay."""
-    return {
-        name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values for name, values in columns.items()
-    }
-
-
-def _moved(values: Any, device: str | torch.device, non_blocking: bool) -> Any:
-    return values.to(device, non_blocking=non_blocking) if isinstance(values, torch.Tensor) else values
+        return Batch(
+            [function(image) for image in images] if isinstance(images, list) else function(images),
+            function(self.labels),
+            function(self.ids),
+            self.targets,
+            columns,
+        )
 
 
 def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """Make tensors and ``tv_tensors`` of the arrays of :func:`picstore.train.cpu.targets.make_target`.
-
-    Args:
-        size: height and width of the image.
-    """
+    """Make tensors and ``tv_tensors`` of a target's arrays, given height and width of its image."""
     from torchvision import tv_tensors  # half a second that a loader without targets does not spend
 
     made: dict[str, Any] = {}
@@ -117,24 +99,10 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
     return made
 
 
-def dtype_name(dtype: torch.dtype | None) -> str | None:
-    """The name of a dtype without ``torch.``."""
-    return None if dtype is None else str(dtype).removeprefix("torch.")
-
-
-def is_channels_last(memory_format: torch.memory_format) -> bool:
-    """Whether a memory format is channels_last.
-
-    Raises:
-        UsageError: it is neither that nor contiguous_format.
-    """
-    if memory_format not in (torch.contiguous_format, torch.channels_last):
-        raise UsageError(f"memory_format {memory_format} is neither contiguous_format nor channels_last")
-    return memory_format is torch.channels_last
-
-
-def _list_tensors(images: list[Array], dtype: torch.dtype) -> list[torch.Tensor]:
-    """Tensors of images of several sizes; the replacement of a damaged one is copied, so that none share memory."""
+def image_tensors(images: Array | list[Array], dtype: torch.dtype) -> torch.Tensor | list[torch.Tensor]:
+    """Tensors in the memory of images; in a list, the replacement of a damaged one is copied, so that none share it."""
+    if not isinstance(images, list):
+        return _tensor(images, dtype)
     tensors: dict[int, torch.Tensor] = {}
     listed = []
     for image in images:

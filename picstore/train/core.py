@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -10,7 +11,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from picstore.errors import UsageError
-from picstore.train.batch import Batch, dtype_name, is_channels_last
+from picstore.train.batch import Batch
 from picstore.train.batching.damage import DamageLog
 from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_threads
 from picstore.train.options import LoaderOptions
@@ -20,22 +21,16 @@ from picstore.train.pipeline.runner import PipelineRunner
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.compose import UserTransform
 
-_ENDLESS = 1 << 62  # batches
 OrderT = TypeVar("OrderT", bound=Order)
 
 
 class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
-    """Makes the batches of an order.
+    """Makes the batches of an order, of ``sources``; UsageError for options that do not fit together.
 
     Args:
-        order: of all batches.
-        sources: the data sets that its requests refer to.
-        options: those that Loader and DataMux share.
+        options: a Loader's; those of the order need not be among them.
         callables: applied to every batch on its device.
         whole_epochs: whether an iteration that was broken off is followed by the next epoch, not by the next batch.
-
-    Raises:
-        UsageError: the options do not fit together.
     """
 
     def __init__(
@@ -48,7 +43,10 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         whole_epochs: bool,
     ) -> None:
         self._order = order
-        threads, budget = options.threads, options.budget
+        threads, budget = options["threads"], options["budget"]
+        dtype, memory_format = options["dtype"], options["memory_format"]
+        if memory_format not in (torch.contiguous_format, torch.channels_last):
+            raise UsageError(f"memory_format {memory_format} is neither contiguous_format nor channels_last")
         if budget is None:
             budget = default_budget([source.dataset for source in sources], order.lanes_read)
         self._runner = PipelineRunner(
@@ -56,16 +54,16 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
                 sources=sources,
                 output=OutputSpec.from_plans(
                     [source.plan for source in sources],
-                    dtype=dtype_name(options.dtype),
-                    channels_last=is_channels_last(options.memory_format),
+                    dtype=None if dtype is None else str(dtype).removeprefix("torch."),
+                    channels_last=memory_format is torch.channels_last,
                 ),
                 resources=Resources(default_threads() if threads is None else threads, budget),
             ),
-            damage_log=DamageLog(options.on_damage),
-            device=torch.device(options.device),
-            decoder=options.decoder,
+            damage_log=DamageLog(options["on_damage"]),
+            device=torch.device(options["device"]),
+            decoder=options["decoder"],
             callables=callables,
-            isolate=options.isolate,
+            isolate=options["isolate"],
             threads=threads,
         )
         self._cursor = EpochCursor(order.length, whole=whole_epochs)
@@ -115,7 +113,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         batches = self._runner.batches((epoch, first), requests)
         finished = False
         try:
-            for number in range(first, self._order.length or _ENDLESS, worker.step):
+            for number in range(first, self._order.length or sys.maxsize, worker.step):
                 yield self._take_batch(batches, epoch, number, worker)
             finished = True
         finally:

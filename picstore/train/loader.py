@@ -97,25 +97,21 @@ class Loader(BatchLoader[DatasetOrder]):
         cache: str | os.PathLike[str] | None = None,
         cache_limit: int | str = DEFAULT_LIMIT,
     ) -> None:
-        if not isinstance(path, Dataset):
-            path = Dataset(path, cache=cache, cache_limit=cache_limit)
-        elif cache is not None:
+        if isinstance(path, Dataset) and cache is not None:
             raise UsageError("an open data set has a cache of its own; give it to picstore.Dataset")
-        self.dataset = path
+        self.dataset = path if isinstance(path, Dataset) else Dataset(path, cache=cache, cache_limit=cache_limit)
         rank, world_size = find_rank(rank, world_size)
-        if lanes is None:
-            lanes = default_lanes(world_size)
         shard = RankShard(
             records=len(self.dataset),
-            lanes=lanes if shuffle else 1,
+            lanes=(default_lanes(world_size) if lanes is None else lanes) if shuffle else 1,
             batch_size=batch_size,
             rank=rank,
             world_size=world_size,
             shuffle=shuffle,
             drop_last=drop_last,
         )
-        names = check_targets(targets, self.dataset)
-        plan, callables = plan_transforms(transform, targets=names, columns=self.dataset.columns)
+        targets = check_targets(targets, self.dataset)
+        plan, callables = plan_transforms(transform, targets=targets, columns=self.dataset.columns)
         options = LoaderOptions(
             device=device,
             threads=threads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -14,29 +14,28 @@ from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch
 from picstore.train.core import BatchLoader
+from picstore.train.loader import Loader
 from picstore.train.mux_config import MuxConfig, read_config
-from picstore.train.options import MuxOptions
+from picstore.train.options import LoaderOptions
 from picstore.train.order.cursor import Worker
 from picstore.train.order.mixing import MixOrder, mux_lanes
 from picstore.train.order.requests import TrainingSource
 from picstore.train.order.sharding import find_rank
 from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_DEFAULTS = {**(Loader.__init__.__kwdefaults__ or {}), "epoch_batches": None}
+
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One image of a mux.
+    """One image of a mux, and what :class:`Batch` holds of it; a missing text among its columns is None."""
 
-    Attributes:
-        image: uint8 (3, H, W) unless a transform makes floats.
-        id: in its own data set.
-        target: see ``Batch.targets``.
-        columns: its values of ``Batch.columns``: tensors, or texts, None for a missing text.
-    """
-
-    image: torch.Tensor
+    image: torch.Tensor  # uint8 (3, H, W) unless a transform makes floats
     label: int
-    id: int
+    id: int  # in its own data set
     target: dict[str, Any] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
 
@@ -53,9 +52,9 @@ class DataMux(BatchLoader[MixOrder]):
         transform: of the sources that have none of their own. Callables in it take every batch.
         lanes: runs of each source that batches mix; a multiple of the world size, by default such that all sources
             together have about 32.
-        rank, world_size: of this process, as of :class:`picstore.Loader`; the counts are those of each rank.
         epoch_batches: end an iteration after so many batches; the next one goes on.
         seed, device, threads, budget, targets, dtype, memory_format, decoder, isolate: as of :class:`picstore.Loader`.
+        rank, world_size: as of :class:`picstore.Loader`; the counts are those of each rank.
         cache, cache_limit: as of :class:`picstore.Loader`; one folder for all data sets.
         on_damage: as of :class:`picstore.Loader`; a damaged record is replaced by one of its own data set.
 
@@ -67,20 +66,26 @@ class DataMux(BatchLoader[MixOrder]):
     """
 
     def __init__(
-        self, config: str | os.PathLike[str], *, transform: Sequence[UserTransform] | None = None, **options: Any
+        self,
+        config: str | os.PathLike[str],
+        *,
+        transform: Sequence[UserTransform] | None = None,
+        **options: Unpack[LoaderOptions],
     ) -> None:
+        if unknown := options.keys() - LoaderOptions.__annotations__.keys():
+            raise TypeError(f"DataMux has no argument {min(unknown)!r}")
         mixed = read_config(config)
-        chosen = MuxOptions(**{**mixed.options, **options})
-        rank, world_size = find_rank(chosen.rank, chosen.world_size)
-        lanes = mux_lanes(chosen.lanes, sources=len(mixed.entries), world_size=world_size)
+        chosen = cast("LoaderOptions", {**_DEFAULTS, **mixed.options, **options})
+        rank, world_size = find_rank(chosen["rank"], chosen["world_size"])
+        lanes = mux_lanes(chosen["lanes"], sources=len(mixed.entries), world_size=world_size)
         sources, callables = _open_sources(mixed, transform, chosen)
         order = MixOrder(
             counts=tuple(entry.count for entry in mixed.entries),
             lanes=lanes,
-            seed=chosen.seed,
+            seed=chosen["seed"],
             rank=rank,
             world_size=world_size,
-            length=chosen.epoch_batches,
+            length=chosen["epoch_batches"],
             uuids=tuple(source.dataset.uuid for source in sources),
         )
         super().__init__(order, sources, options=chosen, callables=callables, whole_epochs=False)
@@ -94,11 +99,7 @@ class DataMux(BatchLoader[MixOrder]):
         return self._order.batch_size
 
     def __len__(self) -> int:
-        """Batches in an iteration.
-
-        Raises:
-            TypeError: there is no end, as ``epoch_batches`` was not given.
-        """
+        """Batches in an iteration; TypeError without ``epoch_batches``."""
         if self._order.length is None:
             raise TypeError("a DataMux without epoch_batches has no length")
         return self._order.length
@@ -114,8 +115,7 @@ class DataMux(BatchLoader[MixOrder]):
     def peek(self) -> Sample:
         """The sample that ``read`` returns next."""
         if self._next is None:
-            if self._samples is None:
-                self._samples = self._read_samples()
+            self._samples = self._samples or self._read_samples()
             self._next = next(self._samples)
         return self._next
 
@@ -177,23 +177,23 @@ class DataMux(BatchLoader[MixOrder]):
 
 
 def _open_sources(
-    mixed: MuxConfig, transform: Sequence[UserTransform] | None, options: MuxOptions
+    mixed: MuxConfig, transform: Sequence[UserTransform] | None, options: LoaderOptions
 ) -> tuple[tuple[TrainingSource, ...], tuple[UserTransform, ...]]:
     """Open the data sets; also returns the callables that every batch goes through."""
     common = tuple(mixed.transform if transform is None else transform)
     _, callables = plan_transforms(common)
-    datasets = [Dataset(entry.path, cache=options.cache, cache_limit=options.cache_limit) for entry in mixed.entries]
+    cache, limit = options["cache"], options["cache_limit"]
+    datasets = [Dataset(entry.path, cache=cache, cache_limit=limit) for entry in mixed.entries]
     columns = {name for dataset in datasets for name in dataset.columns}
     sources = []
     for number, (entry, dataset) in enumerate(zip(mixed.entries, datasets, strict=True)):
         if len(dataset) == 0:
             raise UsageError(f"{entry.path} has no records")
-        targets = check_targets(options.targets, dataset, columns)
+        targets = check_targets(options["targets"], dataset, columns)
         steps = common if entry.transform is None else entry.transform
         plan, own = plan_transforms(steps, targets=targets, columns=tuple(columns))
         if entry.transform is not None and own:
             raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
-        # A seed of its own for each source: one data set may be listed twice.
-        seed = rng.key(rng.MUX, options.seed, number)
+        seed = rng.key(rng.MUX, options["seed"], number)  # of each source: one data set may be listed twice
         sources.append(TrainingSource(dataset, seed, entry.base, plan))
     return tuple(sources), callables

@@ -18,14 +18,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 
 from picstore.errors import UsageError
-from picstore.train.options import MuxOptions
+from picstore.train.options import LoaderOptions
 from picstore.train.transforms.compose import UserTransform, transform_from_config
 
 if sys.version_info >= (3, 11):
@@ -41,20 +41,17 @@ _CHOICES = {"dtype": _DTYPES, "memory_format": _MEMORY_FORMATS}
 
 @dataclass(frozen=True, slots=True)
 class MuxEntry:
-    """One data set of a mux: ``count`` records of ``path`` in each batch, ``base`` added to their labels.
-
-    ``transform`` is None for the mux's own.
-    """
+    """One data set of a mux: ``count`` records of ``path`` in each batch, ``base`` added to their labels."""
 
     path: Path
     base: int
     count: int
-    transform: tuple[UserTransform, ...] | None = None
+    transform: tuple[UserTransform, ...] | None = None  # None for the mux's own
 
 
 @dataclass(frozen=True, slots=True)
 class MuxConfig:
-    """A configuration: its data sets, the transforms of those that have none, and fields of :class:`MuxOptions`."""
+    """A configuration: its data sets, the transforms of those that have none, and :class:`LoaderOptions`."""
 
     entries: tuple[MuxEntry, ...]
     transform: tuple[UserTransform, ...] = ()
@@ -62,12 +59,9 @@ class MuxConfig:
 
 
 def read_config(path: str | os.PathLike[str]) -> MuxConfig:
-    """Read a configuration, TOML where its name ends so, else PicPoc's: ``path base_label count`` for each data set.
+    """Read a configuration, TOML where its name ends so, else PicPoc's; UsageError for one that cannot be used.
 
     A relative path is looked for beside the configuration file, then in the working directory.
-
-    Raises:
-        UsageError: the file cannot be read, or an entry or an option is unknown or of a wrong type.
     """
     config = Path(path)
     try:
@@ -76,13 +70,11 @@ def read_config(path: str | os.PathLike[str]) -> MuxConfig:
             return _from_toml(tomllib.loads(text), config)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{config} cannot be read: {error}") from error
-    return MuxConfig(tuple(_from_words(text.split(), config)))
-
-
-def _from_words(words: Sequence[str], config: Path) -> list[MuxEntry]:
+    words = text.split()
     if not words or len(words) % 3:
         raise UsageError(f"{config} holds {len(words)} words; `path base_label count` for each data set are needed")
-    return [_from_triple(*triple, config) for triple in zip(words[::3], words[1::3], words[2::3], strict=True)]
+    triples = zip(words[::3], words[1::3], words[2::3], strict=True)
+    return MuxConfig(tuple(_from_triple(*triple, config) for triple in triples))
 
 
 def _from_triple(name: str, base: str, count: str, config: Path) -> MuxEntry:
@@ -114,8 +106,7 @@ def _from_toml(tables: dict[str, Any], config: Path) -> MuxConfig:
 
 def _source(table: dict[str, Any], config: Path, number: int) -> MuxEntry:
     where = f"{config}: [[source]] number {number}"
-    unknown = set(table) - {"path", "base", "count", "transform"}
-    if unknown:
+    if unknown := set(table) - {"path", "base", "count", "transform"}:
         raise UsageError(f"{where} has {min(unknown)!r}; path, base, count and transform are possible")
     name, base, count = table.get("path"), table.get("base", 0), table.get("count")
     if not isinstance(name, str) or type(base) is not int or type(count) is not int:
@@ -136,15 +127,15 @@ def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:
 
 
 def _option(name: str, value: Any, config: Path) -> Any:
-    """Check an option by the field of :class:`MuxOptions`, and make a torch object of a name."""
-    options = [option.name for option in fields(MuxOptions)]
+    """Check an option by its type in :class:`LoaderOptions`, and make a torch object of a name."""
+    options = get_type_hints(LoaderOptions)
     if name not in options:
         raise UsageError(f"{config} has {name!r}; possible are source, transform, {', '.join(options)}")
     if name in _CHOICES:
         if not isinstance(value, str) or value not in _CHOICES[name]:
             raise UsageError(f"{config}: {name} is {value!r}; possible are {', '.join(_CHOICES[name])}")
         return _CHOICES[name][value]
-    hint = get_type_hints(MuxOptions)[name]
+    hint = options[name]
     members = (hint,) if get_origin(hint) is Sequence else get_args(hint) or (hint,)
     types = [_TOML_TYPES[member] for member in members if member in _TOML_TYPES]
     if type(value) not in types:

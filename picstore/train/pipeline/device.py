@@ -20,7 +20,7 @@ import torch
 
 from picstore.arrays import I64, Bools
 from picstore.errors import Corrupt, Damage
-from picstore.train.batch import Batch, make_tensors, tensors_of
+from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.host_batch import EncodedBatch, HostBatch
 from picstore.train.batching.parameters import TransformParams
@@ -64,7 +64,7 @@ class TensorStage:
         host = self._source.receive()
         if host is None:
             return None
-        batch = Batch.from_host(host, self._dtype).to(self._device)
+        batch = Batch.from_host(host, image_tensors(host.images, self._dtype)).to(self._device)
         host.release()
         return batch, host.damage
 
@@ -76,8 +76,7 @@ class TensorStage:
 class DecoderStage:
     """Decodes and augments batches of streams on a device, ahead of the consumer, in order.
 
-    Args:
-        strict: stop at the first image that does not decode instead of replacing it.
+    An image that does not decode is replaced, or ends the batches if ``strict`` is set.
     """
 
     def __init__(
@@ -90,11 +89,7 @@ class DecoderStage:
         self._submitted = 0
 
     def receive(self) -> tuple[Batch, list[Damage]] | None:
-        """The next batch.
-
-        Raises:
-            Damage: a record does not decode and ``strict`` is set, or a source has no sound record in a batch.
-        """
+        """The next batch; Damage where it cannot be replaced or ``strict`` is set."""
         self._submit()
         decoded = self._pending.popleft().result()
         if decoded is None:
@@ -168,10 +163,7 @@ class _ThreadDecoder(threading.local):
     """Decodes and augments batches; each thread on a CUDA stream of its own."""
 
     def __init__(self, output: OutputSpec, decode: Decode, device: torch.device, strict: bool) -> None:
-        self._output = output
-        self._decode = decode
-        self._device = device
-        self._strict = strict
+        self._output, self._decode, self._device, self._strict = output, decode, device, strict
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def decode_batch(self, host: HostBatch) -> _DecodedBatch:
@@ -200,15 +192,7 @@ class _ThreadDecoder(threading.local):
         shown = encoded.shown.tolist()
         params = encoded.params.select_slots(encoded.shown)
         images = augment_images([image_of[slot] for slot in shown], encoded.boxes[shown, :2], params, self._output)
-        labels, ids = (torch.from_numpy(values).to(device, non_blocking=True) for values in (host.labels, host.ids))
-        targets = host.targets
-        if targets is not None:
-            sizes = [tuple(image.shape[-2:]) for image in images]
-            targets = [make_tensors(target, size) for target, size in zip(targets, sizes, strict=True)]
-        columns = tensors_of(host.columns)
-        for name, values in columns.items():
-            columns[name] = values.to(device, non_blocking=True) if isinstance(values, torch.Tensor) else values
-        return Batch(images, labels, ids, targets, columns), [*host.damage, *damage]
+        return Batch.from_host(host, images).to(device, non_blocking=True), [*host.damage, *damage]
 
 
 def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str]) -> list[Damage]:
@@ -227,8 +211,7 @@ def augment_images(
 ) -> torch.Tensor | list[torch.Tensor]:
     """Resample and colour decoded images (3, h, w): a batch (N, 3, H, W), or a list of images of several sizes.
 
-    Args:
-        origins: int64 (n, 2), left and top of each in its stored image.
+    ``origins``, int64 (n, 2), are left and top of each in its stored image.
     """
     from picstore.train.cuda.augment import augment  # with Triton
 
@@ -238,8 +221,8 @@ def augment_images(
         chosen = [images[slot] for slot in rest.tolist()]
         if len(rest) < len(images):
             params = params.select_slots(rest)
-        options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
         ones = np.ones(len(rest), dtype=np.int64)
+        options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
         made = augment(chosen, origins[rest], ones, params.geometry, params.program, **options)
     if output.size is not None:
         return made  # type: ignore[no-any-return]
