@@ -26,15 +26,11 @@ class BufferPool:
 
     Left to malloc, the memory that several threads take and give back in turn grows to half as much again as what is
     in use (93 MiB for 64), and fresh pages for each container make reading six times slower than its copy.
-
-    Args:
-        max_free: how many free blocks to keep.
-        allocate: makes a block of so many bytes.
+    At most ``max_free`` free blocks are kept.
     """
 
     def __init__(self, max_free: int, *, allocate: Callable[[int], U8] = allocate_private) -> None:
-        self._max_free = max_free
-        self._allocate = allocate
+        self._max_free, self._allocate = max_free, allocate
         self._free: list[U8] = []
         self._lock = threading.Lock()
 
@@ -68,10 +64,7 @@ class BufferPools:
 
 
 class ThreadBuffer(threading.local):
-    """One buffer a thread, which grows and is used again.
-
-    Fresh pages for every image would cost a fifth of the decoding.
-    """
+    """One buffer a thread, which grows and is used again: fresh pages for every image cost a fifth of the decoding."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, dtype=np.uint8)

@@ -53,24 +53,15 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Figures of a loader and its stages.
+    """Figures of a loader and its stages."""
 
-    Attributes:
-        microseconds: of one thread for an image, by stage.
-        images, bytes: images that the stages were measured on, and bytes of their containers.
-        threads: of the loader.
-        rate: images/s of the loader, from start to end.
-        stats: of the loader, for these images.
-        seconds: run time of the loader.
-    """
-
-    microseconds: dict[str, float]
-    images: int
-    bytes: int
-    threads: int
-    rate: float
-    stats: Stats
-    seconds: float
+    microseconds: dict[str, float]  # of one thread for an image, by stage
+    images: int  # that the stages were measured on
+    bytes: int  # of their containers
+    threads: int  # of the loader
+    rate: float  # images/s of the loader, from start to end
+    stats: Stats  # of the loader, for these images
+    seconds: float  # run time of the loader
 
     @property
     def read_rate(self) -> float:
@@ -83,8 +74,7 @@ class Report:
         work = {name: self.microseconds[name] for name in STAGES if name != "read"}
         slowest = max(work, key=lambda name: work[name])
         fraction = work[slowest] / sum(work.values())
-        if self.stats.waited_on_disk > 0.5 * self.seconds:
-            waited = self.stats.waited_on_disk / self.seconds
+        if (waited := self.stats.waited_on_disk / self.seconds) > 0.5:
             return (
                 f"Reading bounds this run: the loader waited on it for {waited:.0%} of the time; a faster disk or more "
                 "memory would help, more threads would not."
@@ -107,10 +97,7 @@ def measure(
 ) -> Report:
     """Measure the stages one after the other in one thread, then the loader.
 
-    Args:
-        transform: of the loader; only picstore's own.
-        images: number to take, of as many epochs as needed.
-        **options: of the loader: ``isolate``, ``cache`` and ``cache_limit``.
+    It takes ``images`` of as many epochs as needed. The transforms are picstore's own, other options the loader's.
     """
     loader = Loader(path, batch_size=batch_size, transform=transform, threads=threads, **options)
     batches = max(1, images // batch_size)

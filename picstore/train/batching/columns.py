@@ -9,21 +9,15 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.errors import UsageError
-from picstore.storage.edits.columns import Column, Values
+from picstore.storage.edits.columns import Values
 from picstore.train.order.requests import TrainingSource
 
 
 def look_up_columns(sources: Sequence[TrainingSource], source: I64, ids: I64) -> dict[str, Values]:
-    """Look up column values for the records of a batch, by name: numbers (n, …), or a list of n texts.
+    """Look up column values for records of sources, by name: numbers (n, …), or a list of n texts.
 
     A record without a value, such as one of a data set without the column, has None, NaN or −1 as of ``Column.take``.
-
-    Args:
-        source: int64 (n,), number of the data set of each slot.
-        ids: int64 (n,), of the records.
-
-    Raises:
-        UsageError: the sources of a mux have values of several kinds or shapes.
+    UsageError if the sources of a mux have values of several kinds or shapes.
     """
     columns: dict[str, Values] = {}
     for name in sources[0].plan.columns:
@@ -31,7 +25,9 @@ def look_up_columns(sources: Sequence[TrainingSource], source: I64, ids: I64) ->
             columns[name] = sources[0].dataset.column(name).take(ids)
             continue
         held = [each.dataset.column(name) if name in each.dataset.columns else None for each in sources]
-        like = _common_marker([column for column in held if column is not None])
+        present = [column for column in held if column is not None]
+        # NaN marks a missing value if one of the columns holds floats.
+        like = next((column for column in present if column.values.dtype.kind == "f"), present[0])
         slots = [np.flatnonzero(source == number) for number in range(len(sources))]
         pieces = [
             like.missing_values(len(here)) if column is None else column.take(ids[here])
@@ -39,11 +35,6 @@ def look_up_columns(sources: Sequence[TrainingSource], source: I64, ids: I64) ->
         ]
         columns[name] = _join(name, pieces, np.argsort(np.concatenate(slots)))
     return columns
-
-
-def _common_marker(columns: Sequence[Column]) -> Column:
-    """Pick the column whose missing-value marker fits all: a float column if there is one."""
-    return next((column for column in columns if column.values.dtype.kind == "f"), columns[0])
 
 
 def _join(name: str, pieces: list[Any], order: I64) -> Values:

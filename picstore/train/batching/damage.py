@@ -16,24 +16,13 @@ logger = logging.getLogger("picstore")
 
 
 def next_sound(numbers: I64, sound: I64) -> I64:
-    """The sound number that replaces each damaged one: the next, or the first after the last.
-
-    Args:
-        sound: ascending, not empty.
-    """
+    """The sound number, of ascending ones, that replaces each damaged one: the next, or the first after the last."""
     replaced: I64 = sound[np.searchsorted(sound, numbers) % len(sound)]
     return replaced
 
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
-    """Give each damaged slot the sample of the next sound slot of its source.
-
-    Args:
-        problems: by slot.
-
-    Raises:
-        Damage: a source has no sound slot in the batch.
-    """
+    """Give each slot with a problem the sample of the next sound slot of its source, or raise it if there is none."""
     damaged = np.isin(np.arange(len(batch.ids)), list(problems))
     for slot, problem in problems.items():
         sound = np.flatnonzero((batch.source == batch.source[slot]) & ~damaged)
@@ -56,14 +45,7 @@ def _copy_sample(batch: HostBatch, source: int, target: int) -> None:
 
 
 class DamageLog:
-    """Logs each damaged record once.
-
-    Args:
-        on_damage: ``"skip"`` to log and go on, ``"raise"`` to stop at the first.
-
-    Attributes:
-        strict: whether to stop.
-    """
+    """Logs each damaged record once; ``strict`` is whether to stop at the first, as ``on_damage="raise"`` asks."""
 
     def __init__(self, on_damage: str) -> None:
         if on_damage not in ("skip", "raise"):

@@ -30,36 +30,22 @@ _MCU_SIZES = np.array(
 
 @dataclass(frozen=True, slots=True)
 class BatchRecords:
-    """Streams, sizes and labels of a batch: arrays by slot.
+    """Streams, sizes and labels of a batch: arrays by slot."""
 
-    Attributes:
-        containers: those that hold the records; dropped once the batch is filled.
-        container: int64 (n,), index in ``containers`` of a slot's record, −1 for none.
-        folders: of the data sets, by source.
-        entries: ``layout.ENTRY`` (n,), of the containers' indexes; zeros for none.
-        addresses, sizes: of the streams and of their segments' lengths, see ``jpeg.cut.TiledJpegs``; sizes 0 for none.
-        layouts: int64 (n, 6), of the stored images, see :func:`layouts_of`; the first two columns are their sizes.
-        labels, ids: −1 where nothing of the record's container can be read.
-        source: number of the data set.
-        extras, attachments: inputs of targets: JSON, and fields by name; empty without targets.
-        damage: the records for which another of their container was taken.
-        problems: by slot, why it has no image.
-    """
-
-    containers: list[Container]
-    container: I64
-    folders: tuple[Location, ...]
-    entries: Table
-    addresses: U64
-    sizes: I64
-    layouts: I64
-    labels: I64
+    containers: list[Container]  # those that hold the records; dropped once the batch is filled
+    container: I64  # (n,), index in ``containers`` of a slot's record, −1 for none
+    folders: tuple[Location, ...]  # of the data sets, by source
+    entries: Table  # ``layout.ENTRY`` (n,), of the containers' indexes; zeros for none
+    addresses: U64  # of the streams and of their segments' lengths, see ``jpeg.cut.TiledJpegs``
+    sizes: I64  # of both; 0 for none
+    layouts: I64  # (n, 6), of the stored images, see :func:`layouts_of`; the first two columns are their sizes
+    labels: I64  # −1, as in ``ids``, where nothing of the record's container can be read
     ids: I64
-    source: I64
-    extras: list[bytes]
-    attachments: list[dict[str, bytes | memoryview]]
-    damage: list[Damage]
-    problems: dict[int, Damage]
+    source: I64  # number of the data set
+    extras: list[bytes]  # inputs of targets: JSON; empty without targets
+    attachments: list[dict[str, bytes | memoryview]]  # inputs of targets: fields by name
+    damage: list[Damage]  # the records for which another of their container was taken
+    problems: dict[int, Damage]  # by slot, why it has no image
 
     @classmethod
     def empty(cls, count: int, folders: Iterable[Location]) -> BatchRecords:
@@ -109,9 +95,8 @@ class BatchRecords:
 
     def corrupt(self, problems: Mapping[int, str]) -> dict[int, Damage]:
         """The errors of slots, given the problem of each."""
-        return {
-            slot: Corrupt(f"record {self.ids[slot]} {text}", *self.address(slot)) for slot, text in problems.items()
-        }
+        ids = self.ids
+        return {slot: Corrupt(f"record {ids[slot]} {text}", *self.address(slot)) for slot, text in problems.items()}
 
     def release(self) -> None:
         """Let go of the containers, which would stay in memory until the consumer takes the batch."""
@@ -134,12 +119,7 @@ def gather_records(
     *,
     sources: Sequence[TrainingSource],
 ) -> BatchRecords:
-    """Collect streams, sizes, labels and ids of a batch from its containers.
-
-    Args:
-        requests: together they have each slot once.
-        containers: by source and number.
-    """
+    """Collect the records of a batch, each slot of which is in one request, from containers by source and number."""
     count = sum(len(request.slots) for request in requests)
     records = BatchRecords.empty(count, (source.dataset.path for source in sources))
     for request in requests:

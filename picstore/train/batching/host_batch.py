@@ -15,42 +15,26 @@ Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or n of (3, H, W)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedBatch:
-    """The streams of a batch that a device decodes, by slot.
+    """The streams of a batch that a device decodes, by slot."""
 
-    Attributes:
-        bounds: int64 (n, 2), start and end of each stream in the batch's bytes; 0, 0 for no stream.
-        boxes: int64 (n, 4), left, top, width and height of the decoded image, in pixels of the stored one.
-        params: of the transforms.
-        files: file and offset of each record, "" for none.
-        shown: int64 (n,), the slot whose stream is decoded: another one's for a damaged record.
-    """
-
-    bounds: I64
-    boxes: I64
+    bounds: I64  # (n, 2), start and end of each stream in the batch's bytes; 0, 0 for no stream
+    boxes: I64  # (n, 4), left, top, width and height of the decoded image, in pixels of the stored one
     params: TransformParams
-    files: list[tuple[str, int]]
-    shown: I64
+    files: list[tuple[str, int]]  # file and offset of each record, "" for none
+    shown: I64  # (n,), the slot whose stream is decoded: another one's for a damaged record
 
 
 @dataclass(slots=True, eq=False)
 class HostBatch:
-    """A finished batch in CPU memory, by slot.
+    """A finished batch in CPU memory, by slot: the fields of ``Batch`` as arrays, and more."""
 
-    Attributes:
-        images: those of ``Batch.images`` as arrays; with ``encoded``, the bytes of all streams, uint8 (m,).
-        labels, ids, targets, columns: those of ``Batch`` as arrays.
-        source: int64 (n,), number of the data set.
-        damage: the records that were replaced.
-        encoded: the streams, where a device decodes them.
-    """
-
-    images: Images
+    images: Images  # with ``encoded``, the bytes of all streams, uint8 (m,)
     labels: I64
     ids: I64
-    source: I64
+    source: I64  # (n,), number of the data set
     targets: list[dict[str, Any]] | None
-    damage: list[Damage]
-    encoded: EncodedBatch | None = None
+    damage: list[Damage]  # the records that were replaced
+    encoded: EncodedBatch | None = None  # the streams, where a device decodes them
     columns: dict[str, Values] = field(default_factory=dict)
 
     def release(self) -> None:
@@ -59,11 +43,7 @@ class HostBatch:
 
 
 class BatchFiller(Protocol):
-    """The images of one batch, or its streams, while they are being made.
-
-    Attributes:
-        images, targets, encoded: those of the HostBatch.
-    """
+    """The images of one batch, or its streams, while they are being made, as in :class:`HostBatch`."""
 
     images: Images
     targets: list[dict[str, Any]] | None

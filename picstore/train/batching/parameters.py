@@ -31,12 +31,7 @@ class TransformParams:
 def make_params(
     requests: Sequence[SourceRequest], ids: I64, sizes: I64, *, sources: Sequence[TrainingSource]
 ) -> TransformParams:
-    """Draw the parameters of all transforms.
-
-    Args:
-        ids: int64 (n,), of the records, by slot.
-        sizes: int64 (n, 2), width and height of the stored images.
-    """
+    """Draw the parameters of all transforms, given by slot the record's id and its image's width and height (n, 2)."""
     geometries, programs = [], []
     for request in requests:
         source = sources[request.source]

@@ -20,41 +20,24 @@ from picstore.train.transforms.compose import TransformPlan
 MakeRequests: TypeAlias = Callable[[Sequence[TrainingSource]], Iterator[BatchRequest]]
 
 # numpy's dtype of the same size for each that images may have; it has no bfloat16.
-_NUMPY_DTYPES: dict[str, Any] = {
-    "uint8": np.uint8,
-    "float16": np.uint16,
-    "bfloat16": np.uint16,
-    "float32": np.float32,
-}
+_NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "float32": "float32"}
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """Shape, dtype and layout of the images of all batches.
+    """Shape, dtype and layout of the images of all batches."""
 
-    Attributes:
-        size: (height, width) of all, None where they differ.
-        dtype: torch's name for it: uint8, float16, bfloat16 or float32.
-        channels_last: whether the three values of a pixel are neighbours in memory.
-        targets: names of what goes with the images.
-        decoded: False leaves them streams, cut, for a decoder on a device.
-    """
-
-    size: tuple[int, int] | None = None
-    dtype: str = "uint8"
-    channels_last: bool = False
-    targets: tuple[str, ...] = ()
-    decoded: bool = True
+    size: tuple[int, int] | None = None  # (height, width) of all, None where they differ
+    dtype: str = "uint8"  # torch's name for it: uint8, float16, bfloat16 or float32
+    channels_last: bool = False  # whether the three values of a pixel are neighbours in memory
+    targets: tuple[str, ...] = ()  # names of what goes with the images
+    decoded: bool = True  # False leaves them streams, cut, for a decoder on a device
 
     @classmethod
     def from_plans(
         cls, plans: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
     ) -> OutputSpec:
-        """The output that the transforms of all sources have in common.
-
-        Raises:
-            UsageError: the sizes differ, or the dtype is impossible.
-        """
+        """The output that the transforms of all sources share; UsageError for several sizes or a wrong dtype."""
         sizes = sorted({plan.size or (0, 0) for plan in plans})
         if len(sizes) > 1:
             raise UsageError(f"the sources give images of sizes {sizes} (0 for any); end all lists with the same size")
@@ -64,23 +47,17 @@ class OutputSpec:
         if dtype not in _NUMPY_DTYPES or (normalised and dtype == "uint8"):
             possible = "float16, bfloat16 or float32" + ("" if normalised else " or uint8")
             raise UsageError(f"dtype {dtype} is not possible{' after Normalize' if normalised else ''}; use {possible}")
-        targets = plans[0].targets if plans else ()
-        return cls(plans[0].size, dtype, channels_last, targets)
+        return cls(plans[0].size, dtype, channels_last, plans[0].targets)
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """numpy's dtype that holds a value: ``dtype``, or uint16 for its 16 bits."""
-        dtype: np.dtype[Any] = np.dtype(_NUMPY_DTYPES[self.dtype])
-        return dtype
+        return np.dtype(_NUMPY_DTYPES[self.dtype])
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Threads that decode, and bytes of containers to hold.
-
-    Raises:
-        UsageError: one of them is less than 1.
-    """
+    """Threads that decode, and bytes of containers to hold; UsageError for less than 1."""
 
     threads: int
     budget: int
@@ -99,15 +76,9 @@ def default_threads() -> int:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSpec:
-    """All that turns requests into batches.
-
-    Attributes:
-        sources: the data sets.
-        output: of the images.
-        strict: stop at the first damaged record instead of replacing it.
-    """
+    """All that turns requests into batches."""
 
     sources: tuple[TrainingSource, ...]
     output: OutputSpec
     resources: Resources
-    strict: bool = False
+    strict: bool = False  # stop at the first damaged record instead of replacing it

@@ -43,9 +43,7 @@ class EpochCursor:
     """
 
     def __init__(self, length: int | None, *, whole: bool) -> None:
-        self._length = length
-        self._whole = whole
-        self._resume = False
+        self._length, self._whole, self._resume = length, whole, False
         positions = torch.zeros((_MAX_WORKERS, 2), dtype=torch.int64)
         self._positions: torch.Tensor = positions.share_memory_()  # type: ignore[no-untyped-call]
         self._epoch = self._batch = 0
@@ -94,10 +92,8 @@ class EpochCursor:
         if worker.count:
             if self._length is None:
                 self._positions[worker.number] = torch.tensor([epoch, batch])
-        elif self._whole and batch:
-            self._publish(epoch + 1, 0)
         else:
-            self._publish(epoch, batch)
+            self._publish(*((epoch + 1, 0) if self._whole and batch else (epoch, batch)))
 
     def _publish(self, epoch: int, batch: int) -> None:
         """Tell all workers."""

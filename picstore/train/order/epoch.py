@@ -23,44 +23,30 @@ from picstore.arrays import I64, Bools
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Samples of an epoch: arrays (n,).
+    """Samples of an epoch: arrays (n,)."""
 
-    Attributes:
-        container: number of the container in stored order.
-        record: number in the container, among the live records.
-        lane: the lane that it was dealt from.
-        last: whether its lane is done with the container after this sample.
-    """
-
-    container: I64
-    record: I64
-    lane: I64
-    last: Bools
+    container: I64  # number of the container in stored order
+    record: I64  # number in the container, among the live records
+    lane: I64  # the lane that it was dealt from
+    last: Bools  # whether its lane is done with the container after this sample
 
     def __len__(self) -> int:
         return len(self.container)
 
 
 class EpochOrder:
-    """The order of one epoch over containers that hold ``counts`` records each.
+    """The order of one epoch over containers that hold ``counts`` records each, a function of its arguments.
 
-    Args:
-        counts: int (containers,), in stored order.
-        seed, epoch: the order is a function of them and of ``counts``.
-        lanes: runs that the sequence is cut into; 1 with ``shuffle=False``.
-        shuffle: False keeps the stored order.
+    ``shuffle=False``, which needs one lane, keeps the stored order.
     """
 
     def __init__(self, counts: npt.ArrayLike, *, seed: int, epoch: int, lanes: int, shuffle: bool = True) -> None:
         counts = np.asarray(counts, dtype=np.int64)
         self.records = int(counts.sum())
         self.lanes = lanes
-        self._counts = counts
-        self._shuffle = shuffle
+        self._counts, self._shuffle = counts, shuffle
         self._key = rng.key(rng.PLAN, seed, epoch)
-        self._order: I64 = np.arange(len(counts))
-        if shuffle:
-            self._order = rng.permutation(self._key, len(counts))
+        self._order = rng.permutation(self._key, len(counts)) if shuffle else np.arange(len(counts))
         self._ends = np.cumsum(counts[self._order])
         base, longer = divmod(self.records, lanes)
         lane = np.arange(lanes + 1)

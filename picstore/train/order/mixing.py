@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,6 @@ from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource, check_state, skip_deleted
 from picstore.train.order.sharding import MIN_LANES
 
-_ENDLESS = 1 << 62  # batches
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixOrder:
@@ -25,20 +24,15 @@ class MixOrder:
     Source i gives ``counts[i]`` records to each batch of each rank. Its samples are numbered through all its epochs,
     t = epoch * records + sample. Batch k takes those from k * W * counts[i] on, rank r every W-th from the r-th. So the
     W batches of the same number hold the same samples for every W with the same W * counts.
-
-    Attributes:
-        lanes: of each source.
-        length: batches in an iteration of the mux; None without end.
-        uuids: of the sources' data sets.
     """
 
     counts: tuple[int, ...]
-    lanes: int
+    lanes: int  # of each source
     seed: int
     rank: int = 0
     world_size: int = 1
-    length: int | None = None
-    uuids: tuple[str, ...] = ()
+    length: int | None = None  # batches in an iteration of the mux; None without end
+    uuids: tuple[str, ...] = ()  # of the sources' data sets
 
     def __post_init__(self) -> None:
         if self.length is not None and self.length < 1:
@@ -56,8 +50,8 @@ class MixOrder:
 
     def samples(self, source: int, batch: int) -> I64:
         """Numbers t of the samples of a source in a batch, int64 (counts[source],)."""
-        count = self.counts[source]
-        own = np.arange(batch * count, (batch + 1) * count, dtype=np.int64)
+        per_batch = self.counts[source]
+        own = np.arange(batch * per_batch, (batch + 1) * per_batch, dtype=np.int64)
         return own * self.world_size + self.rank
 
     def slots(self, batch: int) -> I64:
@@ -71,7 +65,7 @@ class MixOrder:
         """Yield requests as :meth:`picstore.train.order.requests.Order.requests` says, without end."""
         repeating = [RepeatingSource(source, lanes=self.lanes) for source in sources]
         ends = np.cumsum(self.counts)
-        for batch in range(self._number(epoch, first), _ENDLESS, max(1, step)):
+        for batch in count(self._number(epoch, first), max(1, step)):
             slots = np.split(self.slots(batch), ends[:-1])
             yield [
                 request
@@ -96,21 +90,13 @@ class MixOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Epoch and batch at which a state goes on.
-
-        Raises:
-            UsageError: the state is of other data sets, seed or lanes, or between batches of this order.
-        """
+        """Epoch and batch at which a state goes on; UsageError for one of other data sets, seed or lanes."""
         check_state(state, self.state(0, 0), ("version", "datasets", "seed", "lanes"), of="mux")
         batches, _ = self.batches_and_rest(state)
         return divmod(batches, self.length) if self.length else (0, batches)
 
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Batches of this order that a state is after, and samples of the next one.
-
-        Raises:
-            UsageError: the state is between batches of this order, or holds something else.
-        """
+        """Batches of this order that a state is after, and samples of the next one; UsageError between batches."""
         counts, world_size, samples = state.get("counts"), state.get("world_size"), state.get("samples")
         if not isinstance(samples, int) or samples < 0:
             raise UsageError(f"the state is after {samples!r} samples; a number is needed")
@@ -140,8 +126,7 @@ class RepeatingSource:
     """The samples of one source, epoch after epoch."""
 
     def __init__(self, source: TrainingSource, *, lanes: int) -> None:
-        self._source = source
-        self._lanes = lanes
+        self._source, self._lanes = source, lanes
         self._orders: dict[int, EpochOrder] = {}
 
     def requests(self, number: int, samples: I64, slots: I64) -> Iterator[SourceRequest]:
@@ -160,11 +145,7 @@ class RepeatingSource:
 
 
 def mux_lanes(lanes: int | None, *, sources: int, world_size: int) -> int:
-    """Lanes of each source. The sources share them, so that the containers held do not grow with their number.
-
-    Raises:
-        UsageError: ``lanes`` is no multiple of the world size.
-    """
+    """Lanes of each source, by default so few that the containers held do not grow with the number of sources."""
     if lanes is None:
         return -(-max(1, MIN_LANES // sources) // world_size) * world_size
     if lanes < 1 or lanes % world_size:

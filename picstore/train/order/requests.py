@@ -21,18 +21,12 @@ _MIN_BUDGET = 64 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class TrainingSource:
-    """A data set that batches are made of.
-
-    Attributes:
-        seed: of its order and of its random transforms.
-        base: added to labels other than −1.
-        plan: the transforms of its images.
-    """
+    """A data set that batches are made of."""
 
     dataset: Dataset
-    seed: int
-    base: int = 0
-    plan: TransformPlan = field(default_factory=TransformPlan)
+    seed: int  # of its order and of its random transforms
+    base: int = 0  # added to labels other than −1
+    plan: TransformPlan = field(default_factory=TransformPlan)  # of its images
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +58,7 @@ class Order(Protocol):
     ) -> Iterator[BatchRequest]:
         """Yield the requests for batch ``first`` of ``epoch`` and for those that follow, in later epochs too.
 
-        Args:
-            step: of a DataLoader's worker, which makes every ``step``-th batch of one epoch; 0 elsewhere.
+        A DataLoader's worker makes every ``step``-th batch of one epoch; elsewhere ``step`` is 0.
         """
 
     def batch_seed(self, epoch: int, batch: int) -> int:
@@ -75,11 +68,7 @@ class Order(Protocol):
         """The state of a loader whose next batch is this one: numbers, strings and lists of them."""
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Epoch and batch at which a state goes on.
-
-        Raises:
-            UsageError: the state does not fit this order.
-        """
+        """Epoch and batch at which a state goes on; UsageError for one that does not fit this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +124,7 @@ class DatasetOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Epoch and batch at which a state goes on.
-
-        Raises:
-            UsageError: the state is of another data set, seed, order or number of lanes, or between this order's
-                global batches.
-        """
+        """Epoch and batch at which a state goes on; UsageError between global batches, or for another order's."""
         # The stored order is read in a contiguous range a rank, so only the same ranks can go on in the middle of it.
         fixed = () if self.shard.shuffle else ("world_size",)
         check_state(state, self.state(0, 0), ("version", "dataset", "seed", "shuffle", "lanes", *fixed), of="loader")
@@ -161,11 +145,7 @@ class DatasetOrder:
 
 
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str], *, of: str) -> None:
-    """Compare fields of a state with those of the loader or mux that loads it.
-
-    Raises:
-        UsageError: one of them differs.
-    """
+    """Raise UsageError if a state differs in one of its fields from the loader or mux that loads it."""
     for name in names:
         if state.get(name) != own[name]:
             raise UsageError(f"the state has {name} {state.get(name)!r}, this {of} {own[name]!r}")

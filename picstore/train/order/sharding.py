@@ -23,16 +23,13 @@ def default_lanes(world_size: int) -> int:
 class RankShard:
     """A rank's samples of an epoch of ``records`` samples, in batches; every rank has the same number of batches.
 
-    Attributes:
-        lanes: of the epoch; a multiple of ``world_size``, or 1 when the stored order is read.
-        batch_size: of this rank.
-        drop_last: leave out samples that fill no batch. Otherwise every sample is in one batch, and last batches may be
-            smaller but are never empty; with a ``batch_size`` of 1 the last batch of some ranks may hold 2.
+    ``drop_last`` leaves out samples that fill no batch. Otherwise every sample is in one batch, and last batches may be
+    smaller but are never empty; with a ``batch_size`` of 1 the last batch of some ranks may hold 2.
     """
 
     records: int
-    lanes: int
-    batch_size: int
+    lanes: int  # of the epoch; a multiple of ``world_size``, or 1 when the stored order is read
+    batch_size: int  # of this rank
     rank: int = 0
     world_size: int = 1
     shuffle: bool = True
@@ -95,11 +92,7 @@ class RankShard:
 def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Rank and world size of this process: the arguments, those of torch.distributed, of the environment, or 0 and 1.
 
-    Args:
-        environment: with RANK and WORLD_SIZE, or neither.
-
-    Raises:
-        UsageError: one of rank and world size is missing, no integer or out of range.
+    UsageError if one of the two is missing, no integer or out of range.
     """
     if (rank is None) != (world_size is None):
         raise UsageError("rank and world_size belong together: give both or neither")

@@ -65,8 +65,7 @@ class _Countdown:
     """Calls ``then`` once ``count`` was called ``total`` times, from any threads."""
 
     def __init__(self, total: int, then: Callable[[], None]) -> None:
-        self._left = total
-        self._then = then
+        self._left, self._then = total, then
         self._lock = threading.Lock()
 
     def count(self) -> None:
@@ -83,9 +82,7 @@ class Pipeline:
     Args:
         requests: one a batch; drawn in the planner's thread, at most AHEAD + MAX_REQUESTS + 1 before the consumer takes
             their batches.
-        spec: of the batches.
         buffers: shared with earlier epochs, so that each does not begin with fresh pages.
-        counter: counts what was done and waited for.
     """
 
     def __init__(
@@ -96,16 +93,14 @@ class Pipeline:
         buffers: BufferPools | None = None,
         counter: StatsCounter | None = None,
     ) -> None:
-        self._requests = requests
-        self._spec = spec
+        self._requests, self._spec = requests, spec
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
         self._prefetcher = Prefetcher(self._read_container, budget=spec.resources.budget, threads=_READERS)
         self._decoders = ThreadPool(spec.resources.threads, "work")
         self._queue: SimpleQueue[_FillingBatch | BaseException | None] = SimpleQueue()
         self._free_slots = threading.Semaphore(AHEAD)  # of the queue
-        self._stop = False
-        self._started = False
+        self._stop = self._started = False
         self._pid = os.getpid()
         self._planner = threading.Thread(target=self._plan, name=f"{PREFIX}plan", daemon=True)
 
@@ -119,8 +114,7 @@ class Pipeline:
     def receive(self) -> HostBatch | None:
         """The next batch; None at the end, after which there must be no further call.
 
-        Raises:
-            Damage: a record is damaged and the spec is strict, or a source has no sound record in a batch.
+        Damage if a record is damaged and the spec is strict, or if a source has no sound record in a batch.
         """
         self.start()
         item = self._queue.get()

@@ -13,24 +13,17 @@ from picstore.train.batching.gather import ReadResult
 from picstore.train.pipeline.thread_pool import ThreadPool
 
 ContainerKey: TypeAlias = tuple[int, int, int]  # source, epoch, container
-ReadContainer: TypeAlias = Callable[[int, int], ReadResult]  # (source, container)
 
 logger = logging.getLogger("picstore")
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerUse:
-    """The use that one batch makes of a container.
-
-    Attributes:
-        size: bytes of the container.
-        lanes: those that read it in this batch.
-        done: those of the lanes that do not need it afterwards.
-    """
+    """The use that one batch makes of a container of ``size`` bytes."""
 
     size: int
-    lanes: set[int] = field(default_factory=set)
-    done: set[int] = field(default_factory=set)
+    lanes: set[int] = field(default_factory=set)  # those that read it in this batch
+    done: set[int] = field(default_factory=set)  # those of the lanes that do not need it afterwards
 
 
 @dataclass(slots=True)
@@ -50,36 +43,26 @@ class Prefetcher:
     The budget is exceeded by nothing but a batch whose own containers exceed it. When the lanes together hold more than
     the budget allows, containers that no batch needs at the moment are evicted and read again later: the one used most
     recently first, since lanes take turns and its turn is the farthest off.
-
-    Args:
-        read: reads a container, given source and number.
-        budget: bytes of containers to hold.
-        threads: readers.
     """
 
-    def __init__(self, read: ReadContainer, *, budget: int, threads: int) -> None:
-        self._read = read
-        self._budget = budget
+    def __init__(self, read: Callable[[int, int], ReadResult], *, budget: int, threads: int) -> None:
+        self._read = read  # a container, given source and number
+        self._budget = budget  # bytes of containers to hold
         self._pool = ThreadPool(threads, "read")
         self._held: dict[ContainerKey, _HeldContainer] = {}  # in the order of their last use
         self._bytes = 0
         self._earliest: dict[int, int] = {}  # epoch of each source that is still read
         self._unreleased = 0  # batches
-        self._closed = False
-        self._warned = False
+        self._closed = self._warned = False
         self._changed = threading.Condition()
 
     def request(
         self, uses: dict[ContainerKey, ContainerUse], *, wait: bool
     ) -> dict[ContainerKey, Future[ReadResult]] | None:
-        """Start reading what is not held yet.
+        """Start reading what is not held yet; None if the budget does not allow it or the prefetcher is closed.
 
-        Args:
-            wait: until the budget allows it; right only for the batch that comes next, with all earlier ones about to
-                be released.
-
-        Returns:
-            The futures of all, or None if the budget does not allow it or the prefetcher is closed.
+        ``wait`` until the budget allows it only for the batch that comes next, with all earlier ones about to be
+        released.
         """
         with self._changed:
             self._end_epochs(uses)

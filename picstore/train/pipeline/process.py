@@ -73,11 +73,7 @@ class Message:
 
 
 class LoaderProcess:
-    """A process that makes batches, which lives as long as this object; it makes one sequence of them at a time.
-
-    Attributes:
-        running: whether a sequence has begun and is not over.
-    """
+    """A process that makes batches, which lives as long as this object; it makes one sequence of them at a time."""
 
     def __init__(self, spec: PipelineSpec, counter: StatsCounter) -> None:
         self._counter = counter
@@ -97,7 +93,7 @@ class LoaderProcess:
         self._mapped: OrderedDict[int, mmap.mmap] = OrderedDict()
         self._freed: list[int] = []  # batches whose memory nothing here uses any more
         self._between_messages = False
-        self.running = False
+        self.running = False  # whether a sequence has begun and is not over
         self._send(spec)
 
     @property
@@ -111,18 +107,13 @@ class LoaderProcess:
         self._send(("begin", requests))
 
     def receive(self) -> HostBatch | None:
-        """The next batch of the sequence; None at its end.
-
-        Raises:
-            Damage: as of :meth:`picstore.train.pipeline.pipeline.Pipeline.receive`.
-            PicstoreError: the child has ended, killed for want of memory perhaps.
-        """
+        """The next batch, or None at the end; errors of the child's pipeline, PicstoreError if the child has ended."""
         self._between_messages = False
         message = self._receive()
         if message is None:
             return None
         batch = self._map_batch(message)
-        self._send(("taken", self._collect_freed()))
+        self._send(("taken", [self._freed.pop() for _ in range(len(self._freed))]))
         self._between_messages = True
         return batch
 
@@ -191,16 +182,9 @@ class LoaderProcess:
         self._stats = message.stats
         return replace(message.batch, images=images)
 
-    def _collect_freed(self) -> list[int]:
-        return [self._freed.pop() for _ in range(len(self._freed))]
-
 
 class ProcessSequence:
-    """One sequence of batches of a LoaderProcess, which the first ``receive`` starts.
-
-    Args:
-        owned: end the process with the sequence.
-    """
+    """One sequence of batches of a LoaderProcess, which the first ``receive`` starts; ``owned`` ends with it."""
 
     def __init__(self, process: LoaderProcess, requests: MakeRequests, *, owned: bool = False) -> None:
         self._process, self._requests, self._owned = process, requests, owned

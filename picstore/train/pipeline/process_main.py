@@ -11,11 +11,10 @@ import os
 import sys
 import tempfile
 import weakref
-from collections import OrderedDict
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -28,14 +27,12 @@ from picstore.train.pipeline.pipeline import Pipeline
 from picstore.train.pipeline.process import AHEAD, Message, SharedArray
 from picstore.train.pipeline.stats import StatsCounter
 
-Address: TypeAlias = int
-
 
 class _SharedBlocks:
     """The child's blocks of shared memory."""
 
     def __init__(self) -> None:
-        self._blocks: OrderedDict[Address, tuple[int, int, int]] = OrderedDict()  # number, size, descriptor
+        self._blocks: dict[int, tuple[int, int, int]] = {}  # number, size and descriptor, by address
         self._next = 0
 
     def allocate(self, size: int) -> U8:
@@ -47,10 +44,10 @@ class _SharedBlocks:
         self._next += 1
         return block
 
-    def _forget(self, address: Address) -> None:
+    def _forget(self, address: int) -> None:
         os.close(self._blocks.pop(address)[2])
 
-    def find(self, address: Address) -> tuple[Address, int, int, int]:
+    def find(self, address: int) -> tuple[int, int, int, int]:
         """Address, number, size and descriptor of the block that holds an address."""
         for start, (number, size, descriptor) in self._blocks.items():
             if start <= address < start + size:
@@ -67,10 +64,6 @@ def _anonymous_memory(size: int) -> int:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, size)
     return descriptor
-
-
-def _shared_array(image: Array, start: Address) -> SharedArray:
-    return SharedArray(image.ctypes.data - start, image.shape, image.strides, image.dtype.str)
 
 
 class ProcessServer:
@@ -129,7 +122,7 @@ class ProcessServer:
         listed = isinstance(batch.images, list)
         images: list[Array] = list(batch.images) if listed else [batch.images]  # type: ignore[list-item]
         start, block, size, descriptor = self._blocks.find(images[0].ctypes.data)
-        shared = [_shared_array(image, start) for image in images]
+        shared = [SharedArray(x.ctypes.data - start, x.shape, x.strides, x.dtype.str) for x in images]
         message = Message(
             number=self._next_number,
             block=block,

@@ -37,16 +37,10 @@ class PipelineRunner:
     """Runs the pipelines of a loader, one an epoch, and keeps memory and process from one to the next.
 
     Args:
-        spec: of the batches.
-        damage_log: logs damaged records.
-        device: of the batches.
-        decoder: a name of ``cuda/decode.py``.
-        callables: applied to the images there, one after the other.
+        decoder: a name of ``cuda/decode.py``; UsageError if it is not for the device.
+        callables: applied to the images on their device, one after the other.
         isolate: run the pipeline in a process of its own. A DataLoader's worker is one already, and has none.
         threads: None for one a core, shared among the workers of a DataLoader.
-
-    Raises:
-        UsageError: there is no such decoder for the device.
     """
 
     def __init__(
@@ -81,9 +75,7 @@ class PipelineRunner:
     def batches(self, position: tuple[int, int], requests: MakeRequests) -> Generator[Batch]:
         """Yield batches before the callables; closing the generator ends all stages.
 
-        Args:
-            position: epoch and batch at which they begin; those kept for this position go on.
-            requests: for the batches from there on.
+        They begin at an epoch and batch, where ``requests`` do; those kept for this position go on.
         """
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -109,15 +101,14 @@ class PipelineRunner:
 
     def apply_callables(self, batch: Batch, *, seed: int) -> Batch:
         """Apply the callables to a batch on its device, with torch's generators seeded by ``seed``."""
-        if self._callables:
-            images: Any = batch.images
-            cuda = [self._device] if self._device.type == "cuda" else []
-            with torch.random.fork_rng(devices=cuda):
-                torch.manual_seed(seed & ((1 << 63) - 1))
-                for transform in self._callables:
-                    images = transform(images)
-            batch = replace(batch, images=images)
-        return batch
+        if not self._callables:
+            return batch
+        images: Any = batch.images
+        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
+            torch.manual_seed(seed & ((1 << 63) - 1))
+            for transform in self._callables:
+                images = transform(images)
+        return replace(batch, images=images)
 
     def close(self) -> None:
         """End all threads and the process."""
@@ -156,10 +147,7 @@ class PipelineRunner:
 
 
 def _deliver(stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> Generator[Batch]:
-    """Yield the batches of a stage, and close it in the end.
-
-    No method: batches that a runner keeps must not keep the runner.
-    """
+    """Yield the batches of a stage, and close it in the end. No method: batches that a runner keeps do not keep it."""
     try:
         yield from iter(partial(_receive, stage, counter, damage_log), None)
     finally:

@@ -11,28 +11,17 @@ from dataclasses import dataclass, fields, replace
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Sums since the loader was made; two of them can be subtracted. Times are in seconds.
+    """Sums since the loader was made; two of them can be subtracted. Times are in seconds."""
 
-    Attributes:
-        batches, images: handed to the consumer.
-        bytes: of the containers that were read.
-        damaged: samples replaced because their record was damaged.
-        reading: time that reader threads were busy, together.
-        working: time that decoding threads were busy cutting, decoding and augmenting, together.
-        waited_on_disk: time that the planner waited for containers to be read.
-        waited_on_decode: time that the consumer waited for its batch.
-        waited_on_consumer: time that finished batches waited for the consumer.
-    """
-
-    batches: int = 0
-    images: int = 0
-    bytes: int = 0
-    damaged: int = 0
-    reading: float = 0.0
-    working: float = 0.0
-    waited_on_disk: float = 0.0
-    waited_on_decode: float = 0.0
-    waited_on_consumer: float = 0.0
+    batches: int = 0  # handed to the consumer
+    images: int = 0  # in these batches
+    bytes: int = 0  # of the containers that were read
+    damaged: int = 0  # samples replaced because their record was damaged
+    reading: float = 0.0  # time that reader threads were busy, together
+    working: float = 0.0  # time that decoding threads were busy cutting, decoding and augmenting, together
+    waited_on_disk: float = 0.0  # time that the planner waited for containers to be read
+    waited_on_decode: float = 0.0  # time that the consumer waited for its batch
+    waited_on_consumer: float = 0.0  # time that finished batches waited for the consumer
 
     def __sub__(self, other: Stats) -> Stats:
         return Stats(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(Stats)})

@@ -20,14 +20,10 @@ def is_own_thread() -> bool:
 
 
 class ThreadPool:
-    """Some threads; the first call starts them.
+    """``count`` threads with names of ``PREFIX`` and ``name``; the first call starts them.
 
     Not concurrent.futures' executor: that takes no more calls once the main thread has ended, while a training loop in
     another thread goes on, and a garbage collection in one of its threads cannot shut it down.
-
-    Args:
-        count: threads.
-        name: of the threads, after ``PREFIX``.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -40,11 +36,7 @@ class ThreadPool:
         self._state = "new"
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Have a function called.
-
-        Raises:
-            RuntimeError: the pool is closed.
-        """
+        """Have a function called; RuntimeError once the pool is closed."""
         future: Future[R] = Future()
         with self._lock:
             if self._state == "closed":
