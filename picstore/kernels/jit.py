@@ -19,7 +19,6 @@ from numba.extending import intrinsic
 
 _PACKAGE = Path(__file__).parents[1]
 _IMPORT = re.compile(rb"^ *from (picstore[.\w]*) import ((?:[^(\n]|\([^)]*\))*)", re.MULTILINE)
-_WORD64 = ir.IntType(64)
 # numba's type annotations lack the last two.
 _DEVICE_FUNCTION: dict[str, Any] = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
@@ -112,92 +111,72 @@ def array_at(address, size, dtype):  # type: ignore[no-untyped-def]
     return numba.carray(_pointer(address, dtype), (size,))
 
 
-@intrinsic
-def _memcpy(typing: Any, target: Any, source: Any, count: Any) -> Any:  # noqa: ARG001 - numba's signature
-    """Copy ``count`` bytes from one address to another; the caller checks bounds."""
+def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
+    """Make a function of kernels: ``emit`` takes LLVM's builder and the arguments, and returns the result, if any."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        byte = cgutils.voidptr_t
-        to, start = (builder.inttoptr(value, byte) for value in arguments[:2])
-        cgutils.raw_memcpy(builder, to, start, arguments[2], 1)
-        return context.get_dummy_value()
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        result = emit(builder, *arguments)
+        return context.get_dummy_value() if signature.return_type == types.void else result
 
-    return types.void(types.uintp, types.uintp, types.intp), generate
-
-
-memcpy: Any = _memcpy
-
-
-@intrinsic
-def _load_u64(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's signature
-    """Load 8 bytes at any address as a big-endian number; the caller checks bounds."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        word = builder.load(builder.inttoptr(arguments[0], _WORD64.as_pointer()), align=1)
-        return builder.bswap(word)
-
-    return types.uint64(types.uint64), generate
+    typed = signature, generate
+    typings: dict[int, Callable[..., Any]] = {  # numba counts the parameters
+        1: lambda _context, _a: typed,
+        2: lambda _context, _a, _b: typed,
+        3: lambda _context, _a, _b, _c: typed,
+        4: lambda _context, _a, _b, _c, _d: typed,
+    }
+    return intrinsic(typings[len(signature.args)])
 
 
-load_u64: Any = _load_u64
+def load_function(bits: int, *, align: int = 1, big_endian: bool = False) -> Any:
+    """Make a load of an unsigned integer by its address; the caller checks bounds."""
+
+    def emit(builder: Any, address: Any) -> Any:
+        number = builder.load(builder.inttoptr(address, ir.IntType(bits).as_pointer()), align=align)
+        return builder.bswap(number) if big_endian else number
+
+    return intrinsic_function(getattr(types, f"uint{bits}")(types.uint64), emit)
 
 
-@intrinsic
-def _load_u16(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's signature
-    """Load an element of a uint16 array by its address; the caller checks bounds."""
+def store_function(dtype: Any, *, big_endian: bool = False) -> Any:
+    """Make a store of an integer at any address; the caller checks bounds."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(16).as_pointer()), align=2)
+    def emit(builder: Any, address: Any, number: Any) -> None:
+        number = builder.bswap(number) if big_endian else number
+        builder.store(number, builder.inttoptr(address, ir.IntType(dtype.bitwidth).as_pointer()), align=1)
 
-    return types.uint16(types.uint64), generate
-
-
-load_u16: Any = _load_u16
+    return intrinsic_function(types.void(types.uint64, dtype), emit)
 
 
-def _store_big_endian(dtype: Any) -> Any:
-    @intrinsic
-    def store(typing: Any, address: Any, value: Any) -> Any:  # noqa: ARG001 - numba's signature
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-            word = arguments[1] if dtype.bitwidth == 8 else builder.bswap(arguments[1])
-            pointer = builder.inttoptr(arguments[0], ir.IntType(dtype.bitwidth).as_pointer())
-            builder.store(word, pointer, align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.uint64, dtype), generate
-
-    return store
+load_u64, load_u16 = load_function(64, big_endian=True), load_function(16, align=2)
+store_u8 = store_function(types.uint8)
+store_u32, store_u64 = (store_function(dtype, big_endian=True) for dtype in (types.uint32, types.uint64))
 
 
-# Store a number in big-endian order at any address; the caller checks bounds.
-store_u8, store_u32, store_u64 = map(_store_big_endian, (types.uint8, types.uint32, types.uint64))
+def _emit_memcpy(builder: Any, target: Any, source: Any, count: Any) -> None:
+    to, start = (builder.inttoptr(address, cgutils.voidptr_t) for address in (target, source))
+    cgutils.raw_memcpy(builder, to, start, count, 1)
 
 
-@intrinsic
-def _prefetch(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's signature
-    """Prefetch the cache line at an address into the second-level cache; any address is harmless."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        byte, number = cgutils.voidptr_t, ir.IntType(32)
-        function_type = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], function_type)
-        read, second_level, data = number(0), number(2), number(1)
-        builder.call(fetch, [builder.inttoptr(arguments[0], byte), read, second_level, data])
-        return context.get_dummy_value()
-
-    return types.void(types.uint64), generate
+# Copies ``count`` bytes to one address from another; the caller checks bounds.
+memcpy = intrinsic_function(types.void(types.uintp, types.uintp, types.intp), _emit_memcpy)
 
 
-prefetch: Any = _prefetch
+def _emit_prefetch(builder: Any, address: Any) -> None:
+    byte, number = cgutils.voidptr_t, ir.IntType(32)
+    function_type = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], function_type)
+    read, second_level, data = number(0), number(2), number(1)
+    builder.call(fetch, [builder.inttoptr(address, byte), read, second_level, data])
+
+
+# Prefetches the cache line at an address into the second-level cache; any address is harmless.
+prefetch = intrinsic_function(types.void(types.uint64), _emit_prefetch)
 
 
 @device_function
 def copy_bytes(out, to, source, begin, count):  # type: ignore[no-untyped-def]
-    """``out[to : to + count] = source[begin : begin + count]`` of uint8 arrays by memcpy, 5 times as fast.
-
-    Raises:
-        IndexError: a range is not within its array.
-    """
+    """``out[to : to + count] = source[begin : begin + count]``, 5 times as fast; IndexError for ranges outside."""
     if count < 0 or to < 0 or begin < 0 or to + count > out.size or begin + count > source.size:
         raise IndexError("copy_bytes: range outside of its array")
     memcpy(out.ctypes.data + to, source.ctypes.data + begin, count)

@@ -12,7 +12,8 @@ from typing import Any
 
 import llvmlite.ir as ir
 from numba.core import types
-from numba.extending import intrinsic
+
+from picstore.kernels.jit import intrinsic_function, load_function, store_function
 
 
 class Vector:
@@ -108,50 +109,18 @@ class VectorMemory:
 
 def vector_function(arity: int) -> Callable[[Callable[..., None]], Any]:
     """Decorator: compile a function of a ``VectorMemory`` and ``arity`` uint64 numbers or addresses into kernels."""
-
-    def decorate(function: Callable[..., None]) -> Any:
-        def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
-            function(VectorMemory(builder), *arguments)
-            return context.get_dummy_value()
-
-        typed = types.void(*[types.uint64] * arity), generate
-        typings: dict[int, Callable[..., Any]] = {  # numba counts the parameters
-            2: lambda _context, _a, _b: typed,
-            3: lambda _context, _a, _b, _c: typed,
-            4: lambda _context, _a, _b, _c, _d: typed,
-        }
-        return intrinsic(typings[arity])
-
-    return decorate
+    signature = types.void(*[types.uint64] * arity)
+    return lambda function: intrinsic_function(
+        signature, lambda builder, *arguments: function(VectorMemory(builder), *arguments)
+    )
 
 
-def _load(bits: int) -> Any:
-    def generate(_: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
-
-    typed = getattr(types, f"uint{bits}")(types.uint64), generate
-    return intrinsic(lambda _context, _address: typed)
-
-
-def _store(bits: int, dtype: Any) -> Any:
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
-        builder.store(arguments[1], builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    typed = types.void(types.uint64, dtype), generate
-    return intrinsic(lambda _context, _address, _value: typed)
-
-
-def _load_byte() -> Any:
-    def generate(_: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        byte = builder.load(builder.inttoptr(arguments[0], ir.IntType(8).as_pointer()))
-        return builder.zext(byte, ir.IntType(64))
-
-    typed = types.int64(types.uint64), generate
-    return intrinsic(lambda _context, _address: typed)
+def _emit_load_byte(builder: Any, address: Any) -> Any:
+    byte = builder.load(builder.inttoptr(address, ir.IntType(8).as_pointer()))
+    return builder.zext(byte, ir.IntType(64))
 
 
 # Loads and stores of one number in the machine's byte order, at any address; the caller checks bounds.
-load_u8, load_u32, load_native_u64 = _load(8), _load(32), _load(64)
-store_i16, store_i32, store_native_u64 = _store(16, types.int16), _store(32, types.int32), _store(64, types.uint64)
-load_byte = _load_byte()  # as int64
+load_u8, load_u32, load_native_u64 = load_function(8), load_function(32), load_function(64)
+store_i16, store_i32, store_native_u64 = map(store_function, (types.int16, types.int32, types.uint64))
+load_byte = intrinsic_function(types.int64(types.uint64), _emit_load_byte)  # as int64

@@ -24,8 +24,10 @@ def strided_image(image: Array) -> StridedImage:
     return np.array([image.__array_interface__["data"][0], *image.strides, *image.shape], np.int64)
 
 
-def strided_images(images: Array) -> StridedImage:
-    """Describe each image of an array (n, 3, H, W) to a kernel: int64 (n, 7)."""
+def strided_images(images: Array | list[Array]) -> StridedImage:
+    """Describe each image of an array (n, 3, H, W) or a list to a kernel: int64 (n, 7)."""
+    if isinstance(images, list):
+        return np.stack([strided_image(image) for image in images])
     described = np.tile(strided_image(images[0]), (len(images), 1))
     described[:, 0] += np.arange(len(images)) * images.strides[0]
     return described

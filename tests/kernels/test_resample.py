@@ -342,7 +342,7 @@ def test_the_kernel_runs_where_no_folder_for_compiled_code_can_be_written():
 def test_importing_the_kernel_compiles_nothing():
     code = """
 from picstore.kernels import resample
-assert not resample.resample_box.signatures and not resample._weights.signatures
+assert not resample.resample_box.signatures and not resample._axis_weights.signatures
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

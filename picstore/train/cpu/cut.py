@@ -25,16 +25,9 @@ class Stream:
 
 
 def cut_streams(jpegs: Sequence[memoryview], layouts: I64, segments: Sequence[Lengths], reach: I64) -> list[Stream]:
-    """Cut streams to the parts that transforms reach; streams needed whole are not copied.
+    """Cut streams to ``Geometry.reach``; those needed whole, or without stored lengths of segments, are not copied.
 
-    Args:
-        jpegs: n stored streams.
-        layouts: int64 (n, 6), see ``batching.gather.layouts_of``.
-        segments: the stored lengths of each stream's segments; a stream without them stays whole.
-        reach: int64 (n, 4): left, top, right, bottom in pixels, of ``Geometry.reach``.
-
-    Returns:
-        Streams, valid until this thread's next cut.
+    The result is valid until this thread's next cut.
     """
     size = layouts[:, :2]
     streams = [Stream(jpeg, 0, 0, width, height) for jpeg, (width, height) in zip(jpegs, size.tolist(), strict=True)]

@@ -6,6 +6,8 @@ reduced scale. All give the same pixels.
 
 from __future__ import annotations
 
+import contextlib
+
 from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.decode import decode
@@ -35,7 +37,10 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
     """
     small_width, small_height = -(-width // factor), -(-height // factor)
     buffer = PIXELS.at_least(small_width * small_height * 3)
-    pixels = _decode_by_picstore(jpeg, buffer) if factor == 1 else None
+    pixels: U8 | None = None
+    if factor == 1:
+        with contextlib.suppress(ImageError):
+            pixels = decode(jpeg, buffer)
     if pixels is None:
         if simplejpeg is None:
             return _decode_by_torchvision(jpeg, width=width, height=height)
@@ -50,14 +55,6 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
             f"decodes to {pixels.shape[1]} × {pixels.shape[0]} pixels instead of {small_width} × {small_height}"
         )
     return pixels
-
-
-def _decode_by_picstore(jpeg: bytes | memoryview | U8, buffer: U8) -> U8 | None:
-    """Decode by picstore's decoder; None for streams that it refuses."""
-    try:
-        return decode(jpeg, buffer)
-    except ImageError:
-        return None
 
 
 def _decode_by_torchvision(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> U8:

@@ -9,7 +9,7 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.errors import Damage, ImageError
-from picstore.kernels.strided import StridedImage, strided_image, strided_images
+from picstore.kernels.strided import strided_images
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import EncodedBatch, Images
 from picstore.train.batching.parameters import TransformParams
@@ -55,7 +55,7 @@ class ImageFiller:
         self._dtype = OutputDtype.from_dtype(output.dtype)
         self._in_place = output.dtype == "uint8" and (params.program.empty or not output.channels_last)
         self.images = _allocate(params.geometry.size, output, blocks)
-        self._strided = _strided_images(self.images) if self._in_place else np.empty((0, 7), dtype=np.int64)
+        self._strided = strided_images(self.images) if self._in_place else np.empty((0, 7), dtype=np.int64)
         self.targets: list[dict[str, Any]] | None = [{} for _ in self.images] if output.targets else None
         self.encoded: EncodedBatch | None = None
 
@@ -63,7 +63,7 @@ class ImageFiller:
         """Decode, resample and colour some slots; returns by slot why one has no image."""
         records = self._records
         plain = self._plain(slots)
-        strided = self._strided[slots.start : slots.stop] if self._in_place else _strided_images(plain)
+        strided = self._strided[slots.start : slots.stop] if self._in_place else strided_images(plain)
         self._fused.run(records, slots, strided)
         wrong = self._fill_others(slots, plain)
         if self.targets is not None or not (self._in_place and self._program.empty):
@@ -106,13 +106,6 @@ class ImageFiller:
             origin = stream.left, stream.top
             render(pixels, self._geometry, slot, origin=origin, factor=factor, out=plain[slot - slots.start])
         return wrong
-
-
-def _strided_images(images: Images) -> StridedImage:
-    """Memory layouts of images, int64 (n, 7)."""
-    if isinstance(images, list):
-        return np.stack([strided_image(image) for image in images])
-    return strided_images(images)
 
 
 def _allocate(sizes: I64, output: OutputSpec, blocks: BufferPool) -> Images:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from picstore.arrays import I64
 from picstore.errors import Damage
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.train.batching.gather import BatchRecords
@@ -49,26 +48,20 @@ class StreamFiller:
     def fill(self, slots: range) -> dict[int, Damage]:
         """Cut some streams; returns by slot why one cannot be cut."""
         records = self._records
-        there = [slot for slot in slots if slot not in records.problems and records.sizes[slot, 0]]
-        chosen = np.array(there, dtype=np.int64)
-        if len(chosen):
-            self._cut(chosen, *self._starts[[slots.start, slots.stop]].tolist())
-        for slot in there:
+        chosen = [slot for slot in slots if slot not in records.problems and records.sizes[slot, 0]]
+        if chosen:
+            start, stop = self._starts[[slots.start, slots.stop]].tolist()
+            layouts = records.layouts[chosen]
+            # The records keep the containers open.
+            tiled = TiledJpegs(layouts, records.addresses[chosen], records.sizes[chosen], ())
+            boxes = boxes_to_cut(self._params.geometry.reach[chosen], layouts[:, :2])
+            cuts = cut_batch(tiled, boxes, out=self._data[start:stop])
+            self._encoded.bounds[chosen] = start + np.stack([cuts.offsets[:-1], cuts.offsets[1:]], axis=1)
+            self._encoded.boxes[chosen] = cuts.rects
+        for slot in chosen:
             self._encoded.files[slot] = records.address(slot)
         wrong: dict[int, str] = {}
         if self.targets is not None:
-            for slot in there:
+            for slot in chosen:
                 wrong |= add_target(self.targets, records, slot, names=self._names, params=self._params)
         return records.corrupt(wrong)
-
-    def _cut(self, chosen: I64, start: int, stop: int) -> None:
-        records = self._records
-        layouts = records.layouts[chosen]
-        tiled = TiledJpegs(
-            layouts, records.addresses[chosen], records.sizes[chosen], ()
-        )  # the records keep the containers
-        boxes = boxes_to_cut(self._params.geometry.reach[chosen], layouts[:, :2])
-        cuts = cut_batch(tiled, boxes, out=self._data[start:stop])
-        self._encoded.bounds[chosen, 0] = start + cuts.offsets[:-1]
-        self._encoded.bounds[chosen, 1] = start + cuts.offsets[1:]
-        self._encoded.boxes[chosen] = cuts.rects

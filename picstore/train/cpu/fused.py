@@ -31,11 +31,7 @@ def can_fuse(geometry: Geometry, factors: I64) -> Bools:
 
 
 class FusedKernel:
-    """The fused kernel for the images of a batch.
-
-    Args:
-        geometry: of the batch.
-        factors: int64 (n,), by which decoding divides the sides of each image.
+    """The fused kernel for the images of a batch, whose sides decoding divides by ``factors``.
 
     Attributes:
         done: bool (n,), the images that ``run`` has made.
@@ -55,13 +51,7 @@ class FusedKernel:
         self._geometry: tuple[Any, ...] = tuple(np.ascontiguousarray(column, dtype) for column, dtype in columns)
 
     def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> None:
-        """Make the images of some slots that the kernel takes, without the GIL.
-
-        Args:
-            records: of the batch.
-            slots: numbers of the images.
-            targets: int64 (len(slots), 7), ``strided_image`` of each of those slots' images, of bytes.
-        """
+        """Make the images of some slots that the kernel takes, without the GIL; ``targets`` has one row for each."""
         if not self._chosen[slots.start : slots.stop].any():
             return
         streams = records.addresses, records.sizes, records.layouts

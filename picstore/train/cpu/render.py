@@ -23,21 +23,12 @@ _MAX_COORDINATE = 1 << 30  # pixels
 _TOLERANCE = 1e-6  # for rounding
 
 
-def render(
-    pixels: U8,
-    geometry: Geometry,
-    slot: int,
-    *,
-    origin: tuple[int, int],
-    factor: int,
-    out: U8,
-) -> None:
+def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int], factor: int, out: U8) -> None:
     """Render an image, without the GIL.
 
     Args:
         pixels: uint8 (h, w, 3), C-contiguous: at least ``geometry.reach[slot]`` of the image.
-        geometry: of the batch.
-        slot: number of the image.
+        geometry, slot: of the batch, and number of the image.
         origin: left, top of ``pixels``, in source pixels.
         factor: 1, 2, 4 or 8, by which decoding divided the sides.
         out: uint8 (3, H, W).
@@ -71,17 +62,9 @@ def render(
 
 
 def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill: int = 0) -> None:
-    """Render a mask by nearest-neighbour interpolation.
+    """Render a mask, integers (h, w), into ``out`` (H, W) by nearest-neighbour interpolation.
 
-    Args:
-        mask: integers (h, w), of the whole source image.
-        geometry: of the batch.
-        slot: number of the image.
-        out: (H, W) of the same dtype.
-        fill: value outside of the image.
-
-    Raises:
-        UsageError: an array has another shape or dtype, the dtype cannot hold ``fill``, or the geometry is not finite.
+    UsageError for other shapes or dtypes, a ``fill`` that the dtype cannot hold, or a geometry that is not finite.
     """
     width, height = geometry.source_size[slot].tolist()
     if mask.shape != (height, width) or mask.dtype.kind not in "iub":

@@ -136,7 +136,11 @@ def _outputs(
                 "gives all the same size"
             )
         memory = torch.empty(int(values.sum()), dtype=dtype, device=device)
-        return memory, _split(memory, sizes.tolist(), channels_last)
+        images = []
+        for image, (width, height) in zip(torch.split(memory, values.tolist()), sizes.tolist(), strict=True):
+            pixels = image.view(height, width, 3).permute(2, 0, 1) if channels_last else image.view(3, height, width)
+            images.append(pixels)
+        return memory, images
     shape = (len(sizes), 3, height, width)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     if out is None:
@@ -147,15 +151,6 @@ def _outputs(
             f"{'with the channels last' if channels_last else 'contiguous'}"
         )
     return out, out
-
-
-def _split(memory: torch.Tensor, sizes: list[list[int]], channels_last: bool) -> list[torch.Tensor]:
-    """View dense memory as images (3, h, w)."""
-    parts = torch.split(memory, [3 * width * height for width, height in sizes])
-    if channels_last:
-        pairs = zip(parts, sizes, strict=True)
-        return [part.view(height, width, 3).permute(2, 0, 1) for part, (width, height) in pairs]
-    return [part.view(3, height, width) for part, (width, height) in zip(parts, sizes, strict=True)]
 
 
 def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> None:

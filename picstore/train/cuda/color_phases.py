@@ -38,13 +38,7 @@ class ColorPhases:
 
     @classmethod
     def from_program(cls, program: ColorProgram, size: I64, *, floats: bool) -> ColorPhases:
-        """Split a color program into phases.
-
-        Args:
-            program: of n images.
-            size: int64 (n, 2), width and height of the images.
-            floats: whether the outputs are floats; bytes are not normalised.
-        """
+        """Split the color program of images of int64 (n, 2) widths and heights; only floats are normalised."""
         opcode, operands = program.opcode.copy(), program.operands.copy()
         counts = (opcode != opcodes.NOTHING).sum(axis=1)
         normalised = (np.cumsum(opcode == opcodes.NORMALIZE, axis=1) > 0) & floats

@@ -7,6 +7,7 @@ those that fail again are decoded on the CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import TypeAlias
 
@@ -41,14 +42,19 @@ def find_decoder(name: str, device: torch.device) -> Decode | None:
         return None
     if device.type != "cuda":
         raise UsageError(f"decoder {name!r} works on a GPU; with device {str(device)!r} use 'cpu'")
-    return _by_torchcodec(device) if name == "torchcodec" else _by_torchvision(device)
+    if name == "torchcodec":
+        from torchcodec import decoders
+
+        return partial(decoders.decode_jpeg, mode="RGB", device=device)
+    from torchvision import io
+
+    return partial(io.decode_jpeg, mode=io.ImageReadMode.RGB, device=device)
 
 
 def with_index(device: torch.device) -> torch.device:
     """The same device with its index; without one it is the current device, which each thread has of its own."""
-    return (
-        torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" and device.index is None else device
-    )
+    known = device.type != "cuda" or device.index is not None
+    return device if known else torch.device("cuda", torch.cuda.current_device())
 
 
 def _has_torchcodec() -> bool:
@@ -60,26 +66,6 @@ def _has_torchcodec() -> bool:
     except (ImportError, RuntimeError, OSError):  # an older release, or one that does not load with this torch
         return False
     return callable(decode_jpeg)
-
-
-def _by_torchcodec(device: torch.device) -> Decode:
-    from torchcodec.decoders import decode_jpeg
-
-    def decode(streams: list[torch.Tensor]) -> list[torch.Tensor]:
-        images: list[torch.Tensor] = decode_jpeg(streams, mode="RGB", device=device)
-        return images
-
-    return decode
-
-
-def _by_torchvision(device: torch.device) -> Decode:
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    def decode(streams: list[torch.Tensor]) -> list[torch.Tensor]:
-        images: list[torch.Tensor] = decode_jpeg(streams, mode=ImageReadMode.RGB, device=device)
-        return images
-
-    return decode
 
 
 def decode_all(
@@ -94,39 +80,34 @@ def decode_all(
         device: of the images.
 
     Returns:
-        The images, uint8 (3, h, w) on the device, None for those that no decoder takes; and the reasons for these by
-        number.
+        The images, uint8 (3, h, w) on the device, None where no decoder takes one; and by number why none does.
 
     Raises:
         torch.cuda.OutOfMemoryError: the device has too little memory.
     """
-    expected = [(3, height, width) for width, height in sizes.tolist()]
-    try:
-        images: list[torch.Tensor | None] = list(decode(list(streams))) if streams else []
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except RuntimeError:
-        images = [_decode_alone(stream, decode) for stream in streams]
+    images = _decode_on_device(list(streams), decode) if streams else []
+    if any(image is None for image in images):
+        images = [_decode_on_device([stream], decode)[0] for stream in streams]
     problems = {}
-    for number, (image, shape) in enumerate(zip(images, expected, strict=True)):
-        if image is not None and tuple(image.shape) == shape:
+    for number, (image, (width, height)) in enumerate(zip(images, sizes.tolist(), strict=True)):
+        if image is not None and tuple(image.shape) == (3, height, width):
             images[number] = image.contiguous()  # decoders may return other layouts
         else:
             try:
-                images[number] = _decode_on_cpu(streams[number], *shape[:0:-1]).to(device)
+                images[number] = _decode_on_cpu(streams[number], width, height).to(device)
             except ImageError as error:
                 images[number], problems[number] = None, str(error)
     return images, problems
 
 
-def _decode_alone(stream: torch.Tensor, decode: Decode) -> torch.Tensor | None:
-    """Decode one stream on the device; None if that fails."""
+def _decode_on_device(streams: list[torch.Tensor], decode: Decode) -> list[torch.Tensor | None]:
+    """Decode streams in one call; a None for each if that fails."""
     try:
-        return decode([stream])[0]
+        return list(decode(streams))
     except torch.cuda.OutOfMemoryError:
         raise
     except RuntimeError:
-        return None
+        return [None] * len(streams)
 
 
 def _decode_on_cpu(stream: torch.Tensor, width: int, height: int) -> torch.Tensor:

@@ -49,13 +49,7 @@ class ResampleParams:
     def from_boxes(
         cls, planes: I64, source_size: I64, box: F64, clip: I64, size: I64, *, antialias: Bools
     ) -> ResampleParams:
-        """Upright resampling of boxes, without flips, fill or edges.
-
-        Args:
-            planes, source_size, clip, size: as the attributes.
-            box: float64 (n, 4), left, top, width, height in source pixels.
-            antialias: bool (n,), whether filters are widened on minification.
-        """
+        """Upright resampling of boxes (left, top, width, height in source pixels), without flips, fill or edges."""
         n = len(size)
         scale = box[:, 2:] / size
         support = np.where(antialias[:, None], np.maximum(scale, 1.0), 1.0)
@@ -73,14 +67,7 @@ def make_resample_params(
 ) -> ResampleParams:
     """Convert a geometry to parameters for decoded pixels, as ``train/cpu/render.py`` does for one image.
 
-    Args:
-        geometry: of n images.
-        planes, source_size: as in ``ResampleParams``.
-        origins: int64 (n, 2), left and top of the decoded pixels, in source pixels.
-        factors: int64 (n,), by which decoding divided the sides.
-
-    Raises:
-        UsageError: the geometry is not finite, or a coordinate exceeds 2**24 pixels.
+    ``origins`` and ``factors`` are those of ``augment``. UsageError for coordinates not finite or above 2**24.
     """
     by = factors[:, None]
     clip = _clip_in(geometry.clip, origins, factors)
@@ -123,16 +110,10 @@ def minify_slanted(
     matrix = params.map[indices].reshape(-1, 2, 3)
     scale = np.maximum(vector_length(matrix[:, :, 0], matrix[:, :, 1]), 1.0)
     size = np.maximum(np.ceil(extent / scale - _TOLERANCE), 1).astype(np.int64)
-    box = np.concatenate([low, extent], axis=1)
+    box = np.concatenate([low, extent], axis=1).astype(np.float64)
     clip = np.concatenate([low, low + extent], axis=1)
-    smaller = ResampleParams.from_boxes(
-        params.planes[indices],
-        params.source_size[indices],
-        box.astype(np.float64),
-        clip,
-        size,
-        antialias=minified[indices],
-    )
+    planes, source_size = params.planes[indices], params.source_size[indices]
+    smaller = ResampleParams.from_boxes(planes, source_size, box, clip, size, antialias=minified[indices])
     scale = extent / size
     matrix = matrix.copy()
     matrix[:, :, 2] -= low
@@ -154,9 +135,8 @@ def _clip_in(clip: I64, origins: I64, factors: I64) -> I64:
 
 
 def _check(box: F64, matrix: F64, clip: I64, size: I64) -> None:
-    known = (
-        np.isfinite(matrix).all(axis=(1, 2)) & (np.abs(clip) <= _MAX_COORDINATE).all(axis=1) & (size > 0).all(axis=1)
-    )
+    known = np.isfinite(matrix).all(axis=(1, 2)) & (np.abs(clip) <= _MAX_COORDINATE).all(axis=1)
+    known &= (size > 0).all(axis=1)
     known &= (np.abs(box) <= _MAX_COORDINATE).all(axis=1) & (box[:, 2:] > 0).all(axis=1)
     if not known.all():
         wrong = int(np.flatnonzero(~known)[0])

@@ -14,13 +14,7 @@ import numpy as np
 
 from picstore.arrays import F64, I64
 from picstore.errors import UsageError
-from picstore.train.transforms.arguments import (
-    Fill,
-    check_interpolation,
-    checked_angles,
-    checked_fill,
-    checked_numbers,
-)
+from picstore.train.transforms.arguments import Fill, check_interpolation, checked_angles, checked_fill, checked_numbers
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 

@@ -29,22 +29,14 @@ def is_number(value: Any) -> bool:
 
 
 def checked_probability(p: float, transform: str) -> float:
-    """A number in 0 … 1.
-
-    Raises:
-        UsageError: ``p`` is another value.
-    """
+    """Return ``p``; UsageError for anything but a number in 0 … 1."""
     if not is_number(p) or not 0 <= p <= 1:
         raise UsageError(f"{transform}: p is {p}; give a probability, 0 to 1")
     return float(p)
 
 
 def checked_range(bounds: Any, name: str) -> tuple[float, float]:
-    """Two increasing numbers; of one in a sequence, the number twice.
-
-    Raises:
-        UsageError: ``bounds`` is another value.
-    """
+    """Return two numbers, the lesser first, or one in a sequence twice; UsageError for another value."""
     pair = list(bounds) if isinstance(bounds, Sequence) else []
     pair = pair * 2 if len(pair) == 1 else pair
     if len(pair) != 2 or not all(is_number(bound) for bound in pair) or pair[0] > pair[1]:
@@ -53,11 +45,7 @@ def checked_range(bounds: Any, name: str) -> tuple[float, float]:
 
 
 def checked_numbers(values: Any, name: str, counts: tuple[int, ...]) -> tuple[float, ...]:
-    """A sequence of finite numbers, of one of the lengths ``counts``.
-
-    Raises:
-        UsageError: ``values`` is something else.
-    """
+    """Return a sequence of finite numbers; UsageError unless its length is one of ``counts``."""
     known = isinstance(values, (tuple, list, np.ndarray)) and len(values) in counts
     if not known or not all(isinstance(v, (int, float, np.number)) and math.isfinite(v) for v in values):
         raise UsageError(f"{name} is {values}; give {' or '.join(map(str, counts))} numbers")
@@ -65,11 +53,7 @@ def checked_numbers(values: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 
 
 def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[float, ...]:
-    """Pairs of least and greatest angle; one number d is the pair (−d, d).
-
-    Raises:
-        UsageError: ``degrees`` is something else, or a pair decreases.
-    """
+    """Return pairs of least and greatest angle, of one number d (−d, d); UsageError for another value."""
     if isinstance(degrees, (int, float, np.number)):
         degrees = (-degrees, degrees)
     angles = checked_numbers(degrees, name, counts)
@@ -79,11 +63,7 @@ def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 
 
 def checked_channels(value: Any, name: str, alternative: str = "") -> list[float]:
-    """Three numbers; one number stands for all channels.
-
-    Raises:
-        UsageError: ``value`` is something else; the message offers the ``alternative``.
-    """
+    """Return three numbers, of one thrice that; UsageError, offering the ``alternative``, for another value."""
     numbers = list(value) if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str) else [value]
     numbers = numbers * _CHANNELS if len(numbers) == 1 else numbers
     if len(numbers) != _CHANNELS or not all(is_number(number) for number in numbers):
@@ -92,11 +72,7 @@ def checked_channels(value: Any, name: str, alternative: str = "") -> list[float
 
 
 def checked_fill(fill: Any, transform: str) -> Fill:
-    """A color: a grey level, or red, green, blue; None is black.
-
-    Raises:
-        UsageError: ``fill`` is something else, or a level is not an integer in 0 … 255.
-    """
+    """Return red, green, blue, of a grey level or three in 0 … 255; None is black. UsageError for another value."""
     levels = fill if isinstance(fill, (tuple, list)) else [0 if fill is None else fill]
     whole = all(isinstance(level, (int, float, np.number)) and level in range(256) for level in levels)
     if len(levels) not in (1, 3) or not whole:
@@ -106,11 +82,7 @@ def checked_fill(fill: Any, transform: str) -> Fill:
 
 
 def checked_size(size: Size, transform: str) -> tuple[int, int]:
-    """(height, width) in pixels; one integer is both.
-
-    Raises:
-        UsageError: a side is not an integer in 1 … 32768.
-    """
+    """Return (height, width), of one integer a square; UsageError unless they are integers in 1 … 32768."""
     sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
     whole = len(sides) == 2 and all(isinstance(side, (int, np.integer)) for side in sides)
     if not whole or not all(0 < side <= _MAX_SIZE for side in sides):
@@ -119,10 +91,9 @@ def checked_size(size: Size, transform: str) -> tuple[int, int]:
 
 
 def checked_padding(padding: Padding, transform: str) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) in pixels; two integers are (left and right, top and bottom).
+    """Return (left, top, right, bottom), of two integers (left and right, top and bottom).
 
-    Raises:
-        UsageError: a side is not an integer in 0 … 32768, or there are not one, two or four.
+    UsageError for a side that is not an integer in 0 … 32768, or unless there are one, two or four.
     """
     sides = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,)
     whole = all(isinstance(side, (int, np.integer)) and 0 <= side <= _MAX_SIZE for side in sides)

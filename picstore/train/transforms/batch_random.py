@@ -10,13 +10,7 @@ from picstore.arrays import F64
 
 
 class BatchRandom:
-    """A random generator for each image; the n-th number depends on (seed, epoch, record id, n) only.
-
-    Args:
-        seed: the user's.
-        epoch: counts from 0.
-        ids: (n,), record ids.
-    """
+    """A random generator for each of n record ids; the k-th number depends on (seed, epoch, record id, k) only."""
 
     def __init__(self, seed: int, epoch: int, ids: npt.ArrayLike) -> None:
         words = np.asarray(ids).astype(np.uint64)

@@ -15,13 +15,7 @@ from picstore import rng
 from picstore.arrays import F64, I64, U64
 from picstore.errors import UsageError
 from picstore.train.transforms import opcodes
-from picstore.train.transforms.arguments import (
-    Range,
-    checked_channels,
-    checked_probability,
-    checked_range,
-    is_number,
-)
+from picstore.train.transforms.arguments import Range, checked_channels, checked_probability, checked_range, is_number
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
@@ -70,7 +64,19 @@ class ColorJitter(ColorTransform):
         return ColorProgram.chain(programs)
 
 
-class RandomGrayscale(ColorTransform):
+class _RandomStep(ColorTransform):
+    """A step of one operand, with probability ``p``."""
+
+    def __init__(self, p: float, opcode: int, operand: float) -> None:
+        self._p = checked_probability(p, type(self).__name__)
+        self._opcode, self._operand = opcode, operand
+
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        chosen = np.where(random.uniform(1)[:, 0] < self._p, self._opcode, opcodes.NOTHING)
+        return ColorProgram.from_step(chosen, [self._operand], count=len(sizes))
+
+
+class RandomGrayscale(_RandomStep):
     """Replace all channels by the grey level, with probability ``p``. Uses 1 random number.
 
     Raises:
@@ -78,13 +84,10 @@ class RandomGrayscale(ColorTransform):
     """
 
     def __init__(self, p: float = 0.1) -> None:
-        self._p = checked_probability(p, "RandomGrayscale")
-
-    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        return _with_probability(self._p, opcodes.SATURATION, [0.0], random.uniform(1))
+        super().__init__(p, opcodes.SATURATION, 0.0)
 
 
-class RandomInvert(ColorTransform):
+class RandomInvert(_RandomStep):
     """Replace each level x by 255 − x, with probability ``p``. Uses 1 random number.
 
     Raises:
@@ -92,13 +95,10 @@ class RandomInvert(ColorTransform):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        self._p = checked_probability(p, "RandomInvert")
-
-    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        return _with_probability(self._p, opcodes.SOLARIZE, [0.0], random.uniform(1))
+        super().__init__(p, opcodes.SOLARIZE, 0.0)
 
 
-class RandomSolarize(ColorTransform):
+class RandomSolarize(_RandomStep):
     """Invert the levels from ``threshold`` on, with probability ``p``. Uses 1 random number.
 
     Raises:
@@ -108,14 +108,10 @@ class RandomSolarize(ColorTransform):
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         if not is_number(threshold) or threshold > 255:
             raise UsageError(f"RandomSolarize: threshold is {threshold}; give a grey level of at most 255")
-        self._threshold = float(threshold)
-        self._p = checked_probability(p, "RandomSolarize")
-
-    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        return _with_probability(self._p, opcodes.SOLARIZE, [self._threshold], random.uniform(1))
+        super().__init__(p, opcodes.SOLARIZE, float(threshold))
 
 
-class RandomPosterize(ColorTransform):
+class RandomPosterize(_RandomStep):
     """Keep the ``bits`` highest bits of each level, with probability ``p``. Uses 1 random number.
 
     Raises:
@@ -125,12 +121,7 @@ class RandomPosterize(ColorTransform):
     def __init__(self, bits: int, p: float = 0.5) -> None:
         if not isinstance(bits, int) or not 0 <= bits <= 8:
             raise UsageError(f"RandomPosterize: bits is {bits}; give an integer, 0 to 8")
-        self._bits = bits
-        self._p = checked_probability(p, "RandomPosterize")
-
-    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        opcode = opcodes.POSTERIZE if self._bits < 8 else opcodes.NOTHING
-        return _with_probability(self._p, opcode, [2.0 ** (8 - self._bits)], random.uniform(1))
+        super().__init__(p, opcodes.POSTERIZE if bits < 8 else opcodes.NOTHING, 2.0 ** (8 - bits))
 
 
 class GaussianNoise(ColorTransform):
@@ -226,9 +217,7 @@ class RandomErasing(ColorTransform):
         if self._ratio[0] <= 0:
             raise UsageError(f"RandomErasing: ratio is {ratio}; give two numbers above zero")
         self._random = isinstance(value, str)
-        if value == "random":
-            value = 0.0
-        self._color = checked_channels(value, "RandomErasing: value", 'or "random"')
+        self._color = checked_channels(0.0 if value == "random" else value, "RandomErasing: value", 'or "random"')
 
     def check(self, *, normalised: bool) -> None:
         if not normalised and not all(0 <= level <= 255 for level in self._color):
@@ -278,12 +267,6 @@ class Normalize(ColorTransform):
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         return ColorProgram.from_step(opcodes.NORMALIZE, [*self._mean, *self._std], count=len(sizes))
-
-
-def _with_probability(p: float, opcode: int, operands: Sequence[float], uniform: F64) -> ColorProgram:
-    """One step for the images whose random number, ``uniform`` (n, 1), is below ``p``."""
-    chosen = np.where(uniform[:, 0] < p, opcode, opcodes.NOTHING)
-    return ColorProgram.from_step(chosen, operands, count=len(uniform))
 
 
 def _pixel_keys(numbers: F64) -> U64:

@@ -99,10 +99,7 @@ class ColorTransform:
     erases = False
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Make the step for images of these sizes, int64 (n, 2), width first.
-
-        The number of random numbers used is the same for all images.
-        """
+        """Make the step for images of these sizes, int64 (n, 2), width first; all use equally many random numbers."""
         raise NotImplementedError
 
     def check(self, *, normalised: bool) -> None:
@@ -110,13 +107,7 @@ class ColorTransform:
 
 
 def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: BatchRandom) -> ColorProgram:
-    """Draw the parameters of all transforms for a batch.
-
-    Args:
-        transforms: in the order of application, checked by ``check_color``.
-        sizes: int64 (n, 2), width and height of the images.
-        random: generators of those images.
-    """
+    """Draw the parameters of transforms, checked by ``check_color``, for images of int64 (n, 2) widths and heights."""
     programs = [transform(sizes, random) for transform in transforms]
     if not normalises(transforms):
         programs.append(ColorProgram.from_step(opcodes.NORMALIZE, _IDENTITY, count=len(sizes)))
@@ -129,11 +120,7 @@ def normalises(transforms: Sequence[ColorTransform]) -> bool:
 
 
 def check_color(transforms: Sequence[ColorTransform]) -> None:
-    """Check the order of color transforms.
-
-    Raises:
-        UsageError: something other than ``RandomErasing`` follows ``Normalize``, or its value does not fit.
-    """
+    """Raise UsageError if a transform after ``Normalize`` needs grey levels, or an erasing value does not fit."""
     normalised = False
     for transform in transforms:
         name = type(transform).__name__

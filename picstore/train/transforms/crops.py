@@ -199,36 +199,35 @@ class RandomResizedCrop:
         return size
 
 
-class RandomHorizontalFlip:
+class _RandomFlip:
+    fixes_size: tuple[int, int] | None = None
+    _mirrored: tuple[bool, bool]  # left to right, top to bottom
+
+    def __init__(self, p: float = 0.5) -> None:
+        self._p = checked_probability(p, type(self).__name__)
+
+    def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
+        return geometry.mirror((random.uniform(1) < self._p) & self._mirrored)
+
+
+class RandomHorizontalFlip(_RandomFlip):
     """Mirror left to right with probability ``p``. Uses 1 random number.
 
     Raises:
         UsageError: ``p`` is not in 0 … 1.
     """
 
-    fixes_size: tuple[int, int] | None = None
-
-    def __init__(self, p: float = 0.5) -> None:
-        self._p = checked_probability(p, "RandomHorizontalFlip")
-
-    def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
-        return geometry.mirror((random.uniform(1) < self._p) & [True, False])
+    _mirrored = (True, False)
 
 
-class RandomVerticalFlip:
+class RandomVerticalFlip(_RandomFlip):
     """Mirror top to bottom with probability ``p``. Uses 1 random number.
 
     Raises:
         UsageError: ``p`` is not in 0 … 1.
     """
 
-    fixes_size: tuple[int, int] | None = None
-
-    def __init__(self, p: float = 0.5) -> None:
-        self._p = checked_probability(p, "RandomVerticalFlip")
-
-    def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
-        return geometry.mirror((random.uniform(1) < self._p) & [False, True])
+    _mirrored = (False, True)
 
 
 def _same_size(sides: tuple[int, int], geometry: Geometry) -> I64:

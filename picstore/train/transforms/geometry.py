@@ -149,11 +149,7 @@ class Geometry:
         return np.concatenate([low, high], axis=1)
 
     def crop(self, corner: npt.ArrayLike, size: npt.ArrayLike) -> Geometry:
-        """Crop the canvas to boxes; outside of it the output is ``fill``.
-
-        Args:
-            corner, size: int64 (n, 2), left and top, width and height of the boxes in pixels of the canvas.
-        """
+        """Crop canvases to boxes, by int64 (n, 2) left and top, width and height; outside the output is ``fill``."""
         corner, size = np.asarray(corner, dtype=np.int64), np.asarray(size, dtype=np.int64)
         linear = self.matrix[:, :, :2]
         frame = np.empty_like(self.frame)
@@ -193,12 +189,7 @@ class Geometry:
         return replace(self, frame=frame)
 
     def warp(self, maps: F64, size: I64) -> Geometry:
-        """Map canvases to new ones.
-
-        Args:
-            maps: float64 (n, 2, 3), from pixels of the new canvas to those of the old.
-            size: int64 (n, 2), width and height of the new canvas.
-        """
+        """Map canvases to new ones of ``size``, by float64 (n, 2, 3) maps from new pixels to old."""
         linear = self.matrix[:, :, :2]
         frame = (linear[:, :, :, None] * maps[:, None]).sum(axis=2)
         frame[:, :, 2] += self.frame[:, :, 2]
@@ -213,20 +204,13 @@ class Geometry:
         return replace(self, fill=np.tile(np.array(fill, dtype=np.uint8), (len(self.size), 1)))
 
     def points_to_output(self, slot: int, points: npt.ArrayLike) -> F64:
-        """Map points of the source image to the output.
-
-        Args:
-            slot: number of the image.
-            points: float64 (k, 2), x and y in source pixels, anywhere.
+        """Map points (k, 2), x and y in source pixels, of image ``slot`` to the output, or beyond it.
 
         Returns:
-            float64 (k, 2), in output pixels; may lie outside of the output. NaN for a singular map.
+            float64 (k, 2), in output pixels; NaN for a singular map.
         """
-        return _map_points(points, invert_maps(self.matrix[slot]))
-
-    def points_to_source(self, slot: int, points: npt.ArrayLike) -> F64:
-        """Map points of the output to the source image; defined for singular maps too."""
-        return _map_points(points, self.matrix[slot])
+        x, y = np.moveaxis(np.asarray(points, dtype=np.float64), -1, 0)
+        return np.stack([row[0] * x + row[1] * y + row[2] for row in invert_maps(self.matrix[slot])], axis=-1)
 
     @cached_property
     def _holds_clip(self) -> Bools:
@@ -245,11 +229,6 @@ class Geometry:
         return exceeds
 
 
-def _map_points(points: npt.ArrayLike, matrix: F64) -> F64:
-    x, y = np.moveaxis(np.asarray(points, dtype=np.float64), -1, 0)
-    return np.stack([row[0] * x + row[1] * y + row[2] for row in matrix], axis=-1)
-
-
 class Transform(Protocol):
     """A step on the geometry of a batch. One that pads has its colour as the attribute ``fill``."""
 
@@ -262,11 +241,7 @@ class Transform(Protocol):
 
 
 def compose(transforms: Sequence[Transform], geometry: Geometry, random: BatchRandom) -> Geometry:
-    """Apply transforms in order.
-
-    Raises:
-        UsageError: two transforms give different fills, or a crop does not fit into an image.
-    """
+    """Apply transforms in order; UsageError for different fills, or a crop that does not fit into an image."""
     common_fill(transforms)
     for transform in transforms:
         geometry = transform(geometry, random)
@@ -274,20 +249,13 @@ def compose(transforms: Sequence[Transform], geometry: Geometry, random: BatchRa
 
 
 def common_fill(transforms: Sequence[Transform]) -> Fill:
-    """The fill of a list of transforms, which resample once and so have one; black if none is given.
-
-    Raises:
-        UsageError: two transforms have different fills.
-    """
-    given: list[tuple[str, Fill]] = [
-        (type(transform).__name__, transform.fill) for transform in transforms if hasattr(transform, "fill")
-    ]
+    """The fill of a list of transforms, which resample once and so have one, black by default; UsageError for two."""
+    given: list[tuple[str, Fill]] = [(type(each).__name__, each.fill) for each in transforms if hasattr(each, "fill")]
+    first, color = given[0] if given else ("", (0, 0, 0))
     for name, fill in given[1:]:
-        if fill != given[0][1]:
-            raise UsageError(
-                f"{given[0][0]} has the fill {given[0][1]} and {name} {fill}; give all transforms the same fill"
-            )
-    return given[0][1] if given else (0, 0, 0)
+        if fill != color:
+            raise UsageError(f"{first} has the fill {color} and {name} {fill}; give all transforms the same fill")
+    return color
 
 
 def output_size(transforms: Sequence[Transform]) -> tuple[int, int] | None:

@@ -32,12 +32,7 @@ def invert_maps(matrix: F64) -> F64:
 
 
 def canvas_edges(matrix: F64, size: I64) -> F64:
-    """The four sides of canvases, in source coordinates: float64 (n, 4, 3).
-
-    Args:
-        matrix: float64 (n, 2, 3), maps pixels of the canvas to source pixels.
-        size: int64 (n, 2), width and height of the canvas.
-    """
+    """The four sides of canvases of these sizes, by their maps to source pixels: float64 (n, 4, 3)."""
     near = invert_maps(matrix)
     far = -near
     far[:, :, 2] += size
@@ -45,12 +40,7 @@ def canvas_edges(matrix: F64, size: I64) -> F64:
 
 
 def clip_edges(clip: I64, scale: F64) -> F64:
-    """The four sides of upright rectangles in the source: float64 (n, 4, 3).
-
-    Args:
-        clip: int64 (n, 4), left, top, right, bottom.
-        scale: float64 (n, 2), source pixels per pixel of the canvas, along x and y.
-    """
+    """The four sides of upright rectangles in the source, at source pixels per pixel of canvas: float64 (n, 4, 3)."""
     axes = np.tile(np.eye(2), (len(clip), 1, 1))
     near = np.concatenate([axes, -clip[:, :2, None]], axis=2) / scale[:, :, None]
     far = np.concatenate([-axes, clip[:, 2:, None]], axis=2) / scale[:, :, None]
@@ -63,12 +53,9 @@ def open_edges(n: int, count: int) -> F64:
 
 
 def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
-    """Append four edges to those (n, k, 3) of the chosen images, and four that hide nothing to the others.
+    """Append ``sides()`` to the edges (n, k, 3) of the chosen images, and four that hide nothing to the others.
 
-    Args:
-        edges: float64 (n, k, 3).
-        chosen: bool (n,); if none is chosen, the edges stay as they are.
-        sides: makes float64 (n, 4, 3); called only if an image is chosen.
+    If none is chosen, the edges stay as they are.
     """
     if not chosen.any():
         return edges
@@ -85,12 +72,7 @@ def edges_on_output(edges: F64, matrix: F64) -> F64:
 
 
 def hides_pixels(edges: F64, size: I64) -> Bools:
-    """Whether any pixel of each output lies outside of its edges or on one: bool (n,).
-
-    Args:
-        edges: float64 (n, k, 3), of ``edges_on_output``.
-        size: int64 (n, 2), width and height of the outputs.
-    """
+    """Whether any pixel of each output lies outside of its edges, of ``edges_on_output``, or on one: bool (n,)."""
     a, b, c = np.moveaxis(edges, 2, 0)
     least = np.minimum(a * 0.5, a * (size[:, :1] - 0.5)) + np.minimum(b * 0.5, b * (size[:, 1:] - 0.5)) + c
     hidden: Bools = ~(least >= 0.5 - _TOLERANCE).all(axis=1)
