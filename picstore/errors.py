@@ -1,18 +1,4 @@
-"""Exception tree of picstore, and the exit code that the command line gives each error.
-
-    PicstoreError                1  something failed
-      UsageError                 2  invalid arguments, or arguments that contradict each other
-      MissingDependency          4  a library that is needed is not installed
-      NotADataset                1  a path or URL that holds no picstore data set
-        Unfinished               1  a conversion or shuffle has not ended
-      UnsupportedVersion         1  a data set of a format version that this picstore does not know
-      Damage                     3  stored bytes contradict docs/format.md
-        Truncated                3  bytes are missing at the end
-        Corrupt                  3  bytes are wrong
-        TooLarge                 3  a length beyond what the format allows
-      ImageError                 1  one image that cannot become a training JPEG, or cannot be decoded
-        NotTranscodable          1  a JPEG to which restart markers cannot be added losslessly
-      TooManyFailures            3  more inputs failed than --max-errors allows
+"""Exceptions of picstore. ``exit_code`` is the command line's: 2 usage, 3 damage or failed inputs, 4 library, else 1.
 
 Errors of other libraries are translated where they arise, with ``from``.
 """

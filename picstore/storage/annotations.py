@@ -38,10 +38,9 @@ class Objects:
 
 
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
-    """Read the objects of an extra; there are none where it is no JSON object or has no target fields.
+    """Read the objects of an extra, any JSON value; there are none where it is no object or has no target fields.
 
     Args:
-        extra: any JSON value.
         fields: the fields to read; only the length of other fields is checked.
 
     Raises:
@@ -70,8 +69,7 @@ def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
 
 
 def _boxes(value: list[Any]) -> F64:
-    form = "a list of [left, top, right, bottom]"
-    boxes = _numbers(value, (4,), "boxes", form)
+    boxes = _numbers(value, (4,), "boxes", "a list of [left, top, right, bottom]")
     backwards = (boxes[:, 2:] < boxes[:, :2]).any(axis=1)
     if backwards.any():
         k = int(backwards.argmax())
@@ -90,23 +88,23 @@ def _outlines(value: Any, k: int) -> list[F64]:
         raise ImageError(f"polygons[{k}] is {_shown(value)}, not a list of outlines")
     outlines = []
     for n, flat in enumerate(value):
-        form = "a list of x0, y0, x1, y1, … of three points or more"
-        outline = _numbers(flat, (), f"polygons[{k}][{n}]", form)
+        expected = "a list of x0, y0, x1, y1, … of three points or more"
+        outline = _numbers(flat, (), f"polygons[{k}][{n}]", expected)
         if len(outline) < 6 or len(outline) % 2:
-            raise ImageError(f"polygons[{k}][{n}] is {_shown(flat)}, not {form}")
+            raise ImageError(f"polygons[{k}][{n}] is {_shown(flat)}, not {expected}")
         outlines.append(outline.reshape(-1, 2))
     return outlines
 
 
 def _points(value: Any, k: int) -> F64:
-    form = "a list of [x, y, visibility], the latter 0, 1 or 2"
-    points = _numbers(value, (3,), f"keypoints[{k}]", form)
+    expected = "a list of [x, y, visibility], the latter 0, 1 or 2"
+    points = _numbers(value, (3,), f"keypoints[{k}]", expected)
     if not np.isin(points[:, 2], (0, 1, 2)).all():
-        raise ImageError(f"keypoints[{k}] is {_shown(value)}, not {form}")
+        raise ImageError(f"keypoints[{k}] is {_shown(value)}, not {expected}")
     return points
 
 
-def _numbers(value: Any, row: tuple[int, ...], name: str, form: str) -> F64:
+def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
     """Convert a list of numbers, or of rows of shape ``row``, to float64 (n, *row); ImageError if it is malformed."""
     if value == []:
         return np.zeros((0, *row))
@@ -115,7 +113,7 @@ def _numbers(value: Any, row: tuple[int, ...], name: str, form: str) -> F64:
     except ValueError:  # rows of different lengths
         array = np.array(None)
     if not isinstance(value, list) or array.dtype.kind not in "iuf" or array.shape[1:] != row:
-        raise ImageError(f"{name} is {_shown(value)}, not {form}")
+        raise ImageError(f"{name} is {_shown(value)}, not {expected}")
     numbers: F64 = array.astype(np.float64)
     if not (np.abs(numbers) <= MAX_COORDINATE).all():  # also False for NaN
         raise ImageError(f"{name} holds a number that is no coordinate: beyond ±{MAX_COORDINATE:,} or NaN")

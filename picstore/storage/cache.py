@@ -32,13 +32,10 @@ logger = logging.getLogger("picstore")
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    dataset: str
     used: float  # seconds
     size: int
     path: Path
-
-    @property
-    def dataset(self) -> str:
-        return self.path.parent.name
 
 
 class Cache:
@@ -52,13 +49,7 @@ class Cache:
     Each process counts the bytes it writes and lists the folder again after 1/32 of the limit. n processes together
     may thus exceed the limit by n - 1 times that for a while.
 
-    Args:
-        folder: made if it is missing. The limit holds for all data sets in it.
-        limit: bytes, or text such as ``"50GiB"``.
-        dataset: the data set's uuid.
-
-    Raises:
-        UsageError: the folder cannot be made, or the limit is not a size.
+    The limit holds for all data sets in the folder. UsageError if that cannot be made, or the limit is not a size.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int | str, dataset: str) -> None:
@@ -145,7 +136,7 @@ class Cache:
             with contextlib.suppress(OSError):  # removed by another process at this moment
                 status = path.stat()
                 if path.suffix != PARTIAL:
-                    entries.append(_Entry(status.st_atime, status.st_size, path))
+                    entries.append(_Entry(path.parent.name, status.st_atime, status.st_size, path))
                 elif time.time() - status.st_mtime > _ABANDONED_SECONDS:
                     path.unlink()
         return entries

@@ -26,11 +26,8 @@ _CACHED_INDEXES = 64  # each a few 10 kB
 class ContainerReader:
     """Reader of containers by number. No file stays open between calls, so threads and forked processes can share it.
 
-    Args:
-        root: the data set.
-        rows: ``layout.INDEX_ROW`` (containers,) in stored order.
-        fields: names of the attachments.
-        cache: keeps the containers that were read whole.
+    ``rows`` is ``layout.INDEX_ROW`` (containers,) in stored order; ``fields`` names the attachments; ``cache`` keeps
+    the containers that were read whole.
     """
 
     def __init__(self, root: Location, rows: Table, fields: tuple[str, ...], cache: Cache | None = None) -> None:
@@ -49,14 +46,7 @@ class ContainerReader:
         return ContainerRef(file_name(stream, file), int(row["offset"]), stream, file, int(self._ordinals[number]))
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
-        """Read and check a whole container, into memory from ``allocate``.
-
-        Damage that leaves records readable is listed in the result.
-
-        Raises:
-            Damage: nothing of the container can be read.
-            NotADataset: its file is missing.
-        """
+        """Read and check a whole container, into memory from ``allocate``; see :meth:`Dataset.container`."""
         ref, size = self.container_ref(number), int(self.rows[number]["size"])
         cached = None if self.cache is None else self._read_cached(self.cache, number, allocate)
         if cached is not None:
@@ -68,12 +58,7 @@ class ContainerReader:
         return container
 
     def index(self, number: int) -> Container:
-        """Read a container without its payload; the last 64 are kept.
-
-        Raises:
-            Damage: nothing of the container can be read.
-            NotADataset: its file is missing.
-        """
+        """Read a container without its payload, with the errors of :meth:`read`; the last 64 are kept."""
         container = self._indexes.get(number)
         if container is None:
             try:
@@ -128,14 +113,12 @@ class ContainerReader:
     def _read_index(self, number: int) -> Container:
         ref = self.container_ref(number)
         path = self._root / ref.name
-        first = read_at(path, ref.offset, SEALED, file=ref.name)
-        header, _ = read_header(first, ref=ref)
-        buffer = read_at(path, ref.offset, header.payload_at, file=ref.name)
 
         def read(offset: int, length: int) -> memoryview:
             return read_at(path, ref.offset + offset, length, file=ref.name)
 
-        return self._unpack(number, buffer, read)
+        header, _ = read_header(read(0, SEALED), ref=ref)
+        return self._unpack(number, read(0, header.payload_at), read)
 
     def _unpack(
         self, number: int, buffer: memoryview, read: Callable[[int, int], memoryview] | None = None

@@ -85,11 +85,7 @@ def _missing_number(dtype: np.dtype[Any]) -> float:
 
 
 def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
-    """Read a column of a manifest, each of its files by ``read``.
-
-    Raises:
-        Damage: a file is damaged, or the files do not belong together.
-    """
+    """Read a column of a manifest, each of its files by ``read``; Corrupt if the files do not belong together."""
     ids, values = read(entry.ids), read(entry.values)
     ends = None if entry.ends is None else read(entry.ends)
     sound = ids.ndim == 1 and ids.dtype == np.int64 and not (np.diff(ids) <= 0).any()
@@ -105,15 +101,12 @@ def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
 
 
 def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[ColumnEntry, FileBytes]:
-    """Make the entry of a column, and the bytes of its files by name.
+    """Make the entry of a column, and the bytes of its files by name; UsageError if the name or a value is invalid.
 
     Args:
         ids: int64 (n,), each once, in any order.
         given: n texts, or n numbers or arrays of numbers of one shape. Integers and booleans become int64, floats
             keep their width.
-
-    Raises:
-        UsageError: the name or a value is invalid.
     """
     if not name.isidentifier() or name in RESERVED:
         raise UsageError(f"a column cannot be called {name!r}; take a word such as 'caption'")

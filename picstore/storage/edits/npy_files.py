@@ -60,11 +60,7 @@ def write_npy_file(root: Location, npy_file: NpyFile, raw: bytes) -> None:
 
 
 def read_npy_file(root: Location, npy_file: NpyFile) -> Array:
-    """Read and check an array; in a local folder it is mapped, so that processes share its memory.
-
-    Raises:
-        Damage: the file is missing, cut off, or fails its CRC.
-    """
+    """Read and check an array, mapped in a local folder, so that processes share its memory; Damage where it fails."""
     path = root / npy_file.file
     try:
         raw = _map(path, npy_file) if isinstance(path, Folder) else read_at(path, 0, npy_file.bytes, file=str(path))
@@ -86,11 +82,7 @@ def _map(path: Folder, npy_file: NpyFile) -> memoryview:
 
 
 def parse_npy_file(raw: bytes | memoryview, *, file: str) -> Array:
-    """Parse the array in a file, read-only and without a copy.
-
-    Raises:
-        Corrupt: it is not a ``.npy`` file as picstore writes them.
-    """
+    """Parse the array in a file, read-only and without a copy; Corrupt if picstore does not write such files."""
     head = io.BytesIO(raw[:_MAX_HEADER])
     try:
         version = np.lib.format.read_magic(head)

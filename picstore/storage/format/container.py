@@ -28,6 +28,10 @@ class ContainerRef:
     file: int = 0
     ordinal: int = 0
 
+    def corrupt(self, what: str, offset: int = 0) -> Corrupt:
+        """Make the error of damage at an offset in the container."""
+        return Corrupt(what, self.name, self.offset + offset)
+
 
 @dataclass
 class Container:
@@ -76,15 +80,8 @@ class Container:
             return self.buffer[offset : offset + length]
         blob = self.read(offset, length)
         if crc32c(blob) != cell["crc"]:
-            raise Corrupt("an image fails its CRC", file=self.ref.name, offset=self.ref.offset + offset)
+            raise self.ref.corrupt("an image fails its CRC", offset)
         return blob
-
-    def _refuse(self, what: str) -> Corrupt:
-        return Corrupt(
-            f"{what} of container {self.ref.ordinal} is damaged",
-            file=self.ref.name,
-            offset=self.ref.offset,
-        )
 
     def info(self, k: int) -> ImageInfo:
         """Read size, sampling and segments of record ``k``; the segments are empty where their table is damaged."""
@@ -103,18 +100,14 @@ class Container:
         )
 
     def record(self, k: int) -> Record:
-        """Read record ``k``; its image stays a view of the container.
-
-        Raises:
-            Corrupt: the record or its extra is damaged.
-        """
+        """Read record ``k``; its image stays a view of the container. Corrupt if the record or its extra is damaged."""
         entry = self.index[k]
         if not self.good[k]:
-            raise self._refuse(f"record {k}")
+            raise self.ref.corrupt(f"record {k} of container {self.ref.ordinal} is damaged")
         extra = b""
         if entry["extra_length"]:
             if self.extras is None:
-                raise self._refuse("the frame of extras")
+                raise self.ref.corrupt(f"the frame of extras of container {self.ref.ordinal} is damaged")
             first = int(entry["extra_offset"])
             extra = self.extras[first : first + int(entry["extra_length"])]
         attachments: dict[str, bytes | memoryview] = {

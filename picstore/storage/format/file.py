@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 import numpy as np
 
 from picstore.arrays import Table
 from picstore.errors import Corrupt, Truncated
+from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.format.layout import (
-    ALIGNMENT,
-    FOOTER_ROW,
-    FORMAT_VERSION,
-    MAX_EXTRAS,
-    MAX_RECORDS,
-    SEALED,
-    TRAILER_MAGIC,
-    FileHeader,
-    Trailer,
-    check_rows,
-    check_version,
-)
 from picstore.storage.format.pack_container import pack_container, packed_size
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import Where, file_name, locate, read_at
@@ -52,13 +39,8 @@ class FileSummary:
 class FileWriter:
     """Writer of one file, which appears when ``close`` is called; leaving the ``with`` block otherwise leaves nothing.
 
-    Holds one container in memory. Not thread-safe.
-
-    Args:
-        root: the data set.
-        stream, file: where the file belongs in it.
-        container_size: bytes that a container may have. A container of one record may exceed it.
-        fields: names of the attachments.
+    Holds one container in memory, of ``container_size`` bytes unless one record exceeds that. Not thread-safe.
+    ``fields`` names the attachments.
     """
 
     def __init__(self, root: Where, *, stream: int, file: int, container_size: int, fields: Sequence[str] = ()) -> None:
@@ -67,9 +49,9 @@ class FileWriter:
         self._fields = tuple(fields)
         self._name = file_name(stream, file)
         self._out = (locate(root) / self._name).create()
-        header = FileHeader(FORMAT_VERSION, stream, file).pack()
-        self._out.write(header.ljust(ALIGNMENT, b"\0"))
-        self._offset = ALIGNMENT
+        header = layout.FileHeader(layout.FORMAT_VERSION, stream, file).pack()
+        self._out.write(header.ljust(layout.ALIGNMENT, b"\0"))
+        self._offset = layout.ALIGNMENT
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._records = 0
         self._pending: list[Record] = []
@@ -80,14 +62,9 @@ class FileWriter:
         segments = self._segments + len(record.info.segments)
         extras = self._extras + len(record.extra_json)
         payload = self._payload + len(record.jpeg) + sum(map(len, record.attachments.values()))
-        size = packed_size(
-            len(self._pending) + 1,
-            attachments=len(self._fields),
-            segments=segments,
-            extras=extras,
-            payload=payload,
-        )
-        full = size > self._container_size or extras > MAX_EXTRAS or len(self._pending) == MAX_RECORDS
+        count, width = len(self._pending) + 1, len(self._fields)
+        size = packed_size(count, attachments=width, segments=segments, extras=extras, payload=payload)
+        full = size > self._container_size or extras > layout.MAX_EXTRAS or len(self._pending) == layout.MAX_RECORDS
         if self._pending and full:
             self.end_container()
             self.add(record)
@@ -107,7 +84,10 @@ class FileWriter:
             buffers = pack_container(self._pending, fields=self._fields, ref=ref)
             for buffer in buffers:
                 self._out.write(buffer)
-            size, header_crc = sum(map(len, buffers)), int.from_bytes(buffers[0][SEALED - 4 : SEALED], "little")
+            size, header_crc = (
+                sum(map(len, buffers)),
+                int.from_bytes(buffers[0][layout.SEALED - 4 : layout.SEALED], "little"),
+            )
             self._rows.append((self._offset, size, len(self._pending), header_crc, 0))
             self._offset += size
             self._records += len(self._pending)
@@ -118,11 +98,11 @@ class FileWriter:
     def close(self) -> FileSummary:
         """Write footer and trailer, and make the file appear, durable."""
         self.end_container()
-        footer = np.array(self._rows, dtype=FOOTER_ROW)
+        footer = np.array(self._rows, dtype=layout.FOOTER_ROW)
         crc = crc32c(footer.tobytes())
-        size = self._offset + footer.nbytes + SEALED
-        trailer = Trailer(
-            version=FORMAT_VERSION,
+        size = self._offset + footer.nbytes + layout.SEALED
+        trailer = layout.Trailer(
+            version=layout.FORMAT_VERSION,
             containers=len(footer),
             footer_offset=self._offset,
             records=self._records,
@@ -142,9 +122,7 @@ class FileWriter:
     def __enter__(self) -> FileWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.abandon()
 
 
@@ -152,44 +130,37 @@ def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
     """Read and check header, trailer and footer of a file.
 
     Raises:
-        NotADataset: the file is missing.
-        Truncated: its end is missing; ``recover_containers`` finds the containers that are left.
-        Corrupt: a checksum or a field does not hold.
-        UnsupportedVersion: a later picstore wrote it.
+        NotADataset, UnsupportedVersion: the file is missing, or a later picstore wrote it.
+        Damage: it is cut off or damaged; ``recover_containers`` finds the containers that are left.
     """
     name = file_name(stream, file)
     path = locate(root) / name
-    header = read_at(path, 0, SEALED, file=name)
-    FileHeader.unpack(header, file=name, offset=0).check(stream=stream, file=file, name=name)
+    header = read_at(path, 0, layout.SEALED, file=name)
+    layout.FileHeader.unpack(header, file=name, offset=0).check(stream=stream, file=file, name=name)
     size = path.size()
-    at = size - SEALED
-    end_at = max(size - _TAIL_SIZE, SEALED)
-    end = read_at(path, end_at, max(size - end_at, SEALED), file=name)
-    tail = end[-SEALED:]
-    if tail[: len(TRAILER_MAGIC)] != TRAILER_MAGIC:
+    at = size - layout.SEALED
+    end_at = max(size - _TAIL_SIZE, layout.SEALED)
+    end = read_at(path, end_at, max(size - end_at, layout.SEALED), file=name)
+    tail = end[-layout.SEALED :]
+    if tail[: len(layout.TRAILER_MAGIC)] != layout.TRAILER_MAGIC:
         raise Truncated("the file does not end in a trailer: its tail is lost", file=name, offset=at)
-    trailer = Trailer.unpack(tail, file=name, offset=at)
-    check_version(trailer.version, name)
+    trailer = layout.Trailer.unpack(tail, file=name, offset=at)
+    layout.check_version(trailer.version, name)
     if (trailer.stream, trailer.file) != (stream, file):
         raise Corrupt(f"the trailer is of file {trailer.file} of stream {trailer.stream}", file=name, offset=at)
-    length = trailer.containers * FOOTER_ROW.itemsize
-    if trailer.file_size != size or trailer.footer_offset + length + SEALED != size:
+    length = trailer.containers * layout.FOOTER_ROW.itemsize
+    if trailer.file_size != size or trailer.footer_offset + length + layout.SEALED != size:
         raise Corrupt(f"the trailer tells of a file of {trailer.file_size} bytes", file=name, offset=at)
     if trailer.footer_offset < end_at:
         end_at, end = trailer.footer_offset, read_at(path, trailer.footer_offset, length, file=name)
     raw = end[trailer.footer_offset - end_at :][:length]
     if crc32c(raw) != trailer.footer_crc:
         raise Corrupt("the footer fails its CRC", file=name, offset=trailer.footer_offset)
-    footer = np.frombuffer(raw, dtype=FOOTER_ROW)
-    check_rows(footer, file=name)
-    _check_tiling(footer, trailer, name=name)
-    return FileSummary(stream, file, size, trailer.records, trailer.footer_crc, footer)
-
-
-def _check_tiling(footer: Table, trailer: Trailer, *, name: str) -> None:
-    """Refuse containers that do not lie back to back up to the footer, or do not hold the trailer's records."""
-    edges = ALIGNMENT + np.concatenate(([0], np.cumsum(footer["size"], dtype=np.int64)))
+    footer = np.frombuffer(raw, dtype=layout.FOOTER_ROW)
+    layout.check_rows(footer, file=name)
+    edges = layout.ALIGNMENT + np.concatenate(([0], np.cumsum(footer["size"], dtype=np.int64)))
     if (footer["offset"] != edges[:-1]).any() or edges[-1] != trailer.footer_offset:
         raise Corrupt("the footer's containers leave gaps or overlap", file=name, offset=trailer.footer_offset)
     if footer["records"].sum(dtype=np.int64) != trailer.records:
         raise Corrupt("the footer's records do not add up", file=name, offset=trailer.footer_offset)
+    return FileSummary(stream, file, size, trailer.records, trailer.footer_crc, footer)

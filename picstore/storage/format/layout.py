@@ -100,37 +100,25 @@ class _Sealed:
     """A fixed structure: a magic number, the fields of the subclass in order, and the CRC-32C of these bytes."""
 
     MAGIC: ClassVar[bytes]
-    FORM: ClassVar[struct.Struct]
+    STRUCT: ClassVar[struct.Struct]
     NOUN: ClassVar[str]
 
     def pack(self) -> bytes:
-        body = self.FORM.pack(self.MAGIC, *astuple(self))
+        body = self.STRUCT.pack(self.MAGIC, *astuple(self))
         return body + struct.pack("<I", crc32c(body))
 
     @classmethod
     def unpack(cls: type[_S], data: bytes | memoryview, *, file: str, offset: int) -> _S:
-        """Check length, magic and CRC, and return the fields.
-
-        Args:
-            file, offset: position of the structure, for messages.
-
-        Raises:
-            Truncated: there are fewer than 64 bytes.
-            Corrupt: magic or CRC does not hold.
-        """
+        """Check length, magic and CRC, and return the fields; Truncated or Corrupt at ``offset`` of ``file``."""
         if len(data) < SEALED:
             raise Truncated(f"the {cls.NOUN} is cut off after {len(data)} bytes", file=file, offset=offset)
-        magic, *fields = cls.FORM.unpack_from(data)
+        magic, *fields = cls.STRUCT.unpack_from(data)
         if magic != cls.MAGIC:
             raise Corrupt(f"no {cls.NOUN} here (it begins with {magic!r})", file=file, offset=offset)
-        (stored,) = struct.unpack_from("<I", data, cls.FORM.size)
-        actual = crc32c(data[: cls.FORM.size])
+        (stored,) = struct.unpack_from("<I", data, cls.STRUCT.size)
+        actual = crc32c(data[: cls.STRUCT.size])
         if stored != actual:
-            raise Corrupt(
-                f"{cls.NOUN} fails its CRC ({actual:#010x}, stored {stored:#010x})",
-                file=file,
-                offset=offset,
-            )
+            raise Corrupt(f"{cls.NOUN} fails its CRC ({actual:#010x}, stored {stored:#010x})", file, offset)
         return cls(*fields)
 
 
@@ -139,7 +127,7 @@ class FileHeader(_Sealed):
     """The first bytes of a file; zeros follow up to ALIGNMENT."""
 
     MAGIC = FILE_MAGIC
-    FORM = struct.Struct("<8sIII40x")
+    STRUCT = struct.Struct("<8sIII40x")
     NOUN = "file header"
 
     version: int
@@ -147,11 +135,7 @@ class FileHeader(_Sealed):
     file: int
 
     def check(self, *, stream: int, file: int, name: str) -> None:
-        """Refuse an unknown version, and a file that lies under another's name.
-
-        Raises:
-            UnsupportedVersion, Corrupt: as said.
-        """
+        """Refuse an unknown version, and as Corrupt a file that lies under another's name."""
         check_version(self.version, name)
         if (self.stream, self.file) != (stream, file):
             raise Corrupt(f"this is file {self.file} of stream {self.stream}, misplaced", name)
@@ -162,7 +146,7 @@ class ContainerHeader(_Sealed):
     """Sizes and checksums of a container, and where it belongs."""
 
     MAGIC = CONTAINER_MAGIC
-    FORM = struct.Struct("<4sHH13I")
+    STRUCT = struct.Struct("<4sHH13I")
     NOUN = "container header"
 
     attachments: int  # entries a record in the attachment table
@@ -208,11 +192,7 @@ class ContainerHeader(_Sealed):
         return self.payload_at, self.payload_at + self.payload_size
 
     def check(self, *, file: str, offset: int) -> None:
-        """Bound every length by the format's limits and by the container's size.
-
-        Raises:
-            TooLarge, Corrupt: a length is over its limit, or they do not add up.
-        """
+        """Bound every length by the format's limits, else TooLarge, and by the container's size, else Corrupt."""
         for name, value, limit in (
             ("size", self.size, MAX_CONTAINER),
             ("records", self.records, MAX_RECORDS),
@@ -230,7 +210,7 @@ class Trailer(_Sealed):
     """The last 64 bytes of a file, which locate the footer."""
 
     MAGIC = TRAILER_MAGIC
-    FORM = struct.Struct("<8sIIQQQIII8x")
+    STRUCT = struct.Struct("<8sIIQQQIII8x")
     NOUN = "file trailer"
 
     version: int
@@ -248,7 +228,7 @@ class IndexHeader(_Sealed):
     """The first bytes of ``picstore.idx``, which its rows follow."""
 
     MAGIC = INDEX_MAGIC
-    FORM = struct.Struct("<8sIIQQI24x")
+    STRUCT = struct.Struct("<8sIIQQI24x")
     NOUN = "index header"
 
     version: int

@@ -9,30 +9,18 @@ import zstandard
 
 from picstore.arrays import I64, Array, Table
 from picstore.errors import UsageError
+from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c, crc32c_of_buffers, entry_crcs
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.format.layout import (
-    ATTACHMENT,
-    ENTRY,
-    MAX_ATTACHMENTS,
-    MAX_CONTAINER,
-    MAX_EXTRAS,
-    MAX_RECORDS,
-    SAMPLINGS,
-    SEALED,
-    SEGMENT,
-    ContainerHeader,
-    aligned,
-)
 from picstore.storage.format.record import Record
 from picstore.storage.location.base import Buffer
 
 
 def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:
     """Bound a container's bytes from above, padding included, for ``extras`` bytes that do not compress."""
-    entries = records * (ENTRY.itemsize + attachments * ATTACHMENT.itemsize)
+    entries = records * (layout.ENTRY.itemsize + attachments * layout.ATTACHMENT.itemsize)
     frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's own bound on incompressible input
-    return aligned(SEALED + entries + segments * SEGMENT.itemsize + frame + payload)
+    return layout.aligned(layout.SEALED + entries + segments * layout.SEGMENT.itemsize + frame + payload)
 
 
 def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref: ContainerRef) -> list[Buffer]:
@@ -54,16 +42,21 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
     frame = zstandard.ZstdCompressor(level=3).compress(extras) if extras else b""
     segments = np.concatenate([record.info.segments for record in records])
     count, width = len(records), len(fields)
-    payload_at = SEALED + count * (ENTRY.itemsize + width * ATTACHMENT.itemsize) + segments.nbytes + len(frame)
+    payload_at = (
+        layout.SEALED
+        + count * (layout.ENTRY.itemsize + width * layout.ATTACHMENT.itemsize)
+        + segments.nbytes
+        + len(frame)
+    )
     payload_size = sum(len(r.jpeg) + sum(len(r.attachments.get(name, b"")) for name in fields) for r in records)
-    size = aligned(payload_at + payload_size)
-    if count > MAX_RECORDS or size > MAX_CONTAINER or len(extras) > MAX_EXTRAS:
+    size = layout.aligned(payload_at + payload_size)
+    if count > layout.MAX_RECORDS or size > layout.MAX_CONTAINER or len(extras) > layout.MAX_EXTRAS:
         raise UsageError(f"{count} records of {size} bytes do not fit into a container; use smaller containers")
-    if width > MAX_ATTACHMENTS:
-        raise UsageError(f"{width} attachments a record; at most {MAX_ATTACHMENTS} can be stored")
+    if width > layout.MAX_ATTACHMENTS:
+        raise UsageError(f"{width} attachments a record; at most {layout.MAX_ATTACHMENTS} can be stored")
     index, table, blobs = _index(records, fields, payload_at)
     padding = bytes(size - payload_at - payload_size)
-    header = ContainerHeader(
+    header = layout.ContainerHeader(
         attachments=width,
         reserved=0,
         records=count,
@@ -85,8 +78,8 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
 
 def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[bytes, bytes, list[Buffer]]:
     """Build index, attachment table and the blobs of a payload that begins ``at`` bytes into the container."""
-    index = np.zeros(len(records), dtype=ENTRY)
-    table = np.zeros((len(records), len(fields)), dtype=ATTACHMENT)
+    index = np.zeros(len(records), dtype=layout.ENTRY)
+    table = np.zeros((len(records), len(fields)), dtype=layout.ATTACHMENT)
     rows = [[record.jpeg, *(record.attachments.get(name, b"") for name in fields)] for record in records]
     lengths = np.array([[len(blob) for blob in row] for row in rows], np.int64)
     offsets = at + _starts(lengths.ravel()).reshape(lengths.shape)
@@ -99,7 +92,7 @@ def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[b
     index["extra_length"] = [len(r.extra_json) for r in records]
     for name, count in (("segment_first", "segment_count"), ("extra_offset", "extra_length")):
         index[name] = _starts(index[count])
-    index["sampling"] = [SAMPLINGS.index(r.info.sampling) for r in records]
+    index["sampling"] = [layout.SAMPLINGS.index(r.info.sampling) for r in records]
     for name in ("width", "height", "restart_interval", "header_length"):
         index[name] = [getattr(r.info, name) for r in records]
     _seal(index)

@@ -14,14 +14,10 @@ _WINDOW = 1 << 20  # bytes read at once: a request for each block of 4 KiB would
 
 
 def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
-    """Yield every container that can still be read, in order.
+    """Yield every container that can still be read, in order; NotADataset if the file is missing.
 
     After damage the search goes on at the next aligned block that begins with a container's magic and whose header
     holds its CRC, if need be with one bit corrected. Lengths in other headers are never trusted.
-
-    Raises:
-        NotADataset: the file is missing.
-        PicstoreError: the file cannot be read.
     """
     name = file_name(stream, file)
     path = locate(root) / name
@@ -33,9 +29,8 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
             head = read_at(path, offset, SEALED, file=name)
             header, _ = read_header(head, ref=ContainerRef(name, offset, stream, file))
             buffer = read_at(path, offset, header.size, file=name)
-            container = unpack_container(
-                buffer, ref=ContainerRef(name, offset, stream, file, header.ordinal), fields=fields
-            )
+            ref = ContainerRef(name, offset, stream, file, header.ordinal)
+            container = unpack_container(buffer, ref=ref, fields=fields)
         except Damage:
             pass  # the next aligned block is tried
         else:

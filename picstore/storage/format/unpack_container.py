@@ -15,17 +15,9 @@ import zstandard
 
 from picstore.arrays import Bools
 from picstore.errors import Corrupt, Damage, Truncated
+from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c, entry_crcs
 from picstore.storage.format.container import Container, ContainerRef
-from picstore.storage.format.layout import (
-    ATTACHMENT,
-    ENTRY,
-    SAMPLINGS,
-    SEALED,
-    SEGMENT,
-    ContainerHeader,
-    correct_bit_flip,
-)
 
 
 def unpack_container(
@@ -41,15 +33,13 @@ def unpack_container(
     """Check a container and make its records accessible.
 
     Args:
-        buffer: the container's bytes; the bytes before the payload suffice when ``read`` is given.
+        buffer: the container's bytes; those before the payload suffice with ``read``, see :class:`Container`.
         ref: the container's position, for messages and to compare with the header.
         fields: names of the attachments.
         records: number of records by the footer. With it a container without a sound header can be read, except for
             its extras.
-        header_crc: CRC of the header by the footer or the index; shows a file of another conversion under the same
-            name.
+        header_crc: CRC of the header by the footer or index; it reveals a file of another conversion.
         size: bytes of the whole container, ``len(buffer)`` by default.
-        read: see :class:`Container`.
 
     Raises:
         Damage: nothing of the container can be read: its header is lost and ``records`` is not given, or a sound
@@ -57,25 +47,23 @@ def unpack_container(
     """
     size = len(buffer) if size is None else size
     damage: list[Damage] = []
-    header: ContainerHeader | None = None
+    header: layout.ContainerHeader | None = None
     try:
         header, flipped = read_header(buffer, ref=ref)
         damage += [flipped] if flipped else []
     except Damage as error:
-        width = ENTRY.itemsize + len(fields) * ATTACHMENT.itemsize
-        if records is None or len(buffer) < SEALED + records * width:
+        width = layout.ENTRY.itemsize + len(fields) * layout.ATTACHMENT.itemsize
+        if records is None or len(buffer) < layout.SEALED + records * width:
             raise
         damage.append(error)
         count = records
     else:
         _compare(header, ref=ref, fields=len(fields), size=size)
         if records not in (None, header.records) or header_crc not in (None, header.crc):
-            raise Corrupt("the container differs from what the footer says", file=ref.name, offset=ref.offset)
+            raise ref.corrupt("the container differs from what the footer says")
         count = header.records
-    index = np.frombuffer(buffer, dtype=ENTRY, count=count, offset=SEALED)
-    attached = np.frombuffer(
-        buffer, dtype=ATTACHMENT, count=count * len(fields), offset=SEALED + count * ENTRY.itemsize
-    )
+    index = np.frombuffer(buffer, layout.ENTRY, count, offset=layout.SEALED)
+    attached = np.frombuffer(buffer, layout.ATTACHMENT, count * len(fields), offset=layout.SEALED + index.nbytes)
     container = Container(
         ref=ref,
         buffer=buffer,
@@ -98,71 +86,62 @@ def unpack_container(
     return container
 
 
-def read_header(buffer: memoryview, *, ref: ContainerRef) -> tuple[ContainerHeader, Damage | None]:
-    """Read the header at the beginning of a container.
+def read_header(buffer: memoryview, *, ref: ContainerRef) -> tuple[layout.ContainerHeader, Damage | None]:
+    """Read the header at the beginning of a container; returns the damage too if one flipped bit was corrected.
 
-    Returns:
-        The header, and the damage to it if one flipped bit was corrected.
-
-    Raises:
-        Damage: the header is cut off, or damaged by more than one bit, or a length in it is out of bounds.
+    Damage if it is cut off, or damaged by more than one bit, or a length in it is out of bounds.
     """
     flipped: Damage | None = None
     try:
-        header = ContainerHeader.unpack(buffer, file=ref.name, offset=ref.offset)
+        header = layout.ContainerHeader.unpack(buffer, file=ref.name, offset=ref.offset)
     except Corrupt as error:
-        whole = correct_bit_flip(buffer)
-        if whole is None:
-            raise
-        header = ContainerHeader.unpack(whole, file=ref.name, offset=ref.offset)
         flipped = error
+        if (whole := layout.correct_bit_flip(buffer)) is None:
+            raise
+        header = layout.ContainerHeader.unpack(whole, file=ref.name, offset=ref.offset)
     header.check(file=ref.name, offset=ref.offset)
     return header, flipped
 
 
-def _compare(header: ContainerHeader, *, ref: ContainerRef, fields: int, size: int) -> None:
+def _compare(header: layout.ContainerHeader, *, ref: ContainerRef, fields: int, size: int) -> None:
     """Refuse a sound header of other bytes or another position."""
     if header.size > size:
-        raise Truncated(
-            f"the container of {header.size} bytes is cut off after {size}",
-            file=ref.name,
-            offset=ref.offset,
-        )
+        raise Truncated(f"the container of {header.size} bytes is cut off after {size}", ref.name, ref.offset)
     if header.size < size:
-        raise Corrupt("the container is smaller than the index says", file=ref.name, offset=ref.offset)
+        raise ref.corrupt("the container is smaller than the index says")
     if header.attachments != fields:
-        raise Corrupt("the container has other attachments than the manifest", file=ref.name, offset=ref.offset)
+        raise ref.corrupt("the container has other attachments than the manifest")
     if (header.stream, header.file, header.ordinal) != (ref.stream, ref.file, ref.ordinal):
-        raise Corrupt("the container belongs elsewhere", file=ref.name, offset=ref.offset)
+        raise ref.corrupt("the container belongs elsewhere")
 
 
 def _mark_lost(container: Container, what: str, bad: Bools) -> None:
     count = int((bad & container.good).sum())
     container.good &= ~bad
     text = f"{what} of container {container.ref.ordinal} is damaged, {count} of {len(bad)} records lost"
-    container.damage.append(Corrupt(text, file=container.ref.name, offset=container.ref.offset))
+    container.damage.append(container.ref.corrupt(text))
 
 
-def _check_index(container: Container, header: ContainerHeader | None) -> None:
+def _check_index(container: Container, header: layout.ContainerHeader | None) -> None:
     """Mark records whose entries fail their CRC or point outside of the payload."""
     index, attached = container.index, container.attached
-    whole = container.buffer[SEALED : SEALED + index.nbytes + attached.nbytes]
+    whole = container.buffer[layout.SEALED : layout.SEALED + index.nbytes + attached.nbytes]
     bad = np.zeros(len(index), dtype=np.bool_)
     if header is None or crc32c(whole) != header.index_crc:
         bad |= index["entry_crc"] != entry_crcs(index)
         bad |= (attached["entry_crc"] != entry_crcs(attached)).any(axis=1)
-    first, last = (SEALED + len(whole), container.size) if header is None else header.payload
+    first, last = (layout.SEALED + len(whole), container.size) if header is None else header.payload
     starts = np.column_stack((index["offset"], attached["offset"])).astype(np.int64)
     ends = starts + np.column_stack((index["length"], attached["length"]))
     bad |= ((starts < first) | (ends > last)).any(axis=1)
     if (starts[~bad].ravel()[1:] < ends[~bad].ravel()[:-1]).any():
         bad[:] = True  # every entry holds its CRC, yet two claim the same bytes: no writer made this
-    bad |= (index["width"] == 0) | (index["height"] == 0) | (index["sampling"] >= len(SAMPLINGS))
+    bad |= (index["width"] == 0) | (index["height"] == 0) | (index["sampling"] >= len(layout.SAMPLINGS))
     if bad.any():
         _mark_lost(container, "the index", bad)
 
 
-def _check_payload(container: Container, header: ContainerHeader | None) -> None:
+def _check_payload(container: Container, header: layout.ContainerHeader | None) -> None:
     """Mark records whose image or attachments fail their CRC."""
     if header is not None:
         first, last = header.payload
@@ -177,17 +156,17 @@ def _check_payload(container: Container, header: ContainerHeader | None) -> None
         _mark_lost(container, "the payload", bad)
 
 
-def _load_segments(container: Container, header: ContainerHeader) -> None:
+def _load_segments(container: Container, header: layout.ContainerHeader) -> None:
     raw = container.buffer[header.segments_at : header.extras_at]
     ends = container.index["segment_first"].astype(np.int64) + container.index["segment_count"]
     if crc32c(raw) == header.segments_crc and (ends[container.good] <= header.segments).all():
-        container.segment_table = np.frombuffer(raw, dtype=SEGMENT)
+        container.segment_table = np.frombuffer(raw, dtype=layout.SEGMENT)
         return
     text = f"the segment table of container {container.ref.ordinal} is damaged, no record lost"
-    container.damage.append(Corrupt(text, file=container.ref.name, offset=container.ref.offset))
+    container.damage.append(container.ref.corrupt(text))
 
 
-def _load_extras(container: Container, header: ContainerHeader) -> None:
+def _load_extras(container: Container, header: layout.ContainerHeader) -> None:
     raw = container.buffer[header.extras_at : header.payload_at]
     extras = b"" if header.extras_raw == 0 else None
     if crc32c(raw) == header.extras_crc and header.extras_raw:
@@ -197,7 +176,7 @@ def _load_extras(container: Container, header: ContainerHeader) -> None:
         container.extras = extras
         return
     text = f"the extras of container {container.ref.ordinal} are damaged, the images are not"
-    container.damage.append(Corrupt(text, file=container.ref.name, offset=container.ref.offset))
+    container.damage.append(container.ref.corrupt(text))
 
 
 def _decompress(frame: memoryview, size: int) -> bytes | None:

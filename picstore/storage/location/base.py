@@ -106,12 +106,7 @@ class Location(ABC):
 
     @abstractmethod
     def entries(self) -> list[Entry]:
-        """List the direct entries of the folder, by name.
-
-        Raises:
-            UsageError: this is a file.
-            NotADataset: there is no such folder.
-        """
+        """List the direct entries of the folder, by name; UsageError for a file, NotADataset where nothing is."""
 
     @abstractmethod
     def files(self) -> Iterator[tuple[str, int]]:

@@ -101,8 +101,8 @@ class Folder(Location):
     def files(self) -> Iterator[tuple[str, int]]:
         for folder, _, names in os.walk(self.path):
             for path in (Path(folder, name) for name in names):
-                if (size := _size_if_there(path)) is not None:  # other processes may be writing here
-                    yield path.relative_to(self.path).as_posix(), size
+                with contextlib.suppress(FileNotFoundError):  # other processes may be writing here
+                    yield path.relative_to(self.path).as_posix(), path.lstat().st_size
 
     def write(self, data: bytes) -> None:
         writer = self.create()
@@ -147,13 +147,6 @@ class Folder(Location):
             except OSError as error:
                 raise UsageError(otherwise) from error
             yield
-
-
-def _size_if_there(path: Path) -> int | None:
-    try:
-        return path.lstat().st_size
-    except FileNotFoundError:
-        return None
 
 
 def _partial(path: Path) -> Path:

@@ -5,22 +5,11 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from picstore.storage.location.base import Buffer
 
 PART_SIZE = 8 << 20  # bytes; S3 takes 10,000 parts, so an object may have 78 GiB
-
-
-class UploadTarget(Protocol):
-    """The object that is uploaded."""
-
-    def write(self, data: bytes) -> None:
-        """Write the object in one request."""
-
-    def upload(self, parts: Iterator[bytes]) -> None:
-        """Write the object in parts, several at a time; an error raised by ``parts`` aborts the upload."""
 
 
 class _Abandoned(Exception):
@@ -28,10 +17,14 @@ class _Abandoned(Exception):
 
 
 class MultipartUpload:
-    """Writer that uploads parts in a thread as they fill; an object of less than one part is one request."""
+    """Writer that uploads parts in a thread as they fill; an object of less than one part is one request.
 
-    def __init__(self, target: UploadTarget) -> None:
-        self._target = target
+    Args:
+        put: writes the object from its bytes, or from parts; an error that these raise must abort the upload.
+    """
+
+    def __init__(self, put: Callable[[bytes | Iterator[bytes]], None]) -> None:
+        self._put = put
         self._pending = bytearray()
         self._parts: queue.Queue[bytes | _Abandoned | None] = queue.Queue(maxsize=1)
         self._thread: threading.Thread | None = None
@@ -50,7 +43,7 @@ class MultipartUpload:
     def close(self) -> None:
         self._ended = True
         if self._thread is None:
-            self._target.write(bytes(self._pending))
+            self._put(bytes(self._pending))
             return
         if self._pending:
             self._send_to_thread(bytes(self._pending))
@@ -83,7 +76,7 @@ class MultipartUpload:
 
     def _upload(self) -> None:
         try:
-            self._target.upload(self._queued_parts())
+            self._put(self._queued_parts())
         except BaseException as error:  # raised in the writing thread by the next call
             self._error = error
 

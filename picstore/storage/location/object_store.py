@@ -21,19 +21,19 @@ from picstore.storage.location.obstore_fork import library
 _CONCURRENT_PARTS = 2  # for each object; a worker of convert writes 16 objects, which makes 32 parts or 256 MiB
 _STREAM_CHUNK = 4 << 20  # bytes
 
-_CREDENTIALS = {
+_CREDENTIALS_HINTS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-_ENDPOINTS = {
+_ENDPOINT_HINTS = {
     "s3": "AWS_ENDPOINT_URL and AWS_REGION",
     "gs": "the bucket's name",
     "az": "AZURE_STORAGE_ACCOUNT_NAME",
 }
 # Variables that name another endpoint. The library knows the first and the last. The one for Google is that of Google's
 # own libraries for an emulator, which is used without signing in.
-_ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
+_ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _clients: dict[tuple[int, str], Any] = {}  # by process and bucket; a forked process does not use its parent's
@@ -55,12 +55,7 @@ class Bucket(Location):
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Bucket:
-        """Parse a URL, given as its scheme and the ``rest`` after ``scheme://``.
-
-        Raises:
-            UsageError: the URL names no bucket.
-            MissingDependency: obstore is not installed.
-        """
+        """Parse a URL, given as its scheme and the ``rest`` after ``scheme://``; UsageError if it names no bucket."""
         bucket, *names = rest.split("/")
         if not bucket or {".", ".."} & {bucket, *names}:
             raise UsageError(f"{scheme}://{rest} is no URL of an object store; write {scheme}://bucket/name")
@@ -152,12 +147,13 @@ class Bucket(Location):
     def _relative_name(self, path: str) -> str:
         return path[len(self.key) + 1 :] if self.key else path
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | Iterator[bytes]) -> None:
+        """Write the object, from parts several at a time; an error that the parts raise aborts the upload."""
         with self._translated(str(self)):
             library().put(self._client(), self.key, data, chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS)
 
     def create(self) -> AtomicWriter:
-        return MultipartUpload(self)
+        return MultipartUpload(self.write)
 
     def copy_to(self, target: Location) -> None:
         """Copy within the store if both are in one bucket, else through this machine."""
@@ -180,16 +176,11 @@ class Bucket(Location):
         """Return a context that locks nothing: no lock of a store ends with its process."""
         return contextlib.nullcontext()
 
-    def upload(self, parts: Iterator[bytes]) -> None:
-        """Write the object in parts, several at a time; an error raised by ``parts`` aborts the upload."""
-        with self._translated(str(self)):
-            library().put(self._client(), self.key, parts, chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS)
-
     def _client(self) -> Any:
         bucket = f"{self.scheme}://{self.bucket}"
         client = _clients.get((os.getpid(), bucket))
         if client is None:
-            endpoint = os.environ.get(_ENDPOINT[self.scheme], "")
+            endpoint = os.environ.get(_ENDPOINT_VARIABLES[self.scheme], "")
             config = {}
             if endpoint and self.scheme == "gs":
                 endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
@@ -224,7 +215,7 @@ class Bucket(Location):
         if "169.254.169.254" in text:  # asked for credentials on a cloud's machines when none are given
             return PicstoreError(f"{file}: there are no credentials; {self._credentials}")
         what = " ".join(text.partition("<")[0].split()).rstrip(": ")
-        return PicstoreError(f"{file} cannot be reached; check the network and {_ENDPOINTS[self.scheme]}: {what}")
+        return PicstoreError(f"{file} cannot be reached; check the network and {_ENDPOINT_HINTS[self.scheme]}: {what}")
 
     def _missing(self, file: str, text: str) -> NotADataset:
         none = f": there is no bucket {self.bucket}" if any(code in text for code in _NO_BUCKET) else ""
@@ -232,7 +223,7 @@ class Bucket(Location):
 
     @property
     def _credentials(self) -> str:
-        return f"check {_CREDENTIALS[self.scheme]}, and what they allow"
+        return f"check {_CREDENTIALS_HINTS[self.scheme]}, and what they allow"
 
 
 class _OutOfRange(PicstoreError):

@@ -20,26 +20,8 @@ from picstore.storage.location.base import PARTIAL, Allocate, AtomicWriter, Entr
 from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
 
-__all__ = [
-    "COPY",
-    "EDITS",
-    "INDEX",
-    "LEDGER",
-    "MANIFEST",
-    "PARTIAL",
-    "UNFINISHED",
-    "Allocate",
-    "AtomicWriter",
-    "Entry",
-    "Location",
-    "Where",
-    "file_name",
-    "fresh",
-    "locate",
-    "map_concurrently",
-    "read_at",
-    "write_whole",
-]
+# Names of ``base`` that other modules import from here.
+__all__ = ["PARTIAL", "Allocate", "AtomicWriter", "Entry", "Location", "fresh"]
 
 MANIFEST = "picstore.json"
 COPY = "picstore.copy.json"  # of the manifest
@@ -66,9 +48,7 @@ def file_name(stream: int, file: int) -> str:
 def locate(where: Where) -> Location:
     """Resolve a path, or a URL such as ``s3://bucket/train``, ``gs://…`` or ``az://…``, to a location.
 
-    Raises:
-        UsageError: a URL of another kind, or one that names no bucket.
-        MissingDependency: obstore, which object stores need, is not installed.
+    UsageError for another kind of URL, or one without a bucket; MissingDependency without obstore.
     """
     if isinstance(where, Location):
         return where
@@ -91,8 +71,7 @@ def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Alloca
 
     Raises:
         NotADataset: the file is missing.
-        Truncated: the file ends before ``offset + size``.
-        Damage: the disk cannot read it.
+        Damage: the file ends before ``offset + size`` (Truncated), or the disk cannot read it.
         PicstoreError: access is refused, or the store cannot be reached.
     """
     return locate(where).read(offset, size, file=file, allocate=allocate)

@@ -113,7 +113,7 @@ def with_cell(block: bytes, column: str, row: int, value: int) -> bytes:
 
 def test_the_layouts_have_the_sizes_that_the_format_gives_them() -> None:
     assert (ENTRY.itemsize, ATTACHMENT.itemsize, SEGMENT.itemsize) == (64, 16, 2)
-    assert ContainerHeader.FORM.size + 4 == SEALED == 64
+    assert ContainerHeader.STRUCT.size + 4 == SEALED == 64
 
 
 @pytest.mark.parametrize("crc", [crc32c, portable])
