@@ -15,7 +15,7 @@ from picstore.arrays import I64, Array, Table
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.container_reader import ContainerReader
-from picstore.storage.edits.columns import LABEL, Column, make_column, merge_columns, read_column
+from picstore.storage.edits.columns import LABEL, Column, make_column, read_column
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import NpyFile, pack_npy_file, parse_npy_file, read_npy_file, write_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
@@ -23,7 +23,7 @@ from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.location.resolve import Allocate, Location, Where, fresh, locate
-from picstore.storage.manifest import Manifest, read_index, read_manifest, with_uuid
+from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
 from picstore.storage.publish import publish_edit
 
 
@@ -82,7 +82,8 @@ class Dataset(Sequence[Record]):
         self._origin = origin  # uuid of the version that was edited
         self.rows = read_index(root, manifest)
         self._columns: dict[NpyFile, Column] = {}  # by the file of their values
-        local = None if cache is None else Cache(cache, cache_limit, _uuid_of_containers(manifest, self.rows))
+        local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, self.rows))
+        self._cache_options = {"cache": local and local.folder, "cache_limit": cache_limit}
         self._containers = ContainerReader(root, self.rows, manifest.attachments, local)
         self._set_manifest(manifest, unsaved)
 
@@ -98,13 +99,6 @@ class Dataset(Sequence[Record]):
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         """Make another process open the same version, whatever its working directory."""
         return _reopen, (self.path.absolute(), self.manifest, self._origin, self._unsaved, self._cache_options)
-
-    @property
-    def _cache_options(self) -> dict[str, Any]:
-        cache = self._containers.cache
-        if cache is None:
-            return {"cache": None, "cache_limit": DEFAULT_LIMIT}
-        return {"cache": cache.folder, "cache_limit": cache.limit}
 
     @property
     def classes(self) -> list[str]:
@@ -142,8 +136,7 @@ class Dataset(Sequence[Record]):
 
         Raises:
             IndexError: there is no such position.
-            Damage: the record fails its CRC, or its file is cut off.
-            NotADataset: its file is missing.
+            Damage, NotADataset: the record fails its CRC, or its file is cut off or missing.
         """
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
@@ -170,11 +163,7 @@ class Dataset(Sequence[Record]):
         """Read and check the ``number``-th container in stored order, into memory from ``allocate``.
 
         The result holds what is stored: deleted records too, and labels without edits. Damage that leaves records
-        readable is listed in it.
-
-        Raises:
-            Damage: nothing of the container can be read.
-            NotADataset: its file is missing.
+        readable is listed in it; Damage is raised where nothing can be read, NotADataset where the file is missing.
         """
         return self._containers.read(number, allocate=allocate)
 
@@ -186,10 +175,7 @@ class Dataset(Sequence[Record]):
         """Read the index entries of the ``number``-th container, ``layout.ENTRY``, without its payload.
 
         Entries of damaged and deleted records are left out. Labels are those of the column ``label`` where it has one.
-
-        Raises:
-            Damage: nothing of the container can be read.
-            NotADataset: its file is missing.
+        The errors are those of :meth:`container`.
         """
         if not self.live.mask(number).any():
             return np.zeros(0, dtype=ENTRY)
@@ -202,19 +188,13 @@ class Dataset(Sequence[Record]):
         """Replace stored ``labels`` of records, given by ids, by those of the column ``label``, where it has one."""
         if LABEL not in self.columns:
             return labels
-        column = self.column(LABEL)
-        indices, found = column.find_ids(ids.astype(np.int64))
+        indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))
         changed: I64 = labels.copy()
-        changed[found] = column.values[indices[found]]
+        changed[found] = self.column(LABEL).values[indices[found]]
         return changed
 
     def column(self, name: str) -> Column:
-        """Read a column, once; in a local folder it is mapped, not loaded.
-
-        Raises:
-            UsageError: there is no column of that name.
-            Damage: a file of the column is missing or damaged.
-        """
+        """Read a column, once; in a local folder it is mapped, not loaded. UsageError if there is none of that name."""
         entry = next((entry for entry in self._edits.columns if entry.name == name), None)
         if entry is None:
             raise UsageError(f"{self.path} has no column {name!r}; it has {', '.join(self.columns) or 'none'}")
@@ -223,11 +203,7 @@ class Dataset(Sequence[Record]):
         return self._columns[entry.values]
 
     def without(self, ids: Iterable[int]) -> Dataset:
-        """Delete records by their ids; deleting one again changes nothing.
-
-        Raises:
-            UsageError: one of the ids belongs to no record.
-        """
+        """Delete records by their ids; UsageError for an id of no record. Deleting one again changes nothing."""
         positions = self._containers.positions(np.fromiter(ids, dtype=np.int64))
         return self.without_positions(np.union1d(self.live.deleted, positions))
 
@@ -273,20 +249,15 @@ class Dataset(Sequence[Record]):
             files.update(new_files)
             if name == LABEL and names and not all(-1 <= int(value) < len(names) for value in values):
                 raise UsageError(f"the column 'label' holds labels beyond the {len(names)} classes; give classes=")
-        merged = merge_columns(self._edits.columns, entries)
-        return self._edited(files, edits=replace(self._edits, columns=merged), classes=names)
+        merged = {entry.name: entry for entry in self._edits.columns} | entries
+        ordered = tuple(merged[name] for name in sorted(merged))
+        return self._edited(files, edits=replace(self._edits, columns=ordered), classes=names)
 
     def save(self) -> Dataset:
         """Write deletions and columns as a new version; no file of images is written.
 
         Readers that have an older version open keep reading it. Replacing the manifest, the last write, makes the
-        change.
-
-        Returns:
-            The data set as it is now.
-
-        Raises:
-            UsageError: another process has edited the data set since it was opened.
+        change. Returns the data set as it is now; UsageError if another process has edited it since it was opened.
         """
         if self.uuid != self._origin:
             for npy_file in self._edits.npy_files:
@@ -316,28 +287,13 @@ class Dataset(Sequence[Record]):
         if not self.columns:
             return record
         values = {name: self.column(name).get(record.id) for name in self.columns}
-        label = values.pop(LABEL, None)
-        return replace(
-            record,
-            label=record.label if label is None else label,
-            columns={name: value for name, value in values.items() if value is not None},
-        )
+        values = {name: value for name, value in values.items() if value is not None}
+        return replace(record, label=values.pop(LABEL, record.label), columns=values)
 
 
 def _reopen(
-    path: Location,
-    manifest: Manifest,
-    origin: str,
-    unsaved: dict[str, bytes],
-    options: dict[str, Any],
+    path: Location, manifest: Manifest, origin: str, unsaved: dict[str, bytes], options: dict[str, Any]
 ) -> Dataset:
     dataset = Dataset.__new__(Dataset)
     dataset._open(path, manifest, origin, unsaved, **options)
     return dataset
-
-
-def _uuid_of_containers(manifest: Manifest, rows: Table) -> str:
-    """Compute the uuid without tombstones and columns, so that a cache outlives their changes."""
-    if manifest.edits is None:
-        return manifest.uuid
-    return with_uuid(replace(manifest, edits=Edits(index=manifest.edits.index)), rows).uuid

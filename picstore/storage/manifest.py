@@ -65,16 +65,17 @@ def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
     bare = replace(manifest, uuid="", edits=edits)
     # Through JSON and back, so that tuples and keys have the same uuid before writing and after reading.
     body = json.loads(json.dumps(_body(bare)))
-    digest = hashlib.sha256(rows.tobytes() + _canonical(body)).digest()
-    return _parse_fields({**body, "uuid": _uuid8(digest)}, edited=edits is not None)
-
-
-def _uuid8(digest: bytes) -> str:
-    """Make a version 8 uuid (RFC 9562, section 5.8: made by a rule of one's own) of a digest's first 16 bytes."""
-    bits = bytearray(digest[:16])
-    bits[6] = bits[6] & 0x0F | 0x80
+    bits = bytearray(hashlib.sha256(rows.tobytes() + _canonical(body)).digest()[:16])
+    bits[6] = bits[6] & 0x0F | 0x80  # version 8 (RFC 9562, section 5.8: made by a rule of one's own)
     bits[8] = bits[8] & 0x3F | 0x80
-    return str(uuid.UUID(bytes=bytes(bits)))
+    return _parse_fields({**body, "uuid": str(uuid.UUID(bytes=bytes(bits)))}, edited=edits is not None)
+
+
+def uuid_of_containers(manifest: Manifest, rows: Table) -> str:
+    """Compute the uuid without tombstones and columns, so that a cache outlives their changes."""
+    if manifest.edits is None:
+        return manifest.uuid
+    return with_uuid(replace(manifest, edits=Edits(index=manifest.edits.index)), rows).uuid
 
 
 def _canonical(value: Any) -> bytes:
@@ -106,10 +107,7 @@ def manifest_file(manifest: Manifest) -> bytes:
 
 
 def read_manifest(root: Where, version: str | None = None) -> Manifest:
-    """Read and check the manifest.
-
-    Args:
-        version: uuid of an earlier version; the latest by default.
+    """Read and check the manifest, by default of the latest version; ``version`` is the uuid of an earlier one.
 
     Raises:
         Unfinished: a conversion or shuffle has not ended here.
@@ -134,12 +132,9 @@ def read_manifest(root: Where, version: str | None = None) -> Manifest:
 
 
 def read_manifest_file(path: Location) -> Manifest:
-    """Read and check a file that holds a manifest: ``picstore.json``, its copy, or that of an earlier version.
+    """Read a file that holds a manifest: ``picstore.json``, its copy, or that of an earlier version.
 
-    Raises:
-        NotADataset: the file is missing, or is another program's.
-        UnsupportedVersion: a later picstore wrote it.
-        Damage: it is cut off, edited by hand or damaged.
+    NotADataset if it is missing; otherwise the errors are those of :func:`parse_manifest`.
     """
     try:
         raw = path.read_all(MAX_MANIFEST)
@@ -151,11 +146,8 @@ def read_manifest_file(path: Location) -> Manifest:
 def parse_manifest(raw: bytes, path: Location) -> Manifest:
     """Parse and check the text of a manifest; ``path`` is the file it was read from.
 
-    Raises:
-        NotADataset: it is another program's JSON.
-        UnsupportedVersion: a later picstore wrote it.
-        Truncated: it is not whole JSON.
-        Corrupt: its CRC or its fields do not hold.
+    NotADataset for another program's JSON, UnsupportedVersion for a later picstore's, Truncated for JSON that is not
+    whole, Corrupt where its CRC or its fields do not hold.
     """
     try:
         document = json.loads(raw)
@@ -235,8 +227,7 @@ def read_index(root: Where, manifest: Manifest) -> Table:
     """Read the index of a manifest and check it: ``layout.INDEX_ROW`` (containers,) in stored order.
 
     Raises:
-        Damage: the index is missing, damaged, or that of another data set or version.
-        UnsupportedVersion: a later picstore wrote it.
+        Damage, UnsupportedVersion: it is missing, damaged, of another data set or version, or of a later picstore.
     """
     path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)
     try:

@@ -26,10 +26,7 @@ DAMAGED = f"{MANIFEST}.damaged"  # the damaged manifest in whose place its copy 
 
 def write_manifest(root: Location, manifest: Manifest) -> None:
     """Write the copy, then the manifest, each whole or not at all; all files that it names must be there."""
-    _write_both(root, manifest_file(manifest))
-
-
-def _write_both(root: Location, raw: bytes) -> None:
+    raw = manifest_file(manifest)
     (root / COPY).write(raw)
     (root / MANIFEST).write(raw)
 
@@ -53,8 +50,7 @@ def check_copy(root: Location, manifest: Manifest) -> None:
     """Compare the copy with the manifest; their layout as JSON may differ.
 
     Raises:
-        NotADataset: there is no copy.
-        Damage: the copy is damaged, or of another version than the manifest.
+        NotADataset, Damage: there is no copy, or it is damaged or of another version than the manifest.
     """
     path = root / COPY
     try:
@@ -126,4 +122,5 @@ def _restore_from_copy(root: Location, problem: PicstoreError) -> None:
         raise Corrupt(text, str(root / MANIFEST)) from error
     if damaged is not None:
         (root / DAMAGED).write(damaged)
-    _write_both(root, raw)
+    (root / COPY).write(raw)
+    (root / MANIFEST).write(raw)

@@ -29,11 +29,7 @@ class OrderStatistics:
 
 
 def order_statistics(dataset: Dataset) -> OrderStatistics | None:
-    """Measure the stored order; None for fewer than two records.
-
-    Raises:
-        Damage, NotADataset: a container cannot be read.
-    """
+    """Measure the stored order; None for fewer than two records. Damage or NotADataset if a container is unreadable."""
     count = len(dataset.rows)
     chosen = {k * count // min(count, _SAMPLED_CONTAINERS) for k in range(min(count, _SAMPLED_CONTAINERS))}
     indexes = [dataset.entries(number) for number in sorted(chosen)]

@@ -24,17 +24,13 @@ from picstore.storage.manifest_copy import edit_lock, write_manifest
 
 
 def publish_dataset(root: Where, summaries: Sequence[FileSummary], **fields: Any) -> Manifest:
-    """Write the index, then the manifest, which makes the directory a data set.
+    """Write the index of some files, then the manifest, which makes the directory a data set.
 
-    Args:
-        root: the data set.
-        summaries: its files.
-        **fields: fields of :class:`Manifest` that cannot be counted: ``streams``, ``container_size``, ``classes`` ….
+    ``fields`` are those of :class:`Manifest` that cannot be counted: ``streams``, ``container_size``, ``classes`` ….
     """
     root = locate(root)
     rows = index_rows(summaries)
-    entries = _file_entries(sorted(summaries, key=lambda s: (s.file, s.stream)))
-    manifest = _counted(rows, entries, **fields)
+    manifest = _counted(rows, _file_entries(summaries), **fields)
     (root / INDEX).write(index_file(rows))
     write_manifest(root, manifest)
     return manifest
@@ -45,16 +41,13 @@ def append_rows(
 ) -> tuple[Manifest, bytes]:
     """Make the manifest of a data set with files appended, and the bytes of the index that it names.
 
-    Args:
-        manifest: that of the data set as it is.
-        old: the rows of its index.
-        summaries: the appended files, whose numbers are higher than those of the files that are there.
-        fields: fields of the manifest that change.
+    ``manifest`` is that of the data set as it is, ``old`` the rows of its index; ``fields`` are those fields of the
+    manifest that change. The appended files have higher numbers than those that are there.
     """
     rows = np.concatenate([old, index_rows(summaries)])
     raw = index_file(rows)
     index = f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.idx"
-    files = (*manifest.files, *_file_entries(sorted(summaries, key=lambda s: (s.file, s.stream))))
+    files = (*manifest.files, *_file_entries(summaries))
     counted = {"uuid", "images", "bytes", "containers", "index_crc32c", "files"}
     unchanged = {name: getattr(manifest, name) for name in Manifest.__slots__ if name not in counted}
     edits = replace(manifest.edits or Edits(), index=index)
@@ -64,8 +57,7 @@ def append_rows(
 def publish_edit(root: Location, origin: str, manifest: Manifest) -> None:
     """Replace the manifest of a data set, and keep the replaced one under its uuid as an earlier version.
 
-    Raises:
-        UsageError: the data set has another uuid than ``origin`` by now, or another process is editing it.
+    UsageError if the data set has another uuid than ``origin`` by now, or another process is editing it.
     """
     with edit_lock(root):
         old = read_manifest(root)
@@ -78,7 +70,8 @@ def publish_edit(root: Location, origin: str, manifest: Manifest) -> None:
 
 
 def _file_entries(summaries: Sequence[FileSummary]) -> tuple[FileEntry, ...]:
-    return tuple(FileEntry(s.stream, s.file, s.size, s.records, s.crc) for s in summaries)
+    ordered = sorted(summaries, key=lambda s: (s.file, s.stream))
+    return tuple(FileEntry(s.stream, s.file, s.size, s.records, s.crc) for s in ordered)
 
 
 def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manifest:

@@ -8,7 +8,7 @@ every order is equally likely. A task makes one file, which it holds in memory.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -104,12 +104,15 @@ def shuffle(
         progress.set_total(passes * len(dataset), 0)
     with job.lock_job(destination):
         if method == "transpose":
-            tasks = _transposed(dataset, destination, shape)
+            sources = _file_tasks(dataset, destination, shape)
+            tasks = deque(replace(task, stream=task.file, file=task.stream) for task in sources)
         else:
             tasks = _dealt(dataset, destination, shape, workers, progress)
         results = processes.run_all(write_file, tasks, workers=workers, on_progress=progress_callback(progress))
         summaries = [summary for _, summary in results]
-        _check_count(dataset, summaries)
+        if (written := sum(summary.records for summary in summaries)) != len(dataset):
+            text = f"{written} of {len(dataset)} records were written; the source changed during the shuffle"
+            raise PicstoreError(text)
         event = {"method": method, "seed": seed, "parent": dataset.uuid}
         manifest = publish_dataset(
             destination,
@@ -125,12 +128,6 @@ def shuffle(
         )
     job.remove_job(destination)
     return manifest
-
-
-def _check_count(dataset: Dataset, summaries: Iterable[FileSummary]) -> None:
-    written = sum(summary.records for summary in summaries)
-    if written != len(dataset):
-        raise PicstoreError(f"{written} of {len(dataset)} records were written; the source changed during the shuffle")
 
 
 def _copy_columns(dataset: Dataset, root: Location) -> Edits | None:
@@ -168,11 +165,6 @@ def _file_tasks(dataset: Dataset, root: Location, shape: job.DatasetShape) -> It
         )
 
 
-def _transposed(dataset: Dataset, root: Location, shape: job.DatasetShape) -> deque[FileTask]:
-    tasks = _file_tasks(dataset, root, shape)
-    return deque(replace(task, stream=task.file, file=task.stream) for task in tasks)
-
-
 def _dealt(
     dataset: Dataset,
     root: Location,
@@ -187,9 +179,8 @@ def _dealt(
         DealTask(replace(task, root=scratch, stream=0, file=number, key=rng.key(rng.SHUFFLE, shape.seed)), len(sources))
         for number, task in enumerate(sources)
     )
-    dealt = []
-    for _, of_file in processes.run_all(deal_file, deals, workers=workers, on_progress=progress_callback(progress)):
-        dealt.append(of_file)
+    results = processes.run_all(deal_file, deals, workers=workers, on_progress=progress_callback(progress))
+    dealt = [of_file for _, of_file in results]
     targets = np.concatenate([target for target, _ in dealt]) if dealt else np.zeros(0, np.int64)
     extents = np.concatenate([extent for _, extent in dealt]) if dealt else np.zeros(0, EXTENT)
     order = np.lexsort((extents["ordinal"], extents["file"], targets))
@@ -212,13 +203,8 @@ def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
         offset, size = int(extent["offset"]), int(extent["size"])
         ref = ContainerRef(name, offset, task.source_stream, int(extent["file"]), int(extent["ordinal"]))
         buffer = read_at(task.source / name, offset, size, file=name)
-        container = unpack_container(
-            buffer,
-            ref=ref,
-            fields=task.fields,
-            records=int(extent["records"]),
-            header_crc=int(extent["header_crc"]),
-        )
+        count, crc = int(extent["records"]), int(extent["header_crc"])
+        container = unpack_container(buffer, ref=ref, fields=task.fields, records=count, header_crc=crc)
         live = np.ones(len(container), dtype=np.bool_)
         if task.deleted:
             live[task.deleted[number]] = False
@@ -229,16 +215,15 @@ def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
     return records
 
 
+def _file_writer(task: FileTask) -> FileWriter:
+    size, fields = task.container_size, task.fields
+    return FileWriter(task.root, stream=task.stream, file=task.file, container_size=size, fields=fields)
+
+
 def write_file(task: FileTask, on_progress: ProgressCallback) -> FileSummary:
     """Load records, permute them, and write them as one file."""
     records = _load(task, on_progress)
-    with FileWriter(
-        task.root,
-        stream=task.stream,
-        file=task.file,
-        container_size=task.container_size,
-        fields=task.fields,
-    ) as writer:
+    with _file_writer(task) as writer:
         for k in rng.permutation(task.key, len(records)):
             writer.add(records[k])
         return writer.close()
@@ -247,21 +232,14 @@ def write_file(task: FileTask, on_progress: ProgressCallback) -> FileSummary:
 def deal_file(task: DealTask, on_progress: ProgressCallback) -> tuple[I64, Table]:
     """Write one file's records sorted by target file, each target's records in separate containers.
 
-    Returns:
-        Target file of each container written, int64 (containers,), and its position, EXTENT (containers,).
+    Returns the target file of each container written, int64 (containers,), and its position, EXTENT (containers,).
     """
     source = task.source
     records = _load(source, on_progress)
     ids = np.array([record.id for record in records], dtype=np.uint64)
     targets = rng.below(source.key, ids, task.files)
     container_targets: list[int] = []
-    with FileWriter(
-        source.root,
-        stream=source.stream,
-        file=source.file,
-        container_size=source.container_size,
-        fields=source.fields,
-    ) as writer:
+    with _file_writer(source) as writer:
         order = np.argsort(targets, kind="stable")
         for k, following in zip(order, [*order[1:], None], strict=True):
             writer.add(records[k])

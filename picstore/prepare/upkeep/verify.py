@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections import deque
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
 from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.edits.manifest_entries import Edits
-from picstore.storage.edits.npy_files import NpyFile, read_npy_file
+from picstore.storage.edits.npy_files import read_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.file import FileSummary, read_summary
@@ -73,8 +72,7 @@ def verify(root: Where, *, decode: bool = False, workers: int, progress: Progres
         decode: also decode every image and compare its headers with the index.
 
     Raises:
-        NotADataset, Unfinished: there is no data set.
-        UnsupportedVersion: a later picstore wrote the data set.
+        NotADataset, Unfinished, UnsupportedVersion: there is no data set, or a later picstore wrote it.
         Damage: the manifest is damaged, so its files are not known.
     """
     root = locate(root)
@@ -92,8 +90,7 @@ def verify(root: Where, *, decode: bool = False, workers: int, progress: Progres
         rows = read_index(root, manifest)
     except Damage as error:
         findings.append(Finding(Path(error.file).name, error.offset, error.what, 0))
-    live, damaged_parts = _check_parts(root, manifest, rows)
-    findings += damaged_parts
+    live = _check_edits(root, manifest, rows, findings)
     tasks = deque(_tasks(root, manifest, rows, live, decode))
     if progress is not None:
         progress.set_total(manifest.images, 0)
@@ -104,25 +101,19 @@ def verify(root: Where, *, decode: bool = False, workers: int, progress: Progres
     return Verified(manifest, findings, remarks)
 
 
-def _check_parts(root: Location, manifest: Manifest, rows: Table | None) -> tuple[LiveRecords | None, list[Finding]]:
-    """Check the files of edits; returns the live records, None where they are not known, and the damage."""
-    findings: list[Finding] = []
+def _check_edits(root: Location, manifest: Manifest, rows: Table | None, findings: list[Finding]) -> LiveRecords | None:
+    """Check the files of edits, and append their damage; returns the live records, None where they are not known."""
     live: LiveRecords | None = None
     edits = manifest.edits or Edits()
     for npy_file in edits.npy_files:
-        with _collect_damage(npy_file, findings):
+        name = npy_file.file
+        try:
             array = read_npy_file(root, npy_file)
             if npy_file == edits.tombstones and rows is not None:
-                live = LiveRecords.from_deleted(rows["records"], array, file=npy_file.file)
-    return live, findings
-
-
-@contextlib.contextmanager
-def _collect_damage(npy_file: NpyFile, findings: list[Finding]) -> Iterator[None]:
-    try:
-        yield
-    except Damage as error:
-        findings.append(Finding(npy_file.file, error.offset, error.what, 0))
+                live = LiveRecords.from_deleted(rows["records"], array, file=name)
+        except Damage as error:
+            findings.append(Finding(name, error.offset, error.what, 0))
+    return live
 
 
 def _tasks(
@@ -152,7 +143,8 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
         if (summary.crc, summary.records, summary.size) != (entry.crc32c, entry.records, entry.bytes):
             findings.append(Finding(name, 0, "this is another file than the manifest lists", 0))
         if rows is None:
-            rows = _rows_of(entry, summary.footer)
+            listed = FileSummary(entry.stream, entry.file, entry.bytes, entry.records, entry.crc32c, summary.footer)
+            rows = index_rows([listed])
     except NotADataset:
         return [Finding(name, 0, "the file is missing", entry.records - sum(map(len, task.deleted)))]
     except Damage as error:
@@ -174,10 +166,6 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
             findings += _check_container(container, task.decode, deleted)
         on_progress(records)
     return findings
-
-
-def _rows_of(entry: FileEntry, footer: Table) -> Table:
-    return index_rows([FileSummary(entry.stream, entry.file, entry.bytes, entry.records, entry.crc32c, footer)])
 
 
 def _check_recovered(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:

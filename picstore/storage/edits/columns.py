@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -148,9 +148,3 @@ def _numbers(name: str, given: Sequence[Any] | Array) -> Array:
     if values.dtype.kind != "f" or values.dtype.itemsize > 8:
         raise UsageError(f"the column {name!r} holds {values.dtype}; texts or numbers are possible, all of one kind")
     return values.astype(values.dtype.newbyteorder("<"))
-
-
-def merge_columns(old: Sequence[ColumnEntry], new: Mapping[str, ColumnEntry]) -> tuple[ColumnEntry, ...]:
-    """Merge entries by name; new ones replace old ones of the same name."""
-    merged = {entry.name: entry for entry in old} | dict(new)
-    return tuple(merged[name] for name in sorted(merged))
