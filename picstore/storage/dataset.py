@@ -83,7 +83,7 @@ class Dataset(Sequence[Record]):
         self.rows = read_index(root, manifest)
         self._columns: dict[NpyFile, Column] = {}  # by the file of their values
         local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, self.rows))
-        self._cache_options = {"cache": local and local.folder, "cache_limit": cache_limit}
+        self._cache_options: dict[str, Any] = {"cache": local and local.folder, "cache_limit": cache_limit}
         self._containers = ContainerReader(root, self.rows, manifest.attachments, local)
         self._set_manifest(manifest, unsaved)
 

@@ -42,12 +42,8 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
     frame = zstandard.ZstdCompressor(level=3).compress(extras) if extras else b""
     segments = np.concatenate([record.info.segments for record in records])
     count, width = len(records), len(fields)
-    payload_at = (
-        layout.SEALED
-        + count * (layout.ENTRY.itemsize + width * layout.ATTACHMENT.itemsize)
-        + segments.nbytes
-        + len(frame)
-    )
+    entries = count * (layout.ENTRY.itemsize + width * layout.ATTACHMENT.itemsize)
+    payload_at = layout.SEALED + entries + segments.nbytes + len(frame)
     payload_size = sum(len(r.jpeg) + sum(len(r.attachments.get(name, b"")) for name in fields) for r in records)
     size = layout.aligned(payload_at + payload_size)
     if count > layout.MAX_RECORDS or size > layout.MAX_CONTAINER or len(extras) > layout.MAX_EXTRAS:

@@ -129,9 +129,9 @@ def test_a_record_larger_than_a_container_gets_one_of_its_own(tmp_path: Path) ->
 
 
 def test_a_container_is_ended_before_its_records_or_extras_pass_their_limits(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("picstore.storage.format.file.MAX_RECORDS", 7)
+    monkeypatch.setattr("picstore.storage.format.layout.MAX_RECORDS", 7)
     assert write(tmp_path / "a", records(20), container_size=1 << 20).footer["records"].tolist() == [7, 7, 6]
-    monkeypatch.setattr("picstore.storage.format.file.MAX_EXTRAS", 35)
+    monkeypatch.setattr("picstore.storage.format.layout.MAX_EXTRAS", 35)
     assert write(tmp_path / "b", records(9), container_size=1 << 20).footer["records"].tolist() == [5, 4]
 
 
