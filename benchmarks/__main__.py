@@ -90,7 +90,7 @@ def has_gpu() -> bool:
 def run(arguments: argparse.Namespace, work: Path) -> int:
     """Measure, print and write the tables."""
     about = machine.describe()
-    place = machine.sentence(about)
+    machine_name = machine.sentence(about)
     names = ("images", "rounds", "workers", "device", "quick")
     options = Options(arguments.photographs.resolve(), work, **{name: getattr(arguments, name) for name in names})
     options = replace(options, copies=1 if arguments.quick else arguments.copies)
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace, work: Path) -> int:
         tables[f"{arguments.suite} {name}"] = table
         failed |= any(str(row.get("problem", "")).startswith(("failed", "its check")) for row in table.rows)
         command = f"python -m benchmarks {arguments.suite} --only {name}"
-        text = report.section(table, command=command, date=time.strftime("%Y-%m-%d"), machine=place)
+        text = report.section(table, command=command, date=time.strftime("%Y-%m-%d"), machine=machine_name)
         sys.stdout.write(f"## {name}\n\n{text}\n\n")
         sys.stdout.flush()
         if arguments.write:

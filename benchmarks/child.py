@@ -34,18 +34,18 @@ class FailedError(Exception):
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """Resident memory of a process tree in MiB; pages shared by several processes count once (PSS)."""
 
     resident: float = 0.0
     anonymous: float = 0.0  # heap and shared memory, without mapped files
 
-    def peak(self, other: Memory) -> Memory:
+    def peak(self, other: MemoryUse) -> MemoryUse:
         """Larger value of each field."""
-        return Memory(max(self.resident, other.resident), max(self.anonymous, other.anonymous))
+        return MemoryUse(max(self.resident, other.resident), max(self.anonymous, other.anonymous))
 
 
-class Child:
+class ChildProcess:
     """A process that runs one function; leaving the context ends it and all that it started.
 
     Attributes:
@@ -74,9 +74,9 @@ class Child:
         finally:
             if stderr:
                 stderr.close()
-        self.memory = Memory()
+        self.memory = MemoryUse()
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> ChildProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -128,11 +128,11 @@ class Child:
 
 def call(target: str, *arguments: Any, **options: Any) -> Any:
     """Return a function's value, computed in a process of its own; options and errors are those of Child."""
-    with Child(target, *arguments, **options) as child:
+    with ChildProcess(target, *arguments, **options) as child:
         return child.answer()
 
 
-def tree_memory(root: int) -> Memory:
+def tree_memory(root: int) -> MemoryUse:
     """Memory of a process and its descendants now, from /proc; processes that end meanwhile count nothing."""
     total = {"Pss": 0, "Pss_Anon": 0, "Pss_Shmem": 0}
     for pid in process_tree(root):
@@ -144,7 +144,7 @@ def tree_memory(root: int) -> Memory:
             name, kib = line.split()[:2]
             if name[:-1] in total:
                 total[name[:-1]] += int(kib)
-    return Memory(total["Pss"] / 1024, (total["Pss_Anon"] + total["Pss_Shmem"]) / 1024)
+    return MemoryUse(total["Pss"] / 1024, (total["Pss_Anon"] + total["Pss_Shmem"]) / 1024)
 
 
 def process_tree(pid: int) -> Iterator[int]:

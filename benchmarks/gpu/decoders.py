@@ -16,7 +16,7 @@ from benchmarks.options import Options
 from benchmarks.photographs import MARKERS, cut_all, encode, find, mark, pillow
 
 
-class Streams:
+class StreamSets:
     """Photographs at quality 90, by subsampling and markers, whole or cut."""
 
     def __init__(self, options: Options) -> None:
@@ -33,7 +33,7 @@ class Streams:
 
 def decoders(options: Options) -> Table:
     """Images/s of each decoder by markers, subsampling, threads and batch, each batch decoded in one call."""
-    device, streams = Device(options), Streams(options)
+    device, streams = Device(options), StreamSets(options)
     plan = [(s, m, False, 1, 256) for s in ("4:2:0", "4:4:4") for m in MARKERS]
     plan += [(s, "tile", True, 1, 256) for s in ("4:2:0", "4:4:4")]  # cuts of RandomResizedCrop's boxes
     plan += [("4:2:0", "tile", cut, threads, 256) for threads in (2, 4, 8) for cut in (False, True)]
@@ -41,7 +41,9 @@ def decoders(options: Options) -> Table:
     return _race(device, streams, plan[:2] if options.quick else plan, options)
 
 
-def _race(device: Device, streams: Streams, plan: Sequence[tuple[str, str, bool, int, int]], options: Options) -> Table:
+def _race(
+    device: Device, streams: StreamSets, plan: Sequence[tuple[str, str, bool, int, int]], options: Options
+) -> Table:
     found, rounds = device.decoders(), options.round_count(3)
     seconds = device.seconds / rounds / len(plan) / len(found) / 2
     cases = []
@@ -73,7 +75,7 @@ def _decode(
 
 def probe(options: Options) -> Table:
     """Streams that nvJPEG's hardware backend says it takes, by subsampling and markers."""
-    device, streams, rows = Device(options), Streams(options), []
+    device, streams, rows = Device(options), StreamSets(options), []
     nvjpeg = Nvjpeg() if device.cuda else None
     for subsampling in ("4:2:0", "4:4:4"):
         for markers in MARKERS:

@@ -27,14 +27,17 @@ Batches = Iterator["tuple[torch.Tensor, torch.Tensor]"]
 def training(options: Options) -> Table:
     """Images/s of steps in bf16, channels_last; the first case is the ceiling, of which 97 % are asked."""
     device, path = Device(options), dataset(options)
-    feeds: dict[str, Callable[[], Batches]] = {
+    loaders: dict[str, Callable[[], Batches]] = {
         "tensors on the GPU": lambda: _synthetic(device),
         "picstore": lambda: _picstore(device, path),
         "ImageFolder and DataLoader": lambda: _dataloader(device, options),
     }
     step, rounds = _step(device), options.round_count(2)
-    seconds = device.seconds / rounds / len(feeds) / 2
-    cases = [Case(name, lambda feed: _run(device, step, feed(), seconds), lambda f=f: f) for name, f in feeds.items()]
+    seconds = device.seconds / rounds / len(loaders) / 2
+    cases = [
+        Case(name, lambda make_batches: _run(device, step, make_batches(), seconds), lambda f=f: f)
+        for name, f in loaders.items()
+    ]
     results = measure(cases, rounds=rounds, warmups=0, seconds=device.seconds)
     return tabulate(results, f"ResNet-50 in bf16; {device.about}", first="the ceiling")
 

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.child import Child, Memory
+from benchmarks.child import ChildProcess, MemoryUse
 from benchmarks.harness import IMAGES_PER_SECOND, Case, Sample, Table, measure, say, tabulate
 from benchmarks.options import Options
 from benchmarks.peers import PYTHON, REMARK, Job, start
@@ -67,8 +67,8 @@ class _Contender:
         return Sample(EPOCHS * self.job.count, seconds, figures, first["means"])
 
 
-def _memory_columns(child: Child) -> dict[str, Any]:
-    memory: Memory = child.memory
+def _memory_columns(child: ChildProcess) -> dict[str, Any]:
+    memory: MemoryUse = child.memory
     return {"resident, MiB": memory.resident, "of it not files": memory.anonymous}
 
 

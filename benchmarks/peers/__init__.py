@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import ROOT, Child
+from benchmarks.child import ROOT, ChildProcess
 from benchmarks.machine import versions
 
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
@@ -92,13 +92,13 @@ def nothing(job: Job) -> None:
     """Prepare nothing: the contender reads the image files."""
 
 
-def start(function: str, name: str, job: Job, *arguments: Any, **options: Any) -> Child:
+def start(function: str, name: str, job: Job, *arguments: Any, **options: Any) -> ChildProcess:
     """Run a function of this module for a contender, in the environment that has it."""
     own = name.startswith("picstore") or not PYTHON.exists()
     python = sys.executable if own else PYTHON
     environment = {"PYTHONWARNINGS": "ignore"}
     target = f"benchmarks.peers:{function}"
-    return Child(target, name, asdict(job), *arguments, python=python, environment=environment, **options)
+    return ChildProcess(target, name, asdict(job), *arguments, python=python, environment=environment, **options)
 
 
 def prepare(name: str, fields: dict[str, Any]) -> dict[str, Any]:

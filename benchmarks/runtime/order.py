@@ -1,8 +1,8 @@
 """Randomness of an epoch's order: figures of the real plan over data sets stored in three ways.
 
 The input is sorted by class. ``converted`` is a data set as convert writes it, ``transpose`` and ``uniform`` as shuffle
-writes it; the place of each image follows from the same draws, without any image. Beside each figure stands that of a
-uniformly random order.
+writes it; the position of each image follows from the same draws, without any image. Beside each figure stands that of
+a uniformly random order.
 """
 
 from __future__ import annotations

@@ -286,9 +286,9 @@ def test_a_batch_gives_what_cutting_one_by_one_gives() -> None:
     ]
     cuts = cut_batch(tiled(streams), np.array([(x, y, x + w, y + h) for x, y, w, h in boxes]))
     assert cuts.offsets.dtype == cuts.rects.dtype == np.int64
-    for stream, box, part, place in zip(streams, boxes, streams_of(cuts), cuts.rects.tolist(), strict=True):
-        assert (part, (box[0] - place[0], box[1] - place[1])) == cut(stream, box)
-        assert simplejpeg.decode_jpeg_header(part)[:2] == (place[3], place[2])
+    for stream, box, part, rect in zip(streams, boxes, streams_of(cuts), cuts.rects.tolist(), strict=True):
+        assert (part, (box[0] - rect[0], box[1] - rect[1])) == cut(stream, box)
+        assert simplejpeg.decode_jpeg_header(part)[:2] == (rect[3], rect[2])
 
 
 def test_a_batch_of_nothing_is_empty() -> None:

@@ -667,13 +667,13 @@ def test_a_stream_cut_off_anywhere_is_refused(old: int) -> None:
 def test_restart_markers_missing_surplus_or_out_of_order_are_refused() -> None:
     stream = write(crafted("444", 80, 24, interval=2))
     at = markers.parse_header(stream).length
-    places = [at + match.start() for match in re.finditer(rb"\xff[\xd0-\xd7]", stream[at:])]
-    first, second, last = places[0], places[1], places[-1]
+    offsets = [at + match.start() for match in re.finditer(rb"\xff[\xd0-\xd7]", stream[at:])]
+    first, second, last = offsets[0], offsets[1], offsets[-1]
     changed = {
         "out of order": stream[:first] + stream[second : second + 2] + stream[first + 2 :],
         "markers out of order": stream[:first] + stream[first + 2 :],
         "markers are missing": stream[:last] + stream[last + 2 :],
-        "more restart markers": stream[:-2] + bytes([0xFF, 0xD0 + len(places) % 8]) + b"\x7f\xff\xd9",
+        "more restart markers": stream[:-2] + bytes([0xFF, 0xD0 + len(offsets) % 8]) + b"\x7f\xff\xd9",
     }
     for reason, damaged in changed.items():
         with pytest.raises(NotTranscodable, match=reason):

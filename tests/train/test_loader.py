@@ -375,7 +375,7 @@ def test_the_stored_order_goes_on_only_at_the_same_world_size(make_dataset: Make
 # Damage.
 
 
-def container_and_place(path: Path, id_: int) -> tuple[int, int, Path]:
+def container_and_file(path: Path, id_: int) -> tuple[int, int, Path]:
     """Number of the container of a record, position in it, and the file."""
     dataset = picstore.Dataset(path)
     for number in range(len(dataset.rows)):
@@ -393,7 +393,7 @@ def flip(file: Path, offset: int) -> None:
 
 def damage_payload(path: Path, id_: int) -> tuple[str, int, set[int]]:
     """Flip a bit in an image: file and offset that a message must name, and the ids that are lost."""
-    number, k, file = container_and_place(path, id_)
+    number, k, file = container_and_file(path, id_)
     dataset = picstore.Dataset(path)
     entry = dataset.entries(number)[k]
     at = int(dataset.rows[number]["offset"]) + int(entry["offset"])
@@ -403,7 +403,7 @@ def damage_payload(path: Path, id_: int) -> tuple[str, int, set[int]]:
 
 def damage_entry(path: Path, id_: int) -> tuple[str, int, set[int]]:
     """Flip a bit in the index of a container."""
-    number, k, file = container_and_place(path, id_)
+    number, k, file = container_and_file(path, id_)
     dataset = picstore.Dataset(path)
     at = int(dataset.rows[number]["offset"])
     data = file.read_bytes()
@@ -426,7 +426,7 @@ def ids_in(path: Path, numbers: list[int]) -> set[int]:
 
 def truncate_file(path: Path, id_: int) -> tuple[str, int, set[int]]:
     """Cut a file off in the container of a record: that and all that follow are lost."""
-    number, _, file = container_and_place(path, id_)
+    number, _, file = container_and_file(path, id_)
     numbers = containers_of_file(path, number)
     lost = ids_in(path, numbers[numbers.index(number) :])
     at = int(picstore.Dataset(path).rows[number]["offset"])
@@ -435,7 +435,7 @@ def truncate_file(path: Path, id_: int) -> tuple[str, int, set[int]]:
 
 
 def delete_file(path: Path, id_: int) -> tuple[str, int, set[int]]:
-    number, _, file = container_and_place(path, id_)
+    number, _, file = container_and_file(path, id_)
     lost = ids_in(path, containers_of_file(path, number))
     file.unlink()
     return str(file), int(picstore.Dataset(path).rows[number]["offset"]), lost
@@ -510,7 +510,7 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = make_dataset(60)
-    number, k, file = container_and_place(path, 33)
+    number, k, file = container_and_file(path, 33)
     dataset = picstore.Dataset(path)
     entry = dataset.entries(number)[k]
     at = int(dataset.rows[number]["offset"]) + int(entry["offset"])

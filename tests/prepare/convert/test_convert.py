@@ -128,9 +128,9 @@ def test_a_killed_conversion_is_no_data_set_and_resumes_to_the_same_bytes(
     assert tree(out) == tree(converted)
 
 
-@pytest.mark.parametrize("kept_rows", [0, 1, 3])
+@pytest.mark.parametrize("finished_rows", [0, 1, 3])
 def test_a_conversion_that_lost_rows_resumes_to_the_same_bytes(
-    pictures_folder: Path, converted: Path, tmp_path: Path, kept_rows: int
+    pictures_folder: Path, converted: Path, tmp_path: Path, finished_rows: int
 ) -> None:
     """Every state a kill can leave: rows with fragments, a row with some files, half-written files, no manifest."""
     out = tmp_path / "train"
@@ -146,10 +146,10 @@ def test_a_conversion_that_lost_rows_resumes_to_the_same_bytes(
     for name in ("picstore.json", "picstore.idx", "ledger.jsonl"):
         (out / name).unlink()
     for row in range(rows):
-        if row < kept_rows:
+        if row < finished_rows:
             part = row_slice(90, rows, row)
             (out / "unfinished" / f"row-{row:06d}.jsonl").write_text("".join(lines[part.start : part.stop]))
-        elif row > kept_rows:
+        elif row > finished_rows:
             for path in out.glob(f"*/{row:06d}.pic"):
                 path.unlink()
     (out / "0001" / f"{rows - 1:06d}.pic.partial").write_bytes(b"half of a file")

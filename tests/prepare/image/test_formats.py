@@ -148,9 +148,9 @@ def xcf(*layers: tuple[Image.Image, tuple[int, int]]) -> bytes:
     data = b"gimp xcf file\0" + words(*layers[-1][0].size, 0) + words(17, 1) + b"\0" + words(0, 0)
     start = len(data) + 4 * (len(layers) + 2)
     offsets, bodies = [], b""
-    for image, place in layers:
+    for image, position in layers:
         offsets.append(start + len(bodies))
-        properties = words(6, 4, 255, 7, 4, 0, 8, 4, 1, 15, 8, *place, 0, 0)  # opacity, mode, visible, offsets
+        properties = words(6, 4, 255, 7, 4, 0, 8, 4, 1, 15, 8, *position, 0, 0)  # opacity, mode, visible, offsets
         layer = words(*image.size, 1, 2) + b"x\0" + properties
         hierarchy = offsets[-1] + len(layer) + 8
         level = hierarchy + 20
@@ -385,8 +385,8 @@ def test_a_transparent_color_shows_the_background(mode, color):
     if mode == "P":
         image.putpalette([9, 9, 9, 200, 200, 200])
     other = {"RGB": (90, 91, 92), "L": 200, "1": 255, "P": 1, "I;16": 51_400}[mode]
-    for place in ((2, 0), (3, 0), (2, 1), (3, 1)):
-        image.putpixel(place, other)
+    for position in ((2, 0), (3, 0), (2, 1), (3, 1)):
+        image.putpixel(position, other)
     data = saved(image, "PNG", transparency=color)
     flat = open_image(data, settings=EncodeSettings(background=(11, 12, 13))).convert("RGB")
     kept = {"RGB": (90, 91, 92), "1": (255,) * 3}.get(mode, (200,) * 3)
@@ -594,8 +594,8 @@ def flipped(seed: str, data: bytes, *, count: int) -> list[bytes]:
     for number in range(count):
         damaged = np.frombuffer(data, np.uint8).copy()
         reach = min(len(data), 100) if number % 2 else len(data)
-        for place in draw.integers(0, reach, (1, 3, 20)[number % 3]):
-            damaged[place] ^= np.uint8(1 << draw.integers(0, 8))
+        for position in draw.integers(0, reach, (1, 3, 20)[number % 3]):
+            damaged[position] ^= np.uint8(1 << draw.integers(0, 8))
         copies.append(damaged.tobytes())
     return copies
 

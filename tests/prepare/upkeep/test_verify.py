@@ -50,7 +50,7 @@ def test_every_part_of_a_file_is_checked(dataset: Path) -> None:
     path = dataset / ref.name
     sound = path.read_bytes()
     end = ref.offset + int(row["size"])
-    places = {
+    offsets = {
         "file header": 9,
         "container header": ref.offset + 8,
         "index": ref.offset + 64 + 3,
@@ -58,7 +58,7 @@ def test_every_part_of_a_file_is_checked(dataset: Path) -> None:
         "trailer": len(sound) - 20,
         "footer": len(sound) - 64 - 20,
     }
-    for part, offset in places.items():
+    for part, offset in offsets.items():
         flip(path, offset)
         _, findings, _ = verify(dataset, workers=1)
         assert len(findings) >= 1, part

@@ -46,14 +46,14 @@ def test_numbers_among_what_is_left_are_those_of_a_list_without_the_deleted(
     total = sum(counts)
     deleted = sorted(data.draw(st.sets(st.integers(0, total - 1))))
     live = LiveRecords.from_deleted(counts, np.array(deleted, dtype=np.int64), file="here")
-    places = [(container, record) for container, count in enumerate(counts) for record in range(count)]
+    positions = [(container, record) for container, count in enumerate(counts) for record in range(count)]
     left = [position for position in range(total) if position not in set(deleted)]
     assert len(live) == len(left)
     assert live.to_stored(np.arange(len(left))).tolist() == left
-    by_container = Counter(places[position][0] for position in left)
+    by_container = Counter(positions[position][0] for position in left)
     assert live.counts.tolist() == [by_container[container] for container in range(len(counts))]
     for container in range(len(counts)):
-        records = [places[position][1] for position in left if places[position][0] == container]
+        records = [positions[position][1] for position in left if positions[position][0] == container]
         numbers = np.arange(len(records))
         assert live.to_record_numbers(np.full(len(records), container), numbers).tolist() == records
         assert np.flatnonzero(live.mask(container)).tolist() == records
@@ -71,9 +71,9 @@ def test_an_epoch_is_each_record_that_is_left_exactly_once_on_ranks_of_equal_len
         return
     found = []
     for rank in range(world_size):
-        share = RankShard(records=len(live), lanes=4, batch_size=3, rank=rank, world_size=world_size, drop_last=False)
+        shard = RankShard(records=len(live), lanes=4, batch_size=3, rank=rank, world_size=world_size, drop_last=False)
         order = EpochOrder(live.counts, seed=seed, epoch=1, lanes=4)
-        samples = order.locate(share.samples(0, share.count))
+        samples = order.locate(shard.samples(0, shard.count))
         found += (live.starts[samples.container] + live.to_record_numbers(samples.container, samples.record)).tolist()
     assert sorted(found) == sorted(set(range(sum(counts))) - set(deleted))
 

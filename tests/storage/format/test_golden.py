@@ -33,7 +33,7 @@ BYTES = {
         "895049430d0a1a0a010000000000000000000000000000000000000000000000"
         "00000000000000000000000000000000000000000000000000000000bc75f275"
     ),
-    # container header: magic, attachments, 0, records, size, segments, extras, payload, four CRCs, place, CRC
+    # container header: magic, attachments, 0, records, size, segments, extras, payload, four CRCs, ref, CRC
     ("0000/000000.pic", 4096): (
         "5049434301000000080000000010000010000000250000001c000000f40a0000"
         "de0ffb2f7b58ccc5a2aabb510484634f000000000000000000000000607c9339"

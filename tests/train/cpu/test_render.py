@@ -362,9 +362,9 @@ def scaled(points: list, size: tuple[int, int]) -> np.ndarray:
 
 
 @given(STEPS, st.integers(0, 1000), st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=9))
-def test_points_move_as_pixels_do_and_back(steps, seed, places):
+def test_points_move_as_pixels_do_and_back(steps, seed, positions):
     geometry = compose([Pad(0, 77), *steps], Geometry.identity([130], [100]), BatchRandom(seed, 0, [0]))
-    points = scaled(places, (130, 100))
+    points = scaled(positions, (130, 100))
     moved = geometry.points_to_output(0, points)
     assert to_source(geometry, moved) == pytest.approx(points, abs=1e-6)
 

@@ -507,9 +507,9 @@ except MissingDependency as error:
 
 
 def test_triton_is_imported_in_one_place() -> None:
-    import picstore.train.cuda.triton_jit as place
+    import picstore.train.cuda.triton_jit as triton_jit
 
-    package = Path(place.__file__).parents[2]
+    package = Path(triton_jit.__file__).parents[2]
     for path in package.rglob("*.py"):
         names = [
             name
@@ -518,4 +518,4 @@ def test_triton_is_imported_in_one_place() -> None:
             for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
         ]
         uses = any(name and name.split(".")[0] == "triton" for name in names)
-        assert uses == (path == Path(place.__file__)), path
+        assert uses == (path == Path(triton_jit.__file__)), path

@@ -191,12 +191,12 @@ def test_crops_lie_in_the_image_and_hide_what_is_outside_of_them():
 
 def test_half_of_the_images_are_flipped_none_with_p_0_and_all_with_p_1():
     geometry = images(4000)
-    share = [
+    shown = [
         RandomHorizontalFlip(p)(geometry, BatchRandom(0, 0, np.arange(4000))).flip[:, 0].mean() for p in (0.0, 0.5, 1.0)
     ]
-    assert share[0] == 0
-    assert share[1] == pytest.approx(0.5, abs=0.03)
-    assert share[2] == 1
+    assert shown[0] == 0
+    assert shown[1] == pytest.approx(0.5, abs=0.03)
+    assert shown[2] == 1
 
 
 def test_two_flips_are_none():
@@ -322,8 +322,8 @@ def test_a_vertical_flip_mirrors_top_to_bottom_and_a_horizontal_one_left_to_righ
     geometry = RandomHorizontalFlip(1.0)(geometry, BatchRandom(0, 0, [0]))
     assert geometry.matrix.tolist() == [[[-1, 0, 3], [0, -1, 4]]]
     assert geometry.box.tolist() == [[0, 0, 3, 4]]
-    shares = RandomVerticalFlip(0.3)(images(4000), BatchRandom(0, 0, np.arange(4000))).flip.mean(axis=0)
-    assert shares == pytest.approx([0, 0.3], abs=0.03)
+    flipped = RandomVerticalFlip(0.3)(images(4000), BatchRandom(0, 0, np.arange(4000))).flip.mean(axis=0)
+    assert flipped == pytest.approx([0, 0.3], abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -351,8 +351,8 @@ def test_random_crops_are_everywhere_and_nowhere_else():
     geometry = RandomCrop((20, 30), padding=(1, 2, 3, 4))(Geometry.identity([40] * n, [24] * n), draws)
     assert (geometry.size == [30, 20]).all()
     for corner, least, count in ((geometry.box[:, 0], -1, 15), (geometry.box[:, 1], -2, 11)):
-        places, times = np.unique(corner, return_counts=True)
-        assert places.tolist() == list(range(least, least + count))
+        corners, times = np.unique(corner, return_counts=True)
+        assert corners.tolist() == list(range(least, least + count))
         assert times / n * count == pytest.approx(np.ones(count), abs=0.25)
 
 
@@ -386,8 +386,8 @@ def test_the_parameters_of_an_affine_map_are_uniform_and_its_shifts_whole_pixels
     shifted = RandomAffine(0, (0.1, 0.25))(canvas, BatchRandom(0, 0, np.arange(n)))
     assert (shifted.matrix[:, :, :2] == np.eye(2)).all()
     for corner, most in ((shifted.matrix[:, 0, 2], 10), (shifted.matrix[:, 1, 2], 15)):
-        places, times = np.unique(corner, return_counts=True)
-        assert places.tolist() == list(range(-most, most + 1))
+        corners, times = np.unique(corner, return_counts=True)
+        assert corners.tolist() == list(range(-most, most + 1))
         assert times[1:-1] / n * 2 * most == pytest.approx(np.ones(2 * most - 1), abs=0.3)
         assert times[[0, -1]] / n * 4 * most == pytest.approx(np.ones(2), abs=0.4)  # half as wide to round to
     scaled = RandomAffine(0, scale=(0.5, 2.0))(canvas, BatchRandom(0, 0, np.arange(n)))
