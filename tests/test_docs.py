@@ -41,11 +41,8 @@ def test_the_modules_that_a_page_names_exist(page: Path) -> None:
         pytest.skip("tells of modules of earlier versions")
     for name in re.findall(r"`(?:\./)?((?:[\w]+/)*\w+\.py)`", prose(page)):
         name = re.sub("[A-Z]{3,}", "*", name)  # a placeholder, such as NAME
-        found = (
-            list(ROOT.glob(f"*/**/{name}"))
-            if "/" not in name
-            else [*ROOT.glob(name), *ROOT.glob(f"picstore/**/{name}")]
-        )
+        patterns = (name, f"picstore/**/{name}", f"tests/**/{name}", f"benchmarks/**/{name}")
+        found = any(path for pattern in patterns for path in ROOT.glob(pattern))
         assert found, f"{page.name} names {name}"
 
 
