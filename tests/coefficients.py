@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 FACTORS = {
     "grey": [(1, 1)],
@@ -47,6 +48,7 @@ class Coefficients:
         return -(-self.width // (8 * wide)) * -(-self.height // (8 * tall))
 
 
+@lru_cache(1024)
 def codes_of(counts: bytes, symbols: bytes) -> dict[int, str]:
     """Symbol to code (C.2)."""
     codes, code, k = {}, 0, 0

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from picstore.prepare.image import imagemagick
+
 if TYPE_CHECKING:
     from picstore.prepare.image.settings import EncodeSettings
 
@@ -86,6 +88,7 @@ def reencode(source: object, *, settings: EncodeSettings, name: str = "") -> tup
 def by_imagemagick(image: Image.Image, coder: str, **attributes: object) -> bytes:
     """File of any format that ImageMagick writes; skips the test if its library or the coder is missing."""
     try:
+        imagemagick.start_library()
         from wand.exceptions import WandException
         from wand.image import Image as WandImage
     except ImportError:

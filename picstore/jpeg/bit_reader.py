@@ -60,7 +60,8 @@ def unstuff(address, size, start, flat, segments):  # type: ignore[no-untyped-de
         segments: int64, takes the offset of each restart segment in ``flat``, and last the end.
 
     Returns:
-        (segments found, or negative for damage; bytes in ``flat``).
+        (segments found, or negative for damage; bytes in ``flat``; offset of the marker that ends the data, or of its
+        fill bytes, or the end of the JPEG).
     """
     source, n = array_at(address, size, np.uint8), size
     offset = start
@@ -92,13 +93,13 @@ def unstuff(address, size, start, flat, segments):  # type: ignore[no-untyped-de
             out += 1
         elif 0xD0 <= code <= 0xD7:
             if code != 0xD0 + count % 8:
-                return BAD_MARKER, out
+                return BAD_MARKER, out, offset
             count += 1
             if count + 1 >= segments.size:
-                return TOO_MANY_SEGMENTS, out
+                return TOO_MANY_SEGMENTS, out, offset
             segments[count] = out
         else:
             break
         offset = following + 1
     segments[count + 1] = out
-    return count + 1, out
+    return count + 1, out, offset

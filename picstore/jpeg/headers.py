@@ -63,7 +63,8 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
             # Revision 1, as libjpeg warns of any other, which decoders may call an error; no thumbnail.
             jfif = body[:5] + b"\1" + body[6:12] + b"\0\0"
         elif marker == APP14 and body.startswith(b"Adobe") and len(body) >= 12:
-            adobe = body[:12]
+            # Any transform but 0 means YCbCr to libjpeg, which warns of all but 1; decoders may call that an error.
+            adobe = body[:11] + bytes([min(body[11], 1)])
         elif marker == APP1 and body.startswith(b"Exif\0\0") and orientation == 1:  # the first that rotates counts
             orientation = _read_orientation(body[6:])
     count = body[0] if body else 0

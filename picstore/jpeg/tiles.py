@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+# A block of 64 pixels takes a bit or more for its DC coefficient in any Huffman-coded JPEG, and baseline ones take two.
+MAX_PIXELS_A_BYTE = 8 * 64
 TILE_WIDTH = 64  # pixels; docs/measurements.md has sizes and speeds of tiles from 1 MCU to one row
 
 

@@ -141,7 +141,7 @@ def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
         raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
     segments = np.zeros(expected + 1, np.int64)
     flat = np.empty(source.size - header.length + bit_reader.PADDING, np.uint8)
-    count, length = bit_reader.unstuff(np.uint64(source.ctypes.data), source.size, header.length, flat, segments)
+    count, length, _ = bit_reader.unstuff(np.uint64(source.ctypes.data), source.size, header.length, flat, segments)
     if count != expected:
         raise NotTranscodable(f"damaged JPEG: {_DAMAGE.get(count, 'restart markers are missing')}")
     flat[length : length + bit_reader.PADDING] = 0

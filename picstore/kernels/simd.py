@@ -42,6 +42,9 @@ class Vector:
     def __xor__(self, other: Vector | int) -> Vector:
         return Vector(self._builder, self._builder.xor(self.value, self._operand(other)))
 
+    def __or__(self, other: Vector | int) -> Vector:
+        return Vector(self._builder, self._builder.or_(self.value, self._operand(other)))
+
     def __lshift__(self, bits: int) -> Vector:
         return Vector(self._builder, self._builder.shl(self.value, self._operand(bits)))
 
@@ -68,6 +71,15 @@ class Vector:
             limit = self._operand(bound)
             value = builder.select(builder.icmp_signed(sign, value, limit), limit, value)
         return Vector(builder, value)
+
+    def is_zero(self) -> Any:
+        """Condition for ``chosen``: all elements are zero."""
+        whole = ir.IntType(self.value.type.count * self.value.type.element.width)
+        return self._builder.icmp_unsigned("==", self._builder.bitcast(self.value, whole), ir.Constant(whole, 0))
+
+    def chosen(self, condition: Any, other: Vector) -> Vector:
+        """This vector where a condition holds, else ``other``."""
+        return Vector(self._builder, self._builder.select(condition, self.value, other.value))
 
     def shuffled(self, other: Vector, indices: Sequence[int]) -> Vector:
         """Pick elements by index from this vector followed by ``other``."""

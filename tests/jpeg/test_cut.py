@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
+from grids import slow_except
 from PIL import Image
 from samples import jpeg
 from torchvision.io import ImageReadMode, decode_jpeg
@@ -107,7 +108,7 @@ def streams_of(cuts: CutJpegs) -> list[bytes]:
 
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("size", [(200, 136), (131, 97), (97, 131)])
+@pytest.mark.parametrize(("size",), slow_except([((131, 97),)], [((200, 136),), ((131, 97),), ((97, 131),)]))
 def test_a_cut_shows_the_pixels_of_the_whole_image(name: str, sampling: str, size: tuple[int, int]) -> None:
     decode = DECODERS[name]
     stream = make(sampling, *size)
@@ -117,7 +118,7 @@ def test_a_cut_shows_the_pixels_of_the_whole_image(name: str, sampling: str, siz
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("per_row", [1, 2, None])
+@pytest.mark.parametrize("per_row", slow_except([2], [1, 2, None]))
 def test_it_does_so_for_tiles_of_one_mcu_of_some_and_of_a_row(sampling: str, per_row: int | None) -> None:
     for width, height in ((161, 50), (190, 33), (64, 70)):
         plain = make(sampling, width, height)
@@ -128,7 +129,7 @@ def test_it_does_so_for_tiles_of_one_mcu_of_some_and_of_a_row(sampling: str, per
             check(stream, full, box, simplejpeg.decode_jpeg)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", slow_except(["422", "420"], SAMPLINGS))
 def test_it_does_so_for_every_column_of_every_width(sampling: str) -> None:
     # libjpeg interpolates no chroma in images of at most 4 pixels, which the last tile may be.
     for width in range(1, 70):

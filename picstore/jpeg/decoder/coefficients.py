@@ -72,7 +72,7 @@ def fill_table(counts, single, by_length):  # type: ignore[no-untyped-def]
             code += 1
             k += 1
         store_i32(bounds + _u64(72), np.int32(code))
-        if code > 1 << length:
+        if code >= 1 << length:  # the code of all ones stays free (C.2), and libjpeg insists
             return False
         code <<= 1
     for window in range(filled, 1 << LOOKUP_BITS):

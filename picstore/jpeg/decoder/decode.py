@@ -18,7 +18,7 @@ from picstore.jpeg import bit_reader
 from picstore.jpeg.decoder import coefficients, parse, scan
 from picstore.kernels.jit import array_at, kernel
 
-BUFFER_TOO_SMALL, _NO_EOI = -20, -21
+BUFFER_TOO_SMALL, _NO_EOI, _OTHER_MARKER = -20, -21, -22
 _REASONS = {
     bit_reader.BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
     bit_reader.TOO_SHORT: "its entropy-coded data ends early",
@@ -28,6 +28,7 @@ _REASONS = {
     parse.DAMAGED_HEADER: "its headers are damaged",
     parse.UNSUPPORTED: "it is no baseline JPEG of 8 bits, one scan, grey or YCbCr, and 4:4:4, 4:2:2, 4:4:0 or 4:2:0",
     _NO_EOI: "it does not end with EOI",
+    _OTHER_MARKER: "its scan is followed by another marker than EOI",
 }
 _PADDING, _ZIGZAG = bit_reader.PADDING, coefficients.ZIGZAG
 _u64, _u8 = np.uint64, np.uint8
@@ -97,6 +98,13 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None) -> U8:
     return pixels[: 3 * width * height].reshape(height, width, 3)
 
 
+def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
+    """Read width and height of a stream of one baseline scan with as many bytes as its blocks need; None for others."""
+    source = np.frombuffer(jpeg, np.uint8)
+    code = decode_stream(_u64(source.ctypes.data), source.size, WORKSPACE.arrays, _NO_PIXELS)
+    return (int(WORKSPACE.frame[parse.WIDTH]), int(WORKSPACE.frame[parse.HEIGHT])) if code == BUFFER_TOO_SMALL else None
+
+
 @kernel
 def decode_stream(address, size, workspace, out):  # type: ignore[no-untyped-def]
     """Decode one stream; kernels may call it too.
@@ -133,9 +141,13 @@ def decode_stream(address, size, workspace, out):  # type: ignore[no-untyped-def
     if out.size < 3 * width * height or scratch.size < needed or segments.size < expected + 1:
         return BUFFER_TOO_SMALL
     flat = scratch[first:needed]
-    count, length = bit_reader.unstuff(_u64(address), size, frame[parse.START], flat, segments[: expected + 1])
+    count, length, end = bit_reader.unstuff(_u64(address), size, frame[parse.START], flat, segments[: expected + 1])
     if count != expected:
         return count if count < 0 else bit_reader.TOO_SHORT
+    while source[end] == 0xFF and end < size - 1:
+        end += 1
+    if source[end] != 0xD9:
+        return _OTHER_MARKER
     for k in range(length, length + _PADDING):
         flat[k] = 0
     planes = _u64(scratch.ctypes.data)

@@ -6,6 +6,8 @@ integers: constants have 13 fractional bits; of the two passes, columns come fir
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from picstore.kernels.simd import Vector, VectorMemory, vector_function
@@ -69,8 +71,11 @@ def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, s
     rows = [memory.load(memory.offset(block, 16 * k), 8, 16) for k in range(8)]
     for k in range(8):
         memory.store(memory.offset(block, 16 * k), memory.zeros(8, 16))
+    flat = reduce(or_, rows[1:]).is_zero()
     rows = [row * memory.load(memory.offset(quantisation, 16 * k), 8, 16) for k, row in enumerate(rows)]
-    columns = _transpose(_transform(rows, _FRACTION - _PASS_FRACTION))
+    # libjpeg's SIMD shifts a block of one row of coefficients without saturation, which shows beyond 13 bits.
+    constant = rows[0] << _PASS_FRACTION
+    columns = _transpose([constant.chosen(flat, row) for row in _transform(rows, _FRACTION - _PASS_FRACTION)])
     samples = _transpose(_transform(columns, _FRACTION + _PASS_FRACTION + 3))
     for row in samples:
         memory.store(out, (row.clamped(-128, 127) + 128).narrowed(8))

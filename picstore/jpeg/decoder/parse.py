@@ -165,6 +165,8 @@ def _parse_frame_header(body, length, frame):  # type: ignore[no-untyped-def]
         frame[QUANTISATION + c] = load_byte(field + _u64(2))
         if c == 0:
             frame[HORIZONTAL], frame[VERTICAL] = factors >> 4, factors & 15
+            if not (1 <= frame[HORIZONTAL] <= 4 and 1 <= frame[VERTICAL] <= 4):
+                return DAMAGED_HEADER
         if frame[QUANTISATION + c] > 3 or (c and factors != 0x11):
             return UNSUPPORTED
     if count == 1:  # sampling factors of a single component mean nothing (A.2.2)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import simplejpeg
+from coefficients import DC_TABLE, FACTORS, Coefficients, write
 from pictures import header, saved, smooth
 from PIL import Image
 
@@ -17,6 +20,7 @@ import picstore
 from picstore.errors import ImageError, UsageError
 from picstore.jpeg.decoder.decode import decode
 
+AC_TABLE = bytes([0] * 7 + [162] + [0] * 8), bytes([0, 0xF0, *(r << 4 | s for r in range(16) for s in range(1, 11))])
 SAMPLINGS = ("444", "422", "440", "420")
 KINDS = ("grey", *SAMPLINGS)
 
@@ -232,6 +236,49 @@ def test_damage_is_refused_or_decodes_to_an_image_of_the_announced_size() -> Non
             assert shape == (header(bytes(damaged)).height, header(bytes(damaged)).width, 3)
             outcomes.add("decoded")
     assert len(outcomes) > 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_coefficients_beyond_the_range_of_encoders_have_the_pixels_of_libjpeg_or_are_left_to_it(kind: str) -> None:
+    random_ = random.Random(kind)
+    for steps in (59, 255):
+        for others in (0, 3):
+            empty = Coefficients(
+                40, 24, FACTORS[kind], [], quantisation=bytes([steps] * 64), tables=[DC_TABLE, AC_TABLE] * 2
+            )
+            blocks = [[random_.randrange(-1000, 1000)] + [0] * 63 for _ in range(empty.mcus * len(empty.order))]
+            for block in blocks:
+                for k in random_.sample(range(1, 64), others):
+                    block[k] = random_.randrange(-1000, 1000)
+            with contextlib.suppress(ImageError):
+                assert_equal(write(replace(empty, blocks=blocks)))
+
+
+def test_a_huffman_table_with_the_code_of_all_ones_is_refused_as_libjpeg_refuses_it() -> None:
+    full = bytes([0, 0, 0, 16] + 12 * [0]), bytes([*range(12), 0, 0, 0, 0])
+    block = [[3] + [0] * 63]
+    jpeg = write(Coefficients(8, 8, [(1, 1)], block, tables=[full, AC_TABLE] * 2))
+    with pytest.raises(ValueError, match="Huffman"):
+        simplejpeg.decode_jpeg(jpeg)
+    with pytest.raises(ImageError):
+        decode(jpeg)
+
+
+@pytest.mark.parametrize(
+    "after", [b"\xff\xda\0\x08\1\1\0\0\x3f\0\0", b"\xff\x80", b"\xff\xc8\0\2", b"\xff\xff\xfe\0\2"]
+)
+def test_a_marker_other_than_eoi_after_the_scan_is_left_to_libjpeg(after: bytes) -> None:
+    jpeg = encode(noise(16, 16), "444")
+    with pytest.raises(ImageError, match="marker"):
+        decode(jpeg[:-2] + after + b"\xff\xd9")
+    np.testing.assert_array_equal(decode(jpeg[:-2] + b"\xff\xff\xff\xd9"), expected(jpeg))
+
+
+@pytest.mark.parametrize("factors", [0x00, 0x01, 0x10, 0x15, 0x51, 0xFF])
+def test_sampling_factors_that_libjpeg_refuses_are_refused_for_grey_too(factors: int) -> None:
+    jpeg = with_body(encode(noise(8, 8), "grey"), 0xC0, replaced(7, factors))
+    with pytest.raises(ImageError):
+        decode(jpeg)
 
 
 def test_grey_stays_grey_whatever_its_sampling_factors() -> None:

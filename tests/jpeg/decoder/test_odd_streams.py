@@ -1,0 +1,145 @@
+"""Odd but valid streams: libjpeg-turbo's pixels or a refusal, never other pixels."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import struct
+
+import numpy as np
+import pytest
+import simplejpeg
+from coefficients import DC_TABLE, Coefficients, write
+from PIL import Image
+
+from picstore.errors import ImageError
+from picstore.jpeg.decoder.decode import decode
+
+# All sizes that AC coefficients of 8-bit samples have, after any run of zeros.
+AC_TABLE = (bytes([0] * 7 + [176] + 8 * [0]), bytes(run << 4 | size for run in range(16) for size in range(11)))
+DIAGONALS = sorted(range(64), key=lambda k: (k // 8 + k % 8, k // 8 if (k // 8 + k % 8) % 2 else k % 8))
+
+
+def by_libjpeg(jpeg: bytes) -> np.ndarray:
+    """Pixels of libjpeg-turbo by simplejpeg and Pillow; the former refuses warnings, the latter some short segments."""
+    results = []
+    with contextlib.suppress(ValueError):
+        results.append(simplejpeg.decode_jpeg(jpeg, "RGB", strict=False))
+    with contextlib.suppress(OSError):
+        results.append(np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB")))
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+    return results[0]
+
+
+def grey(coefficients: np.ndarray, factors: np.ndarray) -> bytes:
+    """A grey JPEG of 8 × 8 blocks, int (n, 64), and a quantisation table, both row by row."""
+    blocks = [[int(block[k]) for k in DIAGONALS] for block in coefficients]
+    table = bytes(int(factors[k]) for k in DIAGONALS)
+    tables = [DC_TABLE, AC_TABLE] * 2
+    return write(Coefficients(8 * len(blocks), 8, [(1, 1)], blocks, tables, table))
+
+
+@pytest.mark.parametrize("size", (1, 33, 40, 100, 128, 129, 1023, -1023))
+@pytest.mark.parametrize("at", (0, 1, 5, 7, 8, 9, 56, 63))
+def test_blocks_beyond_what_16_bits_hold_have_the_pixels_of_libjpeg(size: int, at: int) -> None:
+    block = np.zeros((3, 64), np.int64)
+    block[1, at] = size
+    jpeg = grey(block, np.full(64, 255))
+    np.testing.assert_array_equal(decode(jpeg), by_libjpeg(jpeg))
+
+
+@pytest.mark.parametrize("quality", (1, 30, 80, 100))
+def test_no_block_that_an_encoder_makes_is_refused(quality: int) -> None:
+    bases = np.cos(np.outer(2 * np.arange(8) + 1, np.arange(8)) * np.pi / 16)
+    patterns = np.einsum("yv,xu->vuyx", bases, bases).reshape(64, 8, 8)  # each is the largest of a coefficient
+    extremes = [255 * (sign * patterns > 0).astype(np.uint8).transpose(1, 0, 2).reshape(8, 512) for sign in (1, -1)]
+    noise = 255 * np.random.default_rng(0).integers(0, 2, (64, 512), np.uint8)
+    for plane in (*extremes, noise):
+        pixels = np.repeat(plane[:, :, None], 3, axis=2)
+        pixels[:, :, 1] = plane[:, ::-1]
+        jpeg = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality=quality, colorsubsampling="444")
+        np.testing.assert_array_equal(decode(jpeg), by_libjpeg(jpeg))
+
+
+def _some_jpeg(rng: random.Random) -> bytearray:
+    """Noise of any sampling; all Huffman tables and restart markers are those of an encoder."""
+    width, height = rng.choice((8, 17, 64, 100)), rng.choice((8, 33, 64))
+    noise = np.random.default_rng(rng.randrange(99)).integers(0, 256, (height, width, 3), np.uint8)
+    image = Image.fromarray(noise).convert("L" if rng.random() < 0.2 else "RGB")
+    out = io.BytesIO()
+    options = {"quality": rng.choice((50, 85)), "restart_marker_blocks": rng.choice((0, 1, 2))}
+    image.save(out, "JPEG", subsampling=rng.choice((0, 1, 2)), **options)
+    return bytearray(out.getvalue())
+
+
+def _segment(marker: int, body: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
+
+
+def _jfif(rng: random.Random) -> bytes:
+    thumbnail = rng.choice((0, 1, 9)), rng.choice((0, 1, 9))
+    body = b"JFIF\0" + bytes((rng.choice((0, 1, 2, 9, 255)), rng.randrange(128), 0, 0, 1, 0, 1, *thumbnail))
+    return _segment(0xE0, body[: rng.choice((13, 14, 14, 14))])
+
+
+def _adobe(rng: random.Random) -> bytes:
+    body = b"Adobe" + bytes((0, rng.choice((0, 100, 255)), 0, 0, 0, 0, rng.choice((0, 1, 2, 3, 9)), 0, 0))
+    return _segment(0xEE, body[: rng.choice((11, 12, 12, 14))])
+
+
+def odd(rng: random.Random) -> bytes:  # noqa: C901 - a list of cases
+    """A stream with one to three oddities of headers or ends, which libjpeg accepts or not."""
+    jpeg = _some_jpeg(rng)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        frame, table = jpeg.index(b"\xff\xc0"), jpeg.index(b"\xff\xdb")
+        scan = jpeg.index(b"\xff\xda", frame)
+        count = jpeg[frame + 9]
+        way = rng.randrange(10)
+        if way == 0:
+            jpeg[frame + 11 + 3 * rng.randrange(count)] = rng.choice((0x11, 0x12, 0x21, 0x22, 0x13, 0x31, 0x23, 0x41))
+        elif way == 1:
+            struct.pack_into(">HH", jpeg, frame + 5, rng.choice((1, 8, 64)), rng.choice((1, 8, 64)))
+        elif way == 2:
+            jpeg[frame:frame] = _segment(0xDD, struct.pack(">H", rng.choice((0, 1, 2, 3, 65535))))
+        elif way == 3:
+            jpeg[-2:] = bytes([0xFF] * rng.randrange(1, 9)) + b"\xd9"
+        elif way == 4:
+            jpeg[table + 5 + rng.randrange(64)] = rng.choice((0, 1, 255))
+        elif way == 5:
+            jpeg[table + 5 : table + 69] = bytes([rng.choice((1, 16, 100, 255))]) * 64
+        elif way == 6:
+            ids = rng.choice((b"RGB", b"\0\1\2", b"\1\1\1", b"\1\x22\x23", b"YCc", b"rgb", b"BGR", b"RGC"))
+            for k in range(count):
+                jpeg[frame + 10 + 3 * k] = jpeg[scan + 5 + 2 * k] = ids[k]
+        elif way == 7:
+            jpeg[2:2] = rng.choice((_jfif, _adobe))(rng)
+        elif way == 8 and jpeg[3] == 0xE0:
+            del jpeg[2 : 4 + int.from_bytes(jpeg[4:6], "big")]
+        else:
+            jpeg[frame:frame] = rng.choice((b"\xff\xff\xff\xfe\0\2", b"\xff\xfe\0\4\xff\xda", b"\xff\xe1\0\2"))
+    return bytes(jpeg)
+
+
+def _compare_odd(seeds: range) -> None:
+    decoded = refused = 0
+    for seed in seeds:
+        jpeg = odd(random.Random(seed))
+        try:
+            pixels = np.array(decode(jpeg))
+        except ImageError:
+            refused += 1
+            continue
+        decoded += 1
+        np.testing.assert_array_equal(pixels, by_libjpeg(jpeg), err_msg=f"seed {seed}")
+    assert decoded > len(seeds) / 5 and refused > len(seeds) / 20
+
+
+def test_odd_headers_give_the_pixels_of_libjpeg_or_a_refusal() -> None:
+    _compare_odd(range(400))
+
+
+@pytest.mark.slow
+def test_10_000_streams_of_odd_headers_give_the_pixels_of_libjpeg_or_a_refusal() -> None:
+    _compare_odd(range(400, 10_400))
