@@ -18,6 +18,10 @@ class UsageError(PicstoreError):
     exit_code = 2
 
 
+class Conflict(UsageError):
+    """Another process changed the data set since it was read; nothing was written, and the change can be repeated."""
+
+
 class MissingDependency(PicstoreError):
     """A library that is needed is not installed; the message holds the command that installs it."""
 

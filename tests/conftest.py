@@ -15,7 +15,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from grids import load_profile
 from pictures import require
 from samples import picture
 from stores import GoogleProxy, Proxy, azure_server, install_azurite, request, s3_server
@@ -32,9 +32,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# The time of an example depends on the machine more than on the code.
-settings.register_profile("picstore", deadline=None)
-settings.load_profile("picstore")
+# Tests run side by side: threads of torch that wait for work by spinning take half of the time of other tests.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Without a GPU, GPU kernels run in Triton's interpreter. Triton reads this when torch imports it.
 if not Path("/dev/nvidiactl").exists():
@@ -59,7 +58,8 @@ _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile kernels once, before parallel test processes start: otherwise each would compile all of them."""
+    """Choose how much is tried; compile kernels once, as otherwise each of parallel test processes would."""
+    load_profile(default_run=config.option.markexpr == "not slow")
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         return
     compiling = [subprocess.Popen([sys.executable, "-c", code]) for code in _COMPILE]
@@ -110,8 +110,24 @@ def photographs(photographs_folder: Path) -> list[Path]:
     return sorted(photographs_folder.glob("*/*.JPEG"))
 
 
+@pytest.fixture(scope="session")
+def _made_dataset(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes data sets, each once a session: many tests take the same ones."""
+
+    @functools.cache
+    def make(count: int, classes: int, shape: DatasetShape, width: int, height: int) -> Path:
+        path = tmp_path_factory.mktemp("made") / "dataset"
+        with picstore.Writer(path, classes=[f"class{k}" for k in range(classes)], shape=shape) as writer:
+            for number in range(count):
+                picked = picture(number, width=width + number % 7, height=height + number % 5)
+                writer.add(picked, label=number % classes, extra={"number": number})
+        return path
+
+    return make
+
+
 @pytest.fixture
-def make_dataset(tmp_path: Path) -> Callable[..., Path]:
+def make_dataset(tmp_path: Path, _made_dataset: Callable[..., Path]) -> Callable[..., Path]:
     """Makes a small data set of ``count`` pictures; label = id mod ``classes``."""
 
     def make(
@@ -126,12 +142,8 @@ def make_dataset(tmp_path: Path) -> Callable[..., Path]:
         height: int = 40,
     ) -> Path:
         shape = DatasetShape(streams=streams, container_size=container_size, file_size=file_size)
-        names = [f"class{k}" for k in range(classes)]
-        with picstore.Writer(tmp_path / name, classes=names, shape=shape) as writer:
-            for number in range(count):
-                picked = picture(number, width=width + number % 7, height=height + number % 5)
-                writer.add(picked, label=number % classes, extra={"number": number})
-        return tmp_path / name
+        made = _made_dataset(count, classes, shape, width, height)
+        return Path(shutil.copytree(made, tmp_path / name))
 
     return make
 
@@ -191,7 +203,7 @@ def bucket(s3: str) -> str:
 @pytest.fixture
 def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """Stands between the server and clients that are made from now on in this process; no retries."""
-    monkeypatch.setattr(object_store, "retries", lambda: {"max_retries": 0})
+    monkeypatch.setattr(object_store, "retries", lambda patient: {"max_retries": 0})
     monkeypatch.setattr(object_store, "_clients", {})
     with Proxy(s3) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)

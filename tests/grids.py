@@ -1,4 +1,4 @@
-"""Cases of parametrized tests of which a default run takes a part, and CI all."""
+"""What a default run takes a part of, and CI all: cases of parametrized tests, and examples of Hypothesis."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# The time of an example depends on the machine more than on the code.
+settings.register_profile("default run", deadline=None, max_examples=25)
+settings.register_profile("all", deadline=None, max_examples=100)
+
+
+def load_profile(*, default_run: bool) -> None:
+    """Choose how many examples Hypothesis tries."""
+    settings.load_profile("default run" if default_run else "all")
 
 
 def slow_except(default: Iterable[Any], cases: Iterable[Any], *, when: bool = True) -> list[Any]:
@@ -23,3 +33,8 @@ def slow_except(default: Iterable[Any], cases: Iterable[Any], *, when: bool = Tr
         marks = [pytest.mark.slow] if when and case not in default else []
         marked.append(pytest.param(*values, marks=marks))
     return marked
+
+
+def examples(count: int) -> settings:
+    """Settings of a property of which CI tries ``count`` examples; a default run tries a quarter."""
+    return settings(max_examples=count * settings.default.max_examples // 100)

@@ -64,6 +64,7 @@ class Proxy:
         forever: failure of every request once ``failures`` is empty.
         after: number of requests, and the failure of all later ones.
         requests: method and path of every request.
+        refused: number of those that failed.
     """
 
     def __init__(self, server: str) -> None:
@@ -71,6 +72,7 @@ class Proxy:
         self.forever = ""
         self.after = (1 << 62, "")
         self.requests: list[str] = []
+        self.refused = 0
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -94,6 +96,7 @@ class Proxy:
         if len(self.requests) > self.after[0]:
             self.forever = self.after[1]
         failure = self.failures.popleft() if self.failures else self.forever
+        self.refused += bool(failure)
         if failure == UNAVAILABLE:
             handler.send_error(503)
             return
@@ -129,10 +132,30 @@ class GoogleProxy(Proxy):
     """Google's storage for its client: the S3 server, asked in Google's dialect.
 
     The client speaks Google's XML protocol, which has S3's verbs and answers. This class adapts the differences:
-    slashes are escaped in names, and credentials are stated otherwise. Other differences are not tested.
+    slashes are escaped in names, credentials are stated otherwise, and conditions of writes name the generation of an
+    object, a number, where S3's name its ETag. Other differences are not tested.
     """
 
+    def __init__(self, server: str) -> None:
+        super().__init__(server)
+        self._etags: dict[str, str] = {}  # by generation
+
     def _handle(self, handler: BaseHTTPRequestHandler, server: str) -> None:
+        send_header = handler.send_header
+
+        def send(name: str, value: str) -> None:
+            send_header(name, value)
+            if name.lower() == "etag":
+                generation = str(int(value.strip('"').partition("-")[0][:15], 16))
+                self._etags[generation] = value
+                send_header("x-goog-generation", generation)
+
+        handler.send_header = send  # type: ignore[method-assign]
+        generation = handler.headers["x-goog-if-generation-match"]
+        if generation == "0":
+            handler.headers["If-None-Match"] = "*"
+        elif generation is not None:
+            handler.headers["If-Match"] = self._etags[generation]
         path, mark, query = handler.path.partition("?")
         handler.path = urllib.parse.quote(urllib.parse.unquote(path)) + mark + query
         del handler.headers["Authorization"]

@@ -16,6 +16,10 @@ from picstore.errors import ImageError
 
 FIELDS = ("boxes", "box_labels", "polygons", "keypoints")
 MAX_COORDINATE = 1 << 24  # pixels on either side of zero: far beyond any image, and float32 still counts in ones
+# An extra of 16 MiB could hold a million objects, of 10 to 100 us each, and compresses to 1 KB. Photographs of crowds
+# have 25,000 people.
+MAX_OBJECTS = 1 << 15  # of an image; as many outlines of all of them are possible
+MAX_KEYPOINTS = 1 << 20  # objects times the most points of one: the size of the table of keypoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +61,19 @@ def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
     if len(set(counts.values())) > 1:
         held = ", ".join(f"{count} {name}" for name, count in counts.items())
         raise ImageError(f"the objects do not match: {held}; each has one entry an object")
+    count = max(counts.values(), default=0)
+    if count > MAX_OBJECTS:
+        raise ImageError(f"{count:,} objects; at most {MAX_OBJECTS:,} are possible")
     wanted = {name: value for name, value in values.items() if name in fields}
     polygons, keypoints = wanted.get("polygons"), wanted.get("keypoints")
+    if (outlines := sum(map(_length, polygons or ()))) > MAX_OBJECTS:
+        raise ImageError(f"{outlines:,} outlines; at most {MAX_OBJECTS:,} are possible")
+    if (most := max(map(_length, keypoints or ()), default=0)) * count > MAX_KEYPOINTS:
+        raise ImageError(
+            f"{count:,} objects of up to {most:,} keypoints; at most {MAX_KEYPOINTS:,} in all are possible"
+        )
     return Objects(
-        count=max(counts.values(), default=0),
+        count=count,
         boxes=_boxes(wanted["boxes"]) if "boxes" in wanted else None,
         labels=_labels(wanted["box_labels"]) if "box_labels" in wanted else None,
         polygons=None if polygons is None else [_outlines(each, k) for k, each in enumerate(polygons)],
@@ -110,7 +123,7 @@ def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
         return np.zeros((0, *row))
     try:
         array = np.array(value)
-    except ValueError:  # rows of different lengths
+    except (ValueError, RecursionError):  # rows of different lengths, or lists nested deeply
         array = np.array(None)
     if not isinstance(value, list) or array.dtype.kind not in "iuf" or array.shape[1:] != row:
         raise ImageError(f"{name} is {_shown(value)}, not {expected}")
@@ -120,9 +133,16 @@ def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
     return numbers
 
 
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
 def _shown(value: Any) -> str:
-    """Abbreviate a value of any size."""
+    """Abbreviate a value of any size and depth."""
     if isinstance(value, dict):
         return "an object"
-    text = repr(value[:4] if isinstance(value, (list, str)) else value)
+    try:
+        text = repr(value[:4] if isinstance(value, (list, str)) else value)
+    except RecursionError:
+        return "a list of lists, nested deeply"
     return text if len(text) <= 60 else text[:60] + "…"

@@ -7,6 +7,7 @@ bytes of :meth:`Cache.read` like those of any container, and discards an entry t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import tempfile
@@ -17,7 +18,7 @@ from pathlib import Path
 from picstore.errors import NotADataset, PicstoreError, Truncated, UsageError
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.location.local import Folder
-from picstore.storage.location.resolve import PARTIAL, Allocate
+from picstore.storage.location.resolve import PARTIAL, Allocate, Location
 from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
@@ -50,12 +51,17 @@ class Cache:
     may thus exceed the limit by n - 1 times that for a while.
 
     The limit holds for all data sets in the folder. UsageError if that cannot be made, or the limit is not a size.
+
+    Args:
+        dataset: uuid of the data set's containers.
+        root: its location. A stranger's data set may have another one's manifest and index, and so its uuid, with
+            other images under the CRCs of the same headers; it shares no entries, since it lies elsewhere.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], limit: int | str, dataset: str) -> None:
+    def __init__(self, folder: str | os.PathLike[str], limit: int | str, dataset: str, root: Location) -> None:
         self.folder = Path(folder).absolute()
         self.limit = parse_size(limit)
-        self._own = self.folder / dataset
+        self._own = self.folder / f"{dataset}-{_digest(root)}"
         self._budget = 0  # bytes to write before the folder is listed; racing threads may lose a count
         self._full_until = 0.0
         self._warned = False
@@ -145,3 +151,8 @@ class Cache:
         if not self._warned:
             self._warned = True
             logger.warning("the cache %s cannot be used: %s; reading goes on without it", self.folder, error)
+
+
+def _digest(root: Location) -> str:
+    """Abbreviate a location to a name of 64 bits; paths may hold bytes that are not UTF-8."""
+    return hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -12,15 +12,18 @@ from collections.abc import Callable
 import numpy as np
 
 from picstore.arrays import I64, Table
-from picstore.errors import Damage, NotADataset, UsageError
+from picstore.errors import Damage, NotADataset, Truncated, UsageError
 from picstore.storage.cache import Cache
 from picstore.storage.container_index import ordinals_of
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import SEALED
+from picstore.storage.format.record import Record
 from picstore.storage.format.unpack_container import read_header, unpack_container
 from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, map_concurrently, read_at
 
 _CACHED_INDEXES = 64  # each a few 10 kB
+_KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
+_MAX_MISSING = 1 << 24  # records whose bytes are not there; an index row of 32 bytes may claim 2**20
 
 
 class ContainerReader:
@@ -70,9 +73,21 @@ class ContainerReader:
                 self._indexes.popitem(last=False)
         return container
 
+    def record(self, number: int, k: int) -> Record:
+        """Read record ``k`` of a container alone, with the errors of :meth:`read`, and Corrupt if it is damaged."""
+        container = self.index(number)
+        try:
+            return container.record(k)
+        finally:
+            container.release_extras(above=_KEPT_EXTRAS)
+
     def ids(self) -> I64:
-        """Read the ids of all stored records once: int64 (records,); -1 where an index entry is damaged."""
+        """Read the ids of all stored records once: int64 (records,); -1 where an index entry is damaged.
+
+        Truncated if more than 2**24 records lie beyond the ends of their files.
+        """
         if self._ids is None:
+            self.check_extent()
             self._ids = np.concatenate([np.zeros(0, np.int64), *map_concurrently(self._ids_in, range(len(self.rows)))])
         return self._ids
 
@@ -89,6 +104,24 @@ class ContainerReader:
             raise UsageError(f"{self._root} has no record with the id {missing[0]}{others}")
         positions: I64 = order[at]
         return positions
+
+    def check_extent(self) -> None:
+        """Compare the index with the sizes of the files, so that memory is bounded by the bytes that are there.
+
+        Truncated if more than 2**24 records lie beyond the ends of their files.
+        """
+        files, file_of = np.unique(self.rows[["stream", "file"]], return_inverse=True)
+        sizes = np.array(list(map_concurrently(self._file_size, files.tolist())), dtype=np.uint64)
+        beyond = self.rows["offset"] + self.rows["size"] > sizes[file_of]
+        if (missing := int(self.rows["records"][beyond].sum(dtype=np.int64))) > _MAX_MISSING:
+            text = f"{missing:,} records of the index lie beyond the ends of their files; restore those from a backup"
+            raise Truncated(text, str(self._root))
+
+    def _file_size(self, numbers: tuple[int, int]) -> int:
+        try:
+            return (self._root / file_name(*numbers)).size()
+        except NotADataset:
+            return 0
 
     def _ids_in(self, number: int) -> I64:
         try:

@@ -82,7 +82,7 @@ class Dataset(Sequence[Record]):
         self._origin = origin  # uuid of the version that was edited
         self.rows = read_index(root, manifest)
         self._columns: dict[NpyFile, Column] = {}  # by the file of their values
-        local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, self.rows))
+        local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, self.rows), root)
         self._cache_options: dict[str, Any] = {"cache": local and local.folder, "cache_limit": cache_limit}
         self._containers = ContainerReader(root, self.rows, manifest.attachments, local)
         self._set_manifest(manifest, unsaved)
@@ -146,7 +146,7 @@ class Dataset(Sequence[Record]):
             raise IndexError(f"position {i} of a data set of {len(self)} records")
         position = int(self.live.to_stored(np.array([k]))[0])
         number = int(np.searchsorted(self.live.starts, position, side="right")) - 1
-        record = self._containers.index(number).record(position - int(self.live.starts[number]))
+        record = self._containers.record(number, position - int(self.live.starts[number]))
         return copy_record(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
@@ -170,6 +170,10 @@ class Dataset(Sequence[Record]):
     def stored_ids(self) -> I64:
         """Ids of all stored records, int64 (records,), deleted ones too; -1 where an index entry is damaged."""
         return self._containers.ids()
+
+    def check_extent(self) -> None:
+        """Compare the index with the sizes of the files; Truncated if more than 2**24 records are not there."""
+        self._containers.check_extent()
 
     def entries(self, number: int) -> Table:
         """Read the index entries of the ``number``-th container, ``layout.ENTRY``, without its payload.

@@ -18,9 +18,9 @@ from picstore.storage.container_index import read_index_file
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.layout import EDITED_VERSION, FORMAT_VERSION, MAX_MANIFEST, check_version
+from picstore.storage.json_types import MalformedJson
 from picstore.storage.location.resolve import COPY, EDITS, INDEX, MANIFEST, UNFINISHED, Location, Where, locate
-
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+from picstore.storage.manifest_fields import UUID, check_edited, check_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,26 @@ class Manifest:
 
 
 def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
-    """Give a manifest the uuid of its content and of the index's rows; edits that change nothing become None."""
+    """Give a manifest the uuid of its content and of the index's rows; edits that change nothing become None.
+
+    UsageError for a field of another type or range than a manifest can hold.
+    """
     edits = None if manifest.edits == Edits() else manifest.edits
     bare = replace(manifest, uuid="", edits=edits)
     # Through JSON and back, so that tuples and keys have the same uuid before writing and after reading.
     body = json.loads(json.dumps(_body(bare)))
+    try:
+        return _parse_fields({**body, "uuid": _content_uuid(body, rows)}, edited=edits is not None)
+    except MalformedJson as error:
+        raise UsageError(f"no manifest can hold this: {error}") from error
+
+
+def _content_uuid(body: dict[str, Any], rows: Table) -> str:
+    """Compute the uuid of a manifest's fields, of which ``uuid`` is empty, and of the index's rows."""
     bits = bytearray(hashlib.sha256(rows.tobytes() + _canonical(body)).digest()[:16])
     bits[6] = bits[6] & 0x0F | 0x80  # version 8 (RFC 9562, section 5.8: made by a rule of one's own)
     bits[8] = bits[8] & 0x3F | 0x80
-    return _parse_fields({**body, "uuid": str(uuid.UUID(bytes=bytes(bits)))}, edited=edits is not None)
+    return str(uuid.UUID(bytes=bytes(bits)))
 
 
 def uuid_of_containers(manifest: Manifest, rows: Table) -> str:
@@ -126,9 +137,12 @@ def read_manifest(root: Where, version: str | None = None) -> Manifest:
     if version in (None, manifest.uuid):
         return manifest
     path = root / EDITS / f"{version}.json"
-    if not _UUID.fullmatch(str(version)) or not path.is_file():
+    if not re.fullmatch(UUID, str(version)) or not path.is_file():
         raise UsageError(f"{root} has no version {version}; the latest is {manifest.uuid}")
-    return read_manifest_file(path)
+    earlier = read_manifest_file(path)
+    if earlier.uuid != version:
+        raise Corrupt(f"this is version {earlier.uuid}, misplaced; restore the file from a backup", str(path))
+    return earlier
 
 
 def read_manifest_file(path: Location) -> Manifest:
@@ -156,7 +170,7 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
     if not isinstance(document, dict) or document.get("format") != "picstore":
         raise NotADataset(f"{path} is not a picstore manifest; {path.parent} belongs to another program")
     version = document.get("format_version")
-    if not isinstance(version, int):
+    if type(version) is not int:  # true is not 1
         raise Corrupt("the manifest has no format_version", file=str(path))
     check_version(version, str(path), known=(FORMAT_VERSION, EDITED_VERSION))
     stored = document.pop("crc32c", None)
@@ -165,7 +179,7 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
     del document["format"], document["format_version"]
     try:
         return _parse_fields(document, edited=version == EDITED_VERSION)
-    except (KeyError, TypeError, ValueError) as error:
+    except MalformedJson as error:
         raise Corrupt(f"the manifest does not have the fields of version {version}: {error}", str(path)) from error
 
 
@@ -179,9 +193,9 @@ def holds_crc(raw: bytes) -> bool:
 
 
 def _parse_fields(document: dict[str, Any], *, edited: bool) -> Manifest:
+    """Check the fields against their table and make a Manifest of them; MalformedJson where one does not hold."""
+    (check_edited if edited else check_plain)(document)
     fields = dict(document)
-    if ("edits" in fields) != edited:
-        raise KeyError("edits")
     fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
     for name in ("classes", "attachments", "shuffle"):
         fields[name] = tuple(fields[name])
@@ -224,10 +238,14 @@ def _unfinished_verb(root: Location) -> str | None:
 
 
 def read_index(root: Where, manifest: Manifest) -> Table:
-    """Read the index of a manifest and check it: ``layout.INDEX_ROW`` (containers,) in stored order.
+    """Read the index of a manifest and check both: ``layout.INDEX_ROW`` (containers,) in stored order.
+
+    Whoever uses a uuid as the name of a content, such as an earlier version or a cache, must have read the index: here
+    the uuid is compared with the content.
 
     Raises:
         Damage, UnsupportedVersion: it is missing, damaged, of another data set or version, or of a later picstore.
+        Corrupt: the uuid is not that of manifest and index.
     """
     path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)
     try:
@@ -238,4 +256,7 @@ def read_index(root: Where, manifest: Manifest) -> Table:
         raise Corrupt(f"the index has {len(rows)} rows, the manifest {manifest.containers}", file=str(path))
     if crc32c(rows.tobytes()) != manifest.index_crc32c:
         raise Corrupt("the index has another CRC than the manifest says; `picstore repair` rebuilds it", str(path))
+    if _content_uuid(_body(replace(manifest, uuid="")), rows) != manifest.uuid:
+        text = f"the manifest's uuid {manifest.uuid} is not that of its content: no picstore wrote it"
+        raise Corrupt(text, str(locate(root) / MANIFEST))
     return rows

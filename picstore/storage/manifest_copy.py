@@ -7,11 +7,13 @@ leaves a copy that is newer than its manifest, never an older one, which would b
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, Unfinished, UnsupportedVersion
+from picstore.errors import Conflict, Corrupt, Damage, NotADataset, PicstoreError, Unfinished, UnsupportedVersion
+from picstore.storage.edits.npy_files import own_edits_folder
 from picstore.storage.format.layout import MAX_MANIFEST
-from picstore.storage.location.resolve import COPY, INDEX, MANIFEST, Location
+from picstore.storage.location.resolve import COPY, LOCK, MANIFEST, Location
 from picstore.storage.manifest import (
     Manifest,
     holds_crc,
@@ -21,29 +23,74 @@ from picstore.storage.manifest import (
     read_manifest_file,
 )
 
+_LOCK_WAIT = 60.0  # seconds; an edit holds its lock for some writes
 DAMAGED = f"{MANIFEST}.damaged"  # the damaged manifest in whose place its copy was put
 
 
-def write_manifest(root: Location, manifest: Manifest) -> None:
-    """Write the copy, then the manifest, each whole or not at all; all files that it names must be there."""
+def write_new_manifest(root: Location, manifest: Manifest) -> None:
+    """Write the copy, then the manifest, where there is none; all files that it names are there.
+
+    Conflict if there is another manifest.
+    """
+    raw = manifest_file(manifest)
+    if not (root / MANIFEST).is_file():
+        (root / COPY).write(raw)
+    if not (root / MANIFEST).write_new(raw):
+        _copy_manifest(root)
+        if read_manifest(root) != manifest:
+            raise Conflict(f"another process has made a data set in {root} meanwhile; choose another destination")
+
+
+def replace_manifest(root: Location, old: bytes, manifest: Manifest) -> None:
+    """Write the copy, then the manifest, where that still has the bytes ``old``; all files that it names are there.
+
+    Conflict if it has others.
+    """
     raw = manifest_file(manifest)
     (root / COPY).write(raw)
-    (root / MANIFEST).write(raw)
+    if not (root / MANIFEST).replace(raw, expected=old):
+        _copy_manifest(root)
+        raise changed_meanwhile(root)
 
 
-def remove_manifest(root: Location) -> None:
-    """Make a data set unfinished: remove the copy, then the manifest, so that no copy outlives it."""
-    (root / COPY).remove()
-    (root / MANIFEST).remove()
+def changed_meanwhile(root: Location) -> Conflict:
+    """Make the error of an edit that another one has overtaken."""
+    return Conflict(f"{root} was edited since it was opened; open it again and repeat the change")
 
 
-def edit_lock(root: Location) -> contextlib.AbstractContextManager[None]:
-    """Lock a data set against other edits on this machine; UsageError if another process holds the lock.
+def _copy_manifest(root: Location) -> None:
+    """Make the copy that of the manifest again, after a write that another process has overtaken."""
+    raw = None
+    while raw != (raw := (root / MANIFEST).read_all(MAX_MANIFEST)):
+        (root / COPY).write(raw)
 
-    The lock is on ``picstore.idx``, which no edit replaces; a data set that has lost it is not locked.
+
+def remove_manifest(root: Location, manifest: Manifest) -> None:
+    """Make a data set unfinished: remove the copy, then the manifest, so that no copy outlives it.
+
+    Conflict if the data set has another manifest by now.
     """
-    index = root / INDEX
-    return index.lock(f"{root} is being edited by another process") if index.is_file() else contextlib.nullcontext()
+    with edit_lock(root):
+        if read_manifest(root) != manifest:
+            raise changed_meanwhile(root)
+        (root / COPY).remove()
+        (root / MANIFEST).remove()
+
+
+@contextlib.contextmanager
+def edit_lock(root: Location) -> Iterator[None]:
+    """Lock a data set in a folder against other edits, as long as one takes; in a store, edits are conditional writes.
+
+    The lock is on ``edits/lock``, an empty file that is never replaced. Partial files of killed edits are removed.
+
+    Raises:
+        UsageError: another process holds the lock for a minute, the file system has no locks, or ``edits/`` is a
+            symbolic link.
+    """
+    busy = f"{root} is being edited by another process"
+    with (own_edits_folder(root) / LOCK).lock(busy, wait=_LOCK_WAIT, create=True):
+        root.sweep()
+        yield
 
 
 def check_copy(root: Location, manifest: Manifest) -> None:
@@ -85,19 +132,31 @@ def restore_manifest(root: Location) -> Restored:
         Damage: the manifest is damaged, and there is no sound copy.
         UsageError: another process is editing the data set.
     """
-    with edit_lock(root):
-        try:
-            manifest = read_manifest(root)
-        except Unfinished:
+    try:
+        check_copy(root, read_manifest(root))
+    except Unfinished:
+        raise
+    except (NotADataset, UnsupportedVersion, Damage):
+        if not (root / MANIFEST).is_file() and not (root / COPY).is_file():
             raise
-        except (NotADataset, UnsupportedVersion, Damage) as error:
-            _restore_from_copy(root, error)
-            return Restored(manifest=True)
-        try:
-            check_copy(root, manifest)
-        except (NotADataset, Damage):
-            (root / COPY).write((root / MANIFEST).read_all(MAX_MANIFEST))
-            return Restored(copy=True)
+        with edit_lock(root):
+            return _restore(root)
+    return Restored()
+
+
+def _restore(root: Location) -> Restored:
+    try:
+        manifest = read_manifest(root)
+    except Unfinished:
+        raise
+    except (NotADataset, UnsupportedVersion, Damage) as error:
+        _restore_from_copy(root, error)
+        return Restored(manifest=True)
+    try:
+        check_copy(root, manifest)
+    except (NotADataset, Damage):
+        _copy_manifest(root)
+        return Restored(copy=True)
     return Restored()
 
 

@@ -13,26 +13,28 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import Table
-from picstore.errors import UsageError
+from picstore.errors import NotADataset, UsageError
 from picstore.storage.container_index import index_file, index_rows
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.file import FileSummary
-from picstore.storage.location.resolve import EDITS, INDEX, Location, Where, locate
-from picstore.storage.manifest import FileEntry, Manifest, manifest_file, read_manifest, with_uuid
-from picstore.storage.manifest_copy import edit_lock, write_manifest
+from picstore.storage.format.layout import MAX_MANIFEST
+from picstore.storage.location.resolve import EDITS, INDEX, MANIFEST, Location, Where, locate
+from picstore.storage.manifest import FileEntry, Manifest, manifest_file, parse_manifest, read_manifest, with_uuid
+from picstore.storage.manifest_copy import changed_meanwhile, edit_lock, replace_manifest, write_new_manifest
 
 
 def publish_dataset(root: Where, summaries: Sequence[FileSummary], **fields: Any) -> Manifest:
     """Write the index of some files, then the manifest, which makes the directory a data set.
 
     ``fields`` are those of :class:`Manifest` that cannot be counted: ``streams``, ``container_size``, ``classes`` ….
+    Conflict if there is another data set by now.
     """
     root = locate(root)
     rows = index_rows(summaries)
     manifest = _counted(rows, _file_entries(summaries), **fields)
     (root / INDEX).write(index_file(rows))
-    write_manifest(root, manifest)
+    write_new_manifest(root, manifest)
     return manifest
 
 
@@ -44,6 +46,9 @@ def append_rows(
     ``manifest`` is that of the data set as it is, ``old`` the rows of its index; ``fields`` are those fields of the
     manifest that change. The appended files have higher numbers than those that are there.
     """
+    numbers = {summary.file for summary in summaries} & {entry.file for entry in manifest.files}
+    if numbers:
+        raise UsageError(f"files {min(numbers):06d} belong to the data set already; nothing is appended twice")
     rows = np.concatenate([old, index_rows(summaries)])
     raw = index_file(rows)
     index = f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.idx"
@@ -57,16 +62,23 @@ def append_rows(
 def publish_edit(root: Location, origin: str, manifest: Manifest) -> None:
     """Replace the manifest of a data set, and keep the replaced one under its uuid as an earlier version.
 
-    UsageError if the data set has another uuid than ``origin`` by now, or another process is editing it.
+    Raises:
+        Conflict: the data set has another uuid than ``origin`` by now.
+        UsageError: another process holds the lock of edits.
     """
     with edit_lock(root):
-        old = read_manifest(root)
+        try:
+            raw = (root / MANIFEST).read_all(MAX_MANIFEST)
+        except NotADataset:
+            read_manifest(root)  # says why there is none
+            raise
+        old = parse_manifest(raw, root / MANIFEST)
         if old.uuid == manifest.uuid:
             return
         if old.uuid != origin:
-            raise UsageError(f"{root} was edited since it was opened; open it again and repeat the change")
+            raise changed_meanwhile(root)
         (root / EDITS / f"{old.uuid}.json").write(manifest_file(old))
-        write_manifest(root, manifest)
+        replace_manifest(root, raw, manifest)
 
 
 def _file_entries(summaries: Sequence[FileSummary]) -> tuple[FileEntry, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from grids import slow_except
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import picture
@@ -108,12 +109,13 @@ def test_any_edit_of_the_manifest_is_noticed(make_dataset: MakeDataset) -> None:
             read_manifest(root)
 
 
-def test_any_flipped_bit_of_the_manifest_is_noticed_or_changes_nothing(make_dataset: MakeDataset) -> None:
+@pytest.mark.parametrize("step", slow_except([5], [1, 5]))
+def test_any_flipped_bit_of_the_manifest_is_noticed_or_changes_nothing(make_dataset: MakeDataset, step: int) -> None:
     root = make_dataset(8, streams=1)
     before = read_manifest(root)
     data = bytearray((root / MANIFEST).read_bytes())
-    noticed = 0
-    for bit in range(8 * len(data)):
+    noticed, bits = 0, range(0, 8 * len(data), step)
+    for bit in bits:
         data[bit >> 3] ^= 1 << (bit & 7)
         (root / MANIFEST).write_bytes(data)
         try:
@@ -121,7 +123,7 @@ def test_any_flipped_bit_of_the_manifest_is_noticed_or_changes_nothing(make_data
         except (Damage, NotADataset, UnsupportedVersion):
             noticed += 1
         data[bit >> 3] ^= 1 << (bit & 7)
-    assert noticed > 0.97 * 8 * len(data)
+    assert noticed > 0.97 * len(bits)
 
 
 def test_a_manifest_cut_off_anywhere_is_truncated(make_dataset: MakeDataset) -> None:

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ import numpy as np
 import pytest
 from commands import PICSTORE, one_line, picstore_command, picstore_json, tree
 from engine_tasks import InlineEngine
+from grids import slow_except
 from PIL import Image
 from samples import picture
-from stores import UNAVAILABLE, Proxy
+from stores import UNAVAILABLE, Proxy, request
 from torch.utils.data import DataLoader
 
 import picstore
@@ -32,9 +34,12 @@ from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage import cache as cache_module
 from picstore.storage.dataset import Dataset
+from picstore.storage.location import object_store
 from picstore.storage.location.resolve import MANIFEST, UNFINISHED, locate
+from picstore.train.pipeline import process
 
 Make = Callable[..., Path]
+RETRIES = object_store.retries
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
 
 
@@ -83,6 +88,13 @@ def converted(pictures: Path) -> Path:
     return destination
 
 
+@pytest.fixture(scope="module")
+def there(converted: Path, s3: str) -> str:
+    """The data set in a bucket, for tests that do not change it."""
+    request(f"{s3}/unchanged", "PUT")
+    return copied(converted, "s3://unchanged")
+
+
 # Converting, shuffling, verifying
 
 
@@ -109,12 +121,12 @@ def test_a_retry_reads_only_what_failed_and_writes_the_same_bytes(
     assert stored(f"{bucket}/train") == tree(converted)
 
 
-@pytest.mark.parametrize("method", ["transpose", "uniform"])
+@pytest.mark.parametrize("method", slow_except(["transpose"], ["transpose", "uniform"]))
 def test_shuffle_writes_the_same_bytes_as_into_a_folder(
-    converted: Path, bucket: str, tmp_path: Path, method: str
+    converted: Path, there: str, bucket: str, tmp_path: Path, method: str
 ) -> None:
     picstore_command("shuffle", converted, tmp_path / "shuffled", "--method", method)
-    picstore_command("shuffle", copied(converted, bucket), f"{bucket}/shuffled", "--method", method)
+    picstore_command("shuffle", there, f"{bucket}/shuffled", "--method", method)
     assert stored(f"{bucket}/shuffled") == tree(tmp_path / "shuffled")
 
 
@@ -203,13 +215,13 @@ def test_a_place_without_a_data_set_says_so(bucket: str) -> None:
     assert "does not exist" in one_line(picstore_command("info", f"{bucket}/none", code=1))
 
 
-def test_records_are_those_of_the_copy_on_this_machine(converted: Path, bucket: str) -> None:
-    here, there = Dataset(converted), Dataset(copied(converted, bucket))
-    assert str(there.path) == f"{bucket}/copy"
+def test_records_are_those_of_the_copy_on_this_machine(converted: Path, there: str) -> None:
+    here, stored = Dataset(converted), Dataset(there)
+    assert str(stored.path) == there
     for k in (0, 50, -1):
-        assert (there[k].jpeg, there[k].extra, there[k].label) == (here[k].jpeg, here[k].extra, here[k].label)
-    assert [record.jpeg for record in there] == [record.jpeg for record in here]
-    assert [record.id for record in copy.copy(there)] == [record.id for record in here]
+        assert (stored[k].jpeg, stored[k].extra, stored[k].label) == (here[k].jpeg, here[k].extra, here[k].label)
+    assert [record.jpeg for record in stored] == [record.jpeg for record in here]
+    assert [record.id for record in copy.copy(stored)] == [record.id for record in here]
 
 
 def batches(loader: Any) -> list[tuple[bytes, list[int]]]:
@@ -220,27 +232,62 @@ def options() -> dict[str, Any]:
     return {"batch_size": 16, "transform": [picstore.RandomResizedCrop(32)], "threads": 2, "seed": 5}
 
 
-@pytest.mark.parametrize("how", ["threads", "isolate", "fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_a_loader_yields_the_batches_of_the_copy_on_this_machine(converted: Path, bucket: str, how: str) -> None:
-    with_loader = picstore.Loader(converted, **options())
-    expected = batches(with_loader)
-    with_loader.close()
-    loader = picstore.Loader(copied(converted, bucket), **options(), isolate=how == "isolate")
+@pytest.fixture(scope="module")
+def expected_batches(converted: Path) -> list[tuple[bytes, list[int]]]:
+    """Those of the copy on this machine."""
+    loader = picstore.Loader(converted, **options(), isolate=False)
+    found = batches(loader)
+    loader.close()
+    return found
+
+
+@pytest.mark.parametrize("how", slow_except(["isolate", "fork"], ["threads", "isolate", "fork", "spawn"]))
+def test_a_loader_yields_the_batches_of_the_copy_on_this_machine(
+    expected_batches: list[tuple[bytes, list[int]]], there: str, how: str
+) -> None:
+    loader = picstore.Loader(there, **options(), isolate=how == "isolate")
     if how in ("fork", "spawn"):
         batches(loader)  # this process has used the store before it forks
         loader.close()
         loader.set_epoch(0)
         workers = DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context=how)
-        assert batches(workers) == expected
+        assert batches(workers) == expected_batches
     else:
-        assert batches(loader) == expected
+        assert batches(loader) == expected_batches
     loader.close()
 
 
-def test_a_loader_does_not_leave_records_out_because_a_store_is_away(
-    converted: Path, bucket: str, proxy: Proxy
+def test_reading_waits_for_a_store_that_restarts_and_opening_does_not(
+    there: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loader = picstore.Loader(copied(converted, bucket), **options(), on_damage="skip")
+    def soon(*, patient: bool) -> dict[str, Any]:
+        return {**RETRIES(patient=patient), "backoff": {"init_backoff": timedelta(milliseconds=1), "base": 1.5}}
+
+    monkeypatch.setattr(object_store, "retries", soon)
+    dataset = Dataset(there)
+    proxy.failures.extend([UNAVAILABLE] * 30)
+    assert dataset.container(0).size > 0
+    proxy.failures.extend([UNAVAILABLE] * 30)
+    with pytest.raises(PicstoreError, match="cannot be reached"):
+        Dataset(there)
+
+
+def test_a_break_does_not_wait_for_a_store_that_is_away(
+    there: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "EXIT_TIMEOUT", 0.2)
+    loader = picstore.Loader(there, batch_size=2, lanes=1, budget=1, transform=[picstore.Resize((8, 8))], threads=1)
+    for _ in loader:
+        proxy.forever = UNAVAILABLE  # the loader's process tries for minutes
+        while not proxy.refused:
+            time.sleep(0.01)
+        break
+    assert loader._runner._process is not None and not loader._runner._process.alive
+    loader.close()
+
+
+def test_a_loader_does_not_leave_records_out_because_a_store_is_away(there: str, proxy: Proxy) -> None:
+    loader = picstore.Loader(there, **options(), on_damage="skip")
     proxy.forever = UNAVAILABLE
     with pytest.raises(PicstoreError, match="cannot be reached") as caught:
         batches(loader)
@@ -252,10 +299,9 @@ def test_a_loader_does_not_leave_records_out_because_a_store_is_away(
 # The cache
 
 
-def test_what_was_read_once_is_read_from_the_cache(converted: Path, bucket: str, proxy: Proxy, tmp_path: Path) -> None:
-    where = copied(converted, bucket)
+def test_what_was_read_once_is_read_from_the_cache(converted: Path, there: str, proxy: Proxy, tmp_path: Path) -> None:
     expected = [record.jpeg for record in Dataset(converted)]
-    dataset = Dataset(where, cache=tmp_path / "cache")
+    dataset = Dataset(there, cache=tmp_path / "cache")
     assert [record.jpeg for record in dataset] == expected
     assert len(held(tmp_path / "cache")) == len(dataset.rows)
     proxy.requests.clear()
@@ -264,10 +310,8 @@ def test_what_was_read_once_is_read_from_the_cache(converted: Path, bucket: str,
     assert [request for request in proxy.requests if ".pic" in request] == []
 
 
-def test_a_damaged_entry_is_thrown_away_and_read_anew(
-    converted: Path, bucket: str, proxy: Proxy, tmp_path: Path
-) -> None:
-    dataset = Dataset(copied(converted, bucket), cache=tmp_path / "cache")
+def test_a_damaged_entry_is_thrown_away_and_read_anew(there: str, proxy: Proxy, tmp_path: Path) -> None:
+    dataset = Dataset(there, cache=tmp_path / "cache")
     expected = [record.jpeg for record in dataset]
     entries = held(tmp_path / "cache")
     good = [entry.read_bytes() for entry in entries]
@@ -343,7 +387,7 @@ def test_files_that_a_killed_process_left_half_written_are_removed_when_they_are
     make_dataset: Make, tmp_path: Path
 ) -> None:
     dataset = Dataset(make_dataset(), cache=tmp_path / "cache")
-    folder = tmp_path / "cache" / dataset.uuid
+    (folder,) = (tmp_path / "cache").glob(f"{dataset.uuid}-*")
     (folder / "old.partial").write_bytes(b"x")
     (folder / "new.partial").write_bytes(b"x")
     os.utime(folder / "old.partial", (1, 1))
@@ -363,7 +407,7 @@ def test_a_cache_that_cannot_be_written_or_was_cleared_costs_nothing_but_speed(
         patched.setattr(cache_module.tempfile, "mkstemp", full)
         assert [record.id for record in dataset] == expected
     assert len([record for record in caplog.records if "No space left" in record.message]) == 1
-    (tmp_path / "cache" / dataset.uuid).rmdir()
+    next((tmp_path / "cache").glob(f"{dataset.uuid}-*")).rmdir()
     assert [record.id for record in dataset] == expected
     assert len(held(tmp_path / "cache")) == len(dataset.rows)
     with pytest.raises(UsageError, match="cannot be used"):
@@ -372,49 +416,47 @@ def test_a_cache_that_cannot_be_written_or_was_cleared_costs_nothing_but_speed(
         Dataset(dataset.path, cache=tmp_path / "cache", cache_limit="much")
 
 
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("isolate", slow_except([False], [False, True]))
 def test_a_loader_fills_a_cache_and_reads_from_it(
-    converted: Path, bucket: str, proxy: Proxy, tmp_path: Path, isolate: bool
+    expected_batches: list[tuple[bytes, list[int]]], there: str, proxy: Proxy, tmp_path: Path, isolate: bool
 ) -> None:
-    here = picstore.Loader(converted, **options())
-    expected = batches(here)
-    here.close()
-    where, cache = copied(converted, bucket), tmp_path / "cache"
+    cache = tmp_path / "cache"
     for _ in range(2):
         proxy.requests.clear()
-        loader = picstore.Loader(where, **options(), isolate=isolate, cache=cache, cache_limit="1MiB")
-        assert batches(loader) == expected
+        loader = picstore.Loader(there, **options(), isolate=isolate, cache=cache, cache_limit="1MiB")
+        assert batches(loader) == expected_batches
         loader.close()
     assert len(held(cache)) == len(loader.dataset.rows)
     assert [request for request in proxy.requests if ".pic" in request] == []
 
 
-def test_a_mux_reads_from_stores_through_a_cache(converted: Path, bucket: str, tmp_path: Path) -> None:
-    where, config = copied(converted, bucket), tmp_path / "mux.toml"
-    sources = "".join(f'[[source]]\npath = "{path}"\ncount = {count}\n' for path, count in ((where, 5), (converted, 3)))
+def test_a_mux_reads_from_stores_through_a_cache(converted: Path, there: str, tmp_path: Path) -> None:
+    config = tmp_path / "mux.toml"
+    sources = "".join(f'[[source]]\npath = "{path}"\ncount = {count}\n' for path, count in ((there, 5), (converted, 3)))
     config.write_text(f'cache = "{tmp_path / "cache"}"\ncache_limit = "2MiB"\nepoch_batches = 4\n{sources}')
     mux = picstore.DataMux(config, transform=[picstore.CenterCrop(32)])
     assert [len(batch) for batch in mux] == [8] * 4
     mux.close()
-    assert {path.parent.name for path in held(tmp_path / "cache")} == {Dataset(converted).uuid}
+    folders = sorted({path.parent.name for path in held(tmp_path / "cache")})
+    assert [name.rpartition("-")[0] for name in folders] == [Dataset(converted).uuid] * 2  # one for each location
 
 
-def test_bench_takes_a_url_and_a_cache(converted: Path, bucket: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_bench_takes_a_url_and_a_cache(there: str, tmp_path: Path) -> None:
     cache = ("--cache", tmp_path / "cache", "--cache-limit", "1MiB")
-    report = picstore_json("bench", copied(converted, bucket), "--images", 64, "--batch-size", 16, *cache)
+    report = picstore_json("bench", there, "--images", 64, "--batch-size", 16, *cache)
     assert report["images"] == 64
     assert held(tmp_path / "cache")
 
 
-def test_processes_share_a_cache(converted: Path, bucket: str, tmp_path: Path) -> None:
-    where = copied(converted, bucket)
+def test_processes_share_a_cache(converted: Path, there: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     script = f"""
         import hashlib, sys
         from picstore import Dataset
         digest = hashlib.sha256()
         for _ in range(4):
-            for record in Dataset({where!r}, cache={str(cache)!r}, cache_limit=sys.argv[1]):
+            for record in Dataset({there!r}, cache={str(cache)!r}, cache_limit=sys.argv[1]):
                 digest.update(record.jpeg)
         print(digest.hexdigest())
     """
@@ -428,4 +470,4 @@ def test_processes_share_a_cache(converted: Path, bucket: str, tmp_path: Path) -
         outputs = [process.communicate(timeout=120)[0].strip() for process in processes]
         assert outputs == [expected.hexdigest()] * 2
         total = sum(path.stat().st_size for path in held(cache))
-        assert total <= 120 << 10 if limit == "100KiB" else len(held(cache)) == len(Dataset(where).rows)
+        assert total <= 120 << 10 if limit == "100KiB" else len(held(cache)) == len(Dataset(there).rows)

@@ -28,6 +28,7 @@ class Column:
     ids: I64
     values: Array
     ends: I64 | None = None
+    file: str = ""  # of the values, for messages
 
     def find_ids(self, ids: I64) -> tuple[I64, Bools]:
         """Find the indices of some ids, int64 (n,), and whether each has a value, bool (n,); others have index 0."""
@@ -77,7 +78,10 @@ class Column:
         if ends is None:
             raise TypeError("a column of numbers has no text")
         start = int(ends[index - 1]) if index else 0
-        return bytes(self.values[start : int(ends[index])]).decode()
+        try:
+            return bytes(self.values[start : int(ends[index])]).decode()
+        except UnicodeDecodeError as error:
+            raise Corrupt(f"text {index} of the column is not UTF-8", self.file) from error
 
 
 def _missing_number(dtype: np.dtype[Any]) -> float:
@@ -85,19 +89,20 @@ def _missing_number(dtype: np.dtype[Any]) -> float:
 
 
 def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
-    """Read a column of a manifest, each of its files by ``read``; Corrupt if the files do not belong together."""
+    """Read a column of a manifest, each of its files by ``read``; Corrupt if they do not make a column."""
     ids, values = read(entry.ids), read(entry.values)
     ends = None if entry.ends is None else read(entry.ends)
     sound = ids.ndim == 1 and ids.dtype == np.int64 and not (np.diff(ids) <= 0).any()
     if ends is None:
         sound &= entry.kind == NUMBERS and values.ndim > 0 and len(values) == len(ids) and values.dtype.kind in "if"
+        sound &= entry.name != LABEL or (values.dtype == np.int64 and values.ndim == 1)
     else:
-        sound &= entry.kind == TEXT and ends.dtype == np.int64 and ends.shape == ids.shape
+        sound &= entry.kind == TEXT and entry.name != LABEL and ends.dtype == np.int64 and ends.shape == ids.shape
         sound &= values.dtype == np.uint8 and values.ndim == 1
         sound = sound and not (np.diff(ends, prepend=0) < 0).any() and (not len(ends) or int(ends[-1]) == len(values))
     if not sound:
         raise Corrupt(f"the files of the column {entry.name!r} do not belong together", entry.values.file)
-    return Column(ids, values, ends)
+    return Column(ids, values, ends, entry.values.file)
 
 
 def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[ColumnEntry, FileBytes]:

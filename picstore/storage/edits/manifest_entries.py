@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from picstore.storage.edits.npy_files import NpyFile
-from picstore.storage.location.resolve import EDITS, INDEX
-
-_INDEX_NAME = re.compile(rf"{EDITS}/[0-9a-f]{{16}}\.idx")
+from picstore.storage.location.resolve import INDEX
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +29,10 @@ class ColumnEntry:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> ColumnEntry:
-        """Parse the manifest's entry of a column; KeyError, TypeError or ValueError where it is malformed."""
+        """Make the entry of a column of its checked JSON."""
         ids, values, ends = (document[name] for name in ("ids", "values", "ends"))
         return cls(
-            name=str(document["name"]),
+            name=document["name"],
             kind=document["kind"],
             ids=NpyFile.parse(ids),
             values=NpyFile.parse(values),
@@ -69,12 +66,10 @@ class Edits:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Edits:
-        """Parse the edits of a manifest; KeyError, TypeError or ValueError where they are malformed."""
-        index, tombstones = document["index"], document["tombstones"]
-        if index != INDEX and not _INDEX_NAME.fullmatch(index):
-            raise ValueError(f"{index!r} is not the name of an index")
+        """Make the edits of a manifest of their checked JSON."""
+        tombstones = document["tombstones"]
         return cls(
-            index=index,
+            index=document["index"],
             deleted=document["deleted"],
             tombstones=None if tombstones is None else NpyFile.parse(tombstones),
             columns=tuple(ColumnEntry.parse(entry) for entry in document["columns"]),

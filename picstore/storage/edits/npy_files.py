@@ -1,7 +1,7 @@
 """Arrays of edits: ``.npy`` files in ``edits/``, named by their content and never changed (docs/format.md, "Edits").
 
-The manifest holds size and CRC of each file, which are checked before its header is parsed. No object arrays, no
-pickle.
+The manifest holds size and CRC of each file, which are checked before its header is parsed. The header is compared with
+the form in which NumPy writes it, not evaluated as Python. Five dtypes are possible, none of objects.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import Array
-from picstore.errors import Corrupt, NotADataset, PicstoreError, Truncated
+from picstore.errors import Corrupt, NotADataset, PicstoreError, Truncated, UsageError
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import EDITS, Location, read_at
 
-_NAME = re.compile(rf"{EDITS}/[0-9a-f]{{16}}\.npy")
+_MAGIC = b"\x93NUMPY\x01\x00"
 _MAX_HEADER = 4096  # bytes; NumPy's own headers have 128
+_HEADER = re.compile(
+    rb"\{'descr': '(<i8|<f[248]|\|u1)', 'fortran_order': False, 'shape': \((\d{1,18}(?:, \d{1,18}){0,30}),?\), \}\s*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,8 @@ class NpyFile:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> NpyFile:
-        """Parse the manifest's entry of a file; KeyError, TypeError or ValueError where it is malformed."""
-        npy_file = cls(document["file"], document["bytes"], document["crc32c"])
-        if not _NAME.fullmatch(npy_file.file) or not isinstance(npy_file.bytes, int) or npy_file.bytes < 0:
-            raise ValueError(f"{npy_file.file!r} is not the name of a .npy file")
-        return npy_file
+        """Make the entry of a file of its checked JSON."""
+        return cls(document["file"], document["bytes"], document["crc32c"])
 
 
 def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
@@ -52,8 +52,17 @@ def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
     return NpyFile(f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.npy", len(raw), crc32c(raw)), raw
 
 
+def own_edits_folder(root: Location) -> Location:
+    """Return the folder of edits; UsageError if it is a symbolic link, through which an edit would write elsewhere."""
+    folder = root / EDITS
+    if isinstance(folder, Folder) and folder.path.is_symlink():
+        raise UsageError(f"{folder} is a symbolic link; replace it by a folder of the same files to edit {root}")
+    return folder
+
+
 def write_npy_file(root: Location, npy_file: NpyFile, raw: bytes) -> None:
-    """Write a file unless it is there; a file of that name has the same bytes."""
+    """Write a file unless it is there; a file of that name has the same bytes. UsageError as of own_edits_folder."""
+    own_edits_folder(root)
     target = root / npy_file.file
     if not target.is_file() or target.size() != npy_file.bytes:
         target.write(raw)
@@ -83,14 +92,14 @@ def _map(path: Folder, npy_file: NpyFile) -> memoryview:
 
 def parse_npy_file(raw: bytes | memoryview, *, file: str) -> Array:
     """Parse the array in a file, read-only and without a copy; Corrupt if picstore does not write such files."""
-    head = io.BytesIO(raw[:_MAX_HEADER])
-    try:
-        version = np.lib.format.read_magic(head)
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(head, max_header_size=_MAX_HEADER)
-    except ValueError as error:
-        raise Corrupt(f"not a .npy file that picstore wrote: {error}", file) from error
-    rest = memoryview(raw)[head.tell() :]
+    begin = len(_MAGIC) + 2
+    end = begin + int.from_bytes(raw[len(_MAGIC) : begin], "little")
+    match = _HEADER.fullmatch(bytes(raw[begin : min(end, _MAX_HEADER)]))
+    if raw[: len(_MAGIC)] != _MAGIC or match is None:
+        raise Corrupt("not a .npy file that picstore wrote", file)
+    dtype, shape = np.dtype(match[1].decode()), tuple(map(int, match[2].split(b", ")))
+    rest = memoryview(raw)[end:]
     count = math.prod(shape)
-    if version != (1, 0) or fortran or dtype.hasobject or count * dtype.itemsize != len(rest):
+    if count * dtype.itemsize != len(rest):
         raise Corrupt(f"an array of shape {shape} and {dtype} in {len(rest)} bytes", file)
     return np.frombuffer(rest, dtype=dtype, count=count).reshape(shape)

@@ -33,9 +33,11 @@ class LiveRecords:
     def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
         """Build from the records of each container; Corrupt where ``deleted`` are not ascending numbers of them."""
         starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
+        if deleted.ndim != 1 or deleted.dtype.kind != "i":
+            raise Corrupt("the tombstones are not a list of integers", file)
         numbers = deleted.astype(np.int64)
         inside = not len(numbers) or (numbers[0] >= 0 and numbers[-1] < starts[-1])
-        if numbers.ndim != 1 or not inside or (np.diff(numbers) <= 0).any():
+        if not inside or (np.diff(numbers) <= 0).any():
             raise Corrupt("the tombstones are not those of this data set", file)
         return cls(starts, numbers, numbers - np.arange(len(numbers)))
 

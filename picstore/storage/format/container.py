@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import zstandard
 
 from picstore.arrays import U16, Bools, Table
 from picstore.errors import Corrupt, Damage
@@ -44,6 +45,8 @@ class Container:
             extras) is listed too.
         read: fetches bytes of the container by offset and length when ``buffer`` ends before the payload; these bytes
             are checked record by record. None when the whole container is in ``buffer`` and checked.
+        extras_frame: zstd frame of the extras, a view of ``buffer`` whose CRC holds; empty for none, None if damaged.
+        extras_size: bytes that the frame decompresses to.
     """
 
     ref: ContainerRef
@@ -54,9 +57,11 @@ class Container:
     good: Bools
     attached: Table
     segment_table: U16 | None
-    extras: bytes | None
+    extras_frame: memoryview | None
+    extras_size: int
     damage: list[Damage] = field(default_factory=list)
     read: Callable[[int, int], memoryview] | None = None
+    _extras: bytes | None = field(default=None, init=False, repr=False, compare=False)
     _addresses: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -69,6 +74,31 @@ class Container:
             tables_at = 0 if table is None or not len(table) else table.ctypes.data
             self._addresses = np.frombuffer(self.buffer, np.uint8).ctypes.data, tables_at
         return self._addresses
+
+    @property
+    def extras(self) -> bytes | None:
+        """The records' extras, decompressed when they are first asked for; None where they are damaged.
+
+        A few KB of a hostile container decompress to 256 MiB, so readers that need no extras take none.
+        """
+        if self._extras is None and self.extras_frame is not None:
+            extras = _decompress(self.extras_frame, self.extras_size)
+            if extras is None:
+                self.mark_extras_damaged()
+            self._extras = extras
+            return extras
+        return self._extras
+
+    def release_extras(self, *, above: int) -> None:
+        """Let go of decompressed extras of more than ``above`` bytes; they are decompressed again when asked for."""
+        if self.extras_size > above:
+            self._extras = None
+
+    def mark_extras_damaged(self) -> None:
+        """List the extras as damaged, and hold none."""
+        self.extras_frame = None
+        text = f"the extras of container {self.ref.ordinal} are damaged, the images are not"
+        self.damage.append(self.ref.corrupt(text))
 
     def jpeg(self, k: int) -> memoryview:
         """Bytes of the image of record ``k``, without a copy."""
@@ -104,21 +134,37 @@ class Container:
         entry = self.index[k]
         if not self.good[k]:
             raise self.ref.corrupt(f"record {k} of container {self.ref.ordinal} is damaged")
-        extra = b""
-        if entry["extra_length"]:
-            if self.extras is None:
-                raise self.ref.corrupt(f"the frame of extras of container {self.ref.ordinal} is damaged")
-            first = int(entry["extra_offset"])
-            extra = self.extras[first : first + int(entry["extra_length"])]
-        attachments: dict[str, bytes | memoryview] = {
-            name: self._blob(cell) for name, cell in zip(self.fields, self.attached[k], strict=True) if cell["length"]
-        }
         return Record(
             id=int(entry["id"]),
             label=int(entry["label"]),
             jpeg=self.jpeg(k),
             info=self.info(k),
-            extra_json=extra,
-            attachments=attachments,
+            extra_json=self.extra_json(k),
+            attachments=self.attachments(k),
             crc=int(entry["crc"]),
         )
+
+    def extra_json(self, k: int) -> bytes:
+        """Extra of record ``k`` as JSON, empty for none; Corrupt if the extras are damaged."""
+        first, length = int(self.index["extra_offset"][k]), int(self.index["extra_length"][k])
+        if not length:
+            return b""
+        extras = self.extras
+        if extras is None:
+            raise self.ref.corrupt(f"the frame of extras of container {self.ref.ordinal} is damaged")
+        return extras[first : first + length]
+
+    def attachments(self, k: int) -> dict[str, bytes | memoryview]:
+        """Attachments of record ``k`` by name, without those it lacks; Corrupt if one fails its CRC."""
+        cells = zip(self.fields, self.attached[k], strict=True)
+        return {name: self._blob(cell) for name, cell in cells if cell["length"]}
+
+
+def _decompress(frame: memoryview, size: int) -> bytes | None:
+    """Decompress extras; None unless the frame holds exactly ``size`` bytes, which MAX_EXTRAS bounds."""
+    if not size:
+        return b""
+    try:
+        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=size)
+    except zstandard.ZstdError:
+        return None

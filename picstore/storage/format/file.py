@@ -84,10 +84,8 @@ class FileWriter:
             buffers = pack_container(self._pending, fields=self._fields, ref=ref)
             for buffer in buffers:
                 self._out.write(buffer)
-            size, header_crc = (
-                sum(map(len, buffers)),
-                int.from_bytes(buffers[0][layout.SEALED - 4 : layout.SEALED], "little"),
-            )
+            size = sum(map(len, buffers))
+            header_crc = int.from_bytes(buffers[0][layout.SEALED - 4 : layout.SEALED], "little")
             self._rows.append((self._offset, size, len(self._pending), header_crc, 0))
             self._offset += size
             self._records += len(self._pending)

@@ -243,6 +243,7 @@ def check_rows(rows: Table, *, file: str) -> None:
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
     bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
     bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS)
+    bad |= SEALED + rows["records"].astype(np.int64) * ENTRY.itemsize > rows["size"]
     if bad.any():
         raise Corrupt(f"row {int(np.flatnonzero(bad)[0])} describes an impossible container", file=file)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import U16
-from picstore.errors import UsageError
+from picstore.errors import Corrupt, UsageError
 from picstore.storage.format.layout import SAMPLINGS, SEGMENT
 
 MAX_EXTRA = 1 << 24  # bytes of one record's extra as JSON
@@ -84,8 +84,11 @@ class Record:
 
     @property
     def extra(self) -> Any:
-        """The extra as Python values, None for none."""
-        return json.loads(self.extra_json) if self.extra_json else None
+        """The extra as Python values, None for none; Corrupt if it is not JSON."""
+        try:
+            return json.loads(self.extra_json) if self.extra_json else None
+        except (ValueError, RecursionError) as error:
+            raise Corrupt(f"its extra is not JSON: {error}", f"record {self.id}") from error
 
 
 def copy_record(record: Record) -> Record:

@@ -18,6 +18,7 @@ from picstore.errors import Corrupt, Damage, Truncated
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c, entry_crcs
 from picstore.storage.format.container import Container, ContainerRef
+from picstore.storage.format.record import MAX_EXTRA
 
 
 def unpack_container(
@@ -73,7 +74,8 @@ def unpack_container(
         good=np.ones(count, dtype=np.bool_),
         attached=attached.reshape(count, len(fields)),
         segment_table=None,
-        extras=None,
+        extras_frame=None,
+        extras_size=0,
         damage=damage,
         read=read,
     )
@@ -82,7 +84,7 @@ def unpack_container(
         _check_payload(container, header)
     if header is not None:
         _load_segments(container, header)
-        _load_extras(container, header)
+        _locate_extras(container, header)
     return container
 
 
@@ -166,24 +168,24 @@ def _load_segments(container: Container, header: layout.ContainerHeader) -> None
     container.damage.append(container.ref.corrupt(text))
 
 
-def _load_extras(container: Container, header: layout.ContainerHeader) -> None:
+def _locate_extras(container: Container, header: layout.ContainerHeader) -> None:
+    """Check the frame of extras and where the records' lie in it; it is decompressed when it is asked for."""
     raw = container.buffer[header.extras_at : header.payload_at]
-    extras = b"" if header.extras_raw == 0 else None
-    if crc32c(raw) == header.extras_crc and header.extras_raw:
-        extras = _decompress(raw, header.extras_raw)
-    ends = container.index["extra_offset"].astype(np.int64) + container.index["extra_length"]
-    if extras is not None and (ends[container.good] <= len(extras)).all():
-        container.extras = extras
-        return
-    text = f"the extras of container {container.ref.ordinal} are damaged, the images are not"
-    container.damage.append(container.ref.corrupt(text))
+    sound = not header.extras_raw or (crc32c(raw) == header.extras_crc and _declared_size(raw) == header.extras_raw)
+    entries = container.index[container.good & (container.index["extra_length"] > 0)]
+    starts, lengths = entries["extra_offset"].astype(np.int64), entries["extra_length"].astype(np.int64)
+    ends = starts + lengths
+    # Extras that shared bytes could take more memory than the frame, by as much as there are records.
+    apart = not (starts[1:] < ends[:-1]).any()
+    if sound and apart and (ends <= header.extras_raw).all() and (lengths <= MAX_EXTRA).all():
+        container.extras_frame, container.extras_size = raw, header.extras_raw
+    else:
+        container.mark_extras_damaged()
 
 
-def _decompress(frame: memoryview, size: int) -> bytes | None:
-    """Decompress the extras; None unless the frame holds exactly ``size`` bytes, which MAX_EXTRAS bounds."""
+def _declared_size(frame: memoryview) -> int:
+    """Read the size that a zstd frame declares; -1 for no frame."""
     try:
-        if zstandard.frame_content_size(frame) != size:
-            return None
-        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=size)
+        return int(zstandard.frame_content_size(frame))
     except zstandard.ZstdError:
-        return None
+        return -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 PARTIAL = ".partial"  # suffix of a file that is being written
@@ -117,6 +117,17 @@ class Location(ABC):
         """Write the file; after a crash it holds all of ``data``, or is as it was before."""
 
     @abstractmethod
+    def write_new(self, data: bytes) -> bool:
+        """Write the file unless there is one, whole; of several callers at once one gets True, the others False."""
+
+    @abstractmethod
+    def replace(self, data: bytes, *, expected: bytes) -> bool:
+        """Write the file if it holds ``expected``; False, and nothing written, if it holds other bytes or is missing.
+
+        In an object store this is one conditional request. In a folder the caller holds a lock.
+        """
+
+    @abstractmethod
     def create(self) -> AtomicWriter:
         """Open a writer of the file, which appears when the writer is closed."""
 
@@ -132,16 +143,30 @@ class Location(ABC):
             out.abandon()
 
     @abstractmethod
-    def remove(self) -> None:
-        """Remove the file, or the folder and its content, if there is one."""
+    def remove(self, *, keep: Collection[str] = ()) -> None:
+        """Remove the file, or the folder and its content, if there is one.
+
+        Args:
+            keep: names of entries of the folder that stay, and the folder with them.
+        """
 
     @abstractmethod
     def sweep(self) -> None:
-        """Remove incomplete files below that a killed process left."""
+        """Remove incomplete files that killed processes left, here and in the folders of this one."""
 
     @abstractmethod
-    def lock(self, otherwise: str) -> contextlib.AbstractContextManager[None]:
-        """Lock this file, at most until the process ends; UsageError(otherwise) if another process holds the lock."""
+    def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Lock this file, at most until the process ends; a store locks nothing.
+
+        Args:
+            busy: message of the error if another process holds the lock.
+            wait: seconds to wait for it.
+            create: make an empty file if there is none.
+
+        Raises:
+            UsageError: another process holds the lock, or the file system has no locks.
+            Conflict: the file was removed before it was locked.
+        """
 
 
 class _Reader(io.RawIOBase):

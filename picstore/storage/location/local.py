@@ -8,13 +8,16 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from picstore.errors import Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import PARTIAL, Allocate, AtomicWriter, Buffer, Entry, Location, fresh
+from picstore.errors import Conflict, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
+from picstore.storage.location.base import PARTIAL, Allocate, Buffer, Entry, Location, fresh
+
+_LOCK_POLL = 0.01  # seconds between attempts to lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +115,32 @@ class Folder(Location):
         finally:
             writer.abandon()
 
-    def create(self) -> AtomicWriter:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+    def write_new(self, data: bytes) -> bool:
+        writer = self.create()
+        try:
+            writer.write(data)
+            return writer.close_new()
+        finally:
+            writer.abandon()
+
+    def replace(self, data: bytes, *, expected: bytes) -> bool:
+        try:
+            if self.path.read_bytes() != expected:
+                return False
+        except FileNotFoundError:
+            return False
+        self.write(data)
+        return True
+
+    def create(self) -> _AtomicFile:
+        make_folder(self.path.parent)
         return _AtomicFile(self.path)
 
     def copy_to(self, target: Location) -> None:
         """Link the file where the file system can, since no file of a data set is ever modified; else copy it."""
         if isinstance(target, Folder):
             with contextlib.suppress(OSError):  # another file system, or one without hard links
-                target.path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(target.path.parent)
                 partial = _partial(target.path)
                 os.link(self.path, partial)
                 partial.replace(target.path)
@@ -129,24 +149,60 @@ class Folder(Location):
                 return
         Location.copy_to(self, target)
 
-    def remove(self) -> None:
+    def remove(self, *, keep: Collection[str] = ()) -> None:
         if self.path.is_dir():
-            shutil.rmtree(self.path, ignore_errors=True)
+            if not keep:
+                shutil.rmtree(self.path, ignore_errors=True)
+            for entry in self.entries() if keep else ():
+                if entry.name not in keep:
+                    (self / entry.name).remove()
         else:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+                sync_folder(self.path.parent)
 
     def sweep(self) -> None:
-        for path in self.path.glob(f"*/*{PARTIAL}"):
-            path.unlink()
+        for path in (*self.path.glob(f"*{PARTIAL}"), *self.path.glob(f"*/*{PARTIAL}")):
+            with contextlib.suppress(OSError), path.open("rb") as file:  # an error: locked by its writer, or renamed
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
     @contextlib.contextmanager
-    def lock(self, otherwise: str) -> Iterator[None]:
-        with self.path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UsageError(otherwise) from error
+    def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> Iterator[None]:
+        if create:
+            make_folder(self.path.parent)
+        try:
+            # For writing, as NFS makes flock a lock of bytes, which needs that.
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o666)
+        except FileNotFoundError as error:
+            raise Conflict(f"{self} was removed by another process; run the command again") from error
+        except OSError as error:
+            raise UsageError(f"{self} cannot be locked: {error.strerror}") from error
+        try:
+            self._flock(descriptor, busy, time.monotonic() + wait)
+            # Whoever removes the file holds the lock; a lock on a removed file excludes nobody.
+            if not self.path.exists() or not os.path.samestat(os.fstat(descriptor), self.path.stat()):
+                raise Conflict(f"{self} was removed by another process; run the command again")
             yield
+        finally:
+            os.close(descriptor)
+
+    def _flock(self, descriptor: int, busy: str, deadline: float) -> None:
+        """Lock an open file; UsageError(busy) if it is locked by others until ``deadline``, of time.monotonic()."""
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise UsageError(busy) from error
+            except OSError as error:
+                raise UsageError(
+                    f"the file system of {self} has no locks ({error.strerror}), which protect a data set from two "
+                    "commands at once; write to another file system or an object store, and copy the data set"
+                ) from error
+            else:
+                return
+            time.sleep(_LOCK_POLL)
 
 
 def _partial(path: Path) -> Path:
@@ -157,28 +213,79 @@ def _partial(path: Path) -> Path:
 class _AtomicFile:
     """Writer under a unique temporary name, which ``close`` syncs and renames.
 
-    Two processes that write the same file, one of them taken for dead, thus do not write into each other's file.
+    Two processes that write the same file, one of them taken for dead, thus do not write into each other's file. The
+    temporary file is locked until it has its name, so ``sweep`` takes only those of dead processes.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._partial = _partial(path)
-        self._out: BinaryIO = self._partial.open("wb")
+        self._ended = False
+        while True:
+            self._partial = _partial(path)
+            self._out: BinaryIO = self._partial.open("wb")
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._out, fcntl.LOCK_SH)
+            if self._partial.exists():
+                return
+            self._out.close()  # swept before it was locked
 
     def write(self, data: Buffer) -> None:
         self._out.write(data)
 
     def close(self) -> None:
-        self._out.flush()
-        os.fsync(self._out.fileno())
-        self._out.close()
+        self._sync()
         self._partial.replace(self._path)
+        self._ended = True
+        self._out.close()
         sync_folder(self._path.parent)
 
+    def close_new(self) -> bool:
+        """Make the file appear if there is none; returns whether it did."""
+        self._sync()
+        try:
+            os.link(self._partial, self._path)  # fails where the name is taken, unlike a renaming
+        except FileExistsError:
+            return False
+        except OSError:  # no hard links here
+            return self._close_alone()
+        else:
+            sync_folder(self._path.parent)
+            self.abandon()
+        return True
+
+    def _close_alone(self) -> bool:
+        """Make the file appear if there is none, while no other process does so in this folder."""
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if self._path.exists():
+                return False
+            self.close()
+            return True
+        finally:
+            os.close(folder)
+
+    def _sync(self) -> None:
+        self._out.flush()
+        os.fsync(self._out.fileno())
+
     def abandon(self) -> None:
-        if not self._out.closed:
-            self._out.close()
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            with contextlib.suppress(OSError):  # a full disk does not take what is buffered
+                self._out.close()
+        finally:
             self._partial.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents where they are missing, durable."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:

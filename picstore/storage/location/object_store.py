@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,11 @@ from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, Usa
 from picstore.storage.location.base import Allocate, AtomicWriter, Entry, Location, fresh
 from picstore.storage.location.multipart import PART_SIZE, MultipartUpload
 from picstore.storage.location.obstore_fork import library
+from picstore.storage.location.redact import has_credentials, redact
 
 _CONCURRENT_PARTS = 2  # for each object; a worker of convert writes 16 objects, which makes 32 parts or 256 MiB
 _STREAM_CHUNK = 4 << 20  # bytes
+_MAX_CONDITIONAL = 1 << 30  # bytes of an object that is written on a condition: a manifest or a job
 
 _CREDENTIALS_HINTS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
@@ -36,7 +38,9 @@ _ENDPOINT_HINTS = {
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_clients: dict[tuple[int, str], Any] = {}  # by process and bucket; a forked process does not use its parent's
+_clients: dict[
+    tuple[int, str, bool], Any
+] = {}  # by process, bucket, and whether it is patient; a forked process does not use its parent's
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,13 @@ class Bucket(Location):
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Bucket:
-        """Parse a URL, given as its scheme and the ``rest`` after ``scheme://``; UsageError if it names no bucket."""
+        """Parse a URL, given as its scheme and the ``rest`` after ``scheme://``.
+
+        UsageError if it names no bucket, or holds credentials, which would stand in manifests and messages.
+        """
+        if has_credentials(f"{scheme}://{rest}"):
+            url = redact(f"{scheme}://{rest}")
+            raise UsageError(f"{url} holds credentials; give them as {_CREDENTIALS_HINTS[scheme]}")
         bucket, *names = rest.split("/")
         if not bucket or {".", ".."} & {bucket, *names}:
             raise UsageError(f"{scheme}://{rest} is no URL of an object store; write {scheme}://bucket/name")
@@ -84,7 +94,7 @@ class Bucket(Location):
             return memoryview(b"")
         try:
             with self._translated(file):
-                got = memoryview(library().get_range(self._client(), self.key, start=offset, length=size))
+                got = memoryview(library().get_range(self._client(patient=True), self.key, start=offset, length=size))
         except _OutOfRange as error:
             there = max(0, self.size() - offset)
             raise Truncated(f"the object ends after {there} of {size} bytes", file, offset) from error
@@ -150,7 +160,35 @@ class Bucket(Location):
     def write(self, data: bytes | Iterator[bytes]) -> None:
         """Write the object, from parts several at a time; an error that the parts raise aborts the upload."""
         with self._translated(str(self)):
-            library().put(self._client(), self.key, data, chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS)
+            library().put(
+                self._client(patient=True), self.key, data, chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS
+            )
+
+    def write_new(self, data: bytes) -> bool:
+        return self._put_if(data, "create")
+
+    def replace(self, data: bytes, *, expected: bytes) -> bool:
+        try:
+            with self._translated(str(self)):
+                answer = library().get(self._client(), self.key)
+                if answer.meta["size"] != len(expected) or bytes(answer.bytes()) != expected:
+                    return False
+        except NotADataset:
+            return False
+        version = {"e_tag": answer.meta["e_tag"], "version": answer.meta["version"]}
+        return self._put_if(data, {name: value for name, value in version.items() if value is not None})
+
+    def _put_if(self, data: bytes, mode: Any) -> bool:
+        """Write the object on a condition; returns whether it holds ``data`` now."""
+        try:
+            with self._translated(str(self)):
+                library().put(self._client(), self.key, data, mode=mode)
+        except _ConditionFailed:
+            # A request that is repeated after its answer was lost fails because of itself.
+            with contextlib.suppress(NotADataset):
+                return self.read_all(_MAX_CONDITIONAL) == data
+            return False
+        return True
 
     def create(self) -> AtomicWriter:
         return MultipartUpload(self.write)
@@ -163,8 +201,9 @@ class Bucket(Location):
         with self._translated(str(self)):
             library().copy(self._client(), self.key, target.key)
 
-    def remove(self) -> None:
-        keys = [self.key] if self.is_file() else [(self / name).key for name, _ in self.files()]
+    def remove(self, *, keep: Collection[str] = ()) -> None:
+        names = (name for name, _ in self.files() if name.partition("/")[0] not in keep)
+        keys = [self.key] if self.is_file() else [(self / name).key for name in names]
         if keys:
             with self._translated(str(self)):
                 library().delete(self._client(), keys)
@@ -172,23 +211,33 @@ class Bucket(Location):
     def sweep(self) -> None:
         """Do nothing: an object appears when it is complete."""
 
-    def lock(self, otherwise: str) -> contextlib.AbstractContextManager[None]:
+    def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
         """Return a context that locks nothing: no lock of a store ends with its process."""
         return contextlib.nullcontext()
 
-    def _client(self) -> Any:
+    def _client(self, *, patient: bool = False) -> Any:
+        """The client of this process; one that is patient waits for a store that restarts.
+
+        Work begins with requests that are not patient, so a wrong setting is told at once.
+        """
         bucket = f"{self.scheme}://{self.bucket}"
-        client = _clients.get((os.getpid(), bucket))
+        client = _clients.get((os.getpid(), bucket, patient))
         if client is None:
             endpoint = os.environ.get(_ENDPOINT_VARIABLES[self.scheme], "")
             config = {}
+            if has_credentials(endpoint):
+                raise UsageError(
+                    f"{_ENDPOINT_VARIABLES[self.scheme]} holds a password, which errors would show; give credentials "
+                    f"as {_CREDENTIALS_HINTS[self.scheme]}"
+                )
             if endpoint and self.scheme == "gs":
                 endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
                 config = {"service_account_key": json.dumps({**_NO_ACCOUNT, "gcs_base_url": endpoint})}
             options = {"timeout": "120s", "allow_http": endpoint.startswith("http://")}
+            retry = retries(patient=patient)
             with self._translated(bucket):
-                client = library().store.from_url(bucket, config=config, client_options=options, retry_config=retries())
-            _clients[os.getpid(), bucket] = client
+                client = library().store.from_url(bucket, config=config, client_options=options, retry_config=retry)
+            _clients[os.getpid(), bucket, patient] = client
         return client
 
     @contextlib.contextmanager
@@ -202,9 +251,14 @@ class Bucket(Location):
         except (errors.PermissionDeniedError, errors.UnauthenticatedError, PermissionError) as error:
             raise PicstoreError(f"{file}: the store refuses access; {self._credentials}") from error
         except ValueError as error:
-            raise UsageError(f"{file} is not the name of an object: {error}") from error
+            raise UsageError(f"{file} is not the name of an object: {redact(str(error))}") from error
+        except (errors.AlreadyExistsError, errors.PreconditionError) as error:
+            raise _ConditionFailed(f"{file} was written by another process") from error
+        except errors.NotSupportedError as error:
+            raise self._unconditional(file) from error
         except errors.BaseError as error:
-            raise self._failure(file, error) from error
+            shown = redact(str(error)) == str(error)  # a traceback shows the cause too
+            raise self._failure(file, error) from (error if shown else None)
 
     def _failure(self, file: str, error: Exception) -> PicstoreError:
         text = str(error).partition("\n\nDebug source")[0]
@@ -212,26 +266,47 @@ class Bucket(Location):
             return _OutOfRange(f"{file} is shorter than what is read")
         if any(code in text for code in _NO_BUCKET):
             return self._missing(file, text)
+        if "501 Not Implemented" in text:
+            return self._unconditional(file)
         if "169.254.169.254" in text:  # asked for credentials on a cloud's machines when none are given
             return PicstoreError(f"{file}: there are no credentials; {self._credentials}")
-        what = " ".join(text.partition("<")[0].split()).rstrip(": ")
+        what = redact(" ".join(text.partition("<")[0].split()).rstrip(": "))
         return PicstoreError(f"{file} cannot be reached; check the network and {_ENDPOINT_HINTS[self.scheme]}: {what}")
 
     def _missing(self, file: str, text: str) -> NotADataset:
         none = f": there is no bucket {self.bucket}" if any(code in text for code in _NO_BUCKET) else ""
         return NotADataset(f"{file} is missing{none}")
 
+    def _unconditional(self, file: str) -> PicstoreError:
+        return UsageError(
+            f"{file}: the store has no conditional writes, which protect a data set from two commands at once; write "
+            "to a folder or another store, and copy the data set"
+        )
+
     @property
     def _credentials(self) -> str:
         return f"check {_CREDENTIALS_HINTS[self.scheme]}, and what they allow"
+
+
+class _ConditionFailed(PicstoreError):
+    """The object is there, or is not what the condition of a write asks for."""
 
 
 class _OutOfRange(PicstoreError):
     """The object ends before the requested range."""
 
 
-def retries() -> dict[str, Any]:
-    """Configure the library's retries: 10 within 3 minutes, after random waits that double from 0.1 to 15 s."""
+def retries(*, patient: bool) -> dict[str, Any]:
+    """Configure the library's retries, after random waits of 0.1 to 15 s: 10, or as many as 3 minutes allow.
+
+    A wait is random between the first and ``base`` times the one before. With the library's base of 2 waits stay short:
+    10 retries are over after 3 s.
+    """
     from datetime import timedelta
 
-    return {"max_retries": 10, "retry_timeout": timedelta(minutes=3)}
+    backoff = {
+        "init_backoff": timedelta(seconds=0.1),
+        "max_backoff": timedelta(seconds=15),
+        "base": 3 if patient else 2,
+    }
+    return {"max_retries": 1000 if patient else 10, "retry_timeout": timedelta(minutes=3), "backoff": backoff}

@@ -19,6 +19,7 @@ from picstore.errors import UsageError
 from picstore.storage.location.base import PARTIAL, Allocate, AtomicWriter, Entry, Location, fresh
 from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
+from picstore.storage.location.redact import redact
 
 # Names of ``base`` that other modules import from here.
 __all__ = ["PARTIAL", "Allocate", "AtomicWriter", "Entry", "Location", "fresh"]
@@ -28,6 +29,7 @@ COPY = "picstore.copy.json"  # of the manifest
 INDEX = "picstore.idx"
 LEDGER = "ledger.jsonl"
 EDITS = "edits"  # folder of the files of edits
+LOCK = "lock"  # file in EDITS that an edit locks
 UNFINISHED = "unfinished"  # folder that exists while a data set is made
 
 Where: TypeAlias = "str | os.PathLike[str] | Location"
@@ -58,7 +60,7 @@ def locate(where: Where) -> Location:
         return Folder(Path(path))
     if match[1] not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        raise UsageError(f"{path} is a URL of an unknown scheme; known are {known} and paths")
+        raise UsageError(f"{redact(path)} is a URL of an unknown scheme; known are {known} and paths")
     return Bucket.parse(match[1], match[2])
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from commands import tree
+from grids import slow_except
 from samples import picture
 
 import picstore
@@ -51,7 +52,7 @@ def test_records_carry_the_values_of_their_ids_and_no_file_of_before_is_changed(
         assert record.label == record.id % 5
 
 
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("isolate", slow_except([True], [False, True]))
 def test_a_loader_hands_out_numbers_as_tensors_and_texts_as_lists(make_dataset: Make, isolate: bool) -> None:
     loader = loader_of(captioned(make_dataset(20)), targets=["caption", "vector", "age"], isolate=isolate)
     seen = 0
@@ -237,7 +238,7 @@ def test_a_mux_hands_out_columns_of_all_its_data_sets(make_dataset: Make, tmp_pa
     mux.close()
 
 
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("isolate", slow_except([False], [False, True]))
 def test_in_a_mux_images_of_data_sets_without_a_column_have_no_value(
     make_dataset: Make, tmp_path: Path, isolate: bool
 ) -> None:

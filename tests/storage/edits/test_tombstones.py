@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from commands import one_line, picstore_command, picstore_json, tree
-from hypothesis import given, settings
+from grids import examples, slow_except
+from hypothesis import given
 from hypothesis import strategies as st
 
 import picstore
@@ -59,7 +61,7 @@ def test_numbers_among_what_is_left_are_those_of_a_list_without_the_deleted(
         assert np.flatnonzero(live.mask(container)).tolist() == records
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(data=st.data(), counts=st.lists(st.integers(1, 9), min_size=1, max_size=20), seed=st.integers(0, 2**64 - 1))
 def test_an_epoch_is_each_record_that_is_left_exactly_once_on_ranks_of_equal_length(
     data: st.DataObject, counts: list[int], seed: int
@@ -115,8 +117,9 @@ def test_deleting_writes_no_image_again_and_every_reader_leaves_the_records_out(
         assert picstore.Dataset(tmp_path / method).manifest.edits is None
 
 
-@pytest.mark.parametrize("isolate", [False, True])
-@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize(
+    ("shuffled", "isolate"), slow_except([(False, False), (True, True)], product([False, True], [False, True]))
+)
 def test_a_loader_yields_each_record_that_is_left_once_and_no_other(
     make_dataset: Make, shuffled: bool, isolate: bool
 ) -> None:

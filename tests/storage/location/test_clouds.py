@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import PICSTORE, picstore_command, picstore_json, tree
+from grids import slow_except
 from PIL import Image
 from samples import picture
 from source_files import DATA, JPEGS
@@ -19,7 +20,7 @@ from stores import make_azure_container
 from stores import request as ask
 
 import picstore
-from picstore.errors import NotADataset, Truncated, Unfinished, UsageError
+from picstore.errors import Conflict, NotADataset, Truncated, Unfinished, UsageError
 from picstore.prepare.sources.open import open_source, read_input
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.multipart import PART_SIZE
@@ -28,7 +29,7 @@ from picstore.storage.location.resolve import UNFINISHED, Entry, locate, map_con
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
 
 
-@pytest.fixture(scope="module", params=["az", "gs"])
+@pytest.fixture(scope="module", params=slow_except(["gs"], ["az", "gs"]))
 def container(request: pytest.FixtureRequest) -> str:
     """URL of an empty bucket of each kind."""
     if request.param == "az":
@@ -58,6 +59,26 @@ def copied(folder: Path, where: str) -> str:
     return where
 
 
+def test_a_write_on_a_condition_takes_effect_once(container: str) -> None:
+    location = locate(container) / "conditional"
+    assert location.write_new(b"one")
+    assert not location.write_new(b"two")
+    assert not location.replace(b"two", expected=b"other")
+    assert location.replace(b"two", expected=b"one")
+    assert not location.replace(b"three", expected=b"one")
+    assert location.read_all(10) == b"two"
+    assert not (locate(container) / "none").replace(b"x", expected=b"")
+
+
+def test_of_two_edits_at_once_one_is_refused(container: str, pictures: Path) -> None:
+    root = copied(pictures.parent / "converted", f"{container}/edited")
+    first, second = Dataset(root), Dataset(root)
+    first.without([1]).save()
+    with pytest.raises(Conflict, match="edited since"):
+        second.without([2]).save()
+    assert len(Dataset(root).without([2]).save()) == 118
+
+
 def test_objects_are_written_listed_read_and_removed(container: str) -> None:
     root = locate(container) / "objects"
     assert not root.exists()
@@ -85,6 +106,7 @@ def test_objects_are_written_listed_read_and_removed(container: str) -> None:
     assert not root.is_folder()
 
 
+@pytest.mark.slow
 def test_more_objects_are_removed_than_one_request_may_name(container: str) -> None:
     root = locate(container) / "many"
     list(map_concurrently(lambda number: (root / f"{number}").write(b"x"), range(300)))  # Azure takes 256
@@ -119,6 +141,7 @@ def test_what_is_not_there_is_told(container: str) -> None:
         locate(f"{container}/..")
 
 
+@pytest.mark.slow
 def test_a_data_set_is_interrupted_resumed_verified_and_read_through_a_cache(
     container: str, pictures: Path, tmp_path: Path
 ) -> None:
@@ -162,6 +185,7 @@ def test_a_data_set_is_interrupted_resumed_verified_and_read_through_a_cache(
     assert batches[0] == batches[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mds-zstd", "tfrecord", "images"])
 def test_sources_are_recognised_and_read(container: str, kind: str) -> None:
     listing = open_source(copied(DATA / kind, f"{container}/sources/{kind}"))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import errno
 import importlib.util
 import io
 import os
+import resource
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -41,7 +44,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
 @pytest.fixture
 def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """What stands between clients that are made from now on and the server, and fails as told; three retries."""
-    monkeypatch.setattr(object_store, "retries", lambda: {"max_retries": 3})
+    monkeypatch.setattr(object_store, "retries", lambda **_: {"max_retries": 3})
     monkeypatch.setattr(object_store, "_clients", {})
     with Proxy(s3) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
@@ -103,6 +106,33 @@ def test_bytes_are_read_as_they_were_written(root: Location) -> None:
     view = file.read(5, 10, file="f", allocate=lambda size: memory[:size])
     assert bytes(memory) == data[5:15] + b"--"
     assert view.readonly
+
+
+def test_a_sweep_takes_the_files_of_dead_writers_and_leaves_those_of_living_ones(tmp_path: Path) -> None:
+    names = ("ds/picstore.json", "ds/edits/a.npy", "ds/0000/000000.pic")
+    dead = [tmp_path / f"{name}.0123abcd.partial" for name in names]
+    for path in dead:
+        Folder(path).write(b"half")
+    living = [Folder(tmp_path / name).create() for name in names]
+    Folder(tmp_path / "ds").sweep()
+    assert not [path for path in dead if path.exists()]
+    for writer in living:
+        writer.close()
+    assert all((tmp_path / name).is_file() for name in names)
+
+
+def test_a_write_that_fails_leaves_no_half_written_file(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = Folder(tmp_path / "file").create()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))  # as a full disk does, it takes no byte more
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            for _ in range(20):
+                writer.write(bytes(1000))
+        writer.abandon()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_is_written_again_holds_what_was_written_last(root: Location) -> None:
@@ -348,3 +378,19 @@ def test_a_fork_reads_as_its_parent_does_and_so_does_its_own(bucket: str) -> Non
         assert read() == b"hello"
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
+
+
+def test_of_many_that_write_one_new_file_one_succeeds_even_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with ThreadPoolExecutor(8) as threads:
+        for name in map(str, range(20)):
+            path = Folder(tmp_path / name)
+            written = [threads.submit(path.write_new, b"%d" % k) for k in range(8)]
+            (winner,) = [k for k, future in enumerate(written) if future.result()]
+            assert path.read_all(10) == b"%d" % winner
+    assert len(list(tmp_path.iterdir())) == 20

@@ -1,0 +1,28 @@
+"""Removal of credentials from messages: passwords in URLs, queries that sign a request, and secrets that are set."""
+
+from __future__ import annotations
+
+import os
+import re
+
+_USER = re.compile(r"(://)[^/\s@\"']*@")
+_QUERY = re.compile(r"\?[^\s\"'<>)]*=[^\s\"'<>)]*")  # of a signed URL, which grants access
+_SIGNED = re.compile(r"\?.*(sig|signature|token|credential)=", re.IGNORECASE | re.DOTALL)
+# Variables whose values are secret, of all clouds' own tools.
+_SECRET = re.compile(r"(AWS|AZURE|GOOGLE|GCP)_.*(SECRET|TOKEN|KEY|PASSWORD|SAS)|GOOGLE_SERVICE_ACCOUNT_KEY")
+_PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")  # a key's name, and the file that holds it
+_MIN_SECRET = 8  # characters; shorter values are words of messages too
+
+
+def redact(text: str) -> str:
+    """Replace credentials in a text by ``…``."""
+    text = _QUERY.sub("?…", _USER.sub(r"\1…@", text))
+    for name, value in os.environ.items():
+        if len(value) >= _MIN_SECRET and _SECRET.fullmatch(name) and not _PUBLIC.fullmatch(name):
+            text = text.replace(value, "…")
+    return text
+
+
+def has_credentials(url: str) -> bool:
+    """Whether a URL holds a user, or a query that signs it."""
+    return _USER.search(url) is not None or _SIGNED.search(url) is not None
