@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from picstore._version import __version__
@@ -57,6 +58,8 @@ class Writer:
         self._root = locate(path)
         self._classes = tuple(classes)
         self._fields = tuple(attachments)
+        if not all(isinstance(name, str) for name in (*self._classes, *self._fields)):
+            raise UsageError("the names of classes and attachments must be texts")
         self._encode = EncodeSettings.from_json({**encode})
         if self._encode.encoder == "mozjpeg":
             require_mozjpeg()
@@ -65,7 +68,11 @@ class Writer:
         self._rows = 0
         self._count = 0
         self._row: RowWriter | None = None
-        job.save_job(self._root, job.begin_job(self._root, {"verb": "Writer", "picstore": __version__}, resume=False))
+        begun = job.begin_job(self._root, {"verb": "Writer", "picstore": __version__}, resume=False)
+        with ExitStack() as held:
+            held.enter_context(job.hold_job(self._root, job.new_job(**begun)))
+            job.require_free(self._root)
+            self._held = held.pop_all()
 
     def add(
         self,
@@ -111,7 +118,8 @@ class Writer:
 
     def _end_row(self) -> None:
         if self._row is not None:
-            self._summaries += self._row.close()
+            with self._row:
+                self._summaries += self._row.close()
             self._rows += 1
             self._row = None
 
@@ -129,6 +137,7 @@ class Writer:
             provenance={"picstore": __version__, "source": "Writer", "inputs": self._count},
         )
         job.remove_job(self._root)
+        self._held.close()
 
     def __enter__(self) -> Writer:
         return self
@@ -136,6 +145,8 @@ class Writer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
-        elif self._row is not None:
-            with self._row:
-                pass
+            return
+        with self._held:
+            if self._row is not None:
+                with self._row:
+                    pass

@@ -11,6 +11,7 @@ from PIL import Image
 from samples import jpeg, picture
 
 import picstore
+from picstore.errors import Unfinished
 from picstore.prepare.convert.job import DatasetShape
 
 
@@ -96,6 +97,13 @@ def test_an_error_leaves_no_data_set_and_no_half_written_file(tmp_path: Path) ->
     with pytest.raises(picstore.NotADataset, match="unfinished"):
         picstore.Dataset(tmp_path / "out")
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_what_a_writer_left_cannot_be_resumed_and_the_message_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), picstore.Writer(tmp_path / "out"):
+        raise RuntimeError
+    with pytest.raises(Unfinished, match=f"unfinished Writer, which cannot be continued; remove {tmp_path}"):
+        picstore.Writer(tmp_path / "out")
 
 
 def test_a_destination_in_use_is_refused(tmp_path: Path) -> None:

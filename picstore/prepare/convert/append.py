@@ -6,22 +6,29 @@ is given up leaves files that no manifest names; the next append uses higher fil
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from picstore.errors import UsageError
+from picstore.errors import Conflict, UsageError
 from picstore.prepare.convert import convert, job, ledger
 from picstore.prepare.convert.convert import ConvertOptions
 from picstore.prepare.convert.finish import ConversionResult, read_row_summaries
+from picstore.prepare.convert.source_samples import same_images, sample_numbers, sample_sizes
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.dataset import Dataset
+from picstore.storage.format.file import FileSummary
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, locate
-from picstore.storage.manifest import Manifest
+from picstore.storage.manifest import Manifest, read_manifest
+from picstore.storage.manifest_copy import changed_meanwhile
 from picstore.storage.publish import append_rows, publish_edit
+
+_MAX_CONFLICTS = 1000  # edits by others that may be faster, one after the other
 
 
 def append(listing: Listing, destination: Where, options: ConvertOptions, *, resume: bool = False) -> ConversionResult:
@@ -38,6 +45,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
 
     Raises:
         UsageError: source and data set do not fit together, or another append is unfinished.
+        Conflict: another append ended since this one looked at the data set, or the classes were changed meanwhile.
         Unfinished: an append was begun here, and ``resume`` is false.
         NotADataset, Damage: the data set or the job file cannot be read.
         MissingDependency: the encoder asked for is not installed.
@@ -46,59 +54,109 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     convert.start_engine(options.encode)
     clock = convert.StageClock()
     root = locate(destination)
-    manifest = Dataset(root).manifest
-    classes, inputs = _join_classes(manifest, listing)
+    manifest = read_manifest(root)
+    _join_classes(manifest, listing)  # fails before anything is converted
     described = convert.describe_job(listing, options)
     settings = {name: value for name, value in described.items() if name not in ("verb", "dedupe")}
     begun = job.find_job(root, {"verb": "append", **settings}, resume=resume)
-    if begun is None and resume and _is_last_append(manifest, settings):
-        lines = list(ledger.read_lines(root / LEDGER))
-        return ConversionResult(manifest, ledger.tally_lines(lines[len(lines) - len(inputs) :]))
+    convert.require_same_images(root, begun, listing)
+    if begun is None and resume and _is_last_append(root, manifest, settings, listing):
+        return _read_append(root, manifest, len(listing.inputs))
+    resumed = begun is not None
     if begun is None:
-        begun = {
-            "verb": "append",
-            **settings,
-            "rows": convert.choose_rows(inputs, options),
-            "first_file": _next_file(root),
-            "first_id": _next_id(Dataset(root)),
-            "classes": list(classes),
-        }
-        job.save_job(root, begun)
-    if begun["classes"] != list(classes):
-        raise UsageError(f"the classes of {root} were changed since the append began; remove {root / UNFINISHED}")
+        begun = _describe_append(root, listing, settings, convert.choose_rows(listing.inputs, options))
     clock.end_stage("sampling")
-    plan = convert.RowPlan(
-        inputs=inputs,
-        rows=begun["rows"],
-        duplicates=listing.duplicates or {},
-        attachments=manifest.attachments,
-        first_id=begun["first_id"],
-        first_file=begun["first_file"],
+    with job.hold_job(root, begun):
+        manifest = read_manifest(root)
+        if _is_published(manifest, begun):
+            job.remove_job(root)
+            if not resumed:
+                raise changed_meanwhile(root)
+            return _read_append(root, manifest, len(listing.inputs))
+        classes, inputs = _join_classes(manifest, listing)
+        if begun["classes"] != list(classes):
+            raise Conflict(f"the classes of {root} were changed since the append began; remove {root / UNFINISHED}")
+        plan = convert.RowPlan(
+            inputs=inputs,
+            rows=begun["rows"],
+            duplicates=listing.duplicates or {},
+            attachments=manifest.attachments,
+            first_id=begun["first_id"],
+            first_file=begun["first_file"],
+        )
+        streams = options.shape.streams
+        return convert.run_job(root, plan, options, clock, lambda: _finish_append(root, begun, settings, streams))
+
+
+def _describe_append(root: Location, listing: Listing, settings: dict[str, Any], rows: int) -> dict[str, Any]:
+    """Make the job of an append to the data set as it is now."""
+    dataset = Dataset(root)
+    return job.new_job(
+        verb="append",
+        **settings,
+        rows=rows,
+        samples=sample_sizes(listing.inputs),
+        first_file=_next_file(root),
+        first_id=_next_id(dataset),
+        classes=list(_join_classes(dataset.manifest, listing)[0]),
+        earlier_appends=_count_appends(dataset.manifest),
     )
-    streams = options.shape.streams
-    return convert.run_job(root, plan, options, clock, lambda: _finish_append(root, begun, settings, streams))
 
 
 def _finish_append(root: Location, begun: dict[str, Any], settings: dict[str, Any], streams: int) -> ConversionResult:
     """Write ledger, index and manifest, in this order; deletions and columns saved since the append began stay."""
-    dataset = Dataset(root)
-    tallies = ledger.write_ledger(root, begun["rows"], earlier=_read_earlier_lines(root, begun["first_id"]))
+    earlier = ledger.read_earlier_lines(root / LEDGER, begun["first_id"])
+    tallies = ledger.write_ledger(root, begun["rows"], earlier=earlier)
     total = sum(tallies, ledger.Tally())
-    old = dataset.manifest
-    appended = [*old.provenance.get("appended", ()), {**settings, "outcome": total.outcome()}]
     remedy = f"remove {root / UNFINISHED} and append again"
+    summaries = read_row_summaries(root, tallies, streams, remedy=remedy, first_file=begun["first_file"])
+    event = {**settings, "outcome": total.outcome()}
+    for _ in range(_MAX_CONFLICTS):
+        with contextlib.suppress(Conflict):
+            return ConversionResult(_publish_append(root, begun, summaries, event, streams), total)
+    raise changed_meanwhile(root)
+
+
+def _publish_append(
+    root: Location, begun: dict[str, Any], summaries: list[FileSummary], event: dict[str, Any], streams: int
+) -> Manifest:
+    """Add the files of an append to the data set as it is now; Conflict if it is edited at the same moment."""
+    dataset = Dataset(root)
+    old = dataset.manifest
+    if _is_published(old, begun):  # by another process that went on with the same append in an object store
+        return old
+    if begun["classes"][: len(old.classes)] != list(old.classes):
+        raise UsageError(f"the classes of {root} were changed since the append began; remove {root / UNFINISHED}")
     manifest, index = append_rows(
         old,
         dataset.rows,
-        read_row_summaries(root, tallies, streams, remedy=remedy, first_file=begun["first_file"]),
+        summaries,
         streams=max(streams, old.streams),
         classes=tuple(begun["classes"]),
-        provenance={**old.provenance, "appended": appended},
+        provenance={**old.provenance, "appended": [*old.provenance.get("appended", ()), event]},
     )
     if manifest.edits is not None:
         (root / manifest.edits.index).write(index)
     publish_edit(root, old.uuid, manifest)
-    return ConversionResult(manifest, total)
+    return manifest
+
+
+def _count_appends(manifest: Manifest) -> int:
+    return len(manifest.provenance.get("appended", ()))
+
+
+def _is_published(manifest: Manifest, begun: dict[str, Any]) -> bool:
+    """Whether an append after those that a job knows has been published: it is the job's own, as one runs at a time."""
+    return _count_appends(manifest) > int(begun.get("earlier_appends", 1 << 62))
+
+
+def _read_append(root: Location, manifest: Manifest, inputs: int) -> ConversionResult:
+    """Read the result of the last append, which was finished before."""
+    return ConversionResult(manifest, ledger.tally_lines(_last_lines(root, inputs)))
+
+
+def _last_lines(root: Location, inputs: int) -> list[ledger.LedgerLine]:
+    return list(deque(ledger.read_lines(root / LEDGER, skip_damaged=True), maxlen=inputs))
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], list[Input]]:
@@ -137,9 +195,14 @@ def _relabel(source: Input, labels: Sequence[int]) -> Input:
     return replace(source, label=label, extra=extra)
 
 
-def _is_last_append(manifest: Manifest, settings: dict[str, Any]) -> bool:
+def _is_last_append(root: Location, manifest: Manifest, settings: dict[str, Any], listing: Listing) -> bool:
+    """Whether the last append had these settings and, by the sizes in the ledger, these images."""
     appended = manifest.provenance.get("appended", ())
-    return bool(appended) and {**appended[-1], "outcome": None} == {**settings, "outcome": None}
+    if not appended or {**appended[-1], "outcome": None} != {**settings, "outcome": None}:
+        return False
+    lines = _last_lines(root, len(listing.inputs))
+    sizes = [lines[k].source_bytes for k in sample_numbers(len(lines))]
+    return len(lines) == len(listing.inputs) and same_images(sample_sizes(listing.inputs), sizes)
 
 
 def _next_file(root: Location) -> int:
@@ -153,10 +216,3 @@ def _next_id(dataset: Dataset) -> int:
     provenance = dataset.manifest.provenance
     inputs: list[int] = [provenance.get("inputs", 0), *(each["inputs"] for each in provenance.get("appended", ()))]
     return max(sum(inputs), 1 + int(np.max(dataset.stored_ids(), initial=-1)))
-
-
-def _read_earlier_lines(root: Location, first_id: int) -> bytes:
-    """Read the ledger lines of ids below ``first_id``; an interrupted append may have written others."""
-    if not (root / LEDGER).is_file():
-        return b""
-    return b"".join(text for text in (root / LEDGER).lines() if json.loads(text)["id"] < first_id)

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from picstore._version import __version__
+from picstore.errors import UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result
 from picstore.prepare.convert.fork_server import start_fork_server
 from picstore.prepare.convert.row_reuse import find_reusable_rows, reuse_folder
 from picstore.prepare.convert.rows import RowTask, make_position_folder, run_rows, sample_mean_bytes
+from picstore.prepare.convert.source_samples import same_images, sample_sizes
 from picstore.prepare.engine import processes
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
@@ -129,7 +131,8 @@ def convert(
         shard: convert only the rows of this shard, and make no data set of them; see ``merge_shards``.
 
     Raises:
-        UsageError, NotADataset, Unfinished, Damage: the destination cannot be used; see :func:`job.begin_job`.
+        UsageError, NotADataset, Unfinished, Damage: the destination cannot be used, or another process is at work
+            there; see :func:`job.begin_job` and :func:`job.hold_job`. The job was begun with other images.
         MissingDependency: the encoder asked for is not installed.
         PicstoreError: a row dies again and again, or its files were lost.
     """
@@ -141,8 +144,12 @@ def convert(
     if resume and (root / MANIFEST).is_file():
         return read_result(root, settings)
     begun = job.begin_job(root, settings if shard is None else outline, resume=resume, shard=shard)
-    rows = int(begun["rows"]) if "rows" in begun else choose_rows(listing.inputs, options)
-    job.save_job(root, {**begun, "rows": rows}, shard)
+    if "rows" not in begun:
+        begun = {**begun, "rows": choose_rows(listing.inputs, options)}
+        begun = begun if shard else job.new_job(**begun, samples=sample_sizes(listing.inputs))
+    else:
+        require_same_images(root, begun, listing)
+    rows = int(begun["rows"])
     clock.end_stage("sampling")
     plan = RowPlan(
         inputs=listing.inputs,
@@ -152,7 +159,9 @@ def convert(
         shard=shard,
         reuse=resume,
     )
-    return run_job(root, plan, options, clock, lambda: finish_dataset(root, {**outline, "rows": rows}))
+    with job.hold_job(root, begun, shard):
+        job.require_free(root, shard)
+        return run_job(root, plan, options, clock, lambda: finish_dataset(root, {**outline, "rows": rows}))
 
 
 def start_engine(encode: EncodeSettings) -> None:
@@ -176,6 +185,14 @@ def describe_job(listing: Listing, options: ConvertOptions) -> dict[str, Any]:
     return settings if listing.duplicates is None else {**settings, "dedupe": True}
 
 
+def require_same_images(root: Location, begun: dict[str, Any] | None, listing: Listing) -> None:
+    """Refuse to go on with the job of another source, whose images have the same names; UsageError."""
+    if begun and "samples" in begun and not same_images(sample_sizes(listing.inputs), begun["samples"]):
+        raise UsageError(
+            f"{root} was begun with other images of the same names; give the source that it was begun with"
+        )
+
+
 def choose_rows(inputs: Sequence[Input], options: ConvertOptions) -> int:
     """Choose the number of rows by converting a sample of the inputs."""
     engine = processes.as_engine(options.workers)
@@ -190,10 +207,9 @@ def run_job(
 ) -> ConversionResult:
     """Run the unfinished rows of a job; unless they are a shard's, ``finish`` then writes ledger, index and manifest.
 
-    PicstoreError if a row dies again and again, UsageError if another process is writing to the location.
+    The caller holds the job. PicstoreError if a row dies again and again.
     """
-    shards = [plan.shard] if plan.shard else []
-    with job.lock_job(root, *shards), make_position_folder(root) as position_folder:
+    with make_position_folder(root) as position_folder:
         if plan.shard is None:
             root.sweep()
         tasks = plan.make_tasks(root, options, position_folder)
@@ -205,7 +221,7 @@ def run_job(
         if plan.shard is not None:
             tally = sum(map(ledger.tally_fragment, ledger.read_fragments(root, plan.own_rows)), ledger.Tally())
             return ConversionResult(None, tally, clock.seconds)
-        result = finish()
+    result = finish()
     job.remove_job(root)
     clock.end_stage("finishing")
     return replace(result, seconds=clock.seconds)

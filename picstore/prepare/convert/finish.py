@@ -51,8 +51,11 @@ def finish_dataset(root: Location, outline: dict[str, Any]) -> ConversionResult:
 
 def read_result(root: Location, settings: dict[str, Any]) -> ConversionResult:
     """Read the result of a conversion that is already finished; errors are those of :func:`read_own_manifest`."""
-    result = ConversionResult(read_own_manifest(root, settings), ledger.tally_lines(ledger.read_lines(root / LEDGER)))
-    job.remove_job(root)
+    lines = ledger.read_lines(root / LEDGER, skip_damaged=True)
+    manifest = read_own_manifest(root, settings)
+    result = ConversionResult(manifest, ledger.tally_lines(lines))
+    root.sweep()
+    job.remove_finished_job(root, settings, manifest.uuid)
     return result
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+import secrets
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from picstore.errors import Damage, NotADataset, Unfinished, UsageError
+from picstore.errors import Conflict, Damage, NotADataset, Unfinished, UsageError
 from picstore.storage.format.layout import ALIGNMENT, MAX_CONTAINER, MAX_MANIFEST
 from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location
 
+_JOB = "job.json"
+_FRAGMENT = re.compile(r"row-\d+\.jsonl")
 _SHARD = re.compile(rf"{UNFINISHED}/shard-(\d{{1,6}})-of-(\d{{1,6}})\.json")
+_RESUMABLE = ("convert", "append")  # verbs; the others begin again
 MIB = 1 << 20
 TARGET_ROWS = 256  # work for every core of a large machine, and a short tail
 MAX_SHARDS = 100_000
@@ -119,7 +123,7 @@ def begin_job(root: Location, settings: dict[str, Any], *, resume: bool, shard: 
     others = _find_shards(names)
     if shard is None and others:
         raise UsageError(f"{root} is made by {others[0].count} shards; put them together with `picstore merge {root}`")
-    if shard is not None and f"{UNFINISHED}/job.json" in names:
+    if shard is not None and f"{UNFINISHED}/{_JOB}" in names:
         raise UsageError(f"{root} was begun without --shard; continue it without, or choose another destination")
     if (begun := find_job(root, settings, resume=resume, shard=shard)) is not None:
         return begun
@@ -138,19 +142,59 @@ def find_job(
     """Read the job file at a location, None if there is none; UsageError, Unfinished, Damage as in ``begin_job``."""
     path = _job_path(root, shard)
     if not path.is_file():
+        if shard is None and any(map(_FRAGMENT.fullmatch, _unfinished_names(root))):
+            raise UsageError(f"{root / UNFINISHED} holds rows of a job that was removed; remove it too")
         return None
+    saved = _read_job(path)
     if not resume:
-        raise Unfinished(
-            f"{root} has an unfinished {settings['verb']}; continue it with --resume, or remove {_leftover(root)}"
-        )
-    return _require_same(root, _read_job(path), settings)
+        verb = saved.get("verb")
+        remedy = "; continue it with --resume, or" if verb in _RESUMABLE else ", which cannot be continued;"
+        raise Unfinished(f"{root} has an unfinished {verb}{remedy} remove {_leftover(root)}")
+    return _require_same(root, saved, settings)
 
 
-def save_job(root: Location, job: dict[str, Any], shard: Shard | None = None) -> None:
-    """Write the job file, which makes an unfinished data set. One that exists stays: another run may hold its lock."""
+@contextlib.contextmanager
+def hold_job(root: Location, job: dict[str, Any], shard: Shard | None = None) -> Iterator[bool]:
+    """Write the job file, which makes an unfinished data set, and lock it; at most one process makes a data set.
+
+    Whatever was decided before may have changed when the lock is held: look at the location again.
+
+    Args:
+        job: the job as it was saved, to go on with it, or a new one, from :func:`new_job`.
+
+    Yields:
+        Whether the job file was written now.
+
+    Raises:
+        Conflict: another process has begun or ended a job here meanwhile.
+        UsageError: another process is at work on this job, or the file system has no locks.
+    """
     path = _job_path(root, shard)
-    if not path.is_file():
-        path.write(json.dumps(job, indent=1).encode())
+    text = json.dumps(job, indent=1)
+    made = path.write_new(text.encode())
+    with path.lock(f"{root} is being written by another process"):
+        if not made and _read_job(path) != json.loads(text):
+            raise Conflict(f"another process has begun a job in {root} meanwhile; look at it before you go on")
+        yield made
+
+
+def new_job(**settings: Any) -> dict[str, Any]:
+    """Make the document of a job file, with a random ``run`` that tells jobs of the same settings apart."""
+    return {**settings, "run": secrets.token_hex(8)}
+
+
+def require_free(root: Location, shard: Shard | None = None) -> None:
+    """Look again, with the job held, whether others have begun or finished a data set here since ``begin_job``.
+
+    UsageError, and the job is given up, if so.
+    """
+    if (root / MANIFEST).is_file():
+        remove_job(root)
+        raise UsageError(f"{root} is already a data set; choose another destination or remove it")
+    names = {f"{UNFINISHED}/{name}" for name in _unfinished_names(root)}
+    if _find_shards(names) if shard is None else f"{UNFINISHED}/{_JOB}" in names:
+        _job_path(root, shard).remove()
+        raise Conflict(f"another process has begun a job in {root} meanwhile; look at it before you go on")
 
 
 def read_shards(root: Location) -> dict[Shard, dict[str, Any]]:
@@ -166,7 +210,7 @@ def _find_shards(names: Iterable[str]) -> list[Shard]:
 
 
 def _job_path(root: Location, shard: Shard | None = None) -> Location:
-    return root / UNFINISHED / ("job.json" if shard is None else f"shard-{shard.index}-of-{shard.count}.json")
+    return root / UNFINISHED / (_JOB if shard is None else f"shard-{shard.index}-of-{shard.count}.json")
 
 
 def _leftover(root: Location) -> Location:
@@ -176,7 +220,7 @@ def _leftover(root: Location) -> Location:
 
 def _read_job(path: Location) -> dict[str, Any]:
     job = None
-    with suppress(ValueError):
+    with contextlib.suppress(ValueError):
         job = json.loads(path.read_all(MAX_MANIFEST))
     if not isinstance(job, dict):
         leftover = _leftover(path.parent.parent)
@@ -194,14 +238,33 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
     return saved
 
 
-def lock_job(root: Location, *shards: Shard) -> ExitStack:
-    """Lock a job, or some shards of it, until the process ends; UsageError if another process holds the lock."""
-    with ExitStack() as held:
-        for shard in shards or (None,):
-            held.enter_context(_job_path(root, shard).lock(f"{root} is being written by another process"))
-        return held.pop_all()
-
-
 def remove_job(root: Location) -> None:
-    """Remove ``unfinished/``: the manifest is written, the data set is finished."""
-    (root / UNFINISHED).remove()
+    """Remove ``unfinished/``, with the job held; the job files last, so that no other job takes its rows for its own.
+
+    They stay if something else cannot be removed.
+    """
+    clear_job(root)
+    if all(map(_is_job_file, _unfinished_names(root))):
+        (root / UNFINISHED).remove()
+
+
+def clear_job(root: Location) -> None:
+    """Remove all of ``unfinished/`` but the job files, with the job held."""
+    (root / UNFINISHED).remove(keep=list(filter(_is_job_file, _unfinished_names(root))))
+
+
+def remove_finished_job(root: Location, settings: dict[str, Any], uuid: str) -> None:
+    """Remove the job of these settings that was killed after it had finished the data set ``uuid``; others stay."""
+    with contextlib.suppress(UsageError, NotADataset, Damage):
+        if (begun := find_job(root, settings, resume=True)) is not None and begun.get("retry") != uuid:
+            with hold_job(root, begun):
+                remove_job(root)
+
+
+def _unfinished_names(root: Location) -> set[str]:
+    """Return the names in ``unfinished/``, an empty set where there is none."""
+    return {name.partition("/")[0] for name, _ in (root / UNFINISHED).files()}
+
+
+def _is_job_file(name: str) -> bool:
+    return name == _JOB or _SHARD.fullmatch(f"{UNFINISHED}/{name}") is not None

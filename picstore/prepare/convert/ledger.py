@@ -7,14 +7,22 @@ all files of the row, so it proves that the row is complete. The fragments becom
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
+from picstore.errors import Corrupt
 from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
+from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, map_concurrently
 
+logger = logging.getLogger("picstore")
+
 _MAX_FRAGMENT_BYTES = 1 << 32  # a row of ten million inputs
+
+_CRC = b', "crc32c": '  # last member of a line: the checksum of all bytes before it
 
 FAILED, DUPLICATE = "failed", "duplicate"  # LOSSLESS and REENCODED are those of training_jpeg
 
@@ -36,6 +44,10 @@ class LedgerLine:
     source_bytes: int = 0
     bytes: int = 0
     of: int | None = None
+
+
+_VALUES = attrgetter("input", "id", "status", "reason", "source_bytes", "bytes")
+_TYPES = [str, int, str, str, int, int]
 
 
 def source_format(status: str, reason: str) -> str:
@@ -138,8 +150,11 @@ def tally_lines(lines: Iterable[LedgerLine]) -> Tally:
 
 
 def tally_fragment(fragment: bytes) -> Tally:
-    """Count and sum the lines of a fragment."""
-    return tally_lines(map(_decode, fragment.splitlines()))
+    """Count and sum the lines of a fragment; Corrupt if one is damaged."""
+    lines = list(map(_parse, fragment.splitlines(keepends=True)))
+    if None in lines:
+        raise Corrupt("a part of the ledger was damaged meanwhile; run the command again with --resume", UNFINISHED)
+    return tally_lines(line for line in lines if line is not None)
 
 
 def _fragment_name(row: int) -> str:
@@ -157,14 +172,32 @@ def write_lines(path: Location, lines: Iterable[LedgerLine]) -> None:
 
 
 def finished_rows(root: Location, rows: int) -> list[int]:
-    """Return the rows below ``rows`` that have a fragment, by one listing of the location."""
+    """Return the rows below ``rows`` that have a sound fragment; the others must run, or run again."""
     found = {name for name, _ in (root / UNFINISHED).files()}
-    return [row for row in range(rows) if _fragment_name(row) in found]
+    written = [row for row in range(rows) if _fragment_name(row) in found]
+    fragments = zip(written, read_fragments(root, written), strict=True)
+    return [row for row, fragment in fragments if all(_parse(text) for text in fragment.splitlines(keepends=True))]
 
 
-def read_lines(path: Location) -> Iterator[LedgerLine]:
-    """Read the lines of a ledger or of a fragment."""
-    return map(_decode, path.lines())
+def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[LedgerLine]:
+    """Read the lines of a ledger or of a fragment.
+
+    ``skip_damaged`` leaves damaged lines out with a warning, for those who count only; Corrupt is raised otherwise.
+    """
+    for number, text in enumerate(path.lines(), start=1):
+        if (line := _parse(text)) is not None:
+            yield line
+        elif skip_damaged:
+            logger.warning("line %d of %s is damaged and left out", number, path)
+        else:
+            raise Corrupt(f"line {number} is damaged; restore the file from a backup", str(path))
+
+
+def read_earlier_lines(path: Location, first_id: int) -> bytes:
+    """Read the lines before that of input ``first_id``, damaged ones too; empty where there is no ledger."""
+    texts = list(path.lines()) if path.is_file() else []
+    later = (k for k, line in enumerate(map(_parse, texts)) if line is not None and line.id >= first_id)
+    return b"".join(texts[: next(later, None)])
 
 
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
@@ -198,8 +231,18 @@ def write_ledger(root: Location, rows: int, *, earlier: bytes = b"") -> list[Tal
 
 def _encode(line: LedgerLine) -> bytes:
     values = {name: getattr(line, name) for name in LedgerLine.__slots__ if name != "of" or line.of is not None}
-    return (json.dumps(values) + "\n").encode()
+    text = json.dumps(values).encode()[:-1]
+    return text + _CRC + b"%d}\n" % crc32c(text)
 
 
-def _decode(text: bytes) -> LedgerLine:
-    return LedgerLine(**json.loads(text))
+def _parse(text: bytes) -> LedgerLine | None:
+    """Parse a line with its line end; None where its checksum or its JSON does not hold. Old lines have no checksum."""
+    head, mark, crc = text.rpartition(_CRC)
+    if mark and crc != b"%d}\n" % crc32c(head):
+        return None
+    try:
+        line = LedgerLine(**json.loads(head + b"}" if mark else text))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    sound = list(map(type, _VALUES(line))) == _TYPES and (line.of is None or type(line.of) is int)
+    return line if sound else None

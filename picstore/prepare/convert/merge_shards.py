@@ -5,6 +5,7 @@ A shard's rows have the bytes that any run would write, so merging is copying fi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,21 +33,24 @@ def merge(destination: Where, sources: Sequence[Where] = ()) -> ConversionResult
     root = locate(destination)
     begun = {location: _read_shards(location) for location in map(locate, sources)}
     if (root / MANIFEST).is_file():
-        return _read_merged(root, [*begun.values(), job.read_shards(root)])
-    for found in begun.values():
+        return _read_merged(root, begun.values())
+    own = {} if begun else _read_shards(root)
+    for found in (*begun.values(), job.read_shards(root)):
         for shard, document in found.items():
-            job.save_job(root, job.begin_job(root, document, resume=True, shard=shard), shard)
-    shards = _read_shards(root)
-    outline = _require_one_job(root, shards)
-    with job.lock_job(root, *shards):
+            own[shard] = job.begin_job(root, document, resume=True, shard=shard)
+    outline = _require_one_job(root, own)
+    with contextlib.ExitStack() as held:
+        for shard, document in own.items():
+            held.enter_context(job.hold_job(root, document, shard))
+            job.require_free(root, shard)
         finished = set(ledger.finished_rows(root, outline["rows"]))
         for location in begun:
             rows = set(ledger.finished_rows(location, outline["rows"]))
             _copy_rows(location, root, sorted(rows - finished))
             finished |= rows
-        _require_rows(root, finished, outline["rows"], next(iter(shards)).count)
+        _require_rows(root, finished, outline["rows"], next(iter(own)).count)
         result = finish_dataset(root, outline)
-    job.remove_job(root)
+        job.remove_job(root)
     return result
 
 
@@ -57,12 +61,22 @@ def _read_shards(location: Location) -> dict[job.Shard, dict[str, Any]]:
 
 
 def _read_merged(root: Location, begun: Iterable[dict[job.Shard, dict[str, Any]]]) -> ConversionResult:
-    """Read the result of an earlier merge of the same shards, so that a merge may be repeated."""
-    documents = [document for shards in begun for document in shards.values()]
+    """Read the result of an earlier merge of the same shards, so that a merge may be repeated.
+
+    Their jobs are removed if that merge was killed before it did.
+    """
+    own = job.read_shards(root)
+    documents = [document for shards in (*begun, own) for document in shards.values()]
     if not documents:
         raise UsageError(f"{root} is already a data set")
     not_settings = ("rows", "classes", "attachments")
-    return read_result(root, {name: value for name, value in documents[0].items() if name not in not_settings})
+    result = read_result(root, {name: value for name, value in documents[0].items() if name not in not_settings})
+    with contextlib.ExitStack() as held:
+        for shard, document in own.items():
+            held.enter_context(job.hold_job(root, document, shard))
+        if own:
+            job.remove_job(root)
+    return result
 
 
 def _require_one_job(root: Location, shards: dict[job.Shard, dict[str, Any]]) -> dict[str, Any]:

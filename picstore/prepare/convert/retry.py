@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -38,7 +37,8 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
         destination: a finished data set that nobody reads in the meantime, or an unfinished one, which is resumed.
 
     Raises:
-        UsageError: the data set was made of other inputs or with other settings, or is shuffled or edited.
+        UsageError: the data set was made of other inputs or with other settings, or is shuffled or edited; another
+            process is at work on it.
         NotADataset, Damage: the data set cannot be read.
         MissingDependency: the encoder asked for is not installed.
         PicstoreError: the ledger is not that of the data set, a row dies again and again, or its files were lost.
@@ -63,7 +63,11 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
         ]
         if not changed:
             return read_result(root, settings)
-        _reopen(root, manifest, settings, lines, duplicates, changed)
+        begun = job.find_job(root, settings, resume=True)  # of an interrupted attempt
+        if begun is None:
+            begun = job.new_job(**settings, rows=_count_rows(root, manifest, lines), retry=manifest.uuid)
+        with job.hold_job(root, begun):
+            _reopen(root, manifest, begun["rows"], lines, duplicates, changed)
         if listing.duplicates is not None:
             listing = replace(listing, duplicates=duplicates)
     return convert(listing, root, options, resume=True)
@@ -72,16 +76,18 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
 def _reopen(
     root: Location,
     manifest: Manifest,
-    settings: dict[str, Any],
+    rows: int,
     lines: Sequence[ledger.LedgerLine],
     duplicates: dict[int, int],
     changed: Sequence[int],
 ) -> None:
-    """Turn a finished data set into an unfinished one that lacks the rows of the inputs ``changed``."""
-    rows = _count_rows(root, manifest, lines)
+    """Turn a finished data set into an unfinished one that lacks the rows of the inputs ``changed``.
+
+    Conflict if it is not that of ``manifest`` any more.
+    """
     ends = [job.row_slice(len(lines), rows, row).stop for row in range(rows)]
     changed_rows = set(np.searchsorted(ends, changed, side="right").tolist())
-    job.remove_job(root)  # of an interrupted attempt
+    job.clear_job(root)  # of an interrupted attempt
     # The new ledger lines of inputs that need not be read from the source.
     settled = {line.id: line for line in lines if line.status in (LOSSLESS, REENCODED)}
     settled |= {id_: ledger.duplicate_line(lines[id_].input, id_, first) for id_, first in duplicates.items()}
@@ -96,8 +102,7 @@ def _reopen(
 
     for _ in map_concurrently(write_fragment, (row for row in range(rows) if row not in changed_rows)):
         pass
-    job.save_job(root, {**settings, "rows": rows})
-    remove_manifest(root)
+    remove_manifest(root, manifest)
 
 
 def _find_readable(listing: Listing, failed: set[int], options: ConvertOptions) -> set[int]:

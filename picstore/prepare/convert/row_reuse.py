@@ -73,7 +73,7 @@ class ReusableRow:
         self._lines: dict[int, ledger.LedgerLine] = {}
         self._records: Iterator[Record] = iter(())
         if folder is not None:
-            self._lines = {line.id: line for line in ledger.read_lines(folder / LEDGER)}
+            self._lines = {line.id: line for line in ledger.read_lines(folder / LEDGER, skip_damaged=True)}
             self._records = _read_by_id(folder, tuple(fields))
         self._next: Record | None = next(self._records, None)
         self.settled_ids = self._lines.keys()

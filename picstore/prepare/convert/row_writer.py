@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 from picstore import rng
@@ -52,10 +53,13 @@ class RowWriter:
         self.bytes = 0
         self._added = 0
         self._root, self._row, self._seed = root, row, shape.seed
-        self._writers = [
-            FileWriter(root, stream=stream, file=row, container_size=shape.container_size, fields=fields)
-            for stream in range(shape.streams)
-        ]
+        self._writers: list[FileWriter] = []
+        with ExitStack() as opened:  # where one cannot be opened, the others leave nothing
+            for stream in range(shape.streams):
+                size = shape.container_size
+                writer = FileWriter(root, stream=stream, file=row, container_size=size, fields=fields)
+                self._writers.append(opened.enter_context(writer))
+            opened.pop_all()
         self._streams = rng.permutation(rng.key(rng.DEAL, shape.seed, row, 0), shape.streams)
 
     def add(self, record: Record) -> None:
@@ -81,5 +85,6 @@ class RowWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for writer in self._writers:
-            writer.abandon()
+        with ExitStack() as abandoned:  # all of them, even where one fails
+            for writer in self._writers:
+                abandoned.callback(writer.abandon)

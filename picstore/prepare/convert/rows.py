@@ -22,6 +22,7 @@ from picstore.prepare.convert.fork_server import start_fork_server
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.convert.row_reuse import ReusableRow
 from picstore.prepare.convert.row_writer import RowWriter, make_record
+from picstore.prepare.convert.source_samples import sample_numbers
 from picstore.prepare.engine import processes
 from picstore.prepare.image.coordinates import map_targets
 from picstore.prepare.image.settings import EncodeSettings
@@ -31,8 +32,6 @@ from picstore.prepare.sources.inputs import Input, read_input
 from picstore.prepare.sources.read_ahead import ReadAhead
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import UNFINISHED, Location
-
-_SAMPLES = 32  # images that are converted in advance to choose the number of rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +181,8 @@ def _read_attachment(name: str, attached: Input, read: Callable[[Input], bytes])
 def sample_mean_bytes(
     inputs: Sequence[Input], encode: EncodeSettings, engine: processes.Engine, image_timeout: float
 ) -> float:
-    """Estimate the mean bytes of the converted images from ``_SAMPLES`` of them, evenly spaced; 1.0 if all fail."""
-    step = max(1, len(inputs) // _SAMPLES)
-    tasks = deque((k, inputs[k], encode, image_timeout) for k in range(0, min(len(inputs), step * _SAMPLES), step))
+    """Estimate the mean bytes of the converted images from the sampled ones; 1.0 if all fail."""
+    tasks = deque((k, inputs[k], encode, image_timeout) for k in sample_numbers(len(inputs)))
     sizes = [size for _, size in engine.run(convert_sample, tasks) if isinstance(size, int)]
     return sum(sizes) / len(sizes) if sizes else 1.0
 

@@ -68,12 +68,15 @@ def repair(where: Where, *, progress: Progress | None = None) -> Repaired:
         UnsupportedVersion: a later picstore wrote the data set.
         UsageError: another process is editing the data set.
         Damage: the manifest and its copy are damaged; or the index is damaged, and files have lost the footers and
-            containers to rebuild it from; or a file in ``edits/`` is damaged and must come from a backup.
+            containers to rebuild it from; or a file in ``edits/`` is damaged and must come from a backup; or more than
+            2**24 records lie beyond the ends of their files, which are not listed one by one.
     """
     root = locate(where)
     restored = restore_manifest(root)
+    root.sweep()
     index = _restore_index(root, read_manifest(root))
     dataset = Dataset(root)
+    dataset.check_extent()
     if progress is not None:
         progress.set_total(int(dataset.live.starts[-1]), 0)
     losses, deleted = [], [dataset.live.deleted]
@@ -86,7 +89,7 @@ def repair(where: Where, *, progress: Progress | None = None) -> Repaired:
             deleted.append(start + lost)
         if progress is not None:
             progress.advance(len(good))
-    saved = dataset.without_positions(np.concatenate(deleted)).save()
+    saved = dataset.without_positions(np.unique(np.concatenate(deleted))).save()
     return Repaired(dataset=saved, manifest=restored.manifest, copy=restored.copy, index=index, losses=losses)
 
 

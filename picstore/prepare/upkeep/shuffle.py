@@ -98,11 +98,12 @@ def shuffle(
     destination = locate(destination)
     shape = job.DatasetShape(container_size=dataset.manifest.container_size, seed=seed)
     wanted = {"verb": "shuffle", "picstore": __version__, "parent": dataset.uuid, "method": method, "seed": seed}
-    job.save_job(destination, job.begin_job(destination, wanted, resume=False))
+    begun = job.new_job(**job.begin_job(destination, wanted, resume=False))
     passes = 1 if method == "transpose" else 2
     if progress is not None:
         progress.set_total(passes * len(dataset), 0)
-    with job.lock_job(destination):
+    with job.hold_job(destination, begun):
+        job.require_free(destination)
         if method == "transpose":
             sources = _file_tasks(dataset, destination, shape)
             tasks = deque(replace(task, stream=task.file, file=task.stream) for task in sources)
@@ -126,7 +127,7 @@ def shuffle(
             shuffle=(*dataset.manifest.shuffle, event),
             edits=_copy_columns(dataset, destination),
         )
-    job.remove_job(destination)
+        job.remove_job(destination)
     return manifest
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,9 @@ from picstore.arrays import I64, Table
 from picstore.errors import Damage, ImageError, NotADataset
 from picstore.prepare.engine import processes
 from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.read import foreign_errors, pillow_limits
+from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
 from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.edits.manifest_entries import Edits
@@ -25,7 +28,7 @@ from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.format.unpack_container import unpack_container
-from picstore.storage.location.resolve import COPY, Location, Where, file_name, locate, read_at
+from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_copy import check_copy
 
@@ -55,6 +58,7 @@ class FileCheck:
     Attributes:
         rows: containers of the file by the data set's index, None where that is damaged.
         deleted: deleted record numbers of each container, whose damage loses nothing.
+        max_pixels: of an image that is decoded; None if none is.
     """
 
     root: Location
@@ -62,10 +66,25 @@ class FileCheck:
     rows: Table | None
     deleted: tuple[I64, ...]
     fields: tuple[str, ...]
-    decode: bool
+    max_pixels: int | None
 
 
-def verify(root: Where, *, decode: bool = False, workers: int, progress: Progress | None = None) -> Verified:
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """Damage of one file, and the ids of its sound records, int64 (records,)."""
+
+    findings: list[Finding]
+    ids: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @classmethod
+    def join(cls, findings: list[Finding], ids: list[I64]) -> CheckedFile:
+        """Join the ids of containers."""
+        return cls(findings, np.concatenate([np.zeros(0, np.int64), *ids]))
+
+
+def verify(
+    root: Where, *, decode: bool = False, workers: int | processes.Engine, progress: Progress | None = None
+) -> Verified:
     """Read a whole data set and list all damage.
 
     Args:
@@ -91,14 +110,21 @@ def verify(root: Where, *, decode: bool = False, workers: int, progress: Progres
     except Damage as error:
         findings.append(Finding(Path(error.file).name, error.offset, error.what, 0))
     live = _check_edits(root, manifest, rows, findings)
-    tasks = deque(_tasks(root, manifest, rows, live, decode))
+    tasks = deque(_tasks(root, manifest, rows, live, _max_pixels(manifest) if decode else None))
     if progress is not None:
         progress.set_total(manifest.images, 0)
     checked = processes.run_all(check_file, tasks, workers=workers, on_progress=progress_callback(progress))
     found = {(task.entry.file, task.entry.stream): result for task, result in checked}
     for entry in manifest.files:
-        findings += found[entry.file, entry.stream]
+        findings += found[entry.file, entry.stream].findings
+    findings += _check_ids(found.values())
     return Verified(manifest, findings, remarks)
+
+
+def _max_pixels(manifest: Manifest) -> int:
+    """Limit of the conversion, so that what it took is no damage; Pillow's own is lower."""
+    value = (manifest.encode or {}).get("max_pixels")
+    return value if isinstance(value, int) else EncodeSettings().max_pixels
 
 
 def _check_edits(root: Location, manifest: Manifest, rows: Table | None, findings: list[Finding]) -> LiveRecords | None:
@@ -117,7 +143,7 @@ def _check_edits(root: Location, manifest: Manifest, rows: Table | None, finding
 
 
 def _tasks(
-    root: Location, manifest: Manifest, rows: Table | None, live: LiveRecords | None, decode: bool
+    root: Location, manifest: Manifest, rows: Table | None, live: LiveRecords | None, max_pixels: int | None
 ) -> Iterator[FileCheck]:
     by_file: dict[tuple[int, int], tuple[Table | None, tuple[I64, ...]]] = {}
     if rows is not None:
@@ -129,11 +155,20 @@ def _tasks(
             by_file[stream, file] = rows[group], deleted
     for entry in manifest.files:
         file_rows, deleted = by_file.get((entry.stream, entry.file), (None, ()))
-        yield FileCheck(root, entry, file_rows, deleted, manifest.attachments, decode)
+        yield FileCheck(root, entry, file_rows, deleted, manifest.attachments, max_pixels)
 
 
-def check_file(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
-    """All damage of one file."""
+def _check_ids(checked: Iterable[CheckedFile]) -> list[Finding]:
+    """Find ids that several records have; ids tell records apart in ledger, columns, deletions and batches."""
+    ids = np.sort(np.concatenate([np.zeros(0, np.int64), *(each.ids for each in checked)]))
+    again = np.unique(ids[1:][ids[1:] == ids[:-1]])
+    if not len(again):
+        return []
+    return [Finding(MANIFEST, 0, f"{len(again)} ids belong to several records, the first is {again[0]}", 0)]
+
+
+def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
+    """All damage of one file, and the ids in it."""
     entry = task.entry
     name = file_name(entry.stream, entry.file)
     findings: list[Finding] = []
@@ -146,11 +181,13 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
             listed = FileSummary(entry.stream, entry.file, entry.bytes, entry.records, entry.crc32c, summary.footer)
             rows = index_rows([listed])
     except NotADataset:
-        return [Finding(name, 0, "the file is missing", entry.records - sum(map(len, task.deleted)))]
+        lost = entry.records - sum(map(len, task.deleted))
+        return CheckedFile([Finding(name, 0, "the file is missing", lost)])
     except Damage as error:
         findings.append(Finding(name, error.offset, error.what, 0))
     if rows is None:
-        return findings + _check_recovered(task, on_progress)
+        return _check_recovered(task, findings, on_progress)
+    ids = []
     for number, (row, ordinal) in enumerate(zip(rows, ordinals_of(rows), strict=True)):
         ref = ContainerRef(name, int(row["offset"]), entry.stream, entry.file, int(ordinal))
         records = int(row["records"])
@@ -163,29 +200,32 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
         except Damage as error:
             findings.append(Finding(name, error.offset, error.what, records - len(deleted)))
         else:
-            findings += _check_container(container, task.decode, deleted)
+            findings += _check_container(container, task.max_pixels, deleted)
+            ids.append(container.index["id"][container.good].astype(np.int64))
         on_progress(records)
-    return findings
+    return CheckedFile.join(findings, ids)
 
 
-def _check_recovered(task: FileCheck, on_progress: ProgressCallback) -> list[Finding]:
+def _check_recovered(task: FileCheck, findings: list[Finding], on_progress: ProgressCallback) -> CheckedFile:
     """Check a file without footer and index: recover its containers, and count the missing records."""
-    findings: list[Finding] = []
+    ids = []
     found = 0
     for container in recover_containers(task.root, stream=task.entry.stream, file=task.entry.file, fields=task.fields):
-        findings += _check_container(container, task.decode, np.zeros(0, np.int64))
+        findings += _check_container(container, task.max_pixels, np.zeros(0, np.int64))
+        ids.append(container.index["id"][container.good].astype(np.int64))
         found += len(container)
     on_progress(task.entry.records)
     if found < task.entry.records:
         name = file_name(task.entry.stream, task.entry.file)
         findings.append(Finding(name, 0, "containers are missing", task.entry.records - found))
-    return findings
+    return CheckedFile.join(findings, ids)
 
 
-def _check_container(container: Container, decode: bool, deleted: I64) -> list[Finding]:
+def _check_container(container: Container, max_pixels: int | None, deleted: I64) -> list[Finding]:
     """List the damage of a container, unless it concerns deleted records alone."""
     live = np.ones(len(container), dtype=np.bool_)
     live[deleted] = False
+    _ = container.extras  # decompressed, so that damage under a right CRC is listed
     lost = int((live & ~container.good).sum())
     if not lost and not container.good.all():
         container.damage.clear()
@@ -193,9 +233,9 @@ def _check_container(container: Container, decode: bool, deleted: I64) -> list[F
     for number, error in enumerate(container.damage):
         last = number == len(container.damage) - 1
         findings.append(Finding(error.file, error.offset, error.what, lost if last else 0))
-    if decode:
+    if max_pixels is not None:
         for k in np.flatnonzero(container.good & live):
-            problem = _decode_problem(container, int(k))
+            problem = _decode_problem(container, int(k), max_pixels)
             if problem:
                 offset = container.ref.offset + int(container.index[k]["offset"])
                 text = f"record {container.index[k]['id']}: {problem}"
@@ -203,15 +243,21 @@ def _check_container(container: Container, decode: bool, deleted: I64) -> list[F
     return findings
 
 
-def _decode_problem(container: Container, k: int) -> str:
+def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
     """Compare a decoded image with the index; returns the difference, or an empty text."""
     jpeg = bytes(container.jpeg(k))
     try:
         info, stored = parse_image_info(jpeg), container.info(k)
-        with Image.open(io.BytesIO(jpeg)) as image:
-            image.load()
-    except (ImageError, OSError) as error:
+        check_size(info.width, info.height, max_pixels=max_pixels)
+        with pillow_limits(max_pixels), foreign_errors("damaged"):
+            Image.open(io.BytesIO(jpeg), formats=["JPEG"]).load()
+    except ImageError as error:
         return f"does not decode: {error}"
+    try:
+        record = container.record(k)
+        _ = record.extra
+    except Damage as error:
+        return error.what
     if info != stored:
         return f"is not what the index says: {info}, stored {stored}"
     if len(stored.segments) and not np.array_equal(info.segments, stored.segments):

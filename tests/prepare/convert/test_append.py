@@ -16,6 +16,7 @@ import picstore
 from picstore.errors import PicstoreError, Unfinished, UsageError
 from picstore.prepare.convert import append as append_module
 from picstore.prepare.convert import convert as convert_module
+from picstore.prepare.convert import job
 from picstore.prepare.convert.append import append
 from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape
@@ -23,6 +24,7 @@ from picstore.prepare.engine.processes import Engine
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.verify import verify
+from picstore.storage.location.resolve import locate
 
 SHAPE = DatasetShape(streams=3, container_size=8 << 10, file_size=16 << 10)
 INLINE = InlineEngine(1)
@@ -91,6 +93,29 @@ def test_who_has_the_data_set_open_goes_on_with_what_was_opened(dataset: Path, m
     assert sorted(id_ for batch in loader for id_ in batch.ids.tolist()) == list(range(10))
     loader.close()
     assert len(picstore.Dataset(dataset, version=old.uuid)) == 10
+
+
+def test_a_damaged_line_of_the_ledger_stays_and_stops_no_append(dataset: Path, more: Path) -> None:
+    path = dataset / "ledger.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[3] = bytes([lines[3][0], lines[3][1] ^ 0x80]) + lines[3][2:]
+    path.write_bytes(b"".join(lines))
+    run(append, more, dataset)
+    after = path.read_bytes().splitlines(keepends=True)
+    assert (after[:10], len(after)) == (lines, 25)
+    assert len(list(picstore.Dataset(dataset))) == 25
+
+
+def test_an_append_that_was_killed_at_its_end_is_only_cleared_away_in_a_store_too(
+    tmp_path: Path, dataset: Path, bucket: str, more: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(convert, tmp_path / "first", f"{bucket}/ds")
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "remove_job", lambda _: None)  # as if it were killed
+        uuid = run(append, more, f"{bucket}/ds").manifest.uuid
+    done = run(append, more, f"{bucket}/ds", resume=True)
+    assert (done.manifest.uuid, done.tally.inputs) == (uuid, 15)
+    assert not (locate(bucket) / "ds/unfinished").is_folder()
 
 
 def test_any_number_of_workers_and_interruptions_write_the_same_bytes(
@@ -210,3 +235,14 @@ def test_a_data_set_in_a_store_is_appended_to_with_the_same_bytes(
     assert there.uuid == picstore.Dataset(dataset).uuid
     assert sorted(there.ids.tolist()) == list(range(25))
     assert len(there[24].jpeg) > 0
+
+
+def test_an_append_of_other_images_with_the_same_names_is_not_taken_for_one_that_was_finished(
+    dataset: Path, more: Path, tmp_path: Path
+) -> None:
+    run(append, more, dataset, resume=True)
+    assert run(append, more, dataset, resume=True).manifest.images == 25
+    other = folder(tmp_path / "other", ["ape", "bee", "cat"], first=5000)
+    for path in other.glob("*/*.jpg"):
+        path.write_bytes(jpeg(len(path.name) + 7, width=90))
+    assert run(append, other, dataset, resume=True).manifest.images == 40

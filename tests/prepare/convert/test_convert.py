@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import PICSTORE, ledger, one_line, picstore_command, picstore_json, tree
+from grids import slow_except
 from pictures import by_imagemagick, quadrants, saved
 from PIL import Image
 from samples import jpeg, picture
@@ -53,6 +54,7 @@ def converted(pictures_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
     return out
 
 
+@pytest.mark.slow
 def test_photographs_become_training_jpegs_with_ids_labels_and_markers(
     photographs_folder: Path, photographs: list[Path], tmp_path: Path
 ) -> None:
@@ -102,13 +104,14 @@ def test_each_group_of_records_is_dealt_one_to_each_stream(converted: Path) -> N
         assert max(held) - min(held) <= 1
 
 
+@pytest.mark.parametrize(("finished",), slow_except([((1,),)], [((1,),), ((0, 1, 3, 6),)]))
 def test_a_killed_conversion_is_no_data_set_and_resumes_to_the_same_bytes(
-    pictures_folder: Path, converted: Path, tmp_path: Path
+    pictures_folder: Path, converted: Path, tmp_path: Path, finished: tuple[int, ...]
 ) -> None:
     out = tmp_path / "train"
     command = [*PICSTORE, "convert", str(pictures_folder), str(out), *SMALL, "--workers", "2"]
     kills = 0
-    for finished_rows in (0, 1, 3, 6):
+    for finished_rows in finished:
         process = subprocess.Popen(
             [*command, *(["--resume"] if kills else [])],
             start_new_session=True,
@@ -123,7 +126,7 @@ def test_a_killed_conversion_is_no_data_set_and_resumes_to_the_same_bytes(
         assert not (out / "picstore.json").exists()
         with pytest.raises(picstore.NotADataset, match="unfinished"):
             picstore.Dataset(out)
-    assert kills == 4
+    assert kills == len(finished)
     picstore_command(*command[len(PICSTORE) :], "--resume")
     assert tree(out) == tree(converted)
 
@@ -438,7 +441,11 @@ def test_reencode_and_encoder_are_settings_that_a_resumed_conversion_must_share(
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "words"), [(signal.SIGTERM, 143, "ended by SIGTERM"), (signal.SIGINT, 130, "interrupted")]
+    ("number", "code", "words"),
+    slow_except(
+        [(signal.SIGTERM, 143, "ended by SIGTERM")],
+        [(signal.SIGTERM, 143, "ended by SIGTERM"), (signal.SIGINT, 130, "interrupted")],
+    ),
 )
 def test_a_conversion_that_is_told_to_end_says_how_to_go_on(
     pictures_folder: Path, converted: Path, tmp_path: Path, number: int, code: int, words: str
@@ -471,6 +478,7 @@ cp -r "$disk/train" "$disk/../copy"
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_ends_a_conversion_which_goes_on_when_there_is_room(
     pictures_folder: Path, converted: Path, tmp_path: Path
 ) -> None:
@@ -504,6 +512,7 @@ def processes_that_hold(path: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow  # of which tests/prepare/convert/test_limits.py has the hanging image
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds processes by /proc")
 def test_an_image_that_ends_its_process_twice_is_left_out_and_the_others_arrive(tmp_path: Path) -> None:
     folder = tmp_path / "source"

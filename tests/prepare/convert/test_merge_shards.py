@@ -18,6 +18,7 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import NotADataset, Unfinished, UsageError
+from picstore.prepare.convert import job
 from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.finish import ConversionResult
 from picstore.prepare.convert.job import DatasetShape, Shard
@@ -131,6 +132,18 @@ def test_a_merge_that_copies_writes_the_same_bytes(
     assert tree(tmp_path / "train") == tree(whole)
 
 
+def test_a_merge_that_was_killed_at_its_end_leaves_nothing_once_it_is_repeated(
+    parts: list[Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "train"
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "remove_job", lambda _: None)  # as if it were killed
+        merge(out, parts)
+    assert (out / "unfinished").is_dir()
+    assert merge(out, parts).tally.inputs == COUNT
+    assert tree(out) == tree(whole)
+
+
 def test_shards_in_a_store_make_the_data_set_of_one_run(
     source: Path, parts: list[Path], whole: Path, bucket: str
 ) -> None:
@@ -146,8 +159,13 @@ def test_what_is_not_of_one_job_is_not_merged(source: Path, parts: list[Path], t
     convert_shard(source, other, "1/3", quality=50)
     convert_shard(source, half, "1/2")
     out = tmp_path / "train"
-    with pytest.raises(UsageError, match="was begun with encode"):
+    with pytest.raises(UsageError, match="different conversions: encode"):
         merge(out, [parts[0], other, parts[2]])
+    assert not out.exists()
+    with pytest.raises(UsageError, match="not of one conversion"):
+        merge(out, [parts[0], half])
+    with pytest.raises(Unfinished):
+        merge(out, [parts[0]])
     with pytest.raises(UsageError, match="by 3 shards, not by 2"):
         merge(out, [half])
     for destination, sources in ((tmp_path / "nothing", []), (out, [tmp_path / "nothing"])):

@@ -8,14 +8,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import engine_tasks
 import pytest
 from commands import ledger, picstore_command, tree
+from engine_tasks import InlineEngine
 from pictures import require
 from samples import jpeg
 
@@ -23,6 +26,7 @@ from picstore.errors import Corrupt, PicstoreError
 from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.engine import ray
+from picstore.prepare.engine.processes import Engine
 from picstore.prepare.engine.ray import RayEngine
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
@@ -67,10 +71,78 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def converted(source: Path, out: Path, workers: int | RayEngine, progress: Any = None) -> Path:
+def converted(source: Path, out: Path, workers: int | Engine, progress: Any = None) -> Path:
     options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=workers, progress=progress)
     convert(open_source(source), out, options)
     return out
+
+
+class InlineRay:
+    """What the engine uses of Ray, in this process; the first ``losses(task)`` attempts at a task lose their worker."""
+
+    class exceptions:  # noqa: N801 - a module of Ray
+        class RayError(Exception):
+            pass
+
+        class WorkerCrashedError(RayError):
+            pass
+
+        class RayTaskError(RayError):
+            def __init__(self, cause: Exception) -> None:
+                self.cause = cause
+
+    def __init__(self, losses: Callable[[Any], int]) -> None:
+        self.losses = losses
+        self.attempts: Counter[str] = Counter()
+
+    def remote(self, **options: Any) -> Callable[..., Any]:
+        assert options == {"num_cpus": 1, "max_retries": 0}
+        return lambda function: SimpleNamespace(remote=lambda *arguments: partial(function, *arguments))
+
+    def wait(self, references: list[Any], *, num_returns: int) -> tuple[list[Any], list[Any]]:
+        return references[:num_returns], references[num_returns:]
+
+    def get(self, reference: Any) -> Any:
+        task = reference.args[1]
+        self.attempts[repr(task)] += 1
+        if self.attempts[repr(task)] <= self.losses(task):
+            raise self.exceptions.WorkerCrashedError("a worker died")
+        try:
+            return reference()
+        except Exception as error:
+            raise self.exceptions.RayTaskError(error) from error
+
+    def cancel(self, reference: Any, *, force: bool) -> None:
+        assert force
+
+
+def test_a_task_that_loses_its_worker_is_sent_again_and_errors_of_tasks_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a cluster; on one, the slow tests below."""
+
+    def run(function: Any, tasks: int, losses: dict[int, int] | None = None) -> dict[int, Any]:
+        inline = InlineRay(lambda task: (losses or {}).get(task, 0))
+        monkeypatch.setattr(ray, "_import_ray", lambda: inline)
+        return dict(RayEngine(2).run(function, deque(range(tasks)), on_progress=counts.append))
+
+    counts: list[int] = []
+    assert run(engine_tasks.double, 5, {2: 3, 4: 1}) == {k: 2 * k for k in range(5)}
+    assert counts == [1] * 5
+    with pytest.raises(PicstoreError, match="lost its worker 4 times, last by WorkerCrashedError: a worker died"):
+        run(engine_tasks.double, 5, {2: 4})
+    with pytest.raises(Corrupt, match="somewhere at byte 7: task 0"):
+        run(engine_tasks.raise_damage, 3)
+    with pytest.raises(PicstoreError, match=r"failed on the cluster: AttributeError\('a bug'\)"):
+        run(engine_tasks.fail_by_a_bug, 3)
+
+
+def test_a_conversion_of_tasks_that_lose_their_workers_writes_the_bytes_of_one_machine(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = converted(source, tmp_path / "alone", InlineEngine(1))
+    assert len(list(alone.glob("0000/*.pic"))) >= 4, "several rows are needed to show anything"
+    inline = InlineRay(lambda task: 1)
+    monkeypatch.setattr(ray, "_import_ray", lambda: inline)
+    assert tree(converted(source, tmp_path / "both", RayEngine(3))) == tree(alone)
 
 
 class LosesANode:
@@ -90,6 +162,7 @@ class LosesANode:
         self.done += count
 
 
+@pytest.mark.slow
 def test_what_ran_on_a_node_that_is_lost_runs_again_elsewhere(nodes: Any, tmp_path: Path) -> None:
     cluster, crew = nodes
     assert crew == RayEngine(3)
@@ -131,6 +204,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_conversion_that_loses_a_node_writes_the_bytes_of_one_machine(
     nodes: Any, source: Path, tmp_path: Path
 ) -> None:
@@ -148,6 +222,7 @@ def test_a_conversion_that_loses_a_node_writes_the_bytes_of_one_machine(
         assert tree(tmp_path / f"both-{method}") == tree(tmp_path / f"alone-{method}")
 
 
+@pytest.mark.slow
 def test_errors_of_tasks_arrive_and_a_worker_that_is_lost_each_time_is_one(nodes: Any) -> None:
     _, crew = nodes
     with pytest.raises(Corrupt, match="somewhere at byte 7: task 1"):

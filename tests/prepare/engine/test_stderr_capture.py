@@ -72,22 +72,25 @@ def test_conversion_of_damaged_files_prints_nothing_of_libraries_and_the_ledger_
 
 def test_the_loud_files_are_loud_in_a_process_of_their_own(tmp_path: Path) -> None:
     code = (
-        "import contextlib, sys\n"
+        "import contextlib, os, sys\n"
         "from pathlib import Path\n"
         "from picstore.errors import ImageError\n"
         "from picstore.prepare.image.training_jpeg import make_training_jpeg\n"
         "from picstore.prepare.image.settings import EncodeSettings\n"
-        "with contextlib.suppress(ImageError):\n"
-        "    settings = EncodeSettings(quality=100, subsampling='444', reencode=True)\n"
-        "    make_training_jpeg(Path(sys.argv[1]).read_bytes(), settings=settings)\n"
+        "settings = EncodeSettings(quality=100, subsampling='444', reencode=True)\n"
+        "for name in sys.argv[1:]:\n"
+        "    os.write(2, f'|{name}:'.encode())\n"
+        "    with contextlib.suppress(ImageError):\n"
+        "        make_training_jpeg(Path(name).read_bytes(), settings=settings)\n"
     )
-    for name, data in files().items():
-        if name.startswith("loud"):
-            (tmp_path / name).write_bytes(data)
-            done = subprocess.run(
-                [sys.executable, "-c", code, tmp_path / name], capture_output=True, text=True, check=True, timeout=60
-            )
-            assert done.stderr, name
+    loud = {name: data for name, data in files().items() if name.startswith("loud")}
+    for name, data in loud.items():
+        (tmp_path / name).write_bytes(data)
+    command = [sys.executable, "-c", code, *loud]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    told = dict(part.split(":", 1) for part in done.stderr.split("|")[1:])
+    assert told.keys() == loud.keys()
+    assert all(told.values()), told
 
 
 def test_the_first_line_is_heard_printable_and_what_is_too_much_is_dropped() -> None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import picstore_command, picstore_json, tree
 from samples import jpeg
@@ -16,6 +17,7 @@ from picstore.errors import Corrupt, NotADataset, Unfinished, UnsupportedVersion
 from picstore.prepare.upkeep.repair import repair
 from picstore.prepare.upkeep.shuffle import shuffle
 from picstore.prepare.upkeep.verify import verify
+from picstore.storage.container_index import index_file
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.resolve import COPY, MANIFEST
 from picstore.storage.manifest_copy import DAMAGED
@@ -58,6 +60,24 @@ def test_an_index_that_cannot_be_made_anew_is_not_guessed(dataset: Path) -> None
     with pytest.raises(Corrupt, match="restore it from a backup"):
         repair(dataset)
     assert tree(dataset) == before
+
+
+def test_the_index_of_an_append_that_was_never_published_is_not_taken(dataset: Path, tmp_path: Path) -> None:
+    """The longer index and its files lie there; neither a lost index nor a lost manifest brings them in."""
+    uuid = picstore.Dataset(dataset).uuid
+    index = picstore.Dataset(dataset).rows
+    (dataset / "edits").mkdir()
+    more = np.concatenate([index, index[-1:]])
+    more["file"][-1] += 1
+    (dataset / "edits" / "0123456789abcdef.idx").write_bytes(index_file(more))
+    (dataset / "picstore.idx").unlink()
+    (dataset / "picstore.json").unlink()
+    done = repair(dataset)
+    assert (done.manifest, done.index, done.dataset.uuid, len(done.dataset)) == (True, True, uuid, 120)
+    (dataset / "picstore.json").unlink()
+    (dataset / "picstore.copy.json").unlink()
+    with pytest.raises(NotADataset):
+        repair(dataset)
 
 
 def test_records_that_cannot_be_read_are_deleted_and_named(dataset: Path, tmp_path: Path) -> None:
@@ -269,3 +289,14 @@ def test_a_manifest_of_a_later_version_is_not_taken_for_damage(converted: Path, 
     (dataset / MANIFEST).unlink()
     with pytest.raises(UnsupportedVersion, match="upgrade picstore"):
         repair(dataset)
+
+
+def test_a_record_that_is_lost_before_a_deleted_one_is_deleted_too(make_dataset: Callable[..., Path]) -> None:
+    root = make_dataset(20, streams=1)
+    ids = picstore.Dataset(root).ids.tolist()
+    picstore.Dataset(root).without([ids[9]]).save()
+    entry = picstore.Dataset(root).entries(0)[2]
+    flip(root / "0000" / "000000.pic", picstore.Dataset(root).container_ref(0).offset + int(entry["offset"]) + 40)
+    assert repair(root).lost == 1
+    assert picstore.Dataset(root).ids.tolist() == [id_ for k, id_ in enumerate(ids) if k not in (2, 9)]
+    assert verify(root, workers=1).findings == []

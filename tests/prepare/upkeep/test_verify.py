@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 from commands import one_line, picstore_command, picstore_json
+from PIL import Image
 
 import picstore
-from picstore.prepare.upkeep.verify import verify
+from picstore.prepare.upkeep.verify import FileCheck, check_file, verify
+from picstore.storage.location.local import Folder
+from picstore.storage.manifest import read_manifest
 
 
 @pytest.fixture
@@ -137,3 +140,16 @@ def test_what_is_no_data_set_gets_one_line(tmp_path: Path, dataset: Path) -> Non
     manifest = dataset / "picstore.json"
     manifest.write_bytes(manifest.read_bytes()[:200])
     assert "not whole JSON" in one_line(picstore_command("verify", dataset, code=3))
+
+
+def test_an_image_that_convert_took_is_no_damage_however_many_pixels_pillow_allows(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Folder(dataset)
+    entry = read_manifest(root).files[0]
+    for max_pixels, found in ((1 << 28, 0), (99, entry.records)):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+        task = FileCheck(root, entry, None, (), (), max_pixels)
+        findings = check_file(task, lambda _: None).findings
+        assert len(findings) == found
+        assert all("pixels" in finding.problem for finding in findings)

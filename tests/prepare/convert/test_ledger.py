@@ -1,0 +1,33 @@
+"""The ledger: lines that are no picstore's, whatever their checksum says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from picstore.errors import Corrupt
+from picstore.prepare.convert.ledger import LedgerLine, read_lines, tally_fragment, tally_lines, write_lines
+from picstore.storage.format.checksum import crc32c
+from picstore.storage.location.local import Folder
+
+LINE = LedgerLine("a.jpg", 0, "lossless", "", 9, 9)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"status": []}, {"reason": {}}, {"bytes": "9"}, {"source_bytes": None}, {"id": True}, {"input": 1}, {"of": "0"}],
+)
+def test_a_line_with_a_value_of_another_type_is_damaged(tmp_path: Path, wrong: dict[str, object]) -> None:
+    path = Folder(tmp_path / "ledger.jsonl")
+    write_lines(path, [LINE])
+    values = {name: getattr(LINE, name) for name in LedgerLine.__slots__} | wrong
+    text = json.dumps(values).encode()[:-1]
+    raw = path.read_all(1 << 20) + text + b', "crc32c": %d}\n' % crc32c(text)
+    path.write(raw)
+    with pytest.raises(Corrupt, match="line 2"):
+        list(read_lines(path))
+    assert tally_lines(read_lines(path, skip_damaged=True)).inputs == 1
+    with pytest.raises(Corrupt):
+        tally_fragment(raw)
