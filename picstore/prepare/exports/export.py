@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,14 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from picstore.errors import Damage, NotADataset, UsageError
-from picstore.prepare.exports.base import MAX_SHARD_SIZE, ExportWriter
+from picstore.prepare.exports.base import MAX_SHARD_SIZE, ExportWriter, extra_object, to_json
 from picstore.prepare.exports.folder import FolderWriter
 from picstore.prepare.exports.mds import MdsWriter
 from picstore.prepare.exports.webdataset import WebDatasetWriter
 from picstore.prepare.progress import Progress
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.record import Record, extra_to_json
+from picstore.storage.location.local import make_folder, sync_folder
 
+_UNFINISHED = ".unfinished"  # no folder of a class has such a name
 FORMATS = ("folder", "webdataset", "mds")
 
 
@@ -35,6 +39,9 @@ def export(
 ) -> Exported:
     """Write every record of a data set, in stored order. Damaged ones are left out and counted.
 
+    The files are written to ``out/.unfinished`` and moved to ``out`` when all are complete and durable. An error in
+    writing removes them. That folder stays as long as files are missing, also if the process is killed.
+
     Args:
         out: a folder that does not exist or is empty.
         format: one of FORMATS.
@@ -48,29 +55,62 @@ def export(
     dataset = Dataset(source)
     if not 1 <= shard_size <= MAX_SHARD_SIZE:
         raise UsageError(f"shards of {shard_size:,} bytes; 1 to {MAX_SHARD_SIZE:,} are possible")
+    unfinished = out / _UNFINISHED
+    if unfinished.exists():
+        raise UsageError(f"{out} holds an export that goes on or was interrupted; if none goes on, remove {out}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and is not an empty folder; choose another destination")
     if out.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{out} lies in the data set {source}; choose another destination")
-    out.mkdir(parents=True, exist_ok=True)
-    writer = _make_writer(format, out, dataset, shard_size)
+    make_folder(unfinished)
+    try:
+        done = _write_records(dataset, _make_writer(format, unfinished, dataset, shard_size), progress)
+        _sync_tree(unfinished)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    _move_content(unfinished, out)
+    return done
+
+
+def _write_records(dataset: Dataset, writer: ExportWriter, progress: Progress | None) -> Exported:
     if progress is not None:
         progress.set_total(len(dataset), 0)
     images = size = 0
-    for record in _records(dataset):
+    remarks: list[str] = []
+    for record in _records(dataset, remarks):
         writer.add(record)
         images += 1
         size += len(record.jpeg)
         if progress is not None:
             progress.advance(1)
-    return Exported(images, size, len(dataset) - images, writer.close())
+    return Exported(images, size, len(dataset) - images, [*remarks, *writer.close()])
+
+
+def _sync_tree(folder: Path) -> None:
+    """Make everything below a folder durable."""
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def _move_content(unfinished: Path, out: Path) -> None:
+    """Move the content of a folder, which is there as long as any of it is not in ``out``, also after an error."""
+    for path in sorted(unfinished.iterdir()):
+        path.rename(out / path.name)
+    sync_folder(out)
+    unfinished.rmdir()
+    sync_folder(out)
 
 
 def _make_writer(format: str, out: Path, dataset: Dataset, shard_size: int) -> ExportWriter:
     if format == "folder":
-        return FolderWriter(out, dataset.classes)
+        return FolderWriter(out, dataset.classes, dataset.manifest.attachments)
     if format == "webdataset":
-        return WebDatasetWriter(out, dataset.classes, shard_size)
+        return WebDatasetWriter(out, dataset.classes, shard_size, dataset.manifest.attachments)
     if format == "mds":
         return MdsWriter(out, dataset.classes, shard_size, dataset.manifest.attachments)
     raise UsageError(f"format {format!r}; there are {', '.join(FORMATS)}")
@@ -86,8 +126,9 @@ def _with_columns(record: Record) -> Record:
     return replace(record, extra_json=extra_to_json({**values, **(extra or {})}))
 
 
-def _records(dataset: Dataset) -> Iterator[Record]:
-    """All readable records, in stored order."""
+def _records(dataset: Dataset, remarks: list[str]) -> Iterator[Record]:
+    """All readable records, in stored order; one remark counts those whose extra is not JSON."""
+    malformed = 0
     for number in np.flatnonzero(dataset.live.counts).tolist():
         try:
             container = dataset.container(number)
@@ -98,4 +139,14 @@ def _records(dataset: Dataset) -> Iterator[Record]:
                 record = container.record(k)
             except Damage:
                 continue
-            yield _with_columns(dataset.with_values(record))
+            record = dataset.with_values(record)
+            try:
+                record = _with_columns(record)
+                to_json(extra_object(record))
+            # The last three for an extra that is too deep to be written again.
+            except (Damage, UsageError, ValueError, RecursionError):
+                malformed += 1
+                continue
+            yield record
+    if malformed:
+        remarks.append(f"{malformed:,} records were left out, as their extras are not JSON")

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from picstore.prepare.exports.base import (
+    CLASSES,
+    UsedNames,
+    attachment_names,
     extra_object,
     present_attachments,
-    rename_partial,
     safe_name,
     to_json,
     write_classes,
 )
 from picstore.storage.format.record import Record
-from picstore.storage.location.resolve import PARTIAL
 
 TABLE = "records.jsonl"
 
@@ -23,18 +24,21 @@ class FolderWriter:
     """OUT/<class>/<original name>.jpg, OUT/records.jsonl and OUT/classes.txt.
 
     Names are the last part of the extra's ``path``, made safe; the id is added to equal ones. Attachments are hidden
-    files, ``.<name>.<attachment>``, which readers of folders skip.
+    files, ``.<name>.<attachment>``, which readers of folders skip. No two names are equal on a file system that ignores
+    case or normalises Unicode.
     """
 
-    def __init__(self, root: Path, classes: list[str]) -> None:
+    def __init__(self, root: Path, classes: list[str], attachments: tuple[str, ...]) -> None:
         self._root = root
         self._classes = classes
+        self._attachments = attachment_names(attachments)
         self._folders: dict[int, str] = {}
-        self._used_names: set[str] = set()
+        self._used_folders = UsedNames((TABLE, CLASSES))
+        self._used_files = UsedNames()
         for label in range(len(classes)):
             self._folder(label)
         write_classes(root, classes)
-        self._table = (root / (TABLE + PARTIAL)).open("wb")
+        self._table = (root / TABLE).open("wb")
 
     def _folder(self, label: int) -> str:
         """Folder of a label, made when it is first asked for."""
@@ -42,9 +46,8 @@ class FolderWriter:
             name = "unlabelled" if label < 0 else f"{label:04d}"
             if 0 <= label < len(self._classes):
                 name = safe_name(self._classes[label])
-            while name.casefold() in self._used_names:  # some file systems ignore case
+            while not self._used_folders.take(name):
                 name = f"{name}-{label}"
-            self._used_names.add(name.casefold())
             (self._root / name).mkdir()
             self._folders[label] = name
         return self._folders[label]
@@ -52,35 +55,36 @@ class FolderWriter:
     def add(self, record: Record) -> None:
         """Write the JPEG, its attachments, and a line of the table."""
         folder, extra = self._folder(record.label), extra_object(record)
-        name = self._write_jpeg(folder, _stem(extra, record.id), record)
-        row: dict[str, Any] = {"path": f"{folder}/{name}", "label": record.label, "extra": extra}
-        attachments = {}
-        for field, blob in present_attachments(record).items():
-            hidden = f".{name.removesuffix('.jpg')}.{safe_name(field)}"
-            with (self._root / folder / hidden).open("xb") as file:
-                file.write(blob)
-            attachments[field] = f"{folder}/{hidden}"
-        if attachments:
-            row["attachments"] = attachments
+        blobs = present_attachments(record)
+        stem = self._free_stem(folder, _stem(extra, record.id), record.id, list(blobs))
+        row: dict[str, Any] = {"path": f"{folder}/{stem}.jpg", "label": record.label, "extra": extra}
+        self._write(row["path"], record.jpeg)
+        if blobs:
+            row["attachments"] = {field: f"{folder}/{self._hidden(stem, field)}" for field in blobs}
+        for field, blob in blobs.items():
+            self._write(row["attachments"][field], blob)
         self._table.write(to_json(row) + b"\n")
 
-    def _write_jpeg(self, folder: str, stem: str, record: Record) -> str:
-        """Write the JPEG under a new name and return the name."""
-        tries = 0
-        while True:
-            name = stem if tries == 0 else f"{stem}-{record.id}" if tries == 1 else f"{stem}-{record.id}-{tries}"
-            try:
-                with (self._root / folder / f"{name}.jpg").open("xb") as file:
-                    file.write(record.jpeg)
-            except FileExistsError:
-                tries += 1
-            else:
-                return f"{name}.jpg"
+    def _free_stem(self, folder: str, stem: str, id_: int, fields: list[str]) -> str:
+        """Stem under which the names of a JPEG and of its attachments are free; takes them."""
+        name, tries = stem, 0
+        while not self._used_files.take(
+            f"{folder}/{name}.jpg", *(f"{folder}/{self._hidden(name, field)}" for field in fields)
+        ):
+            tries += 1
+            name = f"{stem}-{id_}" if tries == 1 else f"{stem}-{id_}-{tries}"
+        return name
+
+    def _hidden(self, stem: str, attachment: str) -> str:
+        return f".{stem}.{self._attachments[attachment]}"
+
+    def _write(self, path: str, data: bytes | memoryview) -> None:
+        with (self._root / path).open("xb") as file:
+            file.write(data)
 
     def close(self) -> list[str]:
         """Complete the table; warns if folders sort otherwise than labels."""
         self._table.close()
-        rename_partial(self._root / (TABLE + PARTIAL))
         names = [self._folders[label] for label in range(len(self._classes))]
         if names == sorted(names) and set(self._folders) == set(range(len(names))):
             return []

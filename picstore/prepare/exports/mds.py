@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from picstore.errors import UsageError
-from picstore.prepare.exports.base import extra_object, rename_partial, to_json, write_classes
+from picstore.prepare.exports.base import extra_object, to_json, write_classes
 from picstore.storage.format.record import Record
-from picstore.storage.location.resolve import PARTIAL, write_whole
 
 _COLUMNS = {"image": "jpeg", "label": "int", "extra": "json"}
 
@@ -63,11 +62,9 @@ class MdsWriter:
         for sample in self._samples:
             offsets.append(offsets[-1] + len(sample))
         name = f"shard.{len(self._entries):05d}.mds"
-        partial = self._root / (name + PARTIAL)
-        with partial.open("wb") as file:
+        with (self._root / name).open("wb") as file:
             file.write(struct.pack(f"<{count + 2}I", count, *offsets) + config)
             file.writelines(self._samples)
-        rename_partial(partial)
         raw = {"basename": name, "bytes": offsets[-1], "hashes": {}}
         self._entries.append({**self._config, "raw_data": raw, "samples": count, "zip_data": None})
         self._samples, self._bytes = [], 0
@@ -76,5 +73,5 @@ class MdsWriter:
         """Write the last shard and the index."""
         if self._samples:
             self._end_shard()
-        write_whole(self._root / "index.json", to_json({"shards": self._entries, "version": 2}))
+        (self._root / "index.json").write_bytes(to_json({"shards": self._entries, "version": 2}))
         return []

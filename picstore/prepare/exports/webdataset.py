@@ -7,27 +7,26 @@ import tarfile
 from pathlib import Path
 
 from picstore.prepare.exports.base import (
+    attachment_names,
     extra_object,
     present_attachments,
-    rename_partial,
-    safe_name,
     suffix_of,
     to_json,
     write_classes,
 )
 from picstore.storage.format.record import Record
-from picstore.storage.location.resolve import PARTIAL
 
 
 class WebDatasetWriter:
     """OUT/shard-000000.tar, … of about ``shard_size`` bytes, and OUT/classes.txt.
 
     ``cls`` is the label as a number, −1 for unknown; ``json`` the extra. An attachment is ``<name>.png`` or another
-    extension by its first bytes, else ``<name>.bin``.
+    extension by its first bytes, else ``<name>.bin``; its name is made safe, and distinct from others.
     """
 
-    def __init__(self, root: Path, classes: list[str], shard_size: int) -> None:
+    def __init__(self, root: Path, classes: list[str], shard_size: int, attachments: tuple[str, ...]) -> None:
         self._root, self._shard_size = root, shard_size
+        self._names = attachment_names(attachments)
         self._shards = 0
         self._tar: tarfile.TarFile | None = None
         write_classes(root, classes)
@@ -35,7 +34,8 @@ class WebDatasetWriter:
     def add(self, record: Record) -> None:
         """Write the members of one sample, all into one shard."""
         if self._tar is None:
-            self._tar = tarfile.open(self._partial(), "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - stays open over many calls
+            name = f"shard-{self._shards:06d}.tar"
+            self._tar = tarfile.open(self._root / name, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - stays open over many calls
         tar = self._tar
         tar.members = []  # type: ignore[attr-defined] # tarfile keeps every member otherwise
         key = f"{record.id:09d}"
@@ -44,17 +44,13 @@ class WebDatasetWriter:
         if extra := extra_object(record):
             _add_member(tar, f"{key}.json", to_json(extra))
         for name, blob in present_attachments(record).items():
-            _add_member(tar, f"{key}.{safe_name(name).lower()}.{suffix_of(blob)}", blob)
+            _add_member(tar, f"{key}.{self._names[name].lower()}.{suffix_of(blob)}", blob)
         if tar.offset >= self._shard_size:
             self._end_shard()
-
-    def _partial(self) -> Path:
-        return self._root / f"shard-{self._shards:06d}.tar{PARTIAL}"
 
     def _end_shard(self) -> None:
         if self._tar is not None:
             self._tar.close()
-            rename_partial(self._partial())
             self._tar = None
             self._shards += 1
 

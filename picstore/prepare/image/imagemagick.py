@@ -2,15 +2,18 @@
 
 ImageMagick also runs scripts (MSL, MVG), fetches URLs, reads other files and starts Ghostscript. So it never guesses a
 file's format: a coder (ImageMagick's word for the code of a format) is chosen here from ``_MAGIC`` and ``_EXTENSIONS``
-and forced by an explicit prefix; formats that are not listed are not read. SVG is sanitized first (``svg``).
+and forced by an explicit prefix; formats that are not listed are not read. SVG is sanitized first (``svg``). What a
+coder may do then is bounded by a policy of picstore's own, which does not depend on that of the machine.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import tempfile
 import warnings
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from PIL import Image
@@ -89,6 +92,19 @@ _FROM_FILE = frozenset({"dng", "exr"})
 # Formats whose first image is a layer; that of PSD is the flattened picture.
 _LAYERED = frozenset({"xcf"})
 
+# Folder of the policy.xml that ImageMagick is started with.
+POLICY = Path(__file__).parent / "imagemagick_policy"
+_CONFIGURE_PATH = "MAGICK_CONFIGURE_PATH"
+_CODER, _DELEGATE, _PATH = 1, 2, 4  # PolicyDomain of MagickCore/policy.h
+_READ, _EXECUTE = 1, 4  # PolicyRights
+# What must be refused: external programs, other files, and coders that name files or addresses.
+_FORBIDDEN = (
+    (_DELEGATE, _EXECUTE, "any"),
+    (_PATH, _READ, "/any"),
+    (_PATH, _READ, "@any"),
+    *((_CODER, _READ, each) for each in ("EPHEMERAL", "FILE", "FTP", "HTTP", "HTTPS", "LABEL", "MSL", "TEXT", "URL")),
+)
+
 _DPX_TRANSFER = "dpx:image.element[0].transfer-characteristic"
 
 # Bytes of the copies that ImageMagick 6 (8 bytes a pixel) and 7 (16 or 20) hold at a time, and of one more.
@@ -147,6 +163,7 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 def _wand() -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
     """Import wand; return its Image, the types of error that it raises, and the type of its warnings."""
     try:
+        start_library()
         from wand.exceptions import BaseWarning, WandException
         from wand.image import Image as WandImage
     except ImportError as error:
@@ -155,6 +172,32 @@ def _wand() -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
             "macOS: brew install imagemagick)"
         ) from error
     return WandImage, (WandException, TypeError, ValueError, AttributeError, OSError), BaseWarning
+
+
+@functools.cache
+def start_library() -> None:
+    """Start ImageMagick's library under picstore's policy; ImportError without the library.
+
+    A process has one policy, read when the library starts. ImageError if another user of the library started it first
+    under a policy that allows more.
+    """
+    own = os.environ.get(_CONFIGURE_PATH)
+    os.environ[_CONFIGURE_PATH] = f"{POLICY}{os.pathsep}{own}" if own else str(POLICY)
+    try:
+        from wand.api import libmagick
+        from wand.resource import genesis
+
+        genesis()
+    finally:
+        del os.environ[_CONFIGURE_PATH]
+        if own is not None:
+            os.environ[_CONFIGURE_PATH] = own
+    for domain, rights, pattern in _FORBIDDEN:
+        if libmagick.IsRightsAuthorized(domain, rights, pattern.encode()):
+            raise ImageError(
+                f"ImageMagick's policy allows more than picstore's ({pattern}): another user of its library in this "
+                "process started it first, or the machine's policy.xml says so; remove that rule"
+            )
 
 
 def _set_resource_limits(max_pixels: int) -> None:
@@ -179,7 +222,7 @@ def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: s
 
     frame = "" if coder in _LAYERED and verb == "Read" else "[0]"
     if coder in _FROM_FILE:
-        with tempfile.NamedTemporaryFile(prefix="picstore-") as file:
+        with tempfile.NamedTemporaryFile(prefix="picstore-imagemagick-") as file:  # a name that the policy allows
             file.write(data)
             file.flush()
             loaded = getattr(library, f"Magick{verb}Image")(image.wand, f"{coder}:{file.name}{frame}".encode())

@@ -72,7 +72,7 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
     decoded = _decode_upright_jpeg(data, settings)
     if decoded is not None:
         return decoded
-    with _pillow_limits(settings.max_pixels):
+    with pillow_limits(settings.max_pixels):
         image = _open_image(data, name=name, max_pixels=settings.max_pixels)
         kind = image.format or "image"
         with foreign_errors(f"damaged {kind}"):
@@ -120,7 +120,7 @@ def decode_image(
     The image, of any mode, is not changed. ``size`` is the upright width and height from which the target is computed,
     for a JPEG that is decoded at a fraction of them. ImageError if the image is damaged or too large.
     """
-    with _pillow_limits(settings.max_pixels), foreign_errors(f"damaged {origin}"):
+    with pillow_limits(settings.max_pixels), foreign_errors(f"damaged {origin}"):
         tiff_orientation = _orientation(image) if image.format == "TIFF" else 1
         image.load()
         check_size(*image.size, max_pixels=settings.max_pixels)  # an icon's header and its PNG may disagree
@@ -167,7 +167,7 @@ def foreign_errors(context: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _pillow_limits(max_pixels: int) -> Iterator[None]:
+def pillow_limits(max_pixels: int) -> Iterator[None]:
     """Raise Pillow's limit on pixels to ours, and silence its warnings (odd EXIF, odd tags, large images).
 
     Ours is checked first; Pillow's applies to images inside images, such as the PNG in an icon. It is only ever raised,

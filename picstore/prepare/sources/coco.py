@@ -10,13 +10,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any, NoReturn
 
 from picstore.errors import UsageError
 from picstore.prepare.sources.base import SourceFormat
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import JsonItems
+from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.source_file import visible_entries
 from picstore.storage.annotations import MAX_COORDINATE
 from picstore.storage.format.record import MAX_EXTRA
@@ -50,7 +50,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
         elif id_ in (images if name == "images" else categories):
             document.refuse(f"{path}.id", f"{id_} is there twice")
         elif name == "images":
-            images[id_] = _parse_image(document, value, path)
+            images[id_] = _parse_image(document, folder, value, path)
         else:
             categories[id_] = document.text(value, "name", path)
     labels = {id_: label for label, id_ in enumerate(sorted(categories))}
@@ -65,8 +65,8 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
         extra = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
         if len(extra) > MAX_EXTRA:
             document.refuse(image.name, f"its annotations take {len(extra):,} bytes; {MAX_EXTRA:,} can be stored")
-        location, annotated = str(folder / image.name), (image.width, image.height)
-        inputs.append(Input(image.name, -1, location, extra=extra, annotated=annotated))
+        annotated = (image.width, image.height)
+        inputs.append(Input(image.name, -1, image.location, extra=extra, annotated=annotated))
     for id_, (offset, *_) in offsets.items():
         document.refuse(f"annotation {document.values.parse(offset)['id']}.image_id", f"{id_} is the id of no image")
     remarks = [f"{without_area:,} of {total:,} boxes have no area inside their image: left out"] if without_area else []
@@ -78,6 +78,7 @@ class _Image:
     """An image as the file lists it."""
 
     name: str
+    location: str
     width: int
     height: int
 
@@ -138,14 +139,16 @@ class _Document:
         return list(values)
 
 
-def _parse_image(document: _Document, value: dict[str, Any], path: str) -> _Image:
+def _parse_image(document: _Document, folder: Location, value: dict[str, Any], path: str) -> _Image:
     name = document.text(value, "file_name", path)
-    if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-        document.refuse(f"{path}.file_name", f"{name} leads out of the folder of images")
+    try:
+        location = str(named_file(folder, name))
+    except UsageError as error:
+        document.refuse(f"{path}.file_name", str(error))
     width, height = (document.integer(value, key, path) for key in ("width", "height"))
     if not (0 < width <= MAX_COORDINATE and 0 < height <= MAX_COORDINATE):
         document.refuse(path, f"an image of {width} × {height} pixels")
-    return _Image(name, width, height)
+    return _Image(name, location, width, height)
 
 
 def _targets(

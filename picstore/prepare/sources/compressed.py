@@ -15,9 +15,11 @@ from picstore.prepare.sources.inputs import Input
 from picstore.prepare.sources.source_file import SourceFile, printable
 
 MAX_DECOMPRESSED = 1 << 32  # bytes of one block
+_MAX_RATIO = 256  # of decompressed bytes to compressed ones, beyond _SMALL; shards are of images, and masks
+_SMALL = 64 << 20  # bytes
+_PIECE = 1 << 20  # bytes
 CODECS = ("zstd", "gz", "bz2")
 _KEY = struct.Struct("<8sQQQ")
-_CACHED_BLOCKS = 2  # per process
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class CompressedBlock:
 class DecompressedBlock:
     """Decompressed bytes with the interface of :class:`SourceFile`."""
 
-    def __init__(self, data: bytes, path: str) -> None:
+    def __init__(self, data: bytes | bytearray, path: str) -> None:
         self._data, self.path, self.printable_path, self.size = data, path, printable(path), len(data)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -45,15 +47,19 @@ class DecompressedBlock:
         if size < 0 or offset < 0 or offset + size > self.size:
             what = f"{size:,} bytes are said to be here, unpacked there are {self.size:,}"
             raise Truncated(what, self.printable_path, offset)
-        return self._data[offset : offset + size]
+        return bytes(self._data[offset : offset + size])
 
 
-@functools.lru_cache(_CACHED_BLOCKS)
+@functools.lru_cache(1)
 def decompress_block(path: str, block: CompressedBlock) -> DecompressedBlock:
-    """Decompress a block of a file; Damage if it is larger than MAX_DECOMPRESSED or not of ``decompressed_size``."""
+    """Decompress a block of a file; Damage if it is not of ``decompressed_size``, or too large for its bytes.
+
+    Memory is taken as data comes out, not as the block claims.
+    """
     with SourceFile(path) as file:
-        if block.decompressed_size > MAX_DECOMPRESSED:
-            raise TooLarge(f"{block.decompressed_size:,} bytes unpacked", file.printable_path, block.offset)
+        if block.decompressed_size > min(MAX_DECOMPRESSED, _SMALL + _MAX_RATIO * block.size):
+            what = f"{block.decompressed_size:,} bytes unpacked, of {block.size:,}"
+            raise TooLarge(what, file.printable_path, block.offset)
         packed = file.read(block.offset, block.size)
         try:
             data = _decompress(block.codec, packed, block.decompressed_size + 1)
@@ -66,11 +72,14 @@ def decompress_block(path: str, block: CompressedBlock) -> DecompressedBlock:
         return DecompressedBlock(data, path)
 
 
-def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
+def _decompress(codec: str, packed: bytes, limit: int) -> bytes | bytearray:
     """Decompress at most ``limit`` bytes."""
     if codec == "zstd":
+        data = bytearray()  # zlib and bz2 begin with a small buffer too
         with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
-            return reader.read(limit)
+            while len(data) < limit and (piece := reader.read(min(_PIECE, limit - len(data)))):
+                data += piece
+        return data
     if codec == "gz":
         return zlib.decompressobj(wbits=31).decompress(packed, limit)
     return bz2.BZ2Decompressor().decompress(packed, limit)

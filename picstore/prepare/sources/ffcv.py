@@ -88,11 +88,16 @@ def _samples(
         file.read(table_offset, (file.size - table_offset) // _ALLOCATION.itemsize * _ALLOCATION.itemsize), _ALLOCATION
     )
     allocations = np.sort(allocations, order="offset")
+    json_bytes = file.size  # what JSON may take in all, as no two samples share it
+    json_fields = [name for name, type_ in fields.items() if type_ == _JSON]
     for first in range(0, samples, _ROWS_PER_READ):
         count = min(_ROWS_PER_READ, samples - first)
         rows = np.frombuffer(file.read(start + first * row.itemsize, count * row.itemsize), row)
         sizes = _sizes(allocations, rows[names[0]])
         for number, (values, size) in enumerate(zip(rows, sizes.tolist(), strict=True), start=first):
+            json_bytes -= sum(int(values[name]["size"]) for name in json_fields)
+            if json_bytes < 0:
+                raise Corrupt("JSON fields that are larger than the file, as samples share them", file.printable_path)
             yield _sample(file, number, values, size, fields, names, skipped)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.named_files import is_inside
 from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, map_concurrently
@@ -16,17 +16,20 @@ from picstore.storage.location.resolve import Location, map_concurrently
 def list_folder(location: Location) -> Listing:
     """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
 
-    Every regular file counts, whatever its name, except hidden ones; nested folders belong to their class.
+    Every regular file counts, whatever its name, except hidden ones; nested folders belong to their class. Links are
+    followed, as data sets are made of links too; a remark counts those that lead out of the folder.
     """
     entries = visible_entries(location)
+    walk = _Walk(str(location))
     classes = [entry.name for entry in entries if entry.is_folder]
     if not classes:
         name = location.path.resolve().name if isinstance(location, Folder) else location.name
-        return Listing("folder", _files_below(location, "", 0), [printable(name)])
+        return Listing("folder", _files_below(location, "", 0, walk), [printable(name)], remarks=walk.remarks())
     found = map_concurrently(
-        lambda entry: _files_below(location / entry[1], f"{entry[1]}/", entry[0]), enumerate(classes)
+        lambda entry: _files_below(location / entry[1], f"{entry[1]}/", entry[0], walk), enumerate(classes)
     )
-    listing = Listing("folder", [one for some in found for one in some], list(map(printable, classes)))
+    inputs = [one for some in found for one in some]
+    listing = Listing("folder", inputs, list(map(printable, classes)), remarks=walk.remarks())
     ignored = len(entries) - len(classes)
     if ignored:
         files = "1 file" if ignored == 1 else f"{ignored:,} files"
@@ -34,10 +37,10 @@ def list_folder(location: Location) -> Listing:
     return listing
 
 
-def _files_below(folder: Location, prefix: str, label: int) -> list[Input]:
+def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list[Input]:
     """All files below a folder, depth first, by name."""
     if isinstance(folder, Folder):
-        return list(_local_files_below(folder.path, prefix, label, set()))
+        return list(walk.files_below(str(folder), prefix, label, set()))
     # Not folder by folder: a store lists a thousand objects per request, at any depth.
     files = sorted((name.split("/"), size) for name, size in folder.files())
     folders = {tuple(parts[:depth]) for parts, _ in files for depth in range(1, len(parts))}
@@ -48,28 +51,51 @@ def _files_below(folder: Location, prefix: str, label: int) -> list[Input]:
     ]
 
 
-def _local_files_below(path: Path, prefix: str, label: int, parents: set[tuple[int, int]]) -> Iterator[Input]:
-    """Files below ``path`` in order; links are followed, except to a folder in ``parents`` (device, inode)."""
-    try:
-        own = path.stat()
-        with os.scandir(path) as found:
-            entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
-    except OSError as error:
-        yield Input(printable(prefix), label, str(path), problem=f"folder cannot be listed: {error.strerror}")
-        return
-    for entry in entries:
-        name = prefix + entry.name
-        if entry.is_dir():
-            inner = {*parents, (own.st_dev, own.st_ino)}
-            status = entry.stat()
-            if (status.st_dev, status.st_ino) not in inner:
-                yield from _local_files_below(Path(entry.path), name + "/", label, inner)
-        elif entry.is_file():
-            yield Input(printable(name), label, entry.path)
-        elif entry.is_symlink():
-            yield Input(printable(name), label, entry.path, problem="a link to nothing")
-        else:
-            yield Input(printable(name), label, entry.path, problem="not a regular file")
+class _Walk:
+    """Walk over the files below a local source, which remembers the links that lead out of it."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._outside: list[str] = []
+
+    def files_below(self, path: str, prefix: str, label: int, parents: set[tuple[int, int]]) -> Iterator[Input]:
+        """Files below ``path`` in order; links are followed, except to a folder in ``parents`` (device, inode)."""
+        try:
+            own = os.stat(path)  # noqa: PTH116
+            with os.scandir(path) as found:
+                visible = (entry for entry in found if not entry.name.startswith("."))
+                entries = sorted(visible, key=lambda entry: entry.name)
+        except OSError as error:
+            yield Input(printable(prefix), label, path, problem=f"folder cannot be listed: {error.strerror}")
+            return
+        if path != self._root and os.path.islink(path):  # noqa: PTH114
+            self._check_link(prefix, path)
+        for entry in entries:
+            name = prefix + entry.name
+            if entry.is_dir():
+                inner = {*parents, (own.st_dev, own.st_ino)}
+                status = entry.stat()
+                if (status.st_dev, status.st_ino) not in inner:
+                    yield from self.files_below(entry.path, name + "/", label, inner)
+            elif entry.is_file():
+                if entry.is_symlink():
+                    self._check_link(name, entry.path)
+                yield Input(printable(name), label, entry.path)
+            elif entry.is_symlink():
+                yield Input(printable(name), label, entry.path, problem="a link to nothing")
+            else:
+                yield Input(printable(name), label, entry.path, problem="not a regular file")
+
+    def _check_link(self, name: str, path: str) -> None:
+        if not is_inside(self._root, path):
+            self._outside.append(name)
+
+    def remarks(self) -> list[str]:
+        """Message for the user about links that lead out, as a stranger may have packed them."""
+        if not self._outside:
+            return []
+        links = "1 link leads" if len(self._outside) == 1 else f"{len(self._outside):,} links lead"
+        return [f"{links} out of {self._root}, such as {printable(min(self._outside))}: followed"]
 
 
 def recognizes(probe: SourceProbe) -> bool:

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from picstore.errors import Damage, ImageError, UsageError
+from picstore.errors import Corrupt, Damage, ImageError, TooLarge, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_library
 from picstore.prepare.sources.fields import choose_image, choose_label, pop_label
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.raw_pixels import image_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
-from picstore.prepare.sources.source_file import printable
+from picstore.prepare.sources.source_file import SourceFile, printable
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _ROWS_PER_READ = 4096
+_TEXTS_PER_READ = 64  # rows of variable length, each of which may be as large as the file
+_MAX_RATIO = 1100  # of a data set to its bytes in the file; deflate reaches 1,032
+_UNWRITTEN = 64 << 20  # bytes that a data set may have beyond that, such as labels that are all 0
 
 
 def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """List every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of variable length.
 
     Data sets with a number or a text per row, N in all, become the extra, or the label. A data set in a group is named
-    with it (``train/images``); only those of the images' group count.
+    with it (``train/images``); only those of the images' group count. Links are not followed. UsageError for data sets
+    whose values lie in other files, Damage for those that claim far more values than the file can hold.
     """
     h5py = _import_h5py()
+    with SourceFile(path) as opened:  # which h5py would wait for if it is a pipe
+        size = opened.size
     try:
         with h5py.File(path, "r") as file:
             found: dict[str, Any] = {}
             file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+            for name, item in found.items():
+                _check_storage(item, f"{path}: data set {name!r}")
             images = [name for name, item in found.items() if _holds_images(h5py, item)]
             image = _choose_image(images, found, image_field, path)
             group, _, last = image.rpartition("/")
@@ -41,13 +50,32 @@ def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | 
                 if name.rpartition("/")[0] == group and item.shape == found[image].shape[:1] and _is_scalar(h5py, item)
             }
             rows.pop(last, None)
+            for name, item in ((last, found[image]), *rows.items()):
+                _check_size(item, name, size, path)
             label = choose_label(label_field, rows, path)
-            samples = _samples(path, image, len(found[image]), rows, label)
+            samples = _samples(path, image, len(found[image]), rows, label, size)
             skipped = [name for name in found if name != image and found[name] not in rows.values()]
             remarks = [f"data set {name}: left out" for name in skipped]
             return build_listing("hdf5", end_at_damage(samples, path), remarks=remarks)
-    except OSError as error:
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # h5py raises all of them for damage
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
+
+
+def _check_storage(item: Any, what: str) -> None:
+    """Refuse values outside the file: a stranger's file could bring in any file of the user."""
+    if item.external or item.is_virtual:
+        raise UsageError(f"{what} has its values in other files; write them into one file")
+
+
+def _check_size(item: Any, name: str, size: int, path: Path) -> None:
+    """Refuse sizes for which the file's ``size`` bytes cannot be enough, before anything is allocated."""
+    row = item.dtype.itemsize * math.prod(item.shape[1:])
+    stored = min(item.id.get_storage_size(), size)
+    if max(1, row) * len(item) > _MAX_RATIO * stored + _UNWRITTEN:
+        what = f"data set {name!r} claims {len(item):,} rows of {row:,} bytes, and {stored:,} bytes are there"
+        raise TooLarge(what, printable(str(path)))
+    if item.chunks and math.prod(item.chunks) * item.dtype.itemsize > MAX_INPUT:
+        raise TooLarge(f"data set {name!r} has chunks of shape {item.chunks}", printable(str(path)))
 
 
 def _import_h5py() -> Any:
@@ -80,10 +108,19 @@ def _is_scalar(h5py: Any, item: Any) -> bool:
     return item.dtype.kind in "iufbS" or h5py.check_string_dtype(item.dtype) is not None
 
 
-def _samples(path: Path, image: str, count: int, rows: dict[str, Any], label: str | None) -> Iterator[SourceSample]:
-    for start in range(0, count, _ROWS_PER_READ):
-        stop = min(start + _ROWS_PER_READ, count)
+def _samples(
+    path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
+) -> Iterator[SourceSample]:
+    """Samples in order; Corrupt if texts of variable length take more bytes than the file has, by sharing them."""
+    fixed = sum(item.dtype.itemsize for item in rows.values())
+    texts = [name for name, item in rows.items() if item.dtype.kind == "O"]
+    step = _TEXTS_PER_READ if texts else max(1, min(_ROWS_PER_READ, _UNWRITTEN // max(1, fixed)))
+    for start in range(0, count, step):
+        stop = min(start + step, count)
         rows_read = {name: np.asarray(item[start:stop]).tolist() for name, item in rows.items()}
+        size -= sum(len(value) for name in texts for value in rows_read[name])
+        if size < 0:
+            raise Corrupt("rows that share their texts", printable(str(path)))
         columns = {name: [_to_json(value) for value in values] for name, values in rows_read.items()}
         for k in range(stop - start):
             name = printable(f"{path.name}/{image}/{start + k}")

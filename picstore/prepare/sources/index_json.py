@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import Any
 
 from picstore.errors import NotADataset, UsageError
 from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.source_file import read_whole
 from picstore.storage.location.resolve import Location
 
@@ -25,11 +25,12 @@ def read_index(folder: Location, entries: str) -> dict[str, Any]:
     return index
 
 
-def checked_name(name: Any, file: object) -> str:
-    """Check that a value is a file name that stays in its folder; UsageError, naming ``file``, if not."""
-    if not isinstance(name, str) or not name or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-        raise UsageError(f"{file}: {name!r} is not the name of a file in its folder")
-    return name
+def listed_file(folder: Location, name: Any) -> Location:
+    """Location of a file that the index names; UsageError unless it lies below the index's folder."""
+    try:
+        return named_file(folder, name)
+    except UsageError as error:
+        raise UsageError(f"{folder / 'index.json'}: {error}") from error
 
 
 def checked_count(value: Any, file: object) -> int:

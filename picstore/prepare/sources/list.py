@@ -5,6 +5,7 @@ from __future__ import annotations
 from picstore.errors import UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.location.resolve import Location, Where, locate
 
@@ -19,11 +20,18 @@ def list_paths(location: Location, *, root: Where | None = None) -> Listing:
             continue
         try:
             name, label = line.strip().rsplit(None, 1)
-            inputs.append(Input(printable(name), int(label), str(base / name)))
+            inputs.append(_input(base, name, int(label)))
         except ValueError as error:
             what = f"not `path label`: {printable(line)!r}"
             raise UsageError(f"{printable(str(location))} line {number}: {what}") from error
     return Listing("list", inputs, [])
+
+
+def _input(root: Location, name: str, label: int) -> Input:
+    try:
+        return Input(printable(name), label, str(named_file(root, name)))
+    except UsageError as error:
+        return Input(printable(name), label, str(root), problem=f"{error}; --root names another folder")
 
 
 def recognizes(probe: SourceProbe) -> bool:

@@ -20,7 +20,7 @@ from picstore.errors import Corrupt, Damage, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.compressed import CompressedBlock, DecompressedBlock, decompress_block
 from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
-from picstore.prepare.sources.index_json import checked_count, checked_name, read_index
+from picstore.prepare.sources.index_json import checked_count, listed_file, read_index
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.raw_pixels import reader_in_block
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
@@ -85,7 +85,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
     samples = (
         sample
         for entry in index["chunks"]
-        for file in [location / checked_name(entry.get("filename"), location / "index.json")]
+        for file in [listed_file(location, entry.get("filename"))]
         for sample in end_at_damage(_samples(file, entry, str(config.get("compression") or ""), level, layout), file)
     )
     return build_listing("litdata", samples, remarks=layout.skipped.remarks())
@@ -126,7 +126,7 @@ def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: 
     if level == "chunk":
         block = CompressedBlock("zstd", 0, file.size, checked_count(entry.get("chunk_bytes"), file.printable_path))
         plain = decompress_block(file.path, block)
-    if plain.read(0, 4) != struct.pack("<I", count):
+    if int.from_bytes(plain.read(0, 4), "little") != count:
         raise Corrupt(f"not the {count:,} samples that the index has", file.printable_path)
     ends = np.frombuffer(plain.read(4, 4 * (count + 1)), "<u4").tolist()
     for start, end in itertools.pairwise(ends):
@@ -156,6 +156,8 @@ def _framed_samples(file: SourceFile, count: int) -> Iterator[_Stored]:
     ends: Sequence[int] = np.frombuffer(file.read(start, 4 * (count + 1)), "<u4").tolist()
     start += 4 * (count + 1)
     table = np.frombuffer(file.read(start, _FRAME.itemsize * frames), _FRAME)
+    if int(table["size"].sum(dtype=np.uint64)) > file.size or int(table["count"].sum(dtype=np.uint64)) > count:
+        raise Corrupt("frames of samples that overlap", file.printable_path, start)
     for first, held, offset, size, decompressed_size in table.tolist():
         if first + held > count:
             raise Corrupt("a frame of samples beyond the last", file.printable_path, offset)

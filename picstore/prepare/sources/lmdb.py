@@ -74,12 +74,16 @@ def _int32(value: int) -> int:
 
 def _datum(value: Any) -> dict[int, Field] | None:
     """Fields of a Datum; None if the value is none."""
+    fields: dict[int, Field] = {}
     try:
-        fields = {field.number: field for field in fields_of(memory_reader(value), 0, len(value))}
+        for field in fields_of(memory_reader(value), 0, len(value)):
+            if field.number > _ENCODED:
+                return None
+            fields[field.number] = field
     except Damage:
         return None
     wires = {field.number: field.wire for field in fields.values()}
-    if wires.pop(_DATA, None) != BYTES or not fields.keys() <= set(range(1, 8)):
+    if wires.pop(_DATA, None) != BYTES:
         return None
     wires.pop(_FLOATS, None)
     return fields if set(wires.values()) <= {VARINT} else None

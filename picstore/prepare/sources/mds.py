@@ -18,7 +18,7 @@ from picstore.errors import Corrupt, Damage, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.compressed import CODECS, CompressedBlock, DecompressedBlock, decompress_block
 from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
-from picstore.prepare.sources.index_json import checked_count, checked_name, read_index
+from picstore.prepare.sources.index_json import checked_count, listed_file, read_index
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.raw_pixels import reader_in_block
@@ -79,8 +79,9 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
     columns = tuple(
         (str(n), str(e), checked_count(s or 0, index)) for n, e, s in zip(names, encodings, sizes, strict=False)
     )
-    samples, raw = checked_count(entry.get("samples"), index), entry.get("raw_data") or {}
-    plain = folder / checked_name(raw.get("basename"), index)
+    samples, raw = checked_count(entry.get("samples"), index), entry.get("raw_data")
+    raw = raw if isinstance(raw, dict) else {}
+    plain = listed_file(folder, raw.get("basename"))
     packed = entry.get("zip_data")
     if not isinstance(packed, dict) or plain.is_file():
         return _Shard(plain, samples, columns, None)
@@ -88,7 +89,7 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
     if codec not in CODECS:
         raise UsageError(f"{index}: shards are compressed by {codec}; {', '.join(CODECS)} are read. Unpack them first")
     block = CompressedBlock(codec, 0, checked_count(packed.get("bytes"), index), checked_count(raw.get("bytes"), index))
-    return _Shard(folder / checked_name(packed.get("basename"), index), samples, columns, block)
+    return _Shard(listed_file(folder, packed.get("basename")), samples, columns, block)
 
 
 def _samples(shard: _Shard, image: str, label: str | None, skipped: SkippedFields) -> Iterator[SourceSample]:

@@ -13,6 +13,7 @@ from picstore.prepare.sources.base import SourceFormat, SourceProbe, missing_lib
 from picstore.prepare.sources.fields import SkippedFields, choose_image, choose_label, pop_label
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.storage.location.local import Folder
@@ -38,7 +39,7 @@ def list_parquet(location: Location, *, image_field: str | None = None, label_fi
     """List every row of a file, or of all ``*.parquet`` in a folder and its sub-folders, by sorted path.
 
     The image is a struct of ``bytes`` and ``path``, or a binary column; if bytes are null the path is read, relative to
-    the file. Other binary columns are skipped; all further columns become the extra.
+    the file and below its folder. Other binary columns are skipped; all further columns become the extra.
     """
     _import_parquet()
     files = _files(location)
@@ -61,7 +62,11 @@ def _import_parquet() -> Any:
 
 def _openable(location: Location) -> Any:
     """Argument for pyarrow: a path, or a file object that requests only the ranges that are read."""
-    return location.path if isinstance(location, Folder) else location.open()
+    if not isinstance(location, Folder):
+        return location.open()
+    if not location.is_file():  # pyarrow would wait for the writer of a pipe
+        raise Damage("not a regular file", printable(str(location)))
+    return location.path
 
 
 def _files(location: Location) -> list[tuple[str, Location]]:
@@ -196,7 +201,7 @@ def read_parquet(source: Input) -> bytes:
     value = _open_file(source.path, source.key[_ROW.size :].decode()).image(group, row)
     if isinstance(value, dict):
         if value.get("bytes") is None and value.get("path"):
-            return read_input(Input(source.name, -1, str(locate(source.path).parent / value["path"])))
+            return read_input(Input(source.name, -1, str(named_file(locate(source.path).parent, value["path"]))))
         value = value.get("bytes")
     if not isinstance(value, bytes):
         raise ImageError("the row holds no image")

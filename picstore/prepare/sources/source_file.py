@@ -6,6 +6,7 @@ import errno
 import os
 
 from picstore.errors import Damage, NotADataset, Truncated, UsageError
+from picstore.prepare.sources.named_files import open_regular
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Entry, Location, Where, locate
 
@@ -39,8 +40,7 @@ class SourceFile:
             return
         self._min_bytes = window or _WINDOW
         try:
-            self._descriptor = os.open(self.path, os.O_RDONLY)
-            self.size = os.fstat(self._descriptor).st_size
+            self._descriptor, self.size = open_regular(self.path)
         except OSError as error:
             raise Damage(f"cannot be read: {error.strerror or error}", self.printable_path) from error
 
@@ -84,8 +84,12 @@ def read_whole(location: Location, limit: int) -> bytes:
 
 
 def printable(name: str) -> str:
-    """File name as UTF-8 text; bytes that are not UTF-8 become ``\\xff``."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    """File name as UTF-8 text; bytes that are not UTF-8 become ``\\xff``, and so do surrogates, which JSON can hold."""
+    try:
+        raw = os.fsencode(name)
+    except UnicodeEncodeError:
+        raw = name.encode("utf-8", "surrogatepass")
+    return raw.decode("utf-8", "backslashreplace")
 
 
 def visible_entries(folder: Location) -> list[Entry]:

@@ -13,6 +13,7 @@ from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.fields import choose_image, choose_label, to_label
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
+from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.samples import SourceSample, build_listing
 from picstore.prepare.sources.source_file import printable, read_whole
 from picstore.storage.location.resolve import Location, Where, locate
@@ -91,7 +92,11 @@ def _samples(
         name = row.pop(str(image), None)
         if not isinstance(name, str) or not name:
             raise UsageError(f"{row_name}: no {image}")
-        sample = SourceSample(printable(name), str(root / name))
+        sample = SourceSample(printable(name), str(root))
+        try:
+            sample.path = str(named_file(root, name))
+        except UsageError as error:
+            sample.problem = f"{error}; --root names another folder"
         try:
             value = row.pop(label, "") if label is not None else ""
             sample.label = None if value == "" else to_label(value)
@@ -105,15 +110,16 @@ def _samples(
 
 
 def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tuple[str, Input], ...]:
-    """Attachments of a row; UsageError if one lies outside ``root``, so that no table can fetch other files."""
+    """Attachments of a row; UsageError if one lies outside ``root``."""
     found = row.get(_ATTACHMENTS)
     if not isinstance(found, dict):
         return ()
     del row[_ATTACHMENTS]
-    for name in found.values():
-        if not isinstance(name, str) or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-            raise UsageError(f"{row_name}: attachment {name!r} does not lie below {root}")
-    return tuple((key, Input(printable(name), -1, str(root / name))) for key, name in found.items())
+    try:
+        files = [(key, name, named_file(root, name)) for key, name in found.items()]
+    except UsageError as error:
+        raise UsageError(f"{row_name}: attachment {error}") from error
+    return tuple((key, Input(printable(name), -1, str(file))) for key, name, file in files)
 
 
 def recognizes(probe: SourceProbe) -> bool:

@@ -5,6 +5,7 @@ Parsing headers here takes 13 µs a member, tarfile 45 µs: 40 s and 135 s for a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ _REGULAR = b"\0" + b"07"  # types; the first is that of tars from before POSIX
 _WITHOUT_DATA = b"123456"  # links, devices, folders, pipes
 _LONG_NAME, _PAX, _SPARSE = b"L", b"x", b"S"
 _MAX_HEADER = 1 << 20  # bytes of a long name or of pax records
+_PAX_LENGTH = re.compile(rb"(\d{1,8}) ")
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}  # by first bytes
 
 
@@ -76,12 +78,13 @@ def _header_name(header: bytes) -> bytes:
 
 def _parse_pax(records: bytes, name: bytes, size: int) -> tuple[bytes, int]:
     """``path`` and ``size`` of pax records, each ``length key=value\\n``; without them the given name and size."""
-    while records:
-        length, _, _ = records.partition(b" ")
-        if not length.isdigit() or not 0 < int(length[:8]) <= len(records):
+    start = 0
+    while digits := _PAX_LENGTH.match(records, start):  # not by cutting them off, which is quadratic
+        end = start + int(digits[1])
+        if not digits.end() < end <= len(records):
             break
-        record, records = records[len(length) + 1 : int(length[:8]) - 1], records[int(length[:8]) :]
-        key, _, value = record.partition(b"=")
+        key, _, value = records[digits.end() : end - 1].partition(b"=")
+        start = end
         if key == b"path":
             name = value
         elif key == b"size" and value.isdigit() and len(value) < 20:

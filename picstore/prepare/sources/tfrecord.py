@@ -6,6 +6,7 @@ names to lists of bytes, floats or integers.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +32,8 @@ from picstore.storage.location.resolve import Location
 _HEADER = struct.Struct("<QI")
 _DATA_CRC = 4  # bytes
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # kinds of tf.Feature
-_MAX_VALUE = 1 << 16  # bytes of a feature in the extra
+_MAX_VALUE = 1 << 16  # bytes of a feature in the extra, and integers that are not packed
+_MAX_FEATURES = 1 << 12  # of an example
 _IMAGES = ("image/encoded", "image_raw", "image/raw", *IMAGE_FIELDS)
 _LABELS = ("image/class/label", "image/class/text", *LABEL_FIELDS)
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecs")
@@ -124,18 +126,22 @@ def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile)
 
 
 def _features(file: SourceFile, start: int, length: int) -> Iterator[tuple[str, tuple[int, list[Field]]]]:
-    """Name, kind and values of every feature of an example."""
+    """Name, kind and values of every feature of an example; of more values than fit one more than fit."""
+    count = 0
     for features in _submessages(file, start, length, 1):
         for entry in _submessages(file, features.start, features.size, 1):
-            pair = {
-                field.number: field for field in fields_of(file.read, entry.start, entry.size, file=file.printable_path)
-            }
+            count += 1
+            if count > _MAX_FEATURES:
+                raise Corrupt(f"more than {_MAX_FEATURES:,} features", file.printable_path, entry.start)
+            fields = fields_of(file.read, entry.start, entry.size, file=file.printable_path)
+            pair = {field.number: field for field in fields if field.number in (1, 2)}
             if 1 not in pair or 2 not in pair or pair[1].size > _MAX_VALUE:
                 raise Corrupt("a feature without name or value", file.printable_path, entry.start)
             name = file.read(pair[1].start, pair[1].size).decode("utf-8", "backslashreplace")
             for lists in fields_of(file.read, pair[2].start, pair[2].size, file=file.printable_path):
                 found = fields_of(file.read, lists.start, lists.size, file=file.printable_path)
-                yield name, (lists.number, [field for field in found if field.number == 1])
+                ones = (field for field in found if field.number == 1)
+                yield name, (lists.number, list(itertools.islice(ones, _MAX_VALUE + 1)))
 
 
 def _submessages(file: SourceFile, start: int, length: int, number: int) -> Iterator[Field]:
@@ -146,7 +152,7 @@ def _submessages(file: SourceFile, start: int, length: int, number: int) -> Iter
 
 def _values(file: SourceFile, kind: int, found: list[Field]) -> list[Any] | None:
     """Values of a feature; None for bytes that are no text, and for values too large for metadata."""
-    if sum(field.size for field in found) > _MAX_VALUE:
+    if len(found) > _MAX_VALUE or sum(field.size for field in found) > _MAX_VALUE:
         return None
     if kind == _BYTES:
         try:

@@ -15,6 +15,7 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import UsageError
+from picstore.prepare.exports import export as export_module
 from picstore.prepare.exports.base import safe_name
 from picstore.prepare.exports.export import FORMATS, export
 
@@ -101,6 +102,27 @@ def test_an_export_to_folders_writes_nothing_outside_and_nothing_twice(dataset: 
     images = [path for path in made if path.suffix == ".jpg"]
     assert len(images) == len(RECORDS)
     assert not [path for path in made if path.name.endswith(".partial")]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_nothing_of_an_export_that_ends_early_looks_complete(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export_module, "_sync_tree", fail)
+        with pytest.raises(OSError, match="disk full"):
+            export(dataset, tmp_path / "out", format=format, shard_size=2000)
+        assert list((tmp_path / "out").iterdir()) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(OSError, match="disk full"):
+            export(dataset, tmp_path / "out", format=format, shard_size=2000)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".unfinished"]
+    with pytest.raises(UsageError, match="was interrupted"):
+        export(dataset, tmp_path / "out", format=format)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from grids import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from pictures import close, corners, header, open_image, quadrants, reencode, require, saved, smooth
 from PIL import Image, ImageOps
@@ -32,7 +33,7 @@ def opened(jpeg: bytes) -> Image.Image:
 # --- the stream ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     width=st.integers(1, 70),
     height=st.integers(1, 70),
@@ -203,7 +204,7 @@ def test_exif_that_cannot_be_parsed_says_nothing_and_warns_of_nothing(exif):
 # --- size ---------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(width=st.integers(1, 65_500), height=st.integers(1, 65_500), side=st.integers(1, 65_500))
 def test_shorter_and_longer_give_that_side_and_never_enlarge(width, height, side):
     for kind, pick in (("shorter", min), ("longer", max)):

@@ -176,6 +176,7 @@ def test_of_several_images_in_a_miff_the_first_is_taken():
 def test_the_orientation_of_a_heic_is_applied_by_its_decoder_only():
     exif = Image.Exif()
     exif[0x0112] = 6
+    require(by_imagemagick(quadrants(), "miff"), "ImageMagick")
     wand = pytest.importorskip("wand.image")
     with wand.Image(blob=saved(quadrants(), "JPEG", quality=95, exif=exif)) as picture:
         data = picture.make_blob("heic")

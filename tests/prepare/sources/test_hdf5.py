@@ -17,7 +17,7 @@ from source_files import (
     pixels,
 )
 
-from picstore.errors import UsageError
+from picstore.errors import TooLarge, UsageError
 from picstore.prepare.sources.open import open_source
 
 
@@ -60,3 +60,68 @@ def test_hdf5_of_references_is_refused(tmp_path: Path) -> None:
         file.create_dataset("images", data=[file["one"].ref], dtype=h5py.ref_dtype)
     with pytest.raises(UsageError, match="objects or references"):
         open_source(tmp_path / "a.h5")
+
+
+def test_values_in_other_files_are_refused(tmp_path: Path) -> None:
+    h5py = library("h5py")
+    secret = tmp_path / "id_rsa"
+    secret.write_bytes(b"S3CRET" * 64)
+    images = np.zeros((1, 8, 8, 3), np.uint8)
+    with h5py.File(tmp_path / "external.h5", "w") as file:
+        file["images"] = images
+        file.create_dataset("caption", shape=(1,), dtype="S384", external=[(str(secret), 0, 384)])
+    with h5py.File(tmp_path / "pixels.h5", "w") as file:
+        file.create_dataset("images", shape=(1, 8, 48), dtype="u1", external=[(str(secret), 0, 384)])
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["private"] = images + 7
+    with h5py.File(tmp_path / "virtual.h5", "w") as file:
+        layout = h5py.VirtualLayout(shape=(1, 8, 8, 3), dtype="u1")
+        layout[0] = h5py.VirtualSource(str(tmp_path / "other.h5"), "private", shape=(1, 8, 8, 3))[0]
+        file.create_virtual_dataset("images", layout)
+    for name in ("external.h5", "pixels.h5", "virtual.h5"):
+        with pytest.raises(UsageError, match="has its values in other files"):
+            open_source(tmp_path / name)
+
+
+def test_links_to_other_files_and_soft_links_are_not_followed(tmp_path: Path) -> None:
+    h5py = library("h5py")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["captions"] = np.array([b"private"])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = np.zeros((1, 8, 8, 3), np.uint8)
+        file["caption"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "captions")
+        file["title"] = h5py.SoftLink("/images")
+    listing = open_source(tmp_path / "a.h5")
+    assert extras(listing) == [None]
+    for name in ("caption", "title"):
+        with pytest.raises(UsageError, match="no field"):
+            open_source(tmp_path / "a.h5", image_field=name)
+
+
+def test_a_small_file_cannot_claim_a_million_million_rows(tmp_path: Path) -> None:
+    h5py = library("h5py")
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file.create_dataset("images", (1 << 40, 8, 8, 3), "u1", chunks=(1, 8, 8, 3))
+    with h5py.File(tmp_path / "empty.h5", "w") as file:
+        file.create_dataset("images", (1 << 40, 0, 8, 3), "u1")
+    for name in ("rows.h5", "empty.h5"):
+        assert (tmp_path / name).stat().st_size < 1 << 14
+        with pytest.raises(TooLarge, match="claims"):
+            open_source(tmp_path / name)
+
+
+def test_rows_cannot_share_a_text_to_fill_the_memory(tmp_path: Path) -> None:
+    h5py = library("h5py")
+    count = 400
+    path = tmp_path / "shared.h5"
+    with h5py.File(path, "w") as file:
+        file["images"] = np.zeros((count, 2, 2, 3), np.uint8)
+        file.create_dataset("caption", data=["x" * 1000] + [""] * (count - 1), dtype=h5py.string_dtype())
+    whole = path.read_bytes()
+    with h5py.File(path, "r") as file:
+        start = file["caption"].id.get_offset()
+    reference = whole[start : start + 16]
+    path.write_bytes(whole[:start] + reference * count + whole[start + 16 * count :])
+    listing = open_source(path)
+    assert "share their texts" in listing.inputs[-1].problem
+    assert len(listing.inputs) < count

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 from source_files import DATA, JPEGS, extras, images, labels
 
-from picstore.errors import UsageError
+from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.sources.open import open_source
 
 
@@ -21,3 +26,13 @@ def test_litdata_chunks_are_read_as_optimize_wrote_them(name: str) -> None:
 def test_samples_that_are_pickles_are_refused() -> None:
     with pytest.raises(UsageError, match="pickles, which could run anything"):
         open_source(DATA / "litdata-pickle")
+
+
+@pytest.mark.parametrize("count", [1 << 32, (1 << 64) - 1])
+def test_a_count_that_no_chunk_can_hold_is_refused(tmp_path: Path, count: int) -> None:
+    root = shutil.copytree(DATA / "litdata", tmp_path / "set")
+    index = json.loads((root / "index.json").read_bytes())
+    index["chunks"][0]["chunk_size"] = count
+    (root / "index.json").write_text(json.dumps(index))
+    with contextlib.suppress(PicstoreError):
+        assert any(source.problem for source in open_source(root).inputs)

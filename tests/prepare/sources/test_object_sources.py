@@ -366,7 +366,7 @@ def test_a_name_that_leads_out_of_a_bucket_or_nowhere_costs_its_input_only(bucke
     (locate(bucket) / "list.txt").write(b"../x.jpg 0\nnone.jpg 1\na.jpg 2\n")
     (locate(bucket) / "a.jpg").write(JPEGS[0])
     first, second, third = open_source(f"{bucket}/list.txt").inputs
-    with pytest.raises(ImageError, match="no URL of an object store"):
+    with pytest.raises(ImageError, match="leads out of the folder"):
         read_input(first)
     with pytest.raises(ImageError, match="is missing"):
         read_input(second)

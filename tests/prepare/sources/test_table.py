@@ -47,7 +47,7 @@ def test_a_jsonl_gives_paths_labels_extra_and_attachments(tmp_path: Path) -> Non
         ("a.jsonl", '{"path": "a", "x": NaN}', "line 1: no JSON object"),
         ("a.jsonl", '{"path": "a", "label": 0.5}', "0.5 is no label"),
         ("a.jsonl", '{"path": 7}', "no path"),
-        ("a.jsonl", '{"path": "a", "attachments": {"m": "../../etc/passwd"}}', "does not lie below"),
+        ("a.jsonl", '{"path": "a", "attachments": {"m": "../../etc/passwd"}}', "leads out of the folder"),
     ],
 )
 def test_a_row_that_is_not_what_it_should_be_is_refused_with_its_line(
@@ -55,3 +55,12 @@ def test_a_row_that_is_not_what_it_should_be_is_refused_with_its_line(
 ) -> None:
     with pytest.raises(UsageError, match=reason.replace("(", r"\(")):
         open_source(put(tmp_path / name, text.encode()))
+
+
+def test_a_path_that_no_file_can_have_is_refused_alone(tmp_path: Path) -> None:
+    put(tmp_path / "a.jpg", JPEGS[0])
+    listing = open_source(put(tmp_path / "a.jsonl", b'{"path": "\\ud800.jpg"}\n{"path": "a.jpg"}\n'))
+    assert listing.inputs[0].name == r"\xed\xa0\x80.jpg"
+    with pytest.raises(ImageError):
+        read_input(listing.inputs[0])
+    assert read_input(listing.inputs[1]) == JPEGS[0]
