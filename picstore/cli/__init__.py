@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import signal
 import sys
 
 import click
 
 from picstore._version import __version__
+from picstore.cli.terminal import echo
 from picstore.errors import PicstoreError
 
 # Help of each verb in `picstore --help`; the module of the verb's name holds its command, `command`.
@@ -74,20 +76,22 @@ def main() -> None:
         code = program.main(prog_name="picstore", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
-        error.show()
+        text = io.StringIO()
+        error.show(text)
+        echo(*text.getvalue().rstrip("\n").split("\n"), err=True)
         sys.exit(error.exit_code)
     except _Terminated:
-        click.echo(f"picstore: ended by SIGTERM{_hint()}", err=True)
+        echo(f"picstore: ended by SIGTERM{_hint()}", err=True)
         sys.exit(128 + signal.SIGTERM)
     except (click.Abort, KeyboardInterrupt):
-        click.echo(f"picstore: interrupted{_hint()}", err=True)
+        echo(f"picstore: interrupted{_hint()}", err=True)
         sys.exit(128 + signal.SIGINT)
     except PicstoreError as error:
-        click.echo(f"picstore: {error}", err=True)
+        echo(f"picstore: {error}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         file = f"{error.filename}: " if error.filename else ""
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = f"; make room{_hint().replace(';', ', then')}" if full else ""
-        click.echo(f"picstore: {file}{error.strerror or error}{remedy}", err=True)
+        echo(f"picstore: {file}{error.strerror or error}{remedy}", err=True)
         sys.exit(1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from picstore.cli import options
+from picstore.cli.terminal import echo, echo_json
 from picstore.storage.location.resolve import Location, locate
 
 if TYPE_CHECKING:
@@ -78,10 +78,13 @@ def command(
         threads=threads or default_threads(),
         **of_loader,
     )
-    click.echo(json.dumps({**asdict(report), "verdict": report.verdict}) if as_json else _text(report))
+    if as_json:
+        echo_json({**asdict(report), "verdict": report.verdict})
+    else:
+        echo(*_lines(report))
 
 
-def _text(report: Report) -> str:
+def _lines(report: Report) -> list[str]:
     lines = [f"{'stage':<10}{'us an image':>14}{'images/s of a thread':>24}"]
     for name, microseconds in report.microseconds.items():
         lines.append(f"{name:<10}{microseconds:>14,.1f}{1e6 / microseconds if microseconds else 0:>24,.0f}")
@@ -93,4 +96,4 @@ def _text(report: Report) -> str:
         f"{stats.waited_on_decode:.2f} on it, and finished batches {stats.waited_on_consumer:.2f} on the consumer.",
         report.verdict,
     ]
-    return "\n".join(lines)
+    return lines

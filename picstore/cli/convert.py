@@ -11,6 +11,7 @@ import click
 
 from picstore.cli import options
 from picstore.cli.outcome import report_outcome
+from picstore.cli.terminal import echo
 from picstore.errors import UsageError
 from picstore.prepare.image.settings import ENCODERS, IMAGE_TIMEOUT, EncodeSettings, Size
 from picstore.storage.location.resolve import Location, locate
@@ -51,7 +52,7 @@ def parse_color(text: str) -> tuple[int, int, int]:
     "--root",
     metavar="DIR",
     type=locate,
-    help="Base directory of the paths in a list or table.  [default: directory of SRC]",
+    help="Directory that the paths in a list or table are relative to, and lie below.  [default: directory of SRC]",
 )
 @click.option(
     "--synsets",
@@ -198,7 +199,7 @@ def command(
     shape = DatasetShape(**{name: arguments[name] for name in _SHAPE_OPTIONS})
     listing = open_source(source, **{name: arguments[name] for name in _SOURCE_OPTIONS})
     for remark in listing.remarks:
-        click.echo(remark, err=True)
+        echo(remark, err=True)
     if destination is None:
         from picstore.cli.measure import measure
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from picstore.cli import options
-from picstore.errors import UsageError
+from picstore.cli.terminal import echo, echo_json
+from picstore.errors import Conflict, UsageError
 from picstore.storage.location.resolve import Location, locate
 
+if TYPE_CHECKING:
+    from picstore.storage.dataset import Dataset
+
+_MAX_CONFLICTS = 100
 _MAX_FILE = 1 << 30  # bytes, a hundred million ids
 
 
@@ -31,18 +37,26 @@ def command(dataset: Location, ids: tuple[int, ...], file: Path | None, as_json:
     A small file lists the deleted images, and readers skip them; no image is rewritten. `picstore shuffle` leaves them
     out of its copy. Readers that have the data set open keep the version that they opened.
     """
-    from picstore.storage.dataset import Dataset
-
     chosen = {*ids, *(_read(file) if file is not None else ())}
     if not chosen:
         raise UsageError("nothing to delete; give --id N or --ids FILE")
-    before = Dataset(dataset)
-    after = before.without(chosen).save()
+    before, after = _delete(dataset, chosen)
     if as_json:
         result = {"dataset": str(dataset), "uuid": after.uuid, "images": len(after)}
-        click.echo(json.dumps({**result, "deleted": len(before) - len(after)}))
+        echo_json({**result, "deleted": len(before) - len(after)})
     else:
-        click.echo(f"{dataset}: {len(before) - len(after):,} images deleted, {len(after):,} left")
+        echo(f"{dataset}: {len(before) - len(after):,} images deleted, {len(after):,} left")
+
+
+def _delete(dataset: Location, ids: set[int]) -> tuple[Dataset, Dataset]:
+    """Delete records; returns the data set before and after. Others may edit it meanwhile, which changes no id."""
+    from picstore.storage.dataset import Dataset
+
+    for _ in range(_MAX_CONFLICTS):
+        before = Dataset(dataset)
+        with contextlib.suppress(Conflict):
+            return before, before.without(ids).save()
+    raise UsageError(f"{dataset} is edited all the time; nothing was deleted")
 
 
 def _read(file: Path) -> list[int]:

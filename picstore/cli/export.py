@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 import click
 
 from picstore.cli import options
+from picstore.cli.terminal import echo, echo_json
 
 _DAMAGE_FOUND = 3
 
@@ -41,12 +41,12 @@ def command(context: click.Context, dataset: Path, out: Path, format_: str, shar
         done = export(dataset, out, format=format_, shard_size=shard_size, progress=bar)
     seconds = time.monotonic() - started
     for remark in done.remarks:
-        click.echo(remark, err=True)
+        echo(remark, err=True)
     if as_json:
         result = {"out": str(out), "format": format_, "images": done.images, "bytes": done.bytes}
-        click.echo(json.dumps({**result, "records_lost": done.lost, "seconds": round(seconds, 3)}))
+        echo_json({**result, "records_lost": done.lost, "seconds": round(seconds, 3)})
     else:
         lost = f", {done.lost:,} damaged records left out" if done.lost else ""
-        click.echo(f"{out}: {done.images:,} images as {format_}, {done.bytes / 1e6:,.1f} MB, {seconds:.1f} s{lost}")
+        echo(f"{out}: {done.images:,} images as {format_}, {done.bytes / 1e6:,.1f} MB, {seconds:.1f} s{lost}")
     if done.lost:
         context.exit(_DAMAGE_FOUND)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from picstore.cli import options
 from picstore.cli.outcome import format_outcome
+from picstore.cli.terminal import echo, echo_json
 from picstore.storage.location.resolve import Location, locate
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ def command(dataset: Location, as_json: bool) -> None:
     from picstore.storage.dataset import Dataset
 
     facts = _facts(Dataset(dataset))
-    click.echo(json.dumps(facts) if as_json else _text(dataset, facts))
+    if as_json:
+        echo_json(facts)
+    else:
+        echo(*_lines(dataset, facts))
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _text(dataset: Location, facts: dict[str, Any]) -> str:
+def _lines(dataset: Location, facts: dict[str, Any]) -> list[str]:
     lines = [
         f"{dataset}: picstore data set, format {facts['format_version']}, uuid {facts['uuid']}",
         f"  images      {facts['images']:,}, {facts['bytes'] / 1e6:,.1f} MB",
@@ -80,7 +83,7 @@ def _text(dataset: Location, facts: dict[str, Any]) -> str:
             f"  order       correlation with the input {order['correlation']:+.3f}; neighbours of one class "
             f"{order['same_class_neighbours']:.1%}, {order['expected_same_class_neighbours']:.1%} in a random order"
         )
-    return "\n".join(lines)
+    return lines
 
 
 def _few(names: list[str], count: int = 4) -> str:

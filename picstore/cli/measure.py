@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-import click
+from picstore.cli.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from picstore.prepare.image.settings import EncodeSettings
@@ -35,7 +34,7 @@ def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], 
             on_progress=bar.advance,
         )
     if as_json:
-        click.echo(json.dumps(_to_json(report, encode), allow_nan=False))
+        echo_json(_to_json(report, encode))
     else:
         _print(report, encode)
     if settings["plot"] is not None and report.images:
@@ -63,18 +62,18 @@ def _to_json(report: QualityReport, encode: EncodeSettings) -> dict[str, Any]:
 def _print(report: QualityReport, encode: EncodeSettings) -> None:
     total = len(report.images) + report.lossless + report.failed
     if report.lossless:
-        click.echo(f"{report.lossless} of {total} images stay without loss, whatever the quality; see --reencode")
+        echo(f"{report.lossless} of {total} images stay without loss, whatever the quality; see --reencode")
     if report.failed:
-        click.echo(f"{report.failed} of {total} images cannot be read")
+        echo(f"{report.failed} of {total} images cannot be read")
     if not report.images:
-        click.echo("nothing to measure")
+        echo("nothing to measure")
         return
-    click.echo(f"{_title(report, encode)}; the files have {report.source_bytes // len(report.images):,} bytes each")
-    click.echo("subsampling  quality       bytes    saved  PSNR, dB     SSIM  5 % below")
+    echo(f"{_title(report, encode)}; the files have {report.source_bytes // len(report.images):,} bytes each")
+    echo("subsampling  quality       bytes    saved  PSNR, dB     SSIM  5 % below")
     for settings, row in zip(report.settings, report.rows(), strict=True):
         mark = "*" if settings == encode else " "
-        click.echo(
+        echo(
             f"{row['subsampling']:>11}{row['quality']:>8}{mark}{row['bytes']:>12,}{row['saved']:>9.1%}"
             f"{row['psnr']:>10.2f}{row['ssim']:>9.4f}{row['ssim_low']:>11.4f}"
         )
-    click.echo("PSNR and SSIM are of RGB, means over images; * is --subsampling and --quality")
+    echo("PSNR and SSIM are of RGB, means over images; * is --subsampling and --quality")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from picstore.cli.terminal import echo, echo_json
 from picstore.errors import TooManyFailures
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ def report_outcome(
         TooManyFailures: more inputs failed than ``max_errors`` allows for their number.
     """
     if as_json:
-        click.echo(json.dumps(_to_json(result, destination, seconds)))
+        echo_json(_to_json(result, destination, seconds))
     else:
         _print(result, destination, seconds)
     tally = result.tally
@@ -110,16 +108,16 @@ def _print(result: ConversionResult, destination: Location, seconds: float) -> N
     contents = f"of {len(manifest.classes)} classes, {manifest.bytes / 1e6:,.1f} MB" if manifest else "in this shard"
     rate = tally.inputs / max(seconds, 1e-9)
     images = manifest.images if manifest else tally.images
-    click.echo(f"{destination}: {images:,} images {contents}, {seconds:.1f} s ({rate:,.0f} images/s)")
-    click.echo("  " + format_outcome(tally.outcome()))
+    echo(f"{destination}: {images:,} images {contents}, {seconds:.1f} s ({rate:,.0f} images/s)")
+    echo("  " + format_outcome(tally.outcome()))
     if result.seconds:
-        click.echo("  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in result.seconds.items()))
+        echo("  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in result.seconds.items()))
     formats = tally.formats()
     for line in format_lines(formats):
-        click.echo(line)
+        echo(line)
     reasons = [item for item in _reasons(result) if item[0][1] not in formats]
     for (status, reason), count in reasons[:_SHOWN_REASONS]:
-        click.echo(f"  {count:>9,} {status}: {reason}")
+        echo(f"  {count:>9,} {status}: {reason}")
     others = len(reasons) - _SHOWN_REASONS
     if others > 0:
-        click.echo(f"  and {others} other reasons" + (f", see {destination / 'ledger.jsonl'}" if manifest else ""))
+        echo(f"  and {others} other reasons" + (f", see {destination / 'ledger.jsonl'}" if manifest else ""))

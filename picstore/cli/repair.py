@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
 from picstore.cli import options
+from picstore.cli.terminal import echo, echo_json
 from picstore.storage.location.resolve import Location, locate
 
 
@@ -29,15 +29,15 @@ def command(dataset: Location, as_json: bool) -> None:
         result = {"dataset": str(dataset), "uuid": done.dataset.uuid, "images": len(done.dataset)}
         result |= {"manifest": done.manifest, "copy": done.copy, "index": done.index}
         result |= {"records_lost": done.lost, "losses": [asdict(loss) for loss in done.losses]}
-        click.echo(json.dumps(result))
+        echo_json(result)
         return
     for loss in done.losses:
-        click.echo(f"{loss.file} at byte {loss.offset}: {loss.problem} ({loss.records} records deleted)")
+        echo(f"{loss.file} at byte {loss.offset}: {loss.problem} ({loss.records} records deleted)")
     for restored, text in (
         (done.manifest, "manifest restored from its copy"),
         (done.copy, "copy of the manifest written"),
         (done.index, "index rebuilt from the files"),
     ):
         if restored:
-            click.echo(f"{dataset}: {text}")
-    click.echo(f"{dataset}: {done.lost:,} lost records deleted, {len(done.dataset):,} images left")
+            echo(f"{dataset}: {text}")
+    echo(f"{dataset}: {done.lost:,} lost records deleted, {len(done.dataset):,} images left")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from picstore.cli import options
+from picstore.cli.terminal import echo, echo_json
 from picstore.storage.location.resolve import Location, locate
 
 
@@ -39,6 +38,6 @@ def command(
         manifest = shuffle(source, destination, seed=seed, method=method, workers=processes, progress=bar)
     if as_json:
         result = {"dataset": str(destination), "uuid": manifest.uuid, "images": manifest.images}
-        click.echo(json.dumps({**result, "shuffle": manifest.shuffle[-1]}))
+        echo_json({**result, "shuffle": manifest.shuffle[-1]})
     else:
-        click.echo(f"{destination}: {manifest.images:,} images shuffled ({method}, seed {seed})")
+        echo(f"{destination}: {manifest.images:,} images shuffled ({method}, seed {seed})")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
 from picstore.cli import options
+from picstore.cli.terminal import echo, echo_json
 from picstore.storage.location.resolve import Location, locate
 
 _DAMAGE_FOUND = 3
@@ -33,15 +33,13 @@ def command(context: click.Context, dataset: Location, decode: bool, workers: in
     lost = sum(finding.records_lost for finding in findings)
     if as_json:
         result = {"dataset": str(dataset), "images": manifest.images_left, "ok": not findings, "records_lost": lost}
-        click.echo(json.dumps({**result, "remarks": remarks, "damage": [asdict(finding) for finding in findings]}))
+        echo_json({**result, "remarks": remarks, "damage": [asdict(finding) for finding in findings]})
     else:
         for finding in findings:
-            click.echo(
-                f"{finding.file} at byte {finding.offset}: {finding.problem} ({finding.records_lost} records lost)"
-            )
+            echo(f"{finding.file} at byte {finding.offset}: {finding.problem} ({finding.records_lost} records lost)")
         for remark in remarks:
-            click.echo(f"{dataset}: {remark}")
+            echo(f"{dataset}: {remark}")
         state = f"{len(findings)} damaged places, {lost:,} records lost" if findings else "no damage"
-        click.echo(f"{dataset}: {manifest.images_left:,} images in {len(manifest.files):,} files, {state}")
+        echo(f"{dataset}: {manifest.images_left:,} images in {len(manifest.files):,} files, {state}")
     if findings:
         context.exit(_DAMAGE_FOUND)
