@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -57,7 +57,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
                     dtype=None if dtype is None else str(dtype).removeprefix("torch."),
                     channels_last=memory_format is torch.channels_last,
                 ),
-                resources=Resources(default_threads() if threads is None else threads, budget),
+                resources=Resources(default_threads() if threads is None else threads, budget, options["max_pixels"]),
             ),
             damage_log=DamageLog(options["on_damage"]),
             device=torch.device(options["device"]),
@@ -80,7 +80,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     def __iter__(self) -> Iterator[Batch]:
         worker = Worker.current()
-        yield from self._batches(*self._cursor.start_iteration(worker), worker)
+        # A DataLoader's worker begins its epoch at once: it may be ended before it is asked for a batch, and must not
+        # be an epoch behind the others the next time.
+        return self._iterate(worker, self._cursor.start_iteration(worker) if worker.count else None)
 
     def close(self) -> None:
         """End threads and child process now, not when the loader is garbage; iterating again starts others."""
@@ -107,6 +109,10 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             )
         self._cursor.move_to(*position)
 
+    def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
+        """Batches from a position on; without one, an iteration begins when its first batch is asked for."""
+        yield from self._batches(*(position or self._cursor.start_iteration(worker)), worker)
+
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
         """The batches of an epoch from ``first`` on; at the end, those of the next epoch are begun."""
         requests = partial(self._order.requests, epoch=epoch, first=first, step=worker.count)
@@ -122,7 +128,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             else:
                 batches.close()
 
-    def _take_batch(self, batches: Generator[Batch], epoch: int, number: int, worker: Worker) -> Batch:
+    def _take_batch(self, batches: Iterator[Batch], epoch: int, number: int, worker: Worker) -> Batch:
         batch = self._runner.apply_callables(next(batches), seed=self._order.batch_seed(epoch, number))
         self._advance(epoch, number + worker.step, worker)
         return batch

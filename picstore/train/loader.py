@@ -10,6 +10,7 @@ import torch
 from picstore.errors import UsageError
 from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
+from picstore.train.batching.spec import MAX_PIXELS
 from picstore.train.core import BatchLoader
 from picstore.train.options import LoaderOptions
 from picstore.train.order.requests import DatasetOrder, TrainingSource
@@ -49,6 +50,7 @@ class Loader(BatchLoader[DatasetOrder]):
         lanes: runs of the data set that shuffled batches mix; a multiple of the world size, at least 32 by default.
         on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
             and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
+        max_pixels: an image of more counts as damaged, before anything is allocated for it.
         budget: bytes of containers to hold in memory, exceeded only where one batch needs more. By default a quarter
             more than the lanes of this rank read at a time: 320 MiB for 32 lanes and containers of 8 MiB.
         targets: annotations to yield of each record, in ``batch.targets``: ``"boxes"``, ``"keypoints"``,
@@ -88,6 +90,7 @@ class Loader(BatchLoader[DatasetOrder]):
         world_size: int | None = None,
         lanes: int | None = None,
         on_damage: str = "skip",
+        max_pixels: int = MAX_PIXELS,
         budget: int | None = None,
         targets: Sequence[str] = (),
         dtype: torch.dtype | None = None,
@@ -116,6 +119,7 @@ class Loader(BatchLoader[DatasetOrder]):
             device=device,
             threads=threads,
             on_damage=on_damage,
+            max_pixels=max_pixels,
             budget=budget,
             dtype=dtype,
             memory_format=memory_format,

@@ -56,6 +56,7 @@ class DataMux(BatchLoader[MixOrder]):
         seed, device, threads, budget, targets, dtype, memory_format, decoder, isolate: as of :class:`picstore.Loader`.
         rank, world_size: as of :class:`picstore.Loader`; the counts are those of each rank.
         cache, cache_limit: as of :class:`picstore.Loader`; one folder for all data sets.
+        max_pixels: as of :class:`picstore.Loader`.
         on_damage: as of :class:`picstore.Loader`; a damaged record is replaced by one of its own data set.
 
     Raises:
@@ -104,10 +105,9 @@ class DataMux(BatchLoader[MixOrder]):
             raise TypeError("a DataMux without epoch_batches has no length")
         return self._order.length
 
-    def __iter__(self) -> Iterator[Batch]:
+    def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
         self._end_samples()
-        worker = Worker.current()
-        epoch, first = self._cursor.start_iteration(worker)
+        epoch, first = position or self._cursor.start_iteration(worker)
         if self._read:  # a batch of which samples were read is over
             self._read, first = 0, first + worker.step
         yield from self._batches(epoch, first, worker)

@@ -23,6 +23,7 @@ class LoaderOptions(TypedDict, total=False):
     targets: Sequence[str]
     dtype: torch.dtype | None
     memory_format: torch.memory_format
+    max_pixels: int
     decoder: str
     isolate: bool
     cache: str | os.PathLike[str] | None

@@ -10,14 +10,16 @@ import numpy as np
 
 from picstore.arrays import I64, U16, U64, Table
 from picstore.errors import Corrupt, Damage
-from picstore.jpeg.tiles import mcu_size
+from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE, mcu_size
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import ENTRY, SAMPLINGS, SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS
 from picstore.storage.location.resolve import Location
 from picstore.train.batching.damage import next_sound
+from picstore.train.batching.spec import MAX_PIXELS
 from picstore.train.order.requests import SourceRequest, TrainingSource
+from picstore.train.transforms.compose import TARGETS
 
 Lengths: TypeAlias = U16
 ReadResult: TypeAlias = "Container | Damage"  # a container, or why nothing of it can be read
@@ -118,13 +120,30 @@ def gather_records(
     containers: Mapping[tuple[int, int], ReadResult],
     *,
     sources: Sequence[TrainingSource],
+    max_pixels: int = MAX_PIXELS,
 ) -> BatchRecords:
-    """Collect the records of a batch, each slot of which is in one request, from containers by source and number."""
+    """Collect the records of a batch, each slot of which is in one request, from containers by source and number.
+
+    An image of more than ``max_pixels`` is a problem of its slot, as is one of more than its stream can hold.
+    """
     count = sum(len(request.slots) for request in requests)
     records = BatchRecords.empty(count, (source.dataset.path for source in sources))
     for request in requests:
         _gather_source(records, request, containers, source=sources[request.source])
+    _refuse_large(records, max_pixels)
     return records
+
+
+def _refuse_large(records: BatchRecords, max_pixels: int) -> None:
+    """Empty the slots whose images claim too many pixels, so that nothing is allocated for them."""
+    pixels = records.layouts[:, 0] * records.layouts[:, 1]
+    held = records.sizes[:, 0]
+    for slot in np.flatnonzero((held > 0) & (pixels > np.minimum(max_pixels, MAX_PIXELS_A_BYTE * held))).tolist():
+        width, height = records.layouts[slot, :2].tolist()
+        reason = f"max_pixels allows ({max_pixels:,})" if pixels[slot] > max_pixels else f"{held[slot]:,} bytes hold"
+        text = f"record {records.ids[slot]} claims {width} × {height} pixels, more than {reason}"
+        records.problems[slot] = Corrupt(text, *records.address(slot))
+        records.sizes[slot], records.layouts[slot] = 0, 1
 
 
 def _gather_source(
@@ -159,8 +178,10 @@ def _gather_source(
     if found:
         _enter(records, found, source=source)
     if source.plan.targets:
+        wants_extra = not set(TARGETS).isdisjoint(source.plan.targets)
         for container, here, mine in found:
-            _enter_targets(records, container, here, mine, file=str(source.dataset.path / container.ref.name))
+            file = str(source.dataset.path / container.ref.name)
+            _enter_targets(records, container, here, mine, file=file, wants_extra=wants_extra)
 
 
 def _enter(records: BatchRecords, found: Sequence[tuple[Container, I64, I64]], *, source: TrainingSource) -> None:
@@ -186,14 +207,19 @@ def _enter(records: BatchRecords, found: Sequence[tuple[Container, I64, I64]], *
     records.ids[slots] = entries["id"]
 
 
-def _enter_targets(records: BatchRecords, container: Container, slots: I64, numbers: I64, *, file: str) -> None:
+def _enter_targets(
+    records: BatchRecords, container: Container, slots: I64, numbers: I64, *, file: str, wants_extra: bool
+) -> None:
     for slot, number in zip(slots.tolist(), numbers.tolist(), strict=True):
         try:
-            record = container.record(number)
+            extra = container.extra_json(number) if wants_extra else b""
+            attachments = container.attachments(number)
         except Damage as error:
             records.problems[slot] = type(error)(error.what, file, error.offset)
             continue
-        records.extras[slot], records.attachments[slot] = record.extra_json, record.attachments
+        records.extras[slot], records.attachments[slot] = extra, attachments
+    # The budget counts the container's bytes: extras that take more are decompressed for each batch.
+    container.release_extras(above=len(container.buffer))
 
 
 def _describe_damage(container: Container, record: int, file: str) -> Damage:

@@ -17,6 +17,8 @@ from picstore.errors import UsageError
 from picstore.train.order.requests import BatchRequest, TrainingSource
 from picstore.train.transforms.compose import TransformPlan
 
+MAX_PIXELS = 1 << 28  # of an image, as of ``picstore convert``
+
 MakeRequests: TypeAlias = Callable[[Sequence[TrainingSource]], Iterator[BatchRequest]]
 
 # numpy's dtype of the same size for each that images may have; it has no bfloat16.
@@ -57,14 +59,16 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Threads that decode, and bytes of containers to hold; UsageError for less than 1."""
+    """Threads that decode, bytes of containers to hold, and pixels of an image; UsageError for less than 1."""
 
     threads: int
     budget: int
+    max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        if self.threads < 1 or self.budget < 1:
-            raise UsageError(f"threads {self.threads} and budget {self.budget}; both must be at least 1")
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} {getattr(self, name)} is not at least 1")
 
 
 def default_threads() -> int:

@@ -12,6 +12,7 @@ from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.decode import decode
 from picstore.train.buffers import PIXELS
+from picstore.train.cpu.check_stream import check_stream
 
 try:
     import simplejpeg
@@ -42,14 +43,8 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
         with contextlib.suppress(ImageError):
             pixels = decode(jpeg, buffer)
     if pixels is None:
-        if simplejpeg is None:
-            return _decode_by_torchvision(jpeg, width=width, height=height)
-        try:
-            # simplejpeg picks the smallest of libjpeg's scales that gives at least this size: 1 / factor.
-            least = {"min_width": small_width, "min_height": small_height} if factor > 1 else {}
-            pixels = simplejpeg.decode_jpeg(jpeg, "RGB", buffer=buffer, **least)
-        except ValueError as error:
-            raise ImageError(f"does not decode: {error}") from error
+        check_stream(jpeg, width=width, height=height)
+        pixels = _decode_by_libjpeg(jpeg, small_width, small_height, scaled=factor > 1, buffer=buffer)
     if pixels.shape != (small_height, small_width, 3):
         raise ImageError(
             f"decodes to {pixels.shape[1]} × {pixels.shape[0]} pixels instead of {small_width} × {small_height}"
@@ -57,7 +52,19 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
     return pixels
 
 
-def _decode_by_torchvision(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> U8:
+def _decode_by_libjpeg(jpeg: bytes | memoryview | U8, width: int, height: int, *, scaled: bool, buffer: U8) -> U8:
+    if simplejpeg is None:
+        return _decode_by_torchvision(jpeg)
+    # simplejpeg picks the smallest of libjpeg's scales that gives at least this size: 1 / factor.
+    least = {"min_width": width, "min_height": height} if scaled else {}
+    try:
+        pixels: U8 = simplejpeg.decode_jpeg(jpeg, "RGB", buffer=buffer, **least)
+    except ValueError as error:
+        raise ImageError(f"does not decode: {error}") from error
+    return pixels
+
+
+def _decode_by_torchvision(jpeg: bytes | memoryview | U8) -> U8:
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
 
@@ -65,7 +72,5 @@ def _decode_by_torchvision(jpeg: bytes | memoryview | U8, *, width: int, height:
         image = decode_jpeg(torch.frombuffer(bytearray(jpeg), dtype=torch.uint8), mode=ImageReadMode.RGB)
     except RuntimeError as error:
         raise ImageError(f"does not decode: {error}") from error
-    if tuple(image.shape) != (3, height, width):
-        raise ImageError(f"decodes to {image.shape[2]} × {image.shape[1]} pixels instead of {width} × {height}")
     pixels: U8 = image.permute(1, 2, 0).contiguous().numpy()
     return pixels

@@ -100,11 +100,12 @@ class ImageFiller:
             factor = int(self._factors[slot])
             try:
                 pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
+                origin = stream.left, stream.top
+                render(pixels, self._geometry, slot, origin=origin, factor=factor, out=plain[slot - slots.start])
             except ImageError as error:
                 wrong[slot] = str(error)  # the error itself would keep the container in memory by its traceback
-                continue
-            origin = stream.left, stream.top
-            render(pixels, self._geometry, slot, origin=origin, factor=factor, out=plain[slot - slots.start])
+            except MemoryError:
+                wrong[slot] = "takes more memory than there is"
         return wrong
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from picstore.errors import Damage
+from picstore.errors import Damage, ImageError
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import EncodedBatch, Images
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import BufferPool
+from picstore.train.cpu.check_stream import check_stream
 from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.cpu.targets import add_target
 
@@ -46,7 +47,7 @@ class StreamFiller:
         self.targets: list[dict[str, Any]] | None = [{} for _ in range(count)] if output.targets else None
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Cut some streams; returns by slot why one cannot be cut."""
+        """Cut some streams; returns by slot why one is not to be decoded."""
         records = self._records
         chosen = [slot for slot in slots if slot not in records.problems and records.sizes[slot, 0]]
         if chosen:
@@ -58,10 +59,20 @@ class StreamFiller:
             cuts = cut_batch(tiled, boxes, out=self._data[start:stop])
             self._encoded.bounds[chosen] = start + np.stack([cuts.offsets[:-1], cuts.offsets[1:]], axis=1)
             self._encoded.boxes[chosen] = cuts.rects
+        wrong: dict[int, str] = {}
         for slot in chosen:
             self._encoded.files[slot] = records.address(slot)
-        wrong: dict[int, str] = {}
-        if self.targets is not None:
-            for slot in chosen:
+            wrong |= self._check(slot)
+            if self.targets is not None:
                 wrong |= add_target(self.targets, records, slot, names=self._names, params=self._params)
         return records.corrupt(wrong)
+
+    def _check(self, slot: int) -> dict[int, str]:
+        """Check the stream of a slot, as decoders on devices allocate by its headers; returns what is wrong by slot."""
+        start, stop = self._encoded.bounds[slot].tolist()
+        width, height = self._encoded.boxes[slot, 2:].tolist()
+        try:
+            check_stream(self._data[start:stop], width=width, height=height)
+        except ImageError as error:
+            return {slot: str(error)}
+        return {}

@@ -62,7 +62,10 @@ class FusedKernel:
             workspace = WORKSPACE.arrays, cuts, pixels
             slot = _run((slot, slots.stop, slots.start), marks, streams, self._geometry, workspace, targets)
             if slot < slots.stop:
-                pixels = PIXELS.at_least(WORKSPACE.grow())
+                try:
+                    pixels = PIXELS.at_least(WORKSPACE.grow())
+                except MemoryError:
+                    slot += 1  # the stages that follow report it
 
 
 @kernel

@@ -7,20 +7,22 @@ from anybody; an invalid extra or mask is an ImageError, which the loader treats
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, PngImagePlugin, TiffImagePlugin
 
 from picstore.arrays import F32, F64, I64, Array, Bools
 from picstore.errors import ImageError
 from picstore.storage.annotations import Objects, read_objects
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
+from picstore.train.cpu.polygons import clip_polygon
 from picstore.train.cpu.render import render_mask
 from picstore.train.transforms.compose import TARGETS
 from picstore.train.transforms.geometry import Geometry
@@ -28,7 +30,13 @@ from picstore.train.transforms.geometry import Geometry
 MIN_SIDE = 1.0  # output pixels; an object whose box is narrower or lower after clipping is dropped
 
 _TOLERANCE = 1e-6  # pixels; for rounding
-_MASK_FORMATS = ("PNG", "TIFF", "BMP", "GIF")  # lossless ones
+# Lossless formats. Their classes are called directly, as ``Image.open`` has a limit of pixels of its own, 179 million.
+_MASK_FORMATS: dict[str, Callable[[io.BytesIO], ImageFile.ImageFile]] = {
+    "PNG": PngImagePlugin.PngImageFile,
+    "TIFF": TiffImagePlugin.TiffImageFile,
+    "BMP": BmpImagePlugin.BmpImageFile,
+    "GIF": GifImagePlugin.GifImageFile,
+}
 _MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # some versions of Pillow open 16 bits as "I"
 
 
@@ -41,6 +49,8 @@ def add_target(
         targets[slot] = make_target(names, extra, blobs, params.geometry, slot)
     except ImageError as error:
         return {slot: str(error)}
+    except MemoryError:
+        return {slot: "has targets that take more memory than there is"}
     return {}
 
 
@@ -205,20 +215,10 @@ def _inside(points: F64, planes: F64) -> Bools:
 
 
 def _clip_polygon(outline: F64, planes: F64) -> F64:
-    """Clip a polygon (p, 2) to half-planes (q, 3); empty if it lies outside.
-
-    Sutherland and Hodgman, "Reentrant polygon clipping", CACM 17 (1974): pieces of a concave polygon stay joined by
-    lines along the edge.
-    """
-    for plane in planes[~_inside(outline, planes).all(axis=0)]:
-        distance = outline @ plane[:2] + plane[2]
-        after, next_distance = np.roll(outline, -1, axis=0), np.roll(distance, -1)
-        inside = distance >= 0
-        crosses = inside != (next_distance >= 0)
-        fraction = np.divide(distance, distance - next_distance, out=np.zeros_like(distance), where=crosses)
-        crossings = outline + fraction[:, None] * (after - outline)
-        outline = np.stack([outline, crossings], axis=1)[np.stack([inside, crosses], axis=1)]
-    return outline
+    """Clip a polygon (p, 2) to half-planes (q, 3); empty if it lies outside."""
+    crossed = planes[~_inside(outline, planes).all(axis=0)]
+    clipped: F64 = clip_polygon(np.ascontiguousarray(outline), crossed)
+    return clipped
 
 
 def _mask_target(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
@@ -232,7 +232,7 @@ def _mask_target(name: str, blob: bytes | memoryview, geometry: Geometry, slot: 
 def _open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> Array:
     """Decode a mask: uint8, uint16 or int32 (height, width)."""
     try:
-        with Image.open(io.BytesIO(blob), formats=_MASK_FORMATS) as image:
+        with _open_image(blob) as image:
             _check_mask(name, image, width, height)
             values = np.asarray(image)
     except ImageError:
@@ -241,6 +241,14 @@ def _open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> 
         raise ImageError(f"{name} is not a mask: a grey or palette image in {', '.join(_MASK_FORMATS)}") from error
     dtype = {"u": np.uint16, "i": np.int32}.get(values.dtype.kind if values.itemsize > 1 else "", np.uint8)
     return np.ascontiguousarray(values, dtype=dtype)
+
+
+def _open_image(blob: bytes | memoryview) -> ImageFile.ImageFile:
+    """Read the header of an image; SyntaxError if it is of none of the formats."""
+    for opened in _MASK_FORMATS.values():
+        with contextlib.suppress(SyntaxError):
+            return opened(io.BytesIO(blob))
+    raise SyntaxError
 
 
 def _check_mask(name: str, image: Image.Image, width: int, height: int) -> None:

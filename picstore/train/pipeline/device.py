@@ -26,6 +26,7 @@ from picstore.train.batching.host_batch import EncodedBatch, HostBatch
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.cuda.decode import Decode, decode_all
+from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.thread_pool import ThreadPool
 from picstore.train.transforms.geometry import Geometry
 
@@ -87,6 +88,7 @@ class DecoderStage:
         self._pool = ThreadPool(THREADS, "device")
         self._pending: deque[Future[_DecodedBatch | None]] = deque()
         self._submitted = 0
+        close_at_exit(self)
 
     def receive(self) -> tuple[Batch, list[Damage]] | None:
         """The next batch; Damage where it cannot be replaced or ``strict`` is set."""

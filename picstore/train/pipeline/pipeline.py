@@ -11,15 +11,14 @@ stops the planner. Nothing polls: a thread waits for a batch, for a free slot in
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 
 from picstore.errors import Damage, NotADataset
@@ -33,6 +32,7 @@ from picstore.train.buffers import BufferPools
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.fill_streams import StreamFiller
 from picstore.train.order.requests import BatchRequest
+from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
 from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.pipeline.thread_pool import PREFIX, ThreadPool, is_own_thread
@@ -96,7 +96,9 @@ class Pipeline:
         self._requests, self._spec = requests, spec
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
-        self._prefetcher = Prefetcher(self._read_container, budget=spec.resources.budget, threads=_READERS)
+        # No method of this object: without a cycle, batches and containers are free as soon as it is dropped.
+        read = partial(_read_container, spec, self._buffers, self._counter)
+        self._prefetcher = Prefetcher(read, budget=spec.resources.budget, threads=_READERS)
         self._decoders = ThreadPool(spec.resources.threads, "work")
         self._queue: SimpleQueue[_FillingBatch | BaseException | None] = SimpleQueue()
         self._free_slots = threading.Semaphore(AHEAD)  # of the queue
@@ -108,16 +110,21 @@ class Pipeline:
         """Start the threads, unless they have been started."""
         if not self._started:
             self._started = True
-            _RUNNING.add(self)
+            close_at_exit(self)
             self._planner.start()
 
     def receive(self) -> HostBatch | None:
         """The next batch; None at the end, after which there must be no further call.
 
-        Damage if a record is damaged and the spec is strict, or if a source has no sound record in a batch.
+        Raises:
+            Damage: a record is damaged and the spec is strict, or a source has no sound record in a batch.
+            CancelledError: the pipeline was closed, by another thread for instance, or its process was forked.
         """
-        self.start()
-        item = self._queue.get()
+        if not self._closed:
+            self.start()
+            item = self._queue.get()
+        if self._closed:
+            raise CancelledError
         if item is None:
             return None
         self._free_slots.release()
@@ -140,20 +147,9 @@ class Pipeline:
                 self._planner.join()
         self._decoders.close()
 
-    def _read_container(self, source: int, number: int) -> ReadResult:
-        """Read a container; an error is returned, without the traceback that would hold the container's bytes."""
-        dataset = self._spec.sources[source].dataset
-        ref = dataset.container_ref(number)
-        file = str(dataset.path / ref.name)
-        try:
-            with self._counter.timed("reading"):
-                container = dataset.container(number, allocate=self._buffers.containers.borrow)
-        except Damage as error:
-            return type(error)(error.what, file, error.offset)
-        except NotADataset:
-            return Damage("the file is missing", file, ref.offset)
-        self._counter.add(bytes=container.size)
-        return container
+    @property
+    def _closed(self) -> bool:
+        return self._stop or self._pid != os.getpid()
 
     def _plan(self) -> None:
         """The main function of the planner, which hands its errors to the consumer."""
@@ -201,7 +197,8 @@ class Pipeline:
         with self._counter.timed("waited_on_disk"):
             containers = {(source, number): read.result() for (source, _, number), read in requested.futures.items()}
         sources = self._spec.sources
-        records = gather_records(requested.request, containers, sources=sources)
+        limit = self._spec.resources.max_pixels
+        records = gather_records(requested.request, containers, sources=sources, max_pixels=limit)
         params = make_params(requested.request, records.ids, records.layouts[:, :2], sources=sources)
         filler_class = ImageFiller if self._spec.output.decoded else StreamFiller
         filler: BatchFiller = filler_class(records, params, self._spec.output, self._buffers.batches)
@@ -246,11 +243,19 @@ class Pipeline:
         return batch
 
 
-_RUNNING: weakref.WeakSet[Pipeline] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """End the threads before the interpreter does: one that it ends in the middle of C++ aborts the process."""
-    for pipeline in list(_RUNNING):
-        pipeline.close()
+def _read_container(
+    spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter, source: int, number: int
+) -> ReadResult:
+    """Read a container; an error is returned, without the traceback that would hold the container's bytes."""
+    dataset = spec.sources[source].dataset
+    ref = dataset.container_ref(number)
+    file = str(dataset.path / ref.name)
+    try:
+        with counter.timed("reading"):
+            container = dataset.container(number, allocate=buffers.containers.borrow)
+    except Damage as error:
+        return type(error)(error.what, file, error.offset)
+    except NotADataset:
+        return Damage("the file is missing", file, ref.offset)
+    counter.add(bytes=container.size)
+    return container

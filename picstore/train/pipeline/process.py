@@ -15,12 +15,15 @@ and ends with the socket.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import socket
 import subprocess
 import sys
 import weakref
 from collections import OrderedDict
+from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle
@@ -34,6 +37,7 @@ from picstore.errors import PicstoreError
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES
+from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
 AHEAD = 2  # batches on their way, beside those that the pipeline has finished
@@ -47,7 +51,7 @@ sys.modules.update(scipy=None, cffi=None)
 from picstore.train.pipeline.process_main import main
 main()
 """
-_EXIT_TIMEOUT = 5  # seconds
+EXIT_TIMEOUT = 5  # seconds that the child has to end a sequence or itself, before it is killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,10 @@ class LoaderProcess:
                 start_new_session=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
             )
-        self._finalizer = weakref.finalize(self, _end_process, self._connection, self._process)
+        self._finalizer = weakref.finalize(self, _end_process, self._connection, self._process, self._pid)
+        self._finalizer.atexit = False
+        close_at_exit(self)
+        _connections.add(self._connection)
         self._mapped: OrderedDict[int, mmap.mmap] = OrderedDict()
         self._freed: list[int] = []  # batches whose memory nothing here uses any more
         self._between_messages = False
@@ -107,7 +114,12 @@ class LoaderProcess:
         self._send(("begin", requests))
 
     def receive(self) -> HostBatch | None:
-        """The next batch, or None at the end; errors of the child's pipeline, PicstoreError if the child has ended."""
+        """The next batch, or None at the end.
+
+        Raises:
+            PicstoreError: an error of the child's pipeline, or the child has ended.
+            CancelledError: this object was closed, by another thread for instance, or its process was forked.
+        """
         self._between_messages = False
         message = self._receive()
         if message is None:
@@ -126,30 +138,33 @@ class LoaderProcess:
             return
         try:
             self._send(("stop",))
-            while (message := self._receive()) is not None:
+            while self._connection.poll(EXIT_TIMEOUT):
+                if (message := self._receive()) is None:
+                    return
                 os.close(recv_handle(self._connection))
                 self._freed.append(message.number)
-        except (PicstoreError, OSError):
+            self.close()  # it waits for a store that does not answer
+        except (PicstoreError, OSError, CancelledError):
             self.running = False  # an error of a dropped batch, or the child's death, which the next iteration meets
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; from any thread, and not in a fork, whose parent goes on with it."""
         self.running = False
         self._finalizer()
 
     def _send(self, message: Any) -> None:
         try:
             self._connection.send(message)
-        except (BrokenPipeError, ConnectionResetError) as error:
+        except OSError as error:
             raise self._death() from error
 
     def _receive(self) -> Message | None:
         try:
             kind, content = self._connection.recv()
-        except (EOFError, ConnectionResetError) as error:
+        except (EOFError, OSError) as error:
             raise self._death() from error
         if kind == "batch":
             return content  # type: ignore[no-any-return]
@@ -159,8 +174,10 @@ class LoaderProcess:
             raise content
         return None
 
-    def _death(self) -> PicstoreError:
+    def _death(self) -> Exception:
         self.running = False
+        if not self._finalizer.alive or self._pid != os.getpid():
+            return CancelledError()
         code = self._process.wait()
         return PicstoreError(f"the loader's process has ended with exit status {code}; isolate=False shows its errors")
 
@@ -205,10 +222,30 @@ class ProcessSequence:
             self._process.close()
 
 
-def _end_process(connection: Connection, process: subprocess.Popen[bytes]) -> None:
-    connection.close()  # which ends the child, once it has a batch to send
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _close_in_fork() -> None:
+    """Close the sockets in a fork, or a child would outlive its parent by as long as the fork lives."""
+    for connection in list(_connections):
+        connection.close()
+
+
+os.register_at_fork(after_in_child=_close_in_fork)
+
+
+def _end_process(connection: Connection, process: subprocess.Popen[bytes], parent: int) -> None:
+    """Hang up, which ends the child, and wait for it.
+
+    The descriptor is closed by the last who refers to it: another thread may be reading from it, and closing it below
+    that read could give its number to another file.
+    """
+    if parent != os.getpid():
+        return
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
     try:
-        process.wait(_EXIT_TIMEOUT)
+        process.wait(EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -8,8 +8,11 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import select
 import sys
 import tempfile
+import threading
+import time
 import weakref
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -24,7 +27,7 @@ from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools
 from picstore.train.pipeline.pipeline import Pipeline
-from picstore.train.pipeline.process import AHEAD, Message, SharedArray
+from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SharedArray
 from picstore.train.pipeline.stats import StatsCounter
 
 
@@ -137,7 +140,17 @@ class ProcessServer:
         send_handle(self._connection, descriptor, None)
 
 
+def _exit_after_parent(descriptor: int) -> None:
+    """Wait until the parent hangs up; end what has not ended by itself then, waiting for a store for instance."""
+    poller = select.poll()
+    poller.register(descriptor, 0)  # of hanging up it tells always
+    poller.poll()
+    time.sleep(EXIT_TIMEOUT)
+    os._exit(1)
+
+
 def main() -> None:
     """Serve the socket whose descriptor is the first argument."""
+    threading.Thread(target=_exit_after_parent, args=(int(sys.argv[1]),), daemon=True).start()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has hung up
         ProcessServer(Connection(int(sys.argv[1]))).serve()

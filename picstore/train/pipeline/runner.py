@@ -8,26 +8,28 @@ requests ─→ Pipeline, threads of this process           requests ─→ Load
             or copied to the device           │  on CUDA streams, ahead
                     └────────────────────── Batch ──────────────────────────┘
                                               │
-                            deliver: count, log damage ─→ consumer: callables
+                            Delivery: count, log damage ─→ consumer: callables
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 
+from picstore.errors import PicstoreError
 from picstore.train.batch import Batch
 from picstore.train.batching.damage import DamageLog
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cuda.decode import find_decoder, with_index
 from picstore.train.order.cursor import Worker
+from picstore.train.pipeline.at_exit import Closables, wait_for_exit
 from picstore.train.pipeline.device import DecoderStage, DeviceStage, HostSource, TensorStage
 from picstore.train.pipeline.process import LoaderProcess, ProcessSequence
 from picstore.train.pipeline.stats import Stats, StatsCounter
@@ -65,15 +67,16 @@ class PipelineRunner:
         self._buffers = BufferPools()
         self._pid = os.getpid()
         self._process: LoaderProcess | None = None
-        self._begun: tuple[int, tuple[int, int], Generator[Batch]] | None = None  # process, position, batches
+        self._open = Closables()  # pipelines and processes, of iterators in use too
+        self._begun: tuple[int, tuple[int, int], Delivery] | None = None  # process, position, batches
 
     @property
     def stats(self) -> Stats:
         """What was done and waited for."""
         return self._counter.stats
 
-    def batches(self, position: tuple[int, int], requests: MakeRequests) -> Generator[Batch]:
-        """Yield batches before the callables; closing the generator ends all stages.
+    def batches(self, position: tuple[int, int], requests: MakeRequests) -> Delivery:
+        """Return batches before the callables.
 
         They begin at an epoch and batch, where ``requests`` do; those kept for this position go on.
         """
@@ -92,10 +95,10 @@ class PipelineRunner:
             stage = TensorStage(source, dtype=getattr(torch, output.dtype), device=device)
         else:
             stage = DecoderStage(source, output=output, decode=decode, device=device, strict=strict)
-        return _deliver(stage, self._counter, self._damage_log)
+        return Delivery(stage, self._counter, self._damage_log)
 
-    def keep(self, position: tuple[int, int], batches: Generator[Batch]) -> None:
-        """Let a generator of batches go on; the next iteration may begin at ``position``, where it is."""
+    def keep(self, position: tuple[int, int], batches: Delivery) -> None:
+        """Let batches go on; the next iteration may begin at ``position``, where it is."""
         self._drop_begun()
         self._begun = (os.getpid(), position, batches)
 
@@ -111,11 +114,11 @@ class PipelineRunner:
         return replace(batch, images=images)
 
     def close(self) -> None:
-        """End all threads and the process."""
+        """End all threads and processes, also those of iterators in use, which raise PicstoreError then."""
         self._drop_begun()
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        self._process = None
+        for closable in self._open:
+            closable.close()
 
     def _in_threads(self, requests: MakeRequests) -> HostSource:
         if self._pid != os.getpid():  # a fork: locks may be held for ever, and they guard the parent's memory
@@ -127,15 +130,22 @@ class PipelineRunner:
         # With its kernels, which a process that isolates its pipeline does without.
         from picstore.train.pipeline.pipeline import Pipeline
 
-        return Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
+        pipeline = Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
+        self._open.add(pipeline)
+        return pipeline
 
     def _in_process(self, requests: MakeRequests) -> HostSource:
         """Batches of the process, which is kept from epoch to epoch, since starting it takes half a second."""
         if self._process is None or not self._process.alive:
-            self._process = LoaderProcess(self._spec, self._counter)
+            self._process = self._start_process()
         if not self._process.running:
             return ProcessSequence(self._process, requests)
-        return ProcessSequence(LoaderProcess(self._spec, self._counter), requests, owned=True)  # for a second iterator
+        return ProcessSequence(self._start_process(), requests, owned=True)  # for a second iterator
+
+    def _start_process(self) -> LoaderProcess:
+        process = LoaderProcess(self._spec, self._counter)
+        self._open.add(process)
+        return process
 
     def _drop_begun(self) -> None:
         if self._begun is not None:
@@ -143,24 +153,38 @@ class PipelineRunner:
             self._begun = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_buffers": None, "_pid": -1, "_process": None, "_begun": None}
+        return {**self.__dict__, "_buffers": None, "_pid": -1, "_process": None, "_begun": None, "_open": Closables()}
 
 
-def _deliver(stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> Generator[Batch]:
-    """Yield the batches of a stage, and close it in the end. No method: batches that a runner keeps do not keep it."""
-    try:
-        yield from iter(partial(_receive, stage, counter, damage_log), None)
-    finally:
-        stage.close()
+class Delivery(Iterator[Batch]):
+    """The batches of a stage, counted, with their damage logged; closes the stage when it is garbage.
 
+    No generator, which cannot be closed while a thread waits in it. It holds no runner: those that a runner keeps must
+    not keep it.
+    """
 
-def _receive(stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> Batch | None:
-    """Take a batch from a stage, count it and log its damage; on return nothing here holds its memory."""
-    with counter.timed("waited_on_decode"):
-        received = stage.receive()
-    if received is None:
-        return None
-    batch, damage = received
-    counter.add(batches=1, images=len(batch), damaged=len(damage))
-    damage_log.report(damage)
-    return batch
+    def __init__(self, stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> None:
+        self._stage, self._counter, self._damage_log = stage, counter, damage_log
+
+    def __next__(self) -> Batch:
+        try:
+            with self._counter.timed("waited_on_decode"):
+                received = self._stage.receive()
+        except CancelledError as error:
+            wait_for_exit()
+            raise PicstoreError(
+                "the loader was closed, or this process was forked, while the iterator was in use; iterate it again"
+            ) from error
+        if received is None:
+            raise StopIteration
+        batch, damage = received
+        self._counter.add(batches=1, images=len(batch), damaged=len(damage))
+        self._damage_log.report(damage)
+        return batch
+
+    def close(self) -> None:
+        """End all stages."""
+        self._stage.close()
+
+    def __del__(self) -> None:
+        self.close()

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pytest
 import simplejpeg
 import torch
-from hypothesis import given, settings
+from grids import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import max_pool2d
 from torchvision.transforms import InterpolationMode
@@ -272,7 +273,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(STEPS, st.integers(0, 1000))
 def test_one_rendering_of_a_list_is_its_transforms_one_after_the_other(steps, seed):
     """Away from edges, where one rendering blends once and several several times."""

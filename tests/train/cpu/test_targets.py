@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from grids import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 from samples import picture
@@ -330,7 +331,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["boxes", "box_labels", "polygons", "keypoints"]), JSON, max_size=4))
-@settings(max_examples=300)
+@examples(300)
 def test_no_extra_raises_anything_but_an_image_error(extra: Any) -> None:
     try:
         objects = read_objects(extra)
@@ -344,7 +345,7 @@ numbers = st.floats(-20, 90)
 
 
 @given(st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=6), st.sampled_from(range(len(LISTS))))
-@settings(max_examples=100)
+@examples(100)
 def test_all_that_is_left_lies_inside_the_output(corners: list[tuple[float, ...]], chosen: int) -> None:
     boxes = [[min(a, c), min(b, d), max(a, c), max(b, d)] for a, b, c, d in corners]
     extra = {
@@ -380,3 +381,13 @@ def test_names_are_fields_of_the_extra_or_attachments_of_the_data_set(tmp_path: 
         check_targets(["labels"], dataset)
     with pytest.raises(picstore.UsageError, match=r"\['boxes'\]"):
         check_targets("boxes", dataset)
+
+
+def test_masks_may_be_larger_than_pillow_s_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow's classes still refuse a tile of TIFF beyond it; the pixels of a loader are bounded by its max_pixels."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", HEIGHT * WIDTH // 3)
+    mask = np.arange(HEIGHT * WIDTH, dtype=np.uint8).reshape(HEIGHT, WIDTH)
+    for kind in ("PNG", "BMP", "GIF"):
+        out = io.BytesIO()
+        Image.fromarray(mask).save(out, kind)
+        np.testing.assert_array_equal(target_of(["mask"], None, [], {"mask": out.getvalue()})["mask"], mask)

@@ -8,6 +8,7 @@ comes out on the other side of a half.
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from grids import slow_except
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from picstore.errors import UsageError
+from picstore.errors import MissingDependency, UsageError
 from picstore.train.cpu.color import run_color
 from picstore.train.cpu.render import render
 from picstore.train.transforms.affine import RandomAffine, RandomRotation
@@ -167,7 +168,7 @@ LISTS: dict[str, list] = {
 @pytest.mark.parametrize(
     ("name", "count"),
     interpreted(
-        [("crop", 2), ("padded", 2), ("rotated, smaller", 2), ("affine", 4)],
+        [("crop", 2), ("rotated, smaller", 2)],
         [*((name, 2) for name in LISTS), ("crop", 1), ("affine", 4)],
     ),
 )
@@ -241,28 +242,31 @@ def test_cuts_and_smaller_decodes_lie_where_their_origins_and_factors_say(
     assert apart(ours, rendered(cuts, geometry, low, factors)).max() <= MOST
 
 
-def test_pixels_that_only_move_stay_as_they_are(device: str) -> None:
+MOVES: list[list] = [[CenterCrop(33)], [RandomCrop(30, 12), RandomHorizontalFlip()], [Pad(5), RandomVerticalFlip(1)]]
+
+
+@pytest.mark.parametrize("transforms", interpreted(MOVES[1:2], MOVES))
+def test_pixels_that_only_move_stay_as_they_are(transforms: list, device: str) -> None:
     images = noise(2, 40 * scaled(device), 50 * scaled(device))
-    for transforms in ([CenterCrop(33)], [RandomCrop(30, 12), RandomHorizontalFlip()], [Pad(5), RandomVerticalFlip(1)]):
-        geometry = geometry_of(images, [*transforms, CenterCrop((15, 35))])
-        assert torch.equal(made(images, geometry, device), rendered(images, geometry))
+    geometry = geometry_of(images, [*transforms, CenterCrop((15, 35))])
+    assert torch.equal(made(images, geometry, device), rendered(images, geometry))
 
 
 def test_a_grey_image_becomes_three_equal_channels(device: str) -> None:
-    grey = [np.repeat(image[:, :, :1], 3, axis=2) for image in noise(3, 20, 30)]
-    for transforms in ([RandomResizedCrop(8)], [RandomRotation(30), Resize((14, 15))]):
+    grey = [np.repeat(image[:, :, :1], 3, axis=2) for image in noise(2, 20, 30)]
+    for transforms in ([RandomResizedCrop(8)], [RandomRotation(30), Resize((8, 15))]):
         geometry = geometry_of(grey, transforms)
         tensors = [planes(image, device)[:1].contiguous() for image in grey]
-        zeros, ones = np.zeros((3, 2)), np.ones(3)
+        zeros, ones = np.zeros((2, 2)), np.ones(2)
         ours = augment(tensors, zeros, ones, geometry, nothing(geometry)).cpu()
         assert torch.equal(ours, made(grey, geometry, device))
 
 
-def test_an_image_of_the_color_of_its_padding_stays_even(device: str) -> None:
-    for level in (0, 1, 254, 255):
-        images = [np.full((15, 45, 3), level, dtype=np.uint8)]
-        for transforms in ([Pad(5, level), Resize((8, 31))], [RandomRotation(20, fill=level), Resize((14, 15))]):
-            assert (made(images, geometry_of(images, transforms), device) == level).all()
+@pytest.mark.parametrize("level", interpreted([254], [0, 1, 254, 255]))
+def test_an_image_of_the_color_of_its_padding_stays_even(level: int, device: str) -> None:
+    images = [np.full((15, 45, 3), level, dtype=np.uint8)]
+    for transforms in ([Pad(5, level), Resize((8, 31))], [RandomRotation(20, fill=level), Resize((14, 15))]):
+        assert (made(images, geometry_of(images, transforms), device) == level).all()
 
 
 def test_no_map_clip_or_edge_makes_the_kernels_leave_the_images(device: str) -> None:
@@ -323,9 +327,7 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", interpreted(["hue", "posterize", "noise that wraps", "several", "contrast twice"], EVERY)
-)
+@pytest.mark.parametrize("name", interpreted(["hue", "several"], EVERY))
 def test_color_is_the_cpus_to_the_bit(name: str, device: str) -> None:
     images = noise(2, 25 * scaled(device), 47 * scaled(device), seed=3)
     geometry = geometry_of(images, [CenterCrop((5 * scaled(device), 37 * scaled(device)))])
@@ -333,7 +335,7 @@ def test_color_is_the_cpus_to_the_bit(name: str, device: str) -> None:
     assert torch.equal(made(images, geometry, device, program), colored(rendered(images, geometry), program))
 
 
-@pytest.mark.parametrize(("taps",), interpreted([((3, 23),)], [(1,), (9,), ((3, 23),), ((51, 5),)]))
+@pytest.mark.parametrize(("taps",), interpreted([((3, 9),)], [(1,), (9,), ((3, 9),), ((3, 23),), ((51, 5),)]))
 def test_a_blur_is_the_cpus_but_for_ties(taps: Any, device: str) -> None:
     images = noise(2, 25 * scaled(device), 47 * scaled(device), seed=3)
     geometry = geometry_of(images, [CenterCrop((8 * scaled(device), 37 * scaled(device)))])
@@ -378,9 +380,7 @@ def test_any_list_of_colors_in_one_launch_is_its_steps_one_after_the_other(
     assert torch.equal(made(images, geometry, device, program), colored(plain, program))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "last"), interpreted([("uint8", True), ("bfloat16", False)], product(DTYPES, [False, True]))
-)
+@pytest.mark.parametrize(("dtype", "last"), interpreted([("bfloat16", True)], product(DTYPES, [False, True])))
 def test_types_and_layouts_hold_the_cpus_values_to_the_bit(dtype: str, last: bool, device: str) -> None:
     images = noise(2, 15, 47)
     geometry = geometry_of(images, [CenterCrop((8 * scaled(device), 33 * scaled(device)))])
@@ -458,7 +458,8 @@ def test_images_elsewhere_than_the_kernels_are_refused() -> None:
 # Triton
 
 
-@pytest.mark.parametrize("kernel", slow_except(["first phase"], ["first phase", "later phase", "blur"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["first phase", "later phase", "blur"])
 def test_the_kernels_compile_for_a_gpu_where_there_is_none(kernel: str, tmp_path: Path) -> None:
     code = """
 import sys
@@ -489,21 +490,12 @@ else:
     assert done.returncode == 0, done.stderr
 
 
-def test_without_triton_the_error_says_what_to_install() -> None:
-    code = """
-import sys
-import torch
-from picstore.errors import MissingDependency
-for name in [name for name in sys.modules if name.split(".")[0] == "triton"]:
-    del sys.modules[name]
-sys.modules["triton"] = None  # as if it were not installed
-try:
-    import picstore.train.cuda.augment
-except MissingDependency as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install triton" in done.stdout
+def test_without_triton_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("augment", "kernels", "triton_jit"):
+        monkeypatch.delitem(sys.modules, f"picstore.train.cuda.{name}")
+    monkeypatch.setitem(sys.modules, "triton", None)  # as if it were not installed
+    with pytest.raises(MissingDependency, match="pip install triton"):
+        importlib.import_module("picstore.train.cuda.augment")
 
 
 def test_triton_is_imported_in_one_place() -> None:

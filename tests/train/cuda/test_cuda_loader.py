@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import simplejpeg
 import torch
 from grids import slow_except
+from hostile import claiming, good_record, tiny_jpeg, write_dataset
 
 import picstore
 from picstore.errors import Corrupt, ImageError, UsageError
@@ -102,13 +104,13 @@ def assert_alike(one: picstore.Batch, other: picstore.Batch, *, levels: float = 
 def test_batches_are_those_of_the_cpu_within_a_level(make_dataset: Make, use: Use, isolate: bool) -> None:
     decoder = FakeDecoder()
     use(decoder)
-    one, other = pair(make_dataset(7, width=24, height=20), batch_size=4, isolate=isolate, drop_last=False)
+    one, other = pair(make_dataset(5, width=24, height=20), batch_size=3, isolate=isolate, drop_last=False)
     for _ in range(2):
         batches = list(zip(one, other, strict=True))
         assert len(batches) == 2
         for batch, expected in batches:
             assert_alike(batch, expected)
-    assert set(decoder.calls) == {4, 3}  # one call a batch
+    assert set(decoder.calls) == {3, 2}  # one call a batch
     one.close()
     other.close()
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")] == []
@@ -123,8 +125,8 @@ def test_less_than_whole_images_is_decoded(make_dataset: Make, use: Use) -> None
         return False
 
     use(FakeDecoder(note))
-    path = make_dataset(4, width=200, height=150)
-    one, other = pair(path, batch_size=4, transform=[picstore.RandomResizedCrop((8, 30), scale=(0.02, 0.04))])
+    path = make_dataset(2, width=200, height=150)
+    one, other = pair(path, batch_size=2, transform=[picstore.RandomResizedCrop((8, 30), scale=(0.02, 0.04))])
     assert_alike(next(iter(one)), next(iter(other)))
     assert np.mean(seen) < 0.5 * 200 * 150
 
@@ -133,7 +135,7 @@ def test_color_types_layouts_and_targets_are_those_of_the_cpu(make_dataset: Make
     use(FakeDecoder())
     steps = [*CROP, picstore.ColorJitter(0.2, 0.2, 0.2), picstore.Normalize((0.5,) * 3, (0.25,) * 3)]
     options = {"dtype": torch.float16, "memory_format": torch.channels_last, "targets": ["extra"]}
-    one, other = pair(make_dataset(4, width=24, height=20), batch_size=4, transform=steps, **options)
+    one, other = pair(make_dataset(2, width=24, height=20), batch_size=2, transform=steps, **options)
     batch, expected = next(iter(one)), next(iter(other))
     assert_alike(batch, expected, levels=4 / 255 / 0.25)
     assert isinstance(batch.images, torch.Tensor) and batch.images.stride() == expected.images.stride()  # type: ignore
@@ -148,9 +150,7 @@ STEPS: list[list[Any]] = [
 HALF = {"dtype": torch.float16, "memory_format": torch.channels_last}
 
 
-@pytest.mark.parametrize(
-    ("steps", "options"), slow_except([(STEPS[1], {}), (STEPS[2], HALF)], product(STEPS, [{}, HALF]))
-)
+@pytest.mark.parametrize(("steps", "options"), slow_except([(STEPS[1], {})], product(STEPS, [{}, HALF])))
 def test_images_without_a_common_size_come_as_a_list(
     make_dataset: Make, use: Use, steps: list[Any], options: dict[str, Any]
 ) -> None:
@@ -237,6 +237,27 @@ def test_damage_that_the_cpu_finds_is_replaced_before_anything_is_decoded(make_d
     for batch, expected in zip(one, other, strict=True):
         assert batch.ids.tolist() == expected.ids.tolist()
     assert one.damaged == other.damaged > 0
+
+
+@pytest.mark.parametrize("marker", [0xC0, 0xC2])
+def test_a_stream_of_another_size_than_the_index_says_is_not_handed_to_the_decoder(
+    tmp_path: Path, use_plainly: Use, marker: int
+) -> None:
+    """nvJPEG allocates by the stream's own header: 13 GB for this one."""
+    good = [good_record(number) for number in range(3)]
+    large = tiny_jpeg(65_500, 65_500, marker=marker, data=bytes(20_000))
+    path = write_dataset(tmp_path / "dataset", [*good, replace(claiming(100, 64, 64), jpeg=large, crc=None)])
+    seen: list[tuple[int, int]] = []
+
+    def note(stream: bytes) -> bool:
+        seen.append(simplejpeg.decode_jpeg_header(stream)[:2])
+        return False
+
+    use_plainly(FakeDecoder(note))
+    one, other = pair(path, batch_size=4, transform=[picstore.Resize((4, 4))], shuffle=False)
+    assert next(iter(one)).ids.tolist() == next(iter(other)).ids.tolist()
+    assert one.damaged == other.damaged == 1
+    assert seen and max(max(size) for size in seen) < 1000
 
 
 def test_an_early_end_ends_the_threads(make_dataset: Make, use_plainly: Use) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from grids import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from picstore import rng
@@ -111,7 +112,7 @@ def test_a_batch_in_the_middle_of_a_hundred_million_records_is_located() -> None
     lanes_a_rank=st.integers(1, 6),
     shuffle=st.booleans(),
 )
-@settings(max_examples=300)
+@examples(300)
 def test_without_drop_last_every_sample_is_in_one_batch_and_no_batch_is_empty(
     records: int, world_size: int, batch_size: int, lanes_a_rank: int, shuffle: bool
 ) -> None:
@@ -133,7 +134,7 @@ def test_without_drop_last_every_sample_is_in_one_batch_and_no_batch_is_empty(
     lanes_a_rank=st.integers(1, 6),
     shuffle=st.booleans(),
 )
-@settings(max_examples=300)
+@examples(300)
 def test_with_drop_last_all_batches_are_whole_and_less_than_one_global_batch_is_left_out(
     records: int, world_size: int, batch_size: int, lanes_a_rank: int, shuffle: bool
 ) -> None:

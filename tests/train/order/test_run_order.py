@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from grids import slow_except
-from hypothesis import assume, given, settings
+from grids import examples, slow_except
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import picstore
@@ -108,7 +108,7 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 @given(runs())
-@settings(max_examples=300)
+@examples(300)
 def test_the_ranks_together_take_each_record_once_and_leave_less_than_a_global_batch(run: Run) -> None:
     ranks = [run.batches(rank) for rank in range(run.world_size)]
     assert len({len(batches) for batches in ranks}) == 1
@@ -122,7 +122,7 @@ def test_the_ranks_together_take_each_record_once_and_leave_less_than_a_global_b
 
 
 @given(runs())
-@settings(max_examples=60)
+@examples(60)
 def test_a_plan_made_anew_before_any_batch_goes_on_as_the_one_that_was_never_interrupted(run: Run) -> None:
     for rank in range(run.world_size):
         whole = run.batches(rank)
@@ -190,7 +190,7 @@ def test_a_mux_whose_world_size_changes_takes_the_same_samples_of_every_source(
     st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**40)), min_size=2, max_size=4, unique=True),
     st.integers(1, 64),
 )
-@settings(max_examples=50)
+@examples(50)
 def test_any_two_seeds_or_epochs_have_orders_that_share_no_more_than_chance(
     names: list[tuple[int, int]], lanes: int
 ) -> None:

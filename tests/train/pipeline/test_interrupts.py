@@ -17,11 +17,13 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from grids import slow_except
 
 import picstore
 from picstore.train.batch import Batch
@@ -100,7 +102,7 @@ def open_files() -> int:
 # Ends of a process.
 
 
-@pytest.mark.parametrize("isolate", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("isolate", slow_except([True], [False, True]))
 def test_an_interrupt_ends_a_run_as_it_ends_any_python(make_dataset: Make, isolate: bool) -> None:
     script = f"""
     loader = loader_of(isolate={isolate})
@@ -137,13 +139,30 @@ ENDS = {
     "the script ends with an iterator in a cycle": ("next(iterator); cycle = [iterator]; cycle.append(cycle)", 0),
     "sys.exit in the loop": ("for batch in loader: sys.exit(3)", 3),
     "an iterator that nobody asked": ("pass", 0),
+    "a daemon thread in an epoch": (
+        "threading.Thread(target=lambda: [ids_of(loader) for _ in range(10**6)], daemon=True).start(); time.sleep(1)",
+        0,
+    ),
+    "three loaders in daemon threads": (
+        "def train():\n"
+        "    while True: list(loader_of(isolate=loader._runner._isolate))\n"
+        "for _ in range(3): threading.Thread(target=train, daemon=True).start()\n"
+        "time.sleep(2)",
+        0,
+    ),
+    "a daemon thread collects a loader in a cycle": (
+        "next(iterator); cycle = [iterator, loader]; cycle.append(cycle); del iterator, loader, cycle\n"
+        "threading.Thread(target=gc.collect, daemon=True).start()",
+        0,
+    ),
+    "a daemon thread closes an iterator": (
+        "next(iterator); threading.Thread(target=iterator.close, daemon=True).start()",
+        0,
+    ),
 }
 
 
-@pytest.mark.parametrize("isolate", [False, True])
-@pytest.mark.parametrize(
-    "end", [next(iter(ENDS)), *(pytest.param(end, marks=pytest.mark.slow) for end in list(ENDS)[1:])]
-)
+@pytest.mark.parametrize(("end", "isolate"), slow_except([(next(iter(ENDS)), False)], product(ENDS, [False, True])))
 def test_a_process_ends_in_silence_while_a_loader_is_at_work(make_dataset: Make, end: str, isolate: bool) -> None:
     body, expected = ENDS[end]
     script = f"loader = loader_of(isolate={isolate})\niterator = iter(loader)\n{body}\n"
@@ -210,6 +229,7 @@ def wait_for(child):
 """
 
 
+@pytest.mark.slow
 def test_a_fork_in_the_middle_of_an_epoch_has_the_next_and_the_parent_goes_on(make_dataset: Make) -> None:
     script = """
     found = []
@@ -262,6 +282,51 @@ def test_a_fork_of_an_isolated_loader_has_a_child_of_its_own(make_dataset: Make)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+def test_an_iterator_that_a_fork_inherits_is_refused_there(make_dataset: Make, isolate: bool) -> None:
+    script = f"""
+    loader = loader_of(isolate={isolate})
+    iterator = iter(loader)
+    found = [next(iterator).ids.tolist()]
+    child = os.fork()
+    if child == 0:
+        try:
+            next(iterator)
+        except picstore.PicstoreError:
+            os._exit(0)
+        os._exit(7)
+    wait_for(child)
+    assert found + ids_of(iterator) == epochs[0]
+    """
+    assert run(FORKED + textwrap.dedent(script), make_dataset(100)) == (0, "", "")
+
+
+@pytest.mark.slow
+def test_the_loaders_process_ends_with_its_parent_while_a_fork_of_it_lives(make_dataset: Make) -> None:
+    script = """
+    import subprocess
+    loader = loader_of(isolate=True)
+    iterator = iter(loader)
+    next(iterator)
+    fork = os.fork()
+    if fork == 0:
+        time.sleep(100)
+        os._exit(0)
+    print(loader._runner._process._process.pid, fork, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    parent = start(FORKED + textwrap.dedent(script), make_dataset(100))
+    assert parent.stdout is not None
+    child, fork = map(int, parent.stdout.readline().split())
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+    os.kill(fork, signal.SIGKILL)
+    assert wait_for_end(parent)[0] == -signal.SIGKILL
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("isolate", [False, True])
 def test_a_process_of_multiprocessing_takes_a_loader_that_is_in_use(
@@ -306,7 +371,7 @@ def test_a_process_of_multiprocessing_takes_a_loader_that_is_in_use(
 # Several at a time.
 
 
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("isolate", slow_except([False], [False, True]))
 def test_two_iterators_of_one_loader_have_an_epoch_each(make_dataset: Make, isolate: bool) -> None:
     loader, alone = loader_of(make_dataset(100), isolate=isolate), loader_of(make_dataset(100, name="same"))
     epochs = [ids_of(alone) for _ in range(3)]
@@ -321,7 +386,7 @@ def test_two_iterators_of_one_loader_have_an_epoch_each(make_dataset: Make, isol
     assert our_threads() == []
 
 
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("isolate", slow_except([False], [False, True]))
 def test_evaluation_inside_of_an_epoch_does_not_disturb_it(make_dataset: Make, isolate: bool) -> None:
     path = make_dataset(100)
     training, undisturbed = loader_of(path, isolate=isolate), loader_of(path)
@@ -401,6 +466,32 @@ def test_a_consumer_that_stands_still_stops_the_reading_at_the_budget(make_datas
 
 
 @pytest.mark.parametrize("isolate", [False, True])
+def test_closing_ends_an_iterator_that_another_thread_is_using(make_dataset: Make, isolate: bool) -> None:
+    loader, ends = loader_of(make_dataset(100), isolate=isolate), []
+    begun = threading.Event()
+
+    def train() -> None:
+        try:
+            while True:
+                for _ in loader:
+                    begun.set()
+        except Exception as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
+    begun.wait()
+    loader.close()
+    for _ in range(1000):  # it may have begun another epoch
+        thread.join(0.01)
+        if ends:
+            break
+        loader.close()
+    assert [type(error) for error in ends] == [picstore.PicstoreError]
+    assert our_threads() == []
+
+
+@pytest.mark.parametrize("isolate", [False, True])
 def test_closing_leaves_no_thread_no_file_and_no_process(make_dataset: Make, isolate: bool) -> None:
     path = make_dataset(100)
     warm = loader_of(path, isolate=isolate)
@@ -428,6 +519,19 @@ def test_closing_leaves_no_thread_no_file_and_no_process(make_dataset: Make, iso
     loader.close()
     assert our_threads() == []
     assert open_files() == before
+
+
+def test_what_a_loop_that_ends_early_held_is_free_without_the_collector(make_dataset: Make) -> None:
+    loader = loader_of(make_dataset(100))
+    gc.disable()
+    try:
+        for batch in loader:
+            del batch
+            break
+        assert list(loader._runner._open) == []
+    finally:
+        gc.enable()
+    loader.close()
 
 
 def test_a_loader_that_is_garbage_leaves_no_thread(make_dataset: Make) -> None:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from grids import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import picstore
@@ -164,7 +165,7 @@ def uses_of(sizes: list[int], *, batch_size: int, lanes: int) -> list[dict[Conta
     lanes=st.integers(1, 12),
     budget=st.integers(1, 120),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_the_fetcher_exceeds_its_budget_only_by_what_one_batch_needs(
     sizes: list[int], batch_size: int, lanes: int, budget: int
 ) -> None:
@@ -183,7 +184,7 @@ def test_the_fetcher_exceeds_its_budget_only_by_what_one_batch_needs(
 
 
 @given(batch_size=st.integers(1, 12), lanes=st.integers(1, 12))
-@settings(max_examples=30)
+@examples(30)
 def test_with_room_for_its_lanes_the_fetcher_reads_each_container_once_for_all_lanes_that_read_it_then(
     batch_size: int, lanes: int
 ) -> None:
@@ -509,10 +510,10 @@ def test_an_unexpected_error_of_a_worker_reaches_the_consumer(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch, budget: int
 ) -> None:
     def broken(*args: object, **options: object) -> None:
-        raise MemoryError("no memory for an image")
+        raise BufferError("no buffer for an image")
 
     monkeypatch.setattr(fill_images, "render", broken)
-    with pytest.raises(MemoryError, match="no memory for an image"):
+    with pytest.raises(BufferError, match="no buffer for an image"):
         list(loader_of(make_dataset(60), budget=budget))
     assert our_threads() == []
 

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 import torch
 from grids import slow_except
+from samples import picture
 
 import picstore
 from picstore.errors import Damage, PicstoreError
+from picstore.prepare.convert.job import DatasetShape
 from picstore.train.batch import Batch
 from picstore.train.buffers import KEPT_BATCHES
 
@@ -39,6 +41,18 @@ def loader_of() -> Iterator[Callable[..., picstore.Loader]]:
     yield make
     for loader in made:
         loader.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[picstore.Loader]:
+    """One for tests that need no process of their own: starting one takes a second of a core."""
+    path = tmp_path_factory.mktemp("shared") / "dataset"
+    with picstore.Writer(path, shape=DatasetShape(streams=3, container_size=16 << 10, file_size=64 << 10)) as writer:
+        for number in range(200):
+            writer.add(picture(number), label=number % 5, extra={"number": number})
+    loader = picstore.Loader(path, batch_size=8, transform=CROP, threads=2, isolate=True, targets=["extra"])
+    yield loader
+    loader.close()
 
 
 def alone(path: Path, **options: Any) -> picstore.Loader:
@@ -75,7 +89,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", slow_except(OPTIONS[1:3], OPTIONS))
+@pytest.mark.parametrize("options", slow_except(OPTIONS[2:3], OPTIONS))
 def test_batches_are_those_of_the_same_loader_without(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], options: dict[str, Any]
 ) -> None:
@@ -87,41 +101,36 @@ def test_batches_are_those_of_the_same_loader_without(
         assert all(same(one, other) for one, other in pairs)
 
 
-def test_batches_that_are_kept_do_not_change(make_dataset: Make, loader_of: Callable[..., picstore.Loader]) -> None:
-    path = make_dataset(200)
-    kept = list(loader_of(path))  # more than there are blocks to use again
+def test_batches_that_are_kept_do_not_change(shared: picstore.Loader) -> None:
+    shared.set_epoch(0)
+    kept = list(shared)  # more than there are blocks to use again
     assert len(kept) > 2 * KEPT_BATCHES
-    assert all(same(one, other) for one, other in zip(kept, alone(path), strict=True))
+    assert all(same(one, other) for one, other in zip(kept, alone(Path(shared.dataset.path)), strict=True))
 
 
-def test_targets_come_too(make_dataset: Make, loader_of: Callable[..., picstore.Loader]) -> None:
-    batch = next(iter(loader_of(make_dataset(20), targets=["extra"])))
+def test_targets_come_too(shared: picstore.Loader) -> None:
+    batch = next(iter(shared))
     assert batch.targets is not None
     assert [target["extra"]["number"] for target in batch.targets] == batch.ids.tolist()
 
 
-def test_after_a_break_the_next_epoch_comes_from_the_same_process(
-    make_dataset: Make, loader_of: Callable[..., picstore.Loader]
-) -> None:
-    path = make_dataset(100)
-    loader = loader_of(path)
-    for _ in loader:
+def test_after_a_break_the_next_epoch_comes_from_the_same_process(shared: picstore.Loader) -> None:
+    shared.set_epoch(0)
+    for _ in shared:
         break
     before = children()
-    plain = alone(path)
+    plain = alone(Path(shared.dataset.path))
     plain.set_epoch(1)
-    assert all(same(one, other) for one, other in zip(loader, plain, strict=True))
+    assert all(same(one, other) for one, other in zip(shared, plain, strict=True))
     assert children() == before
 
 
-def test_a_state_goes_on_in_another_process(make_dataset: Make, loader_of: Callable[..., picstore.Loader]) -> None:
-    path = make_dataset(60)
-    first = loader_of(path)
-    iterator = iter(first)
+def test_a_state_goes_on_in_another_process(shared: picstore.Loader, loader_of: Callable[..., picstore.Loader]) -> None:
+    iterator = iter(shared)
     for _ in range(3):
         next(iterator)
-    second = loader_of(path)
-    second.load_state_dict(first.state_dict())
+    second = loader_of(Path(shared.dataset.path))
+    second.load_state_dict(shared.state_dict())
     assert all(same(one, other) for one, other in zip(second, iterator, strict=True))
 
 
@@ -138,12 +147,12 @@ def test_damage_is_counted_and_raised_as_without(make_dataset: Make, loader_of: 
         list(loader_of(path, on_damage="raise"))
 
 
-def test_stats_of_both_processes_are_added(make_dataset: Make, loader_of: Callable[..., picstore.Loader]) -> None:
-    loader = loader_of(make_dataset(80))
-    for _ in loader:
+def test_stats_of_both_processes_are_added(shared: picstore.Loader) -> None:
+    before = shared.stats
+    for _ in shared:
         pass
-    stats = loader.stats
-    assert stats.images == 80 and stats.batches == 10
+    stats = shared.stats - before
+    assert stats.images == 200 and stats.batches == 25
     assert stats.bytes > 0 and stats.working > 0
 
 
@@ -179,6 +188,7 @@ def test_a_process_that_is_killed_is_an_error_that_says_so(
     assert len(list(loader)) == 100  # another process
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_parent_that_is_killed(make_dataset: Make) -> None:
     script = (
         "import os, picstore, sys, time\n"
@@ -199,6 +209,7 @@ def test_no_process_outlives_a_parent_that_is_killed(make_dataset: Make) -> None
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_an_interrupt_from_the_keyboard_ends_both(make_dataset: Make) -> None:
     script = (
         "import os, picstore, time\n"
@@ -219,6 +230,7 @@ def test_an_interrupt_from_the_keyboard_ends_both(make_dataset: Make) -> None:
     assert not Path(f"/proc/{child}").exists()
 
 
+@pytest.mark.slow
 def test_no_descriptor_and_no_memory_stays_behind(make_dataset: Make) -> None:
     path = make_dataset(60)
     gc.collect()
@@ -232,22 +244,26 @@ def test_no_descriptor_and_no_memory_stays_behind(make_dataset: Make) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_the_child_imports_no_torch_and_its_parent_no_compiler(make_dataset: Make) -> None:
-    child = (
+def test_the_child_imports_no_torch() -> None:
+    script = (
         "import sys, picstore.train.pipeline.process_main; print([name in sys.modules for name in ('torch', 'numba')])"
     )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[False, True]\n"
+
+
+@pytest.mark.slow
+def test_the_parent_of_a_child_imports_no_compiler(make_dataset: Make) -> None:
     script = (
         "import sys, picstore\n"
         f"loader = picstore.Loader({str(make_dataset(50))!r}, batch_size=8, transform=[picstore.Resize((32, 32))])\n"
         "print(len(list(loader)), [name in sys.modules for name in ('torch', 'numba')])\n"
     )
-    outputs = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        for code in (child, script)
-    ]
-    assert outputs == ["[False, True]\n", "6 [True, False]\n"]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "6 [True, False]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_the_compiler_in_the_child_does_without_the_libraries_that_no_kernel_uses(make_dataset: Make) -> None:
     pytest.importorskip("scipy")
@@ -265,6 +281,7 @@ def test_the_compiler_in_the_child_does_without_the_libraries_that_no_kernel_use
     assert done.stdout == "[True, False, False]\n"
 
 
+@pytest.mark.slow
 def test_what_lies_in_the_working_directory_is_not_imported(make_dataset: Make, tmp_path: Path) -> None:
     """As in any program that is started by its path."""
     (tmp_path / "here").mkdir()
