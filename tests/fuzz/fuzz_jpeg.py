@@ -1,7 +1,6 @@
 """Fuzz picstore.jpeg with damaged JPEGs: each call must return a valid result or raise a picstore error.
 
 usage: fuzz_jpeg.py [--cases N] [--seed N] [--photographs FOLDER] [--guarded]
-       fuzz_jpeg.py --coverage SECONDS          guided by coverage; needs `pip install atheris`
        fuzz_jpeg.py --grid                      every sampling × every size from 1 × 1 to 70 × 70, undamaged
 
 Each case is a valid JPEG with bits flipped, or bytes replaced, cut off, removed, repeated or taken from another file.
@@ -35,7 +34,7 @@ MARKERS = bytes([0x00, 0x01, 0x10, 0x11, 0x7F, 0x80, 0xC0, 0xC4, 0xD0, 0xD7, 0xD
 
 
 def modules() -> dict[str, Any]:
-    """Modules by name, imported late, so that --coverage can instrument them."""
+    """Modules by name, imported late, so that a guided run can instrument them."""
     from picstore.jpeg import cut, headers, huffman_lookup, markers, segments, transcode
     from picstore.jpeg.decoder import decode
 
@@ -300,44 +299,15 @@ def check_size(plain: bytes, parts: dict[str, Any], rng: random.Random) -> None:
             raise AssertionError(f"a cut differs: {header}, interval {interval}, box {left, top, width, height}")
 
 
-def guided(seconds: int, folder: Path | None) -> None:
-    """Fuzz with libFuzzer, guided by the coverage of the Python code; numba needs its own bytecode unchanged."""
-    import atheris
-
-    kernels = [
-        "picstore.kernels.jit",
-        *(f"picstore.jpeg.{name}" for name in ("bit_reader", "bit_writer", "cut", "entropy", "huffman_lookup")),
-    ]
-    with atheris.instrument_imports(include=["picstore"], exclude=kernels):
-        exercise = Exercise()
-    rng = random.Random(0)
-    seeds = Path(tempfile.mkdtemp(prefix="fuzz-jpeg-"))
-    for number, stream in enumerate(corpus(folder, rng)):
-        if len(stream) < 1 << 14:
-            (seeds / f"{number}.jpg").write_bytes(stream)
-    options = [
-        f"-max_total_time={seconds}",
-        "-max_len=16384",
-        "-rss_limit_mb=4096",
-        "-timeout=20",
-        f"-artifact_prefix={seeds}/",
-    ]
-    atheris.Setup([sys.argv[0], *options, str(seeds)], lambda data: exercise(data, random.Random(len(data))))
-    atheris.Fuzz()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--photographs", type=Path, help="folder of class folders of JPEGs; small made ones without")
     parser.add_argument("--guarded", action="store_true")
-    parser.add_argument("--coverage", type=int, metavar="SECONDS")
     parser.add_argument("--grid", action="store_true")
     chosen = parser.parse_args()
-    if chosen.coverage:
-        guided(chosen.coverage, chosen.photographs)
-    elif chosen.grid:
+    if chosen.grid:
         print(json.dumps(grid()))
     else:
         report = fuzz(chosen.cases, seed=chosen.seed, folder=chosen.photographs, guarded=chosen.guarded)

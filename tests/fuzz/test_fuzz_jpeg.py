@@ -60,6 +60,7 @@ def add(stream, interval):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_guard_pages_catch_an_access_of_one_byte_outside() -> None:
     reading = """
 @jit.kernel

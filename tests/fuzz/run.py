@@ -1,0 +1,169 @@
+"""Run of one target in this process: random inputs by number, so that each can be made again, or guided by coverage.
+
+    python tests/fuzz/run.py TARGET INPUTS [--seed N] [--guided FOLDER]
+
+Guided runs need the extra ``fuzz``; they leave inputs that reach new code in FOLDER.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import resource
+import shutil
+import signal
+import sys
+import time
+import traceback
+import warnings
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
+
+MAX_SECONDS = 2.0  # of CPU; inputs have a few KB
+HANG_SECONDS = 10
+MAX_MEMORY = 1 << 30  # bytes beyond what the target takes for its seeds
+
+
+@dataclass
+class Result:
+    """Outcome of a run; ``findings`` are messages with the file of the input, of which five are kept."""
+
+    target: str
+    inputs: int = 0
+    accepted: int = 0
+    differences: int = 0
+    exceptions: int = 0
+    slowest_ms: float = 0.0
+    peak_mib: int = 0
+    findings: list[str] = field(default_factory=list)
+
+
+class Runner:
+    """Calls of a target's check; the input under test lies in a file, for the case that it ends the process."""
+
+    def __init__(self, name: str, work: Path, seed: int = 0) -> None:
+        from targets import TARGETS, seeds
+
+        self.target, self.seeds, self.result = TARGETS[name], seeds(name), Result(name)
+        self._work = work
+        self._current = (work / f"{name}-{seed}.current").open("w+b", buffering=0)
+        for seed in self.seeds:  # compiles kernels, and imports what is imported late
+            self.target.check(seed)
+        self._memory = peak()
+
+    def __call__(self, data: bytes) -> None:
+        """Check one input and count its outcome."""
+        self._current.seek(0)
+        self._current.truncate()
+        self._current.write(data)
+        result, before = self.result, time.process_time()
+        result.inputs += 1
+        signal.alarm(HANG_SECONDS)
+        try:
+            result.accepted += self.target.check(data)
+        except AssertionError as error:
+            result.differences += 1
+            self._keep(data, str(error))
+        except Exception as error:  # whatever it is, it is a finding
+            result.exceptions += 1
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            self._keep(data, f"{type(error).__name__}: {str(error)[:200]} in {at.name}, line {at.lineno}")
+        signal.alarm(0)
+        took = time.process_time() - before
+        result.slowest_ms = max(result.slowest_ms, round(1000 * took, 1))
+        result.peak_mib = peak() - self._memory >> 20
+        if took > MAX_SECONDS:
+            self._keep(data, f"took {took:.1f} s of CPU")
+        if result.peak_mib << 20 > MAX_MEMORY:
+            self._keep(data, f"took {result.peak_mib} MiB")
+            self._memory = peak()
+
+    def _keep(self, data: bytes, what: str) -> None:
+        if len(self.result.findings) < 5:
+            path = self._work / f"{self.result.target}-{sha256(data).hexdigest()[:12]}"
+            path.write_bytes(data)
+            self.result.findings.append(f"{what}: {path}")
+
+
+def peak() -> int:
+    """Peak memory of this process in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def run(name: str, inputs: int, *, seed: int = 0, work: Path) -> dict[str, Any]:
+    """Check inputs ``0`` to ``inputs - 1`` of a seed; each is made of its own number."""
+    warnings.simplefilter("ignore")
+    logging.disable()
+    limit = 24 << 30  # of address space: what takes more fails instead of filling the machine
+    with contextlib.suppress(ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    runner = Runner(name, work, seed)
+    for number in range(inputs):
+        rng = Random(f"{seed} {number}")
+        runner(runner.target.generate(runner.seeds, rng))
+    return asdict(runner.result)
+
+
+def guided(name: str, inputs: int, folder: Path) -> None:
+    """Run libFuzzer on the coverage of the Python code, with the target's own mutator; ends the process."""
+    import atheris
+
+    # Kernels need their bytecode unchanged.
+    kernels = ("bit_reader", "bit_writer", "cut", "entropy", "huffman_lookup", "decoder")
+    with atheris.instrument_imports(
+        include=["picstore"], exclude=["picstore.kernels", *map("picstore.jpeg.{}".format, kernels)]
+    ):
+        runner = Runner(name, folder)
+    corpus = folder / name
+    shutil.copytree(HERE / "corpus" / name, corpus, dirs_exist_ok=True)
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        try:
+            return runner.target.mutate(data, Random(seed))[:most]
+        except ValueError:  # not the files of a data set or source
+            return data
+
+    options = [
+        f"-atheris_runs={inputs}",
+        "-max_len=20000",
+        "-timeout=10",
+        "-rss_limit_mb=4096",
+        f"-artifact_prefix={folder}/",
+    ]
+    atheris.Setup([sys.argv[0], *options, str(corpus)], runner, custom_mutator=mutate)
+    with contextlib.suppress(SystemExit):
+        atheris.Fuzz()
+    print(json.dumps(asdict(runner.result), indent=2))
+
+
+def main() -> None:
+    """Read the command line; the exit status is 1 if there are findings."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", help="one of tests/fuzz/targets.py, or all")
+    parser.add_argument("inputs", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", type=Path, default=Path(), help="folder for inputs that are findings")
+    parser.add_argument("--guided", type=Path, metavar="FOLDER")
+    chosen = parser.parse_args()
+    if chosen.guided:
+        chosen.guided.mkdir(exist_ok=True)
+        guided(chosen.target, chosen.inputs, chosen.guided)
+        return
+    from targets import TARGETS
+
+    names = list(TARGETS) if chosen.target == "all" else [chosen.target]
+    results = [run(name, chosen.inputs, seed=chosen.seed, work=chosen.work) for name in names]
+    print(json.dumps(results, indent=2))
+    sys.exit(any(result["findings"] for result in results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,389 @@
+"""Targets of the fuzzers: for each one its seeds, its mutator, and a check that every input must pass.
+
+A check returns whether the input was accepted. It raises for anything but an error of picstore's: another exception, or
+a result that differs from libjpeg's, from a second reader's, or from itself after writing and reading.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import coefficients
+import files
+import numpy as np
+import simplejpeg
+from fuzz_jpeg import Exercise, encode, exact_workspace
+from guard_pages import GuardedNumpy
+from jpeg_streams import jpeg, mutate_jpeg
+from mutate import mutate_bytes, mutate_document, mutate_json
+from PIL import Image
+
+from picstore.errors import ImageError, PicstoreError
+from picstore.jpeg import cut as cutting
+from picstore.jpeg import headers, markers, segments, transcode
+from picstore.jpeg.decoder import decode as decoding
+from picstore.prepare.convert import ledger
+from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.training_jpeg import make_training_jpeg
+from picstore.storage.annotations import read_objects
+from picstore.storage.edits.npy_files import parse_npy_file
+from picstore.storage.edits.tombstones import LiveRecords
+from picstore.storage.format.checksum import crc32c
+from picstore.storage.location.local import Folder
+from picstore.storage.manifest import manifest_file, parse_manifest
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+class Difference(AssertionError):
+    """A result differs from what another reader makes of the same input."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function under test.
+
+    Attributes:
+        share: part of the inputs of a long run, by what one costs.
+        check: takes an input; returns whether it was accepted.
+        mutate: makes an input of another.
+        make: makes an input of nothing; None to mutate the corpus only.
+    """
+
+    share: int
+    check: Callable[[bytes], bool]
+    mutate: Callable[[bytes, Random], bytes]
+    make: Callable[[Random], bytes] | None = None
+
+    def generate(self, seeds: list[bytes], rng: Random) -> bytes:
+        """Make an input: a new one, or a seed changed in one to four ways."""
+        if self.make is not None and rng.random() < 0.7:
+            return self.make(rng)
+        data = rng.choice(seeds)
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            data = self.mutate(data, rng)
+        return data
+
+
+def accepted(call: Callable[..., Any], *arguments: Any) -> bool:
+    """Call a function; False for an error of picstore's."""
+    try:
+        call(*arguments)
+    except PicstoreError:
+        return False
+    return True
+
+
+@cache
+def scratch() -> Path:
+    """A folder for files of inputs, in memory where the machine has some."""
+    memory = Path("/dev/shm")  # noqa: S108 - in a folder of its own
+    made = tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory if memory.is_dir() else None)
+    _FOLDERS.append(made)
+    return Path(made.name)
+
+
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
+
+# --- The format ---
+
+
+def check_manifest(raw: bytes) -> bool:
+    """Parse a manifest; one that holds is the same after writing and reading."""
+    try:
+        manifest = parse_manifest(raw, Folder(Path("x/picstore.json")))
+    except PicstoreError:
+        return False
+    if parse_manifest(manifest_file(manifest), Folder(Path("x/picstore.json"))) != manifest:
+        raise Difference("a manifest changes when it is written and read")
+    return True
+
+
+def mutate_manifest(raw: bytes, rng: Random) -> bytes:
+    changed = mutate_document(raw, rng)
+    try:
+        return files.sealed_json(json.loads(changed)) if rng.random() < 0.9 else changed
+    except (ValueError, AttributeError, RecursionError):
+        return changed
+
+
+def check_array(raw: bytes) -> bool:
+    """Parse an array of an edit, and take it for tombstones."""
+    try:
+        array = parse_npy_file(raw, file="x")
+    except PicstoreError:
+        return False
+    return accepted(lambda: LiveRecords.from_deleted([3, 1, 1 << 20], array, file="x")) or array.size == 0
+
+
+def check_dataset(data: bytes) -> bool:
+    """Read a data set in every way."""
+    import picstore
+    from picstore.storage.format.file import read_summary
+    from picstore.storage.format.recovery import recover_containers
+
+    root = scratch() / "set"
+    found = files.write(root, data)
+    for name in found:
+        if name.endswith(".pic"):
+            stream, file = int(name[:4]), int(name[5:11])
+            accepted(lambda a, b: read_summary(root, stream=a, file=b), stream, file)
+            for fields in ((), ("mask",)):
+                accepted(
+                    lambda a, b, c: list(recover_containers(root, stream=a, file=b, fields=c)), stream, file, fields
+                )
+    try:
+        dataset = picstore.Dataset(root)
+    except PicstoreError:
+        return False
+    accepted(lambda: [(record.info, record.extra) for record in dataset])
+    accepted(lambda: dataset.ids)
+    for k in range(min(len(dataset), 20)):
+        accepted(lambda at: dataset[at].columns, k)
+    for number in range(len(dataset.rows)):
+        accepted(dataset.entries, number)
+    for name in dataset.columns:
+        accepted(lambda column: dataset.column(column).take(np.arange(20)), name)
+    return True
+
+
+def check_ledger(raw: bytes) -> bool:
+    """Read a ledger in every way; the tally of a sound one has a status for each line."""
+    path = scratch() / "ledger.jsonl"
+    path.write_bytes(raw)
+    where = Folder(path)
+    lines: list[Any] = []
+    sound = accepted(lambda: lines.extend(ledger.read_lines(where)))
+    tally = ledger.tally_lines(ledger.read_lines(where, skip_damaged=True))
+    tally.outcome(), tally.formats(), ledger.read_earlier_lines(where, 2)
+    accepted(ledger.tally_fragment, raw)
+    if sound and tally.inputs != len(lines):
+        raise Difference("the tally of a ledger has another number of lines")
+    return sound
+
+
+def mutate_ledger(raw: bytes, rng: Random) -> bytes:
+    """Change a line, in most cases as JSON and with a right checksum."""
+    lines = raw.splitlines(keepends=True) or [b""]
+    at, way = rng.randrange(len(lines)), rng.random()
+    if way < 0.75:
+        try:
+            values = json.loads(lines[at])
+            values.pop("crc32c", None)
+            text = json.dumps(mutate_json(values, rng)).encode()[:-1]
+            lines[at] = text + b', "crc32c": %d}\n' % crc32c(text)
+        except (ValueError, AttributeError, RecursionError):
+            lines[at] = mutate_bytes(lines[at], rng)
+        return b"".join(lines)
+    return mutate_bytes(raw, rng)
+
+
+def check_targets(raw: bytes) -> bool:
+    """Parse the targets in an extra."""
+    try:
+        extra = json.loads(raw)
+    except (ValueError, RecursionError):
+        return False
+    return accepted(read_objects, extra)
+
+
+# --- JPEGs ---
+
+
+# Errors of simplejpeg where libjpeg goes on: it takes warnings about headers for errors, and wants a usual sampling.
+_QUIRKS = ("Warning", "Unknown Adobe color transform", "Could not determine subsampling")
+
+
+def pixels_by_libjpeg(stream: bytes) -> np.ndarray | None:
+    """Decode by libjpeg-turbo, which may warn; None if it refuses."""
+    try:
+        return simplejpeg.decode_jpeg(stream, strict=False)
+    except ValueError as error:
+        if not any(text in str(error) for text in _QUIRKS):
+            return None
+    try:
+        with Image.open(io.BytesIO(stream)) as image:
+            return np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError):
+        return None
+
+
+GUARD = GuardedNumpy()
+
+
+def check_decoder(stream: bytes) -> bool:
+    """Where picstore decodes, libjpeg-turbo decodes the same pixels; an eighth of all between guard pages."""
+    guarded = crc32(stream) % 8 == 0
+    plain, jpeg_ = decoding.WORKSPACE, stream
+    if guarded:
+        GUARD.flush_left = crc32(stream) % 16 == 0
+        decoding.np, jpeg_ = GUARD, GUARD.stream(stream)
+        decoding.WORKSPACE = exact_workspace(decoding)
+    try:
+        pixels = np.array(decoding.decode(jpeg_))
+    except ImageError:
+        return False
+    finally:
+        decoding.np, decoding.WORKSPACE = np, plain
+    expected = pixels_by_libjpeg(stream)
+    if expected is None or not np.array_equal(pixels, expected):
+        raise Difference("libjpeg refuses the stream" if expected is None else "the pixels are not libjpeg's")
+    return True
+
+
+def check_headers(stream: bytes) -> bool:
+    """Parse headers, tables and orientation; the size is that which libjpeg-turbo reads."""
+    try:
+        header = markers.parse_header(stream)
+    except ImageError:
+        return False
+    coding = headers.read_coding_parameters
+    found: list[Any] = []
+    accepted(lambda: found.append(coding(markers.iterate_marker_segments(stream))))
+    if found and found[0].orientation not in range(1, 9):
+        raise Difference("an orientation that EXIF does not have")
+    try:
+        size = simplejpeg.decode_jpeg_header(stream, strict=False)[1::-1]
+    except (ValueError, KeyError):  # it has no name for some samplings
+        return True
+    if size != (header.width, header.height):
+        raise Difference(f"libjpeg reads the size {size}")
+    return True
+
+
+@cache
+def exercise() -> Exercise:
+    """Guarded calls of all functions on JPEGs; the kernels are compiled before arrays are guarded."""
+    made = Exercise()
+    rng = Random(0)
+    for sampling in ("grey", "444", "422", "440", "420"):
+        made(encode(np.zeros((40, 40, 3), np.uint8), sampling), rng)
+    made.start(guarded=True)
+    return made
+
+
+def check_transcoder(stream: bytes) -> bool:
+    """Add restart markers between guard pages: libjpeg's pixels stay, and the coefficients of small images."""
+    rng = Random(crc32(stream))
+    exercise()(stream, rng)
+    try:
+        marked = transcode.add_restart_markers(stream, rng.choice((None, 1, 2, 5)))
+    except PicstoreError:
+        return False
+    header = markers.parse_header(marked)
+    if header.width * header.height <= 1024:
+        before, after = _coefficients(stream), _coefficients(marked)
+        if None not in (before, after) and before != after:
+            raise Difference("the coefficients have changed")
+    return True
+
+
+def _coefficients(stream: bytes) -> list[list[int]] | None:
+    """Coefficients by the tests' own reader; None where it cannot read the stream, as where a symbol has two codes."""
+    try:
+        return coefficients.read(stream).blocks
+    except (AssertionError, IndexError, KeyError, ValueError):
+        return None
+
+
+def check_cut(stream: bytes) -> bool:
+    """Cut a box out of a stream with restart markers: its pixels are those of the whole image."""
+    rng = Random(crc32(stream))
+    try:
+        marked = transcode.add_restart_markers(stream, rng.choice((None, None, 1, 2, 3)))
+    except PicstoreError:
+        return False
+    whole = pixels_by_libjpeg(marked)
+    if whole is None:
+        raise Difference("libjpeg refuses what add_restart_markers made")
+    height, width = whole.shape[:2]
+    left, top = rng.randrange(width), rng.randrange(height)
+    box = left, top, rng.randrange(1, width - left + 1), rng.randrange(1, height - top + 1)
+    part, (dx, dy) = cutting.cut(marked, box)
+    pixels = pixels_by_libjpeg(part)
+    inside = (slice(top, top + box[3]), slice(left, left + box[2]))
+    if pixels is None or not np.array_equal(pixels[dy : dy + box[3], dx : dx + box[2]], whole[inside]):
+        raise Difference(f"the cut {box} has other pixels")
+    accepted(segments.find_restart_segments, stream, markers.parse_header(stream))
+    return True
+
+
+def check_image(data: bytes) -> bool:
+    """Make a training JPEG of any image file."""
+    return accepted(lambda: make_training_jpeg(data, settings=EncodeSettings(max_pixels=1 << 20)))
+
+
+# --- What users write, and what they download ---
+
+
+def check_config(text: bytes) -> bool:
+    """Read a mux configuration; the first byte says whether it is TOML."""
+    from picstore.train.mux_config import read_config
+
+    path = scratch() / ("mux.toml" if text[:1] == b"#" else "mux.txt")
+    path.write_bytes(text)
+    return accepted(read_config, path)
+
+
+def mutate_config(text: bytes, rng: Random) -> bytes:
+    """Change bytes, or put another word or value in the place of one."""
+    if rng.random() < 0.4:
+        return mutate_bytes(text, rng)
+    words = text.split(b" ")
+    words[rng.randrange(len(words))] = rng.choice((*words, *_WORDS))
+    return b" ".join(words)
+
+
+_WORDS = tuple(
+    b'-1|0|1e9|9999999999999999999|nan|true|""|"x"|[]|[[]]|{}|{a=1}|1979-05-27|\n|=|#|[[source]]\n|path|"\\u0000"|'
+    b'{ name = "Normalize", mean = [0], std = [0] }|{ name = "CenterCrop", size = [1, 2, 3] }|{ name = 3 }|'
+    b'{ name = "Compose" }|{ name = "ColorJitter", brightness = inf }|"../../etc"|dtype = "float99"\n|'.split(b"|")
+)
+
+
+def check_source(data: bytes) -> bool:
+    """List a source, and read its first inputs."""
+    from picstore.prepare.sources.open import open_source, read_input
+
+    root = scratch() / "source"
+    opened = json.loads(files.write(root, data).get(files.OPENED, b'{"where": ""}'))
+    options = {name: str(root / value) if name in ("annotations", "root") else value for name, value in opened.items()}
+    try:
+        listing = open_source(root / options.pop("where"), **options)
+    except PicstoreError:
+        return False
+    listing.digest()
+    for source in listing.inputs[:4]:
+        for each in (source, *(attached for _, attached in source.attachments)):
+            accepted(read_input, each)
+    return True
+
+
+TARGETS = {
+    "manifest": Target(14, check_manifest, mutate_manifest),
+    "array": Target(12, check_array, lambda raw, rng: files._mutate_file("x.npy", raw, rng)),
+    "dataset": Target(3, check_dataset, files.mutate_files),
+    "ledger": Target(8, check_ledger, mutate_ledger),
+    "targets": Target(14, check_targets, mutate_document),
+    "headers": Target(14, check_headers, mutate_jpeg, jpeg),
+    "decoder": Target(12, check_decoder, mutate_jpeg, jpeg),
+    "transcoder": Target(5, check_transcoder, mutate_jpeg, jpeg),
+    "cut": Target(5, check_cut, mutate_jpeg, jpeg),
+    "image": Target(1, check_image, mutate_bytes),
+    "config": Target(10, check_config, mutate_config),
+    "source": Target(2, check_source, files.mutate_files),
+}
+
+
+def seeds(name: str) -> list[bytes]:
+    """The corpus of a target, in a fixed order."""
+    return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
