@@ -1,4 +1,4 @@
-"""Entry of the benchmarks: ``python -m benchmarks kernels|loaders|convert|runtime|gpu``."""
+"""Entry of the benchmarks: ``python -m benchmarks kernels|loaders|convert|runtime|gpu|torture``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def parse() -> argparse.Namespace:
         help="folder of JPEG files, one sub-folder a class (default: PICSTORE_PHOTOGRAPHS)",
     )
     parser.add_argument("--only", metavar="A,B", help="tables to measure (default: all of the suite)")
-    parser.add_argument("--quick", action="store_true", help="few images and one round: figures mean nothing")
+    parser.add_argument(
+        "--quick", "--short", action="store_true", help="few images and one round: figures mean nothing"
+    )
     parser.add_argument("--images", type=int, help="photographs to take (default: by table)")
     parser.add_argument("--rounds", type=int, help="timed runs of each case (default: by table)")
     parser.add_argument("--copies", type=int, default=10, help="copies of each photograph in data sets (10)")
@@ -56,6 +58,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure as JSON")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the tables of this Markdown page")
     options = parser.parse_args()
+    if options.suite == "torture":  # its photographs are made up, so its tables may stand in their place
+        if options.photographs is not None and str(options.photographs) in SUITES["torture"]:
+            options.only = str(options.photographs)
+        options.photographs = Path()
     tables = SUITES[options.suite]
     options.only = options.only.split(",") if options.only else list(tables)
     if unknown := set(options.only) - set(tables):
@@ -111,7 +117,8 @@ def run(arguments: argparse.Namespace, work: Path) -> int:
             continue
         tables[f"{arguments.suite} {name}"] = table
         failed |= any(str(row.get("problem", "")).startswith(("failed", "its check")) for row in table.rows)
-        command = f"python -m benchmarks {arguments.suite} --only {name}"
+        rounds = f" --rounds {arguments.rounds}" if arguments.rounds else ""
+        command = f"python -m benchmarks {arguments.suite} --only {name}{rounds}"
         text = report.section(table, command=command, date=time.strftime("%Y-%m-%d"), machine=machine_name)
         sys.stdout.write(f"## {name}\n\n{text}\n\n")
         sys.stdout.flush()

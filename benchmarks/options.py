@@ -51,6 +51,17 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "training": "benchmarks.gpu.training:training",
         "peers": "benchmarks.gpu.peers:peers",
     },
+    "torture": {
+        "kills": "benchmarks.torture.kills:kills",
+        "objects": "benchmarks.torture.kills:objects",
+        "power": "benchmarks.torture.kills:power",
+        "flips": "benchmarks.torture.flips:flips",
+        "rounds": "benchmarks.torture.rounds:rounds",
+        "faults": "benchmarks.torture.faults:faults",
+        "full": "benchmarks.torture.faults:full",
+        "fuzz": "benchmarks.torture.fuzz:fuzz",
+        "soak": "benchmarks.torture.soak:soak",
+    },
 }
 
 
