@@ -108,7 +108,7 @@ class Proxy:
             handler.send_response_only(answer.status)
             for name, value in answer.getheaders():
                 if name.lower() not in ("transfer-encoding", "content-length", "connection"):
-                    handler.send_header(name, value)
+                    self._send_header(handler, name, value)
             size = int(answer.headers.get("Content-Length", 0)) if handler.command == "HEAD" else len(data)
             handler.send_header("Content-Length", str(size))
             handler.end_headers()
@@ -117,6 +117,9 @@ class Proxy:
                 handler.close_connection = True
             elif handler.command != "HEAD":
                 handler.wfile.write(data)
+
+    def _send_header(self, handler: BaseHTTPRequestHandler, name: str, value: str) -> None:
+        handler.send_header(name, value)
 
     def __enter__(self) -> Proxy:
         self._thread.start()
@@ -141,16 +144,6 @@ class GoogleProxy(Proxy):
         self._etags: dict[str, str] = {}  # by generation
 
     def _handle(self, handler: BaseHTTPRequestHandler, server: str) -> None:
-        send_header = handler.send_header
-
-        def send(name: str, value: str) -> None:
-            send_header(name, value)
-            if name.lower() == "etag":
-                generation = str(int(value.strip('"').partition("-")[0][:15], 16))
-                self._etags[generation] = value
-                send_header("x-goog-generation", generation)
-
-        handler.send_header = send  # type: ignore[method-assign]
         generation = handler.headers["x-goog-if-generation-match"]
         if generation == "0":
             handler.headers["If-None-Match"] = "*"
@@ -162,6 +155,13 @@ class GoogleProxy(Proxy):
         credential = "Credential=name/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
         handler.headers["Authorization"] = f"AWS4-HMAC-SHA256 {credential}"
         super()._handle(handler, server)
+
+    def _send_header(self, handler: BaseHTTPRequestHandler, name: str, value: str) -> None:
+        super()._send_header(handler, name, value)
+        if name.lower() == "etag":
+            generation = str(int(value.strip('"').partition("-")[0][:15], 16))
+            self._etags[generation] = value
+            handler.send_header("x-goog-generation", generation)
 
 
 AZURITE = "3.37.0"
