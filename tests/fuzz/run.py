@@ -15,6 +15,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -150,7 +151,7 @@ def main() -> None:
     parser.add_argument("target", help="one of tests/fuzz/targets.py, or all")
     parser.add_argument("inputs", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work", type=Path, default=Path(), help="folder for inputs that are findings")
+    parser.add_argument("--work", type=Path, help="folder for inputs that are findings; a new one in /tmp without it")
     parser.add_argument("--guided", type=Path, metavar="FOLDER")
     chosen = parser.parse_args()
     if chosen.guided:
@@ -159,8 +160,9 @@ def main() -> None:
         return
     from targets import TARGETS
 
+    work = chosen.work or Path(tempfile.mkdtemp(prefix="picstore-fuzz-"))
     names = list(TARGETS) if chosen.target == "all" else [chosen.target]
-    results = [run(name, chosen.inputs, seed=chosen.seed, work=chosen.work) for name in names]
+    results = [run(name, chosen.inputs, seed=chosen.seed, work=work) for name in names]
     print(json.dumps(results, indent=2))
     sys.exit(any(result["findings"] for result in results))
 
