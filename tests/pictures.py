@@ -74,7 +74,8 @@ def open_image(data: bytes, *, settings: EncodeSettings, name: str = "") -> Imag
     """Pixels of an image file as picstore decodes it."""
     from picstore.prepare.image.read import decode_file  # not at once: conftest imports this module
 
-    return decode_file(data, settings=settings, name=name).image
+    image = decode_file(data, settings=settings, name=name).image
+    return image if isinstance(image, Image.Image) else Image.fromarray(image)
 
 
 def reencode(source: object, *, settings: EncodeSettings, name: str = "") -> tuple[bytes, str]:
@@ -82,7 +83,7 @@ def reencode(source: object, *, settings: EncodeSettings, name: str = "") -> tup
     from picstore.prepare.image.encode import decode_any, encode
 
     decoded = decode_any(source, settings=settings, name=name)
-    return encode(decoded.image, settings=settings, origin=decoded.origin), decoded.origin
+    return encode(decoded.image, settings=settings, origin=decoded.origin).jpeg, decoded.origin
 
 
 def by_imagemagick(image: Image.Image, coder: str, **attributes: object) -> bytes:

@@ -38,7 +38,7 @@ def _bit_length(difference):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _append_bits(accumulator, pending, value, bits, target):  # type: ignore[no-untyped-def]
+def append_bits(accumulator, pending, value, bits, target):  # type: ignore[no-untyped-def]
     """Append up to 32 bits, writing whole words; return (accumulator, pending bits, next address)."""
     accumulator = (accumulator << _u64(bits)) | value
     pending += bits
@@ -85,7 +85,7 @@ def _copy_bits(address, first, end, accumulator, pending, target):  # type: igno
     while first < end:
         bits = min(end - first, 32)
         value = (load_u64(address + _u64(first >> 3)) << _u64(first & 7)) >> _u64(64 - bits)
-        accumulator, pending, target = _append_bits(accumulator, pending, value, bits, target)
+        accumulator, pending, target = append_bits(accumulator, pending, value, bits, target)
         first += bits
     return accumulator, pending, target
 
@@ -97,11 +97,11 @@ def _append_dc(difference, table, codes, lengths, accumulator, pending, target):
     if difference < 0:
         difference += (1 << size) - 1
     value = _u64(codes[table, size]) << _u64(size) | _u64(difference)  # 16 + 11 bits at most
-    return _append_bits(accumulator, pending, value, np.int64(lengths[table, size]) + size, target)
+    return append_bits(accumulator, pending, value, np.int64(lengths[table, size]) + size, target)
 
 
 @inlined
-def _flush(accumulator, pending, target):  # type: ignore[no-untyped-def]
+def flush_bits(accumulator, pending, target):  # type: ignore[no-untyped-def]
     """Write the pending bits, the last byte filled with ones (T.81, F.1.2.3); return the next address."""
     spare = -pending % 8
     accumulator = (accumulator << _u64(spare)) | _u64((1 << spare) - 1)
@@ -141,7 +141,7 @@ def write_scan(flat, edits, is_start, dc_codes, out, starts):  # type: ignore[no
                 address, position, previous_end[edit], accumulator, pending, target
             )
             if is_start[edit]:
-                target = _flush(accumulator, pending, target)
+                target = flush_bits(accumulator, pending, target)
                 store_u8(target, _u8(0xFF))
                 store_u8(target + _u64(1), _u8(0xD0 + markers % 8))
                 accumulator, pending, target = _u64(0), 0, target + _u64(2)
@@ -157,6 +157,6 @@ def write_scan(flat, edits, is_start, dc_codes, out, starts):  # type: ignore[no
             position = end[edit, k]
     last = previous_end[begin.shape[0]]
     accumulator, pending, target = _copy_bits(address, position, last, accumulator, pending, target)
-    length = np.int64(_flush(accumulator, pending, target) - first_byte)
+    length = np.int64(flush_bits(accumulator, pending, target) - first_byte)
     starts[markers + 1] = length + 2
     return length

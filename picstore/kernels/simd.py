@@ -77,6 +77,11 @@ class Vector:
         whole = ir.IntType(self.value.type.count * self.value.type.element.width)
         return self._builder.icmp_unsigned("==", self._builder.bitcast(self.value, whole), ir.Constant(whole, 0))
 
+    def nonzero(self) -> Any:
+        """Number whose bit *k* tells that element *k* is not zero."""
+        count = self.value.type.count
+        return self._builder.bitcast(self._builder.icmp_signed("!=", self.value, self._operand(0)), ir.IntType(count))
+
     def chosen(self, condition: Any, other: Vector) -> Vector:
         """This vector where a condition holds, else ``other``."""
         return Vector(self._builder, self._builder.select(condition, self.value, other.value))
@@ -119,9 +124,20 @@ class VectorMemory:
         return vector.shuffled(vector, [0] * count)
 
 
-def vector_function(arity: int) -> Callable[[Callable[..., None]], Any]:
-    """Decorator: compile a function of a ``VectorMemory`` and ``arity`` uint64 numbers or addresses into kernels."""
-    signature = types.void(*[types.uint64] * arity)
+def transposed(rows: list[Vector]) -> list[Vector]:
+    """Transpose eight vectors of eight."""
+    low, high = (0, 8, 1, 9, 2, 10, 3, 11), (4, 12, 5, 13, 6, 14, 7, 15)
+    for _ in range(3):  # three perfect shuffles
+        rows = [rows[k // 2].shuffled(rows[k // 2 + 4], high if k % 2 else low) for k in range(8)]
+    return rows
+
+
+def vector_function(arity: int, *, returns: bool = False) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator: compile a function of a ``VectorMemory`` and ``arity`` uint64 numbers or addresses into kernels.
+
+    With ``returns`` its result is a number of 64 bits.
+    """
+    signature = (types.uint64 if returns else types.void)(*[types.uint64] * arity)
     return lambda function: intrinsic_function(
         signature, lambda builder, *arguments: function(VectorMemory(builder), *arguments)
     )
@@ -131,6 +147,17 @@ def _emit_load_byte(builder: Any, address: Any) -> Any:
     byte = builder.load(builder.inttoptr(address, ir.IntType(8).as_pointer()))
     return builder.zext(byte, ir.IntType(64))
 
+
+def _emit_count(name: str) -> Any:
+    """Make a function of a uint64: how many of its bits, from one end on, are zero."""
+
+    def emit(builder: Any, number: Any) -> Any:
+        return getattr(builder, name)(number, ir.Constant(ir.IntType(1), 0))
+
+    return intrinsic_function(types.int64(types.uint64), emit)
+
+
+leading_zeros, trailing_zeros = _emit_count("ctlz"), _emit_count("cttz")
 
 # Loads and stores of one number in the machine's byte order, at any address; the caller checks bounds.
 load_u8, load_u32, load_native_u64 = load_function(8), load_function(32), load_function(64)

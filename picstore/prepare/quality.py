@@ -155,8 +155,8 @@ def measure_image(task: _Task, on_progress: ProgressCallback) -> tuple[int, tupl
     return len(data), tuple(measured)
 
 
-def _encode_and_compare(image: Image.Image, settings: EncodeSettings) -> ImageQuality:
-    jpeg = encode(image, settings=settings)
+def _encode_and_compare(image: Image.Image | U8, settings: EncodeSettings) -> ImageQuality:
+    jpeg = encode(image, settings=settings).jpeg
     with Image.open(io.BytesIO(jpeg)) as decoded:
         decoded.load()
         before, after = np.asarray(image), np.asarray(decoded)

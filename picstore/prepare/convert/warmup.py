@@ -17,12 +17,14 @@ sys.modules.update(dict.fromkeys(_HIDDEN))  # type: ignore[arg-type]
 from PIL import Image  # noqa: E402
 
 from picstore.prepare.convert import rows  # noqa: E402, F401
+from picstore.prepare.image.encode import encode  # noqa: E402
 from picstore.prepare.image.settings import EncodeSettings  # noqa: E402
 from picstore.prepare.image.training_jpeg import make_training_jpeg  # noqa: E402
 
 jpeg = io.BytesIO()
 Image.new("RGB", (64, 16)).save(jpeg, "JPEG")
 make_training_jpeg(jpeg.getvalue(), settings=EncodeSettings())
+encode(Image.new("RGB", (64, 16)), settings=EncodeSettings())  # any source may hold an image to be encoded
 for _name in _HIDDEN:
     del sys.modules[_name]
 gc.freeze()  # else the first collection in a worker writes to every object, which copies the shared memory

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 from PIL import Image
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
-from picstore.jpeg.tiles import mcu_size, restart_interval
+from picstore.jpeg.encoder.encode import encode as encode_baseline
+from picstore.jpeg.transcode import TranscodedJpeg
 from picstore.prepare.image.mozjpeg import encode_by_mozjpeg
 from picstore.prepare.image.read import Decoded, decode_file, decode_image, foreign_errors
 from picstore.prepare.image.settings import EncodeSettings
-
-_PILLOW_SUBSAMPLING = {"444": 0, "422": 1, "420": 2}
 
 
 def decode_any(source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "") -> Decoded:
@@ -36,37 +33,18 @@ def decode_any(source: bytes | Image.Image | U8, *, settings: EncodeSettings, na
     return decode_file(source, settings=settings, name=name)
 
 
-def encode(image: Image.Image, *, settings: EncodeSettings, origin: str = "image") -> bytes:
+def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "image") -> TranscodedJpeg:
     """Encode a training JPEG: baseline, a DRI of one tile, JFIF, and no other metadata.
 
-    The image is in mode "L" or "RGB"; ``origin`` is the kind of its source, for messages. Restart markers stand at
-    every ``jpeg.tiles.restart_interval``; Huffman tables are optimised. ImageError if the image cannot be encoded.
+    The image is in mode "L" or "RGB", or RGB as uint8 (height, width, 3); ``origin`` is the kind of its source, for
+    messages. Restart markers stand at every ``jpeg.tiles.restart_interval``; Huffman tables are optimal. ImageError if
+    the image cannot be encoded.
     """
     with foreign_errors(f"cannot encode {origin}"):
         if settings.encoder == "mozjpeg":
-            return encode_by_mozjpeg(image, quality=settings.quality, subsampling=settings.subsampling)
-        try:
-            return _save(image, settings, optimize=True)
-        except OSError:
-            # Pillow optimises only in a buffer of 1 byte a pixel (2 from quality 95 on), which noise exceeds.
-            return _save(image, settings, optimize=False)
-
-
-def _save(image: Image.Image, settings: EncodeSettings, *, optimize: bool) -> bytes:
-    grey = image.mode == "L"
-    mcu_width, _ = mcu_size(components=1 if grey else 3, subsampling=settings.subsampling)
-    out = io.BytesIO()
-    image.save(
-        out,
-        "JPEG",
-        quality=settings.quality,
-        # libjpeg writes sampling factors for a grey component too, where decoders expect 1 × 1.
-        subsampling=0 if grey else _PILLOW_SUBSAMPLING[settings.subsampling],
-        optimize=optimize,
-        restart_marker_blocks=restart_interval(-(-image.width // mcu_width), mcu_width),
-        comment=None,  # else Pillow copies the source's
-    )
-    return out.getvalue()
+            picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
+            return encode_by_mozjpeg(picture, quality=settings.quality, subsampling=settings.subsampling)
+        return encode_baseline(np.asarray(image), quality=settings.quality, subsampling=settings.subsampling)
 
 
 def _from_array(array: U8) -> Image.Image:

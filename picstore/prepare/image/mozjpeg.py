@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from picstore.errors import MissingDependency
-from picstore.jpeg.transcode import add_restart_markers
+from picstore.jpeg.transcode import TranscodedJpeg, read_marker_segments, transcode
 
 _INSTALL = "pip install 'picstore[mozjpeg]'"
 _SUBSAMPLE_MODES = {"444": "off", "420": "on"}  # libvips halves chroma in both directions or in none
@@ -20,14 +20,15 @@ def require_mozjpeg() -> None:
     _vips()
 
 
-def encode_by_mozjpeg(image: Image.Image, *, quality: int, subsampling: str) -> bytes:
+def encode_by_mozjpeg(image: Image.Image, *, quality: int, subsampling: str) -> TranscodedJpeg:
     """Encode a baseline JPEG by trellis quantisation, with optimal Huffman tables and restart markers.
 
     The image is in mode "L" or "RGB", the quality on libjpeg's scale, 1 … 100, the subsampling "420" or "444".
     MissingDependency as from :func:`require_mozjpeg`.
     """
     # mozjpeg must not write restart markers itself: with trellis quantisation the stream is broken (its issue 195).
-    return add_restart_markers(_encode(_vips(), image, quality=quality, subsampling=subsampling, trellis=True))
+    jpeg = _encode(_vips(), image, quality=quality, subsampling=subsampling, trellis=True)
+    return transcode(jpeg, *read_marker_segments(jpeg))
 
 
 @functools.cache

@@ -50,13 +50,13 @@ class Decoded:
     """An image that is ready to be encoded.
 
     Attributes:
-        image: mode "L" or "RGB", upright, of the size that the settings ask for.
+        image: mode "L" or "RGB", or RGB as uint8 (height, width, 3); upright, of the size that the settings ask for.
         origin: kind of the source, in a few words, which is the reason to re-encode it: "PNG", "progressive JPEG",
             "resize", …
         coordinates: map from the source's pixels to these.
     """
 
-    image: Image.Image
+    image: Image.Image | U8
     origin: str
     coordinates: CoordinateMap
 

@@ -9,8 +9,12 @@ from picstore.arrays import U8
 from picstore.kernels.resample import LANCZOS, resample
 
 
-def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image:
-    """Resize an image in "L" or "RGB", or RGB as uint8 (height, width, 3), to a width and height in pixels."""
+def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
+    """Resize an image in "L" or "RGB", or RGB as uint8 (height, width, 3), to a width and height in pixels.
+
+    Returns:
+        An image, or RGB as uint8 (height, width, 3) whose channels lie one after the other.
+    """
     if isinstance(image, Image.Image):
         if image.size == size:
             return image
@@ -19,9 +23,9 @@ def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image:
     pixels = np.asarray(image)
     height, width = pixels.shape[:2]
     if (width, height) == size:
-        return Image.fromarray(pixels)
-    planes = np.empty((3, size[1], size[0]), np.uint8)
+        return pixels
+    planes: U8 = np.empty((3, size[1], size[0]), np.uint8)
     whole = 0, 0, width, height
     resample(pixels, whole, whole, False, LANCZOS, planes)
-    # The kernel is faster at writing planes than pixels: with Pillow's merging 500 us instead of 555.
-    return Image.merge("RGB", [Image.frombuffer("L", size, plane, "raw", "L", 0, 1) for plane in planes])
+    resized: U8 = planes.transpose(1, 2, 0)  # the kernel is faster at writing planes than pixels
+    return resized

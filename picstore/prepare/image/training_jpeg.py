@@ -12,7 +12,7 @@ from picstore.jpeg.markers import Header
 from picstore.jpeg.transcode import read_marker_segments, transcode
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.encode import decode_any, encode
-from picstore.prepare.image.image_info import make_image_info, parse_image_info
+from picstore.prepare.image.image_info import make_image_info
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
 from picstore.storage.format.record import ImageInfo
 
@@ -64,10 +64,11 @@ def make_training_jpeg(source: bytes | Image.Image | U8, *, settings: EncodeSett
         except NotTranscodable as error:
             reason = str(error)
     decoded = decode_any(source, settings=settings, name=name)
-    jpeg = encode(decoded.image, settings=settings, origin=decoded.origin)
+    made = encode(decoded.image, settings=settings, origin=decoded.origin)
+    info = make_image_info(made.header, made.lengths)
     if settings.reencode and decoded.origin == "JPEG":
         reason = "--reencode"
-    return TrainingJpeg(jpeg, parse_image_info(jpeg), decoded.coordinates, REENCODED, reason or decoded.origin)
+    return TrainingJpeg(made.jpeg, info, decoded.coordinates, REENCODED, reason or decoded.origin)
 
 
 def _require_end(jpeg: bytes, header: Header) -> None:

@@ -88,7 +88,7 @@ def test_quality_changes_the_size_and_the_same_input_gives_the_same_bytes():
 
 
 @pytest.mark.parametrize("quality", [50, 90, 94, 95, 100])
-def test_noise_that_outgrows_the_optimiser_s_buffer_is_encoded_all_the_same(quality):
+def test_noise_of_more_bytes_than_pixels_is_encoded_all_the_same(quality):
     noise = np.random.default_rng(0).integers(0, 2, (256, 300, 3), dtype=np.uint8) * 255
     jpeg, _ = reencode(noise, settings=EncodeSettings(quality=quality, subsampling="444"))
     head = header(jpeg)

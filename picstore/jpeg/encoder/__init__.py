@@ -1,0 +1,1 @@
+"""Encoding of pixels to baseline JPEGs."""

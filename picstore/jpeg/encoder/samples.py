@@ -1,0 +1,109 @@
+"""Rows of pixels converted to samples of Y, Cb and Cr by kernels, bit for bit as libjpeg-turbo does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from picstore.kernels.jit import device_function, memcpy, store_u8
+from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
+
+STEP = 16  # pixels or samples at a time; up to STEP - 1 samples after the end of a row are written too
+_CENTRE = (128 << 16) + (1 << 15) - 1  # of Cb and Cr; halves are rounded down
+_u64 = np.uint64
+
+
+def _convert(memory: VectorMemory, color: tuple[Vector, ...], out: Any, step: Any) -> None:
+    """Convert 16 pixels to Y at ``out`` and Cb and Cr one and two steps after it (JFIF 1.02, 16 fractional bits)."""
+    r, g, b = (each.widened(32, signed=False) for each in color)
+    luma = r * 19595 + g * 38470 + b * 7471 + (1 << 15)
+    blue, red = (b << 15) - r * 11059 - g * 21709 + _CENTRE, (r << 15) - g * 27439 - b * 5329 + _CENTRE
+    for plane in (luma, blue, red):
+        memory.store(out, (plane >> 16).narrowed(8))
+        out = memory.offset(out, step)
+
+
+@vector_function(3)
+def _convert_pixels(memory: VectorMemory, source: Any, out: Any, step: Any) -> None:
+    """Convert 16 pixels of three bytes."""
+    pixels = memory.load(source, 3 * STEP, 8)
+    _convert(memory, tuple(pixels.shuffled(pixels, range(c, 3 * STEP, 3)) for c in range(3)), out, step)
+
+
+@vector_function(4)
+def _convert_planes(memory: VectorMemory, source: Any, plane: Any, out: Any, step: Any) -> None:
+    """Convert 16 pixels whose channels lie ``plane`` bytes apart."""
+    green = memory.offset(source, plane)
+    addresses = source, green, memory.offset(green, plane)
+    _convert(memory, tuple(memory.load(each, STEP, 8) for each in addresses), out, step)
+
+
+def _pairs(memory: VectorMemory, row: Any) -> Vector:
+    """Sum neighbours among 32 samples."""
+    samples = memory.load(row, 2 * STEP, 8)
+    left, right = (samples.shuffled(samples, range(k, 2 * STEP, 2)).widened(16, signed=False) for k in (0, 1))
+    return left + right
+
+
+def _alternating(memory: VectorMemory, even: int, odd: int) -> Vector:
+    zeros = memory.zeros(STEP, 16)
+    return (zeros + even).shuffled(zeros + odd, [k + STEP * (k % 2) for k in range(STEP)])
+
+
+@vector_function(3)
+def _halve_both(memory: VectorMemory, row: Any, below: Any, out: Any) -> None:
+    """Average 16 squares of two by two samples; halves are rounded down and up in turn."""
+    sums = _pairs(memory, row) + _pairs(memory, below) + _alternating(memory, 1, 2)
+    memory.store(out, (sums >> 2).narrowed(8))
+
+
+@vector_function(2)
+def _halve_across(memory: VectorMemory, row: Any, out: Any) -> None:
+    """Average 16 pairs of samples; halves are rounded down and up in turn."""
+    memory.store(out, (_pairs(memory, row) + _alternating(memory, 0, 1) >> 1).narrowed(8))
+
+
+@device_function
+def convert_row(source, steps, width, padded, out, plane, spare):  # type: ignore[no-untyped-def]
+    """Convert a row of pixels to rows of Y, Cb and Cr, and repeat the last sample of each.
+
+    Args:
+        source: address of the first pixel.
+        steps: bytes from one pixel to the next and from one channel to the next, (3, 1) or (1, any); (1, 0) for grey,
+            which is copied to a single row.
+        width, padded: samples of a row without and with those repeated.
+        out: address of the row of Y, with STEP - 1 writable bytes after it; those of Cb and Cr lie one and two
+            ``plane`` bytes after it.
+        spare: address of 3 * STEP bytes of scratch.
+    """
+    across, channel = steps
+    whole = width // STEP * STEP
+    if channel == 0:
+        memcpy(out, source, width)
+        whole = width
+    for k in range(0, whole if channel else 0, STEP):
+        if across == 3:
+            _convert_pixels(source + _u64(3 * k), out + _u64(k), plane)
+        else:
+            _convert_planes(source + _u64(k), _u64(channel), out + _u64(k), plane)
+    if whole < width:
+        for k in range(width - whole):
+            for c in range(3):
+                store_u8(spare + _u64(3 * k + c), load_u8(source + _u64((whole + k) * across + c * channel)))
+        _convert_pixels(spare, out + _u64(whole), plane)
+    for c in range(3 if channel else 1):
+        first = out + _u64(c) * plane
+        last = load_u8(first + _u64(width - 1))
+        for k in range(width, padded):
+            store_u8(first + _u64(k), last)
+
+
+@device_function
+def halve_row(row, below, count, out):  # type: ignore[no-untyped-def]
+    """Halve the width of a row, or of the mean of two different rows, to ``count`` samples; addresses."""
+    for k in range(0, count, STEP):
+        if row == below:
+            _halve_across(row + _u64(2 * k), out + _u64(k))
+        else:
+            _halve_both(row + _u64(2 * k), below + _u64(2 * k), out + _u64(k))

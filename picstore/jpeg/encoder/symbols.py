@@ -1,0 +1,207 @@
+"""Symbols of a baseline scan: run lengths and sizes counted by one kernel, written as codes by another (T.81, F.1.2).
+
+A symbol with its value is a uint32: 16 bits of value, 8 of symbol, and the Huffman table above, 0 or 1 for DC and 2 or
+3 for AC. The lower four bits of every symbol are the number of bits of its value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.jpeg.bit_writer import append_bits, flush_bits
+from picstore.jpeg.encoder.fdct import forward_dct
+from picstore.jpeg.encoder.optimal_codes import optimal_codes
+from picstore.jpeg.encoder.samples import STEP, convert_row, halve_row
+from picstore.kernels.jit import device_function, inlined, kernel, memcpy, store_u8
+from picstore.kernels.simd import leading_zeros, load_u32, store_i32, trailing_zeros
+
+MAX_SYMBOLS = 64  # of a block: one for each coefficient
+_END_OF_BLOCK, _SIXTEEN_ZEROS = 0x00, 0xF0
+_u64 = np.uint64
+
+
+@inlined
+def _add_symbol(target, counters, table, symbol, value):  # type: ignore[no-untyped-def]
+    """Store a symbol with its value, and count it; returns the next address."""
+    store_i32(target, np.int32(table << 24 | symbol << 16 | value))
+    counter = counters + _u64(4 * (table << 8 | symbol))
+    store_i32(counter, np.int32(load_u32(counter) + 1))
+    return target + _u64(4)
+
+
+@inlined
+def _size(value):  # type: ignore[no-untyped-def]
+    """Return the bits of a value, and the value as it is written."""
+    size = 64 - leading_zeros(_u64(abs(value)))
+    return size, value if value >= 0 else value + (1 << size) - 1
+
+
+@device_function
+def _add_block(target, counters, kind, difference, block, nonzero):  # type: ignore[no-untyped-def]
+    """Store the symbols of a block; returns the next address.
+
+    Args:
+        target: address of uint32 symbols.
+        counters: address of uint32 (4, 256), how often each table has each symbol.
+        kind: 0 for luma, 1 for chroma.
+        difference: of the DC coefficient.
+        block: int16 (64,), coefficients in zigzag order.
+        nonzero: bits of those that are not zero.
+    """
+    size, value = _size(difference)
+    target = _add_symbol(target, counters, kind, size, value)
+    left = nonzero & ~_u64(1)
+    before = 0
+    while left:
+        k = trailing_zeros(left)
+        left &= left - _u64(1)
+        run = k - before - 1
+        while run >= 16:
+            target = _add_symbol(target, counters, 2 + kind, _SIXTEEN_ZEROS, 0)
+            run -= 16
+        size, value = _size(np.int64(block[k]))
+        target = _add_symbol(target, counters, 2 + kind, run << 4 | size, value)
+        before = k
+    if before < 63:
+        target = _add_symbol(target, counters, 2 + kind, _END_OF_BLOCK, 0)
+    return target
+
+
+@device_function
+def _fill_rows(source, row, shape, rows, stride):  # type: ignore[no-untyped-def]
+    """Convert a row of MCUs to samples.
+
+    Args:
+        source: address of the first pixel; bytes from one row, pixel and channel to the next.
+        row: number of the row of MCUs.
+        shape: width and height of the image, MCUs in a row, and sampling factors of the luma.
+        rows: address of three planes of 8 * vertical rows of full size, and of two of 8 rows of halved chroma.
+        stride: bytes of a row of samples.
+    """
+    first, down, across, channel = source
+    width, height, columns, h, v = shape
+    plane = _u64(8 * v * stride)
+    halved = rows + _u64(3) * plane
+    spare = halved + _u64(16 * stride)
+    count = 3 if channel else 1
+    top = 8 * v * row
+    for y in range(8 * v):
+        target = rows + _u64(y * stride)
+        if top + y < height:
+            pixels = _u64(first + (top + y) * down)
+            convert_row(pixels, (across, channel), width, 8 * h * columns, target, plane, spare)
+            continue
+        for c in range(count):  # below the image its last row is repeated
+            copy = target + _u64(c) * plane
+            memcpy(copy, copy - _u64(stride), stride)
+    for c in range(1, count if h > 1 else 0):
+        for y in range(8):
+            target = halved + _u64((8 * (c - 1) + y) * stride)
+            if top + y * v < height:
+                upper = rows + _u64(c) * plane + _u64(y * v * stride)
+                halve_row(upper, upper + _u64((v - 1) * stride), 8 * columns, target)
+            else:
+                memcpy(target, target - _u64(stride), stride)
+
+
+@kernel
+def find_symbols(source, shape, interval, divisors, symbols, ends, tables):  # type: ignore[no-untyped-def]
+    """Quantise an image, find its symbols, and compute the best code of each Huffman table.
+
+    Args:
+        source: address of the first pixel; bytes from one row, pixel and channel to the next; 0 is the last for grey.
+        shape: width and height, MCUs in a row and rows of MCUs, sampling factors of the luma.
+        interval: MCUs of a segment.
+        divisors: uint16 (2, 3, 64), of luma and chroma.
+        symbols: uint32, takes ``MAX_SYMBOLS`` a block at most.
+        ends: int64 (segments + 1,), takes 0 and the end of each segment in ``symbols``.
+        tables: counts, uint8 (4, 16), symbols, uint8 (4, 256), and codes, uint32 (4, 256), of ``optimal_codes`` for DC
+            and AC of luma and chroma; take them.
+
+    Returns:
+        Bits of the codes and values of all symbols.
+    """
+    width, height, columns, rows, h, v = shape
+    stride = 8 * h * columns + 2 * STEP
+    samples = np.empty((3 * 8 * v + 2 * 8) * stride + 3 * STEP, np.uint8)
+    block = np.zeros(64, np.int16)
+    frequencies = np.zeros((4, 256), np.uint32)
+    previous = np.zeros(3, np.int64)
+    planes, coefficients = _u64(samples.ctypes.data), _u64(block.ctypes.data)
+    first, counters = _u64(symbols.ctypes.data), _u64(frequencies.ctypes.data)
+    target = first
+    across, down = (width + 7) // 8, (height + 7) // 8  # blocks of luma; an MCU may have more
+    per_mcu = h * v + 2 if source[3] else 1
+    chroma = 8 * v if h == 1 else 24 * v  # first row of samples of Cb, and rows from it to Cr
+    between = 8 * v if h == 1 else 8
+    ends[0] = 0
+    segment = done = 0
+    for row in range(rows):
+        _fill_rows(source, row, (width, height, columns, h, v), planes, stride)
+        for column in range(columns):
+            for b in range(per_mcu):
+                c = max(b - h * v + 1, 0)
+                x, y = (b % h, b // h) if c == 0 else (0, 0)
+                kind = min(c, 1)
+                nonzero = _u64(0)
+                if c or (column * h + x < across and row * v + y < down):
+                    at = (
+                        (chroma + (c - 1) * between) * stride + 8 * column
+                        if c
+                        else 8 * y * stride + 8 * (column * h + x)
+                    )
+                    factors = _u64(divisors.ctypes.data + 384 * kind)
+                    nonzero = forward_dct(planes + _u64(at), _u64(stride), factors, coefficients)
+                    dc = np.int64(block[0])
+                else:  # a block beyond the image has no AC coefficients
+                    dc = previous[c]
+                target = _add_block(target, counters, kind, dc - previous[c], block, nonzero)
+                previous[c] = dc
+            done += 1
+            if done == interval or (row == rows - 1 and column == columns - 1):
+                segment += 1
+                ends[segment] = np.int64(target - first) // 4
+                previous[:] = 0
+                done = 0
+    bits = 0
+    for table in range(4):
+        optimal_codes(frequencies[table], tables[0][table], tables[1][table], tables[2][table])
+        for symbol in range(256):
+            bits += frequencies[table, symbol] * ((tables[2][table, symbol] & 31) + (symbol & 15))
+    return bits
+
+
+@kernel
+def write_symbols(symbols, ends, codes, out, starts):  # type: ignore[no-untyped-def]
+    """Write a scan with a restart marker after each segment but the last.
+
+    Args:
+        symbols, ends: as ``find_symbols`` fills them.
+        codes: uint32 (4, 256), of all symbols.
+        out: uint8, long enough.
+        starts: int64 (segments + 1,), takes the offset of each segment in ``out``, and last the end + 2, where a
+            further one would begin.
+
+    Returns:
+        Bytes written.
+    """
+    entry, table = _u64(symbols.ctypes.data), _u64(codes.ctypes.data)
+    begin = _u64(out.ctypes.data)
+    target = begin
+    starts[0] = 0
+    for segment in range(ends.size - 1):
+        if segment:
+            store_u8(target, np.uint8(0xFF))
+            store_u8(target + _u64(1), np.uint8(0xD0 + (segment - 1) % 8))
+            target += _u64(2)
+        accumulator, pending = _u64(0), 0
+        for _ in range(ends[segment], ends[segment + 1]):
+            symbol = np.int64(load_u32(entry))
+            entry += _u64(4)
+            code = np.int64(load_u32(table + _u64(symbol >> 16 << 2)))
+            size = symbol >> 16 & 15
+            value = _u64(code >> 5 << size | symbol & 0xFFFF)  # 16 + 11 bits at most
+            accumulator, pending, target = append_bits(accumulator, pending, value, (code & 31) + size, target)
+        target = flush_bits(accumulator, pending, target)
+        starts[segment + 1] = np.int64(target - begin) + 2
+    return np.int64(target - begin)

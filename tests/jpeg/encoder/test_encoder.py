@@ -1,0 +1,113 @@
+"""The project's own encoder: libjpeg-turbo's scan with optimised tables, bit by bit."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from grids import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from pictures import smooth
+from PIL import Image, features
+
+from picstore.errors import UsageError
+from picstore.jpeg.encoder.encode import encode
+from picstore.jpeg.transcode import add_restart_markers
+from picstore.prepare.image.image_info import make_image_info, parse_image_info
+
+KINDS = ("grey", "444", "422", "420")
+PILLOW_SUBSAMPLING = {"grey": 0, "444": 0, "422": 1, "420": 2}
+
+
+def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def planar(pixels: np.ndarray) -> np.ndarray:
+    """The same array with one channel after the other in memory."""
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)).transpose(1, 2, 0)
+
+
+def by_libjpeg(pixels: np.ndarray, kind: str, quality: int, interval: int) -> bytes:
+    """Pillow's stream, with its headers written by picstore."""
+    if not features.check("libjpeg_turbo"):
+        pytest.skip("Pillow is built without libjpeg-turbo")
+    out = io.BytesIO()
+    options = {"subsampling": PILLOW_SUBSAMPLING[kind], "restart_marker_blocks": interval}
+    Image.fromarray(pixels).save(out, "JPEG", quality=quality, optimize=True, **options)
+    return add_restart_markers(out.getvalue(), interval)
+
+
+def check(pixels: np.ndarray, kind: str, quality: int, interval: int | None = None) -> None:
+    given = np.ascontiguousarray(pixels[..., 0]) if kind == "grey" else pixels
+    made = encode(given, quality=quality, subsampling="420" if kind == "grey" else kind, interval=interval)
+    expected = by_libjpeg(np.ascontiguousarray(given), kind, quality, made.header.restart_interval)
+    if made.jpeg != expected:
+        pytest.fail(f"{pixels.shape}, {kind}, quality {quality} differs")
+    info, parsed = make_image_info(made.header, made.lengths), parse_image_info(made.jpeg)
+    assert (info.width, info.height, info.sampling) == (parsed.width, parsed.height, parsed.sampling)
+    assert (info.restart_interval, info.header_length) == (parsed.restart_interval, parsed.header_length)
+    np.testing.assert_array_equal(info.segments, parsed.segments)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_size_gives_the_stream_of_libjpeg(kind: str) -> None:
+    picture = np.asarray(smooth(70, 70))
+    for height in range(1, 36):
+        for width in range(1, 36):
+            check(picture[:height, :width], kind, (20, 75, 90)[(height + width) % 3])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("quality", [1, 10, 49, 50, 75, 90, 94])
+def test_every_quality_gives_the_stream_of_libjpeg(kind: str, quality: int) -> None:
+    check(np.asarray(smooth(150, 90)), kind, quality)
+    check(noise(90, 150) // 2 + 60, kind, quality)
+
+
+@examples(50)
+@given(
+    st.integers(1, 80), st.integers(1, 80), st.sampled_from(KINDS), st.integers(1, 94), st.integers(1, 9), st.booleans()
+)
+def test_every_interval_and_layout_gives_the_stream_of_libjpeg(height, width, kind, quality, interval, split):
+    pixels = noise(height, width, seed=height) // 4 + np.asarray(smooth(width, height)) // 2
+    check(planar(pixels) if split else pixels, kind, quality, interval)
+
+
+def test_noise_of_the_highest_quality_is_encoded_nearly_without_loss() -> None:
+    pixels = noise(120, 130)
+    made = encode(pixels, quality=100, subsampling="444")
+    decoded = np.asarray(Image.open(io.BytesIO(made.jpeg)), np.int64)
+    assert np.abs(decoded - pixels).max() <= 4
+
+
+def test_any_memory_layout_gives_the_same_stream() -> None:
+    pixels = noise(40, 50)
+    expected = encode(pixels, quality=80, subsampling="420").jpeg
+    wide = np.repeat(pixels, 2, axis=1)[:, ::2]
+    upside_down = np.ascontiguousarray(pixels[::-1])[::-1]
+    for same in (planar(pixels), wide, upside_down, np.asfortranarray(pixels)):
+        assert encode(same, quality=80, subsampling="420").jpeg == expected
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        np.zeros((0, 3, 3), np.uint8),
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((4, 4, 3), np.int16),
+        np.zeros(4, np.uint8),
+        np.zeros((1, 65_536), np.uint8),
+    ],
+)
+def test_arrays_that_are_no_image_are_refused(pixels: np.ndarray) -> None:
+    with pytest.raises(UsageError):
+        encode(pixels, quality=80, subsampling="420")
+
+
+@pytest.mark.parametrize("wrong", [{"quality": 0}, {"quality": 101}, {"subsampling": "440"}, {"interval": 65_536}])
+def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        encode(noise(8, 8), **{"quality": 80, "subsampling": "420", **wrong})
