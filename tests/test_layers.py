@@ -19,7 +19,7 @@ LAYERS = {
         "format",
         "container_index | edits | manifest_fields",
         "manifest",
-        "cache | manifest_copy",
+        "cache | manifest_copy | row_reader",
         "container_reader | publish",
         "dataset",
         "order_statistics",

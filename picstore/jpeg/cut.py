@@ -146,6 +146,18 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
     return cuts.data[: cuts.offsets[1]].tobytes(), (left - int(cuts.rects[0, 0]), top - int(cuts.rects[0, 1]))
 
 
+def rows_to_cut(boxes: I64, tilings: I64) -> I64:
+    """Compute the rows of tiles that cutting boxes copies: int64 (n, 2), the first and the last + 1.
+
+    ``boxes`` and ``tilings`` are those of :func:`cut_batch`; a tiling without MCUs has all rows, which are unknown.
+    """
+    height, mcu_height = tilings[:, _HEIGHT], np.maximum(tilings[:, _MCU_HEIGHT], 1)
+    first = np.maximum(boxes[:, 1] - _MARGIN, 0) // mcu_height
+    stop = (np.minimum(boxes[:, 3] + _MARGIN, height) - 1) // mcu_height + 1
+    rows: I64 = np.stack([first, stop], axis=1)
+    return rows
+
+
 @kernel
 def _cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):  # type: ignore[no-untyped-def]
     offsets[0] = 0

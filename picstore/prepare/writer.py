@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,11 @@ class Writer:
             raise UsageError(f"label {label} of {len(self._classes)} classes")
         if unknown := set(attachments or ()) - set(self._fields):
             raise UsageError(f"attachment {min(unknown)!r} was not declared; declared are {list(self._fields)}")
+        given: Mapping[str, object] = attachments or {}
+        for name, blob in given.items():
+            if not isinstance(blob, (bytes, bytearray)):
+                kind = type(blob).__name__
+                raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, such as those of a PNG file")
         made = make_training_jpeg(image, settings=self._encode)
         try:
             extra = map_targets(extra, made.coordinates)

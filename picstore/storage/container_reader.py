@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from picstore.arrays import I64, Table
+from picstore.arrays import I64, Bools, Table
 from picstore.errors import Damage, NotADataset, Truncated, UsageError
 from picstore.storage.cache import Cache
 from picstore.storage.container_index import ordinals_of
@@ -20,9 +20,12 @@ from picstore.storage.format.layout import SEALED
 from picstore.storage.format.record import Record
 from picstore.storage.format.unpack_container import read_header, unpack_container
 from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, map_concurrently, read_at
+from picstore.storage.row_reader import MIN_MEAN, RowsOf, read_rows
 
 _CACHED_INDEXES = 64  # each a few 10 kB
 _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
+_MIN_TABLES = 4096  # bytes to read at first of a container in part
+_TABLES_SHARE = 64  # and at least this share: tables of photographs take a hundredth
 _MAX_MISSING = 1 << 24  # records whose bytes are not there; an index row of 32 bytes may claim 2**20
 
 
@@ -59,6 +62,19 @@ class ContainerReader:
         if self.cache is not None and not container.damage:
             self.cache.store(ref, buffer)
         return container
+
+    def read_rows(
+        self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool, allocate: Allocate = fresh
+    ) -> Container:
+        """Read of a container of large images what is needed, of others all; see :meth:`Dataset.container_rows`."""
+        row = self.rows[number]
+        if self.cache is None and row["size"] >= MIN_MEAN * int(row["records"]):
+            with contextlib.suppress(Damage):  # once more, whole: what is damaged may not be what is needed
+                tables = self._read_tables(number)
+                path = self._root / tables.ref.name
+                if not tables.damage and read_rows(path, tables, rows_of, wanted=wanted, attachments=attachments):
+                    return tables
+        return self.read(number, allocate=allocate)
 
     def index(self, number: int) -> Container:
         """Read a container without its payload, with the errors of :meth:`read`; the last 64 are kept."""
@@ -142,6 +158,27 @@ class ContainerReader:
                 return container
         cache.discard(ref)
         return None
+
+    def _read_tables(self, number: int) -> Container:
+        """Read what precedes the payload into a buffer of the container's size, whose other pages take no memory."""
+        ref, size = self.container_ref(number), int(self.rows[number]["size"])
+        path = self._root / ref.name
+        buffer = np.zeros(size, np.uint8).data
+
+        def read(begin: int, end: int) -> None:
+            read_at(path, ref.offset + begin, end - begin, file=ref.name, allocate=lambda _: buffer[begin:end])
+
+        guess = min(size, max(_MIN_TABLES, size // _TABLES_SHARE))
+        read(0, guess)
+        header, _ = read_header(buffer[:guess], ref=ref)
+        if header.payload_at > size:
+            raise ref.corrupt("the container's tables end behind it")
+        if header.payload_at > guess:
+            read(guess, header.payload_at)
+        container = self._unpack(number, buffer[: header.payload_at], lambda begin, length: buffer[begin:][:length])
+        container.buffer, container.read = buffer, None
+        container.read_size = max(guess, header.payload_at)
+        return container
 
     def _read_index(self, number: int) -> Container:
         ref = self.container_ref(number)

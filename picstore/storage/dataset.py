@@ -25,6 +25,7 @@ from picstore.storage.format.record import Record, copy_record
 from picstore.storage.location.resolve import Allocate, Location, Where, fresh, locate
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
 from picstore.storage.publish import publish_edit
+from picstore.storage.row_reader import RowsOf
 
 
 class Dataset(Sequence[Record]):
@@ -166,6 +167,23 @@ class Dataset(Sequence[Record]):
         readable is listed in it; Damage is raised where nothing can be read, NotADataset where the file is missing.
         """
         return self._containers.read(number, allocate=allocate)
+
+    def container_rows(
+        self, number: int, rows_of: RowsOf, *, attachments: bool, allocate: Allocate = fresh
+    ) -> Container:
+        """Read a container for some rows of tiles of each image; one of small images is read as :meth:`container` does.
+
+        What is needed of large images is read and checked alone: bytes of the buffer outside of it, and deleted
+        records, may be zeros. A data set with a cache reads whole containers, which it keeps.
+
+        Args:
+            rows_of: the rows of each live image, see :data:`picstore.storage.row_reader.RowsOf`.
+            attachments: whether these are needed too.
+            allocate: makes the memory of a container that is read whole.
+        """
+        return self._containers.read_rows(
+            number, rows_of, wanted=self.live.mask(number), attachments=attachments, allocate=allocate
+        )
 
     def stored_ids(self) -> I64:
         """Ids of all stored records, int64 (records,), deleted ones too; -1 where an index entry is damaged."""

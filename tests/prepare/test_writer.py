@@ -11,7 +11,7 @@ from PIL import Image
 from samples import jpeg, picture
 
 import picstore
-from picstore.errors import Unfinished
+from picstore.errors import Unfinished, UsageError
 from picstore.prepare.convert.job import DatasetShape
 
 
@@ -111,3 +111,10 @@ def test_a_destination_in_use_is_refused(tmp_path: Path) -> None:
         writer.add(picture(1))
     with pytest.raises(picstore.UsageError, match="already a data set"):
         picstore.Writer(tmp_path / "out")
+
+
+def test_attachments_that_are_no_bytes_are_refused(tmp_path: Path) -> None:
+    with picstore.Writer(tmp_path / "dataset", attachments=["mask"]) as writer:
+        with pytest.raises(UsageError, match="attachment 'mask' is of type ndarray; give bytes"):
+            writer.add(picture(0), attachments={"mask": np.zeros((40, 60), np.uint8)})  # type: ignore[dict-item]
+        writer.add(picture(0), attachments={"mask": b"mask"})

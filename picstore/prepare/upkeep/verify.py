@@ -27,6 +27,7 @@ from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.format.recovery import recover_containers
+from picstore.storage.format.tile_rows import row_ends, stored_checksums, wrong_row
 from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
@@ -233,14 +234,27 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
     for number, error in enumerate(container.damage):
         last = number == len(container.damage) - 1
         findings.append(Finding(error.file, error.offset, error.what, lost if last else 0))
-    if max_pixels is not None:
-        for k in np.flatnonzero(container.good & live):
-            problem = _decode_problem(container, int(k), max_pixels)
-            if problem:
-                offset = container.ref.offset + int(container.index[k]["offset"])
-                text = f"record {container.index[k]['id']}: {problem}"
-                findings.append(Finding(container.ref.name, offset, text, 1))
+    for k in np.flatnonzero(container.good & live).tolist():
+        problem = _wrong_row_checksum(container, k)
+        if not problem and max_pixels is not None:
+            problem = _decode_problem(container, k, max_pixels)
+        if problem:
+            offset = container.ref.offset + int(container.index[k]["offset"])
+            text = f"record {container.index[k]['id']}: {problem}"
+            findings.append(Finding(container.ref.name, offset, text, 1))
     return findings
+
+
+def _wrong_row_checksum(container: Container, k: int) -> str:
+    """Compare a sound image with its row checksums; returns the difference, or an empty text."""
+    table = container.segment_table
+    crcs = None if table is None else stored_checksums(container.index, table, k)
+    jpeg = container.jpeg(k)
+    ends = None if crcs is None else row_ends(container.info(k), len(jpeg))
+    if crcs is None or ends is None:  # such an image is read whole
+        return ""
+    row = wrong_row(jpeg, ends, crcs, range(len(ends) - 1))
+    return "" if row is None else f"the checksum of {f'tile row {row}' if row >= 0 else 'its header'} is wrong"
 
 
 def _decode_problem(container: Container, k: int, max_pixels: int) -> str:

@@ -45,6 +45,9 @@ class Container:
             extras) is listed too.
         read: fetches bytes of the container by offset and length when ``buffer`` ends before the payload; these bytes
             are checked record by record. None when the whole container is in ``buffer`` and checked.
+        read_size: bytes that were read from storage, less than ``size`` where a container was read in part; its buffer
+            then holds zeros for what was not read.
+        causes: by record number, the damage that lost it, where its own checksum does not tell.
         extras_frame: zstd frame of the extras, a view of ``buffer`` whose CRC holds; empty for none, None if damaged.
         extras_size: bytes that the frame decompresses to.
     """
@@ -61,6 +64,8 @@ class Container:
     extras_size: int
     damage: list[Damage] = field(default_factory=list)
     read: Callable[[int, int], memoryview] | None = None
+    read_size: int = 0
+    causes: dict[int, Damage] = field(default_factory=dict)
     _extras: bytes | None = field(default=None, init=False, repr=False, compare=False)
     _addresses: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -93,6 +98,12 @@ class Container:
         """Let go of decompressed extras of more than ``above`` bytes; they are decompressed again when asked for."""
         if self.extras_size > above:
             self._extras = None
+
+    def mark_lost(self, k: int, what: str, offset: int) -> None:
+        """List record ``k`` as lost to damage at an offset in the container."""
+        self.good[k] = False
+        self.causes[k] = self.ref.corrupt(what, offset)
+        self.damage.append(self.causes[k])
 
     def mark_extras_damaged(self) -> None:
         """List the extras as damaged, and hold none."""

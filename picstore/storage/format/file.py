@@ -14,6 +14,7 @@ from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.pack_container import pack_container, packed_size
 from picstore.storage.format.record import Record
+from picstore.storage.format.tile_rows import checksum_entries
 from picstore.storage.location.resolve import Where, file_name, locate, read_at
 
 _TAIL_SIZE = 4096  # bytes read at once: trailer and footer of 150 containers
@@ -59,7 +60,7 @@ class FileWriter:
 
     def add(self, record: Record) -> None:
         """Append one record."""
-        segments = self._segments + len(record.info.segments)
+        segments = self._segments + len(record.info.segments) + checksum_entries(record.jpeg, record.info)
         extras = self._extras + len(record.extra_json)
         payload = self._payload + len(record.jpeg) + sum(map(len, record.attachments.values()))
         count, width = len(self._pending) + 1, len(self._fields)

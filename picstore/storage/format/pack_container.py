@@ -12,7 +12,9 @@ from picstore.errors import UsageError
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c, crc32c_of_buffers, entry_crcs
 from picstore.storage.format.container import ContainerRef
+from picstore.storage.format.layout import ROW_CRCS
 from picstore.storage.format.record import Record
+from picstore.storage.format.tile_rows import row_checksums
 from picstore.storage.location.base import Buffer
 
 
@@ -40,7 +42,9 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
     """
     extras = b"".join(record.extra_json for record in records)
     frame = zstandard.ZstdCompressor(level=3).compress(extras) if extras else b""
-    segments = np.concatenate([record.info.segments for record in records])
+    rows = [row_checksums(record.jpeg, record.info) for record in records]
+    pieces = [piece for record, crcs in zip(records, rows, strict=True) for piece in (record.info.segments, crcs)]
+    segments = np.concatenate(pieces)
     count, width = len(records), len(fields)
     entries = count * (layout.ENTRY.itemsize + width * layout.ATTACHMENT.itemsize)
     payload_at = layout.SEALED + entries + segments.nbytes + len(frame)
@@ -50,7 +54,7 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
         raise UsageError(f"{count} records of {size} bytes do not fit into a container; use smaller containers")
     if width > layout.MAX_ATTACHMENTS:
         raise UsageError(f"{width} attachments a record; at most {layout.MAX_ATTACHMENTS} can be stored")
-    index, table, blobs = _index(records, fields, payload_at)
+    index, table, blobs = _index(records, fields, payload_at, [len(crcs) for crcs in rows])
     padding = bytes(size - payload_at - payload_size)
     header = layout.ContainerHeader(
         attachments=width,
@@ -72,8 +76,13 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
     return [header.pack(), index, table, segments.tobytes(), frame, *blobs, padding]
 
 
-def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[bytes, bytes, list[Buffer]]:
-    """Build index, attachment table and the blobs of a payload that begins ``at`` bytes into the container."""
+def _index(
+    records: Sequence[Record], fields: Sequence[str], at: int, row_crcs: Sequence[int]
+) -> tuple[bytes, bytes, list[Buffer]]:
+    """Build index, attachment table and the blobs of a payload that begins ``at`` bytes into the container.
+
+    ``row_crcs`` has for each record the entries of the segment table that its row checksums take.
+    """
     index = np.zeros(len(records), dtype=layout.ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=layout.ATTACHMENT)
     rows = [[record.jpeg, *(record.attachments.get(name, b"") for name in fields)] for record in records]
@@ -86,8 +95,9 @@ def _index(records: Sequence[Record], fields: Sequence[str], at: int) -> tuple[b
     index["id"], index["label"] = [r.id for r in records], [r.label for r in records]
     index["segment_count"] = [len(r.info.segments) for r in records]
     index["extra_length"] = [len(r.extra_json) for r in records]
-    for name, count in (("segment_first", "segment_count"), ("extra_offset", "extra_length")):
-        index[name] = _starts(index[count])
+    index["segment_first"] = _starts(index["segment_count"] + np.array(row_crcs))
+    index["extra_offset"] = _starts(index["extra_length"])
+    index["flags"] = np.where(row_crcs, ROW_CRCS, 0)
     index["sampling"] = [layout.SAMPLINGS.index(r.info.sampling) for r in records]
     for name in ("width", "height", "restart_interval", "header_length"):
         index[name] = [getattr(r.info, name) for r in records]

@@ -78,6 +78,7 @@ def unpack_container(
         extras_size=0,
         damage=damage,
         read=read,
+        read_size=len(buffer),
     )
     _check_index(container, header)
     if read is None:

@@ -23,13 +23,21 @@ def next_sound(numbers: I64, sound: I64) -> I64:
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
     """Give each slot with a problem the sample of the next sound slot of its source, or raise it if there is none."""
-    damaged = np.isin(np.arange(len(batch.ids)), list(problems))
+    for slot, replacement in replacements(batch.source, problems).items():
+        _copy_sample(batch, replacement, slot)
+
+
+def replacements(source: I64, problems: Mapping[int, Damage]) -> dict[int, int]:
+    """Find for each slot with a problem the next sound slot of its source, or raise the problem if there is none."""
+    damaged = np.isin(np.arange(len(source)), list(problems))
+    found = {}
     for slot, problem in problems.items():
-        sound = np.flatnonzero((batch.source == batch.source[slot]) & ~damaged)
+        sound = np.flatnonzero((source == source[slot]) & ~damaged)
         if not len(sound):
             text = f"{problem.what}, and its batch holds no sound record to replace it"
             raise type(problem)(text, problem.file, problem.offset)
-        _copy_sample(batch, int(next_sound(np.array(slot), sound)), slot)
+        found[slot] = int(next_sound(np.array(slot), sound))
+    return found
 
 
 def _copy_sample(batch: HostBatch, source: int, target: int) -> None:

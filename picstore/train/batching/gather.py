@@ -10,13 +10,13 @@ import numpy as np
 
 from picstore.arrays import I64, U16, U64, Table
 from picstore.errors import Corrupt, Damage
-from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE, mcu_size
+from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.container import Container
-from picstore.storage.format.layout import ENTRY, SAMPLINGS, SEGMENT
+from picstore.storage.format.layout import ENTRY, MCU_SIZES, SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS
 from picstore.storage.location.resolve import Location
-from picstore.train.batching.damage import next_sound
+from picstore.train.batching.damage import next_sound, replacements
 from picstore.train.batching.spec import MAX_PIXELS
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.compose import TARGETS
@@ -24,10 +24,7 @@ from picstore.train.transforms.compose import TARGETS
 Lengths: TypeAlias = U16
 ReadResult: TypeAlias = "Container | Damage"  # a container, or why nothing of it can be read
 
-# MCU sizes by code of sampling; the first is that of an index entry without one.
-_MCU_SIZES = np.array(
-    [(0, 0)] + [mcu_size(components=1 if name == "grey" else 3, subsampling=name) for name in SAMPLINGS[1:]]
-)
+_MCU_SIZES = np.array(MCU_SIZES)  # by code of sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +121,20 @@ def gather_records(
 ) -> BatchRecords:
     """Collect the records of a batch, each slot of which is in one request, from containers by source and number.
 
-    An image of more than ``max_pixels`` is a problem of its slot, as is one of more than its stream can hold.
+    An image of more than ``max_pixels`` is a problem of its slot, as is one of more than its stream can hold. Slots
+    with problems have the size of the image that will replace theirs.
+
+    Raises:
+        Damage: a source has no sound record in the batch.
     """
     count = sum(len(request.slots) for request in requests)
     records = BatchRecords.empty(count, (source.dataset.path for source in sources))
     for request in requests:
         _gather_source(records, request, containers, source=sources[request.source])
     _refuse_large(records, max_pixels)
+    for slot, replacement in replacements(records.source, records.problems).items():
+        # Transforms refuse some sizes, such as one smaller than a crop; that of the image that is shown is fine.
+        records.layouts[slot] = records.layouts[replacement]
     return records
 
 
@@ -224,6 +228,8 @@ def _enter_targets(
 
 def _describe_damage(container: Container, record: int, file: str) -> Damage:
     """The error of a damaged record; it has id and offset if the index entry is sound."""
+    if cause := container.causes.get(record):
+        return type(cause)(cause.what, file, cause.offset)
     entry = container.index[record]
     start = container.ref.offset
     if masked(crc32c(entry.tobytes()[:-4])) == entry["entry_crc"]:

@@ -31,6 +31,7 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.fill_streams import StreamFiller
+from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.requests import BatchRequest
 from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
@@ -244,18 +245,21 @@ class Pipeline:
 
 
 def _read_container(
-    spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter, source: int, number: int
+    spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter, source: int, epoch: int, number: int
 ) -> ReadResult:
-    """Read a container; an error is returned, without the traceback that would hold the container's bytes."""
-    dataset = spec.sources[source].dataset
+    """Read a container as far as an epoch needs it; an error is returned, without its traceback, which holds bytes."""
+    dataset, plan = spec.sources[source].dataset, spec.sources[source].plan
+    rows_of = partial(needed_rows, spec.sources[source], epoch, spec.resources.max_pixels)
     ref = dataset.container_ref(number)
     file = str(dataset.path / ref.name)
     try:
         with counter.timed("reading"):
-            container = dataset.container(number, allocate=buffers.containers.borrow)
+            container = dataset.container_rows(
+                number, rows_of, attachments=bool(plan.targets), allocate=buffers.containers.borrow
+            )
     except Damage as error:
         return type(error)(error.what, file, error.offset)
     except NotADataset:
         return Damage("the file is missing", file, ref.offset)
-    counter.add(bytes=container.size)
+    counter.add(bytes=container.read_size)
     return container

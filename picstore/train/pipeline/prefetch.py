@@ -45,8 +45,8 @@ class Prefetcher:
     recently first, since lanes take turns and its turn is the farthest off.
     """
 
-    def __init__(self, read: Callable[[int, int], ReadResult], *, budget: int, threads: int) -> None:
-        self._read = read  # a container, given source and number
+    def __init__(self, read: Callable[[int, int, int], ReadResult], *, budget: int, threads: int) -> None:
+        self._read = read  # a container, given source, epoch and number
         self._budget = budget  # bytes of containers to hold
         self._pool = ThreadPool(threads, "read")
         self._held: dict[ContainerKey, _HeldContainer] = {}  # in the order of their last use
@@ -103,8 +103,7 @@ class Prefetcher:
     def _hold(self, key: ContainerKey, use: ContainerUse) -> None:
         held = self._held.pop(key, None)
         if held is None:
-            source, _, number = key
-            held = _HeldContainer(self._pool.submit(self._read, source, number), use.size)
+            held = _HeldContainer(self._pool.submit(self._read, *key), use.size)
             self._bytes += use.size
         held.batches += 1
         held.lanes |= use.lanes

@@ -131,7 +131,7 @@ class Reader:
         self.sizes = sizes
         self.now = self.reads = 0
 
-    def __call__(self, source: int, number: int) -> Loaded:
+    def __call__(self, source: int, epoch: int, number: int) -> Loaded:
         loaded = Loaded()
         self.now += self.sizes[number]
         self.reads += 1

@@ -1,0 +1,98 @@
+"""Rows of tiles of a stored image: where their bytes lie, and their checksums (docs/format.md, "Row checksums").
+
+A row of tiles is one run of a stream, and so are the rows under a box. With a checksum for each of them a reader takes
+the header and those rows from storage, and checks what it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from picstore.arrays import I64, U16, U32, Table
+from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.layout import MCU_SIZES, ROW_CRCS, SAMPLINGS, SEGMENT
+from picstore.storage.format.record import ImageInfo
+from picstore.storage.location.base import Buffer
+
+MIN_BYTES = 1 << 18  # of an image that gets row checksums; those of smaller ones would hardly be read in part
+
+
+def row_ends(info: ImageInfo, length: int) -> I64 | None:
+    """Find where the header and each row of tiles of a stream end.
+
+    Args:
+        info: header fields of the image, and the lengths of its restart segments.
+        length: bytes of the stream.
+
+    Returns:
+        int64 (rows + 1,), offsets in the stream, the last of which is ``length``; None where the restart segments form
+        no rows of tiles, or do not fill the stream.
+    """
+    mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
+    if not mcu_width or not info.restart_interval or not info.header_length:
+        return None
+    columns, rows = -(-info.width // mcu_width), -(-info.height // mcu_height)
+    tiles, rest = divmod(columns, info.restart_interval)
+    if rest or len(info.segments) != tiles * rows:
+        return None
+    in_rows = info.segments.astype(np.int64).reshape(rows, tiles).sum(axis=1) + 2 * tiles  # and markers
+    ends: I64 = info.header_length + np.concatenate([[0], np.cumsum(in_rows)])
+    return ends if ends[-1] == length else None
+
+
+def row_checksums(jpeg: Buffer, info: ImageInfo) -> U16:
+    """Compute the checksums that a container stores of a large image, as entries of its segment table.
+
+    Returns:
+        uint16 (2 × (1 + rows),): CRC-32C of the header and of each row of tiles, low half first; empty for an image of
+        less than MIN_BYTES or without rows of tiles.
+    """
+    ends = None if len(jpeg) < MIN_BYTES else row_ends(info, len(jpeg))
+    if ends is None:
+        return np.empty(0, SEGMENT)
+    view = memoryview(jpeg)
+    starts = [0, *ends[:-1].tolist()]
+    crcs = [crc32c(view[start:end]) for start, end in zip(starts, ends.tolist(), strict=True)]
+    return np.array(crcs, "<u4").view(SEGMENT)
+
+
+def checksum_entries(jpeg: Buffer, info: ImageInfo) -> int:
+    """Bound the entries of ``row_checksums`` from above, without computing them."""
+    mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)][1]
+    return 2 * (1 - info.height // -mcu_height) if mcu_height and len(jpeg) >= MIN_BYTES else 0
+
+
+def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
+    """Read the row checksums of a record: uint32 (1 + rows,).
+
+    Args:
+        entries: ``layout.ENTRY`` (n,), the container's index.
+        table: the container's segment table.
+        number: of the record in the container.
+
+    Returns:
+        None if the record has none, or they lie beyond the table.
+    """
+    entry = entries[number]
+    if not entry["flags"] & ROW_CRCS or not entry["sampling"]:
+        return None
+    rows = -(-int(entry["height"]) // MCU_SIZES[entry["sampling"]][1])
+    first = int(entry["segment_first"]) + int(entry["segment_count"])
+    halves = table[first : first + 2 * (1 + rows)]
+    return halves.copy().view("<u4") if len(halves) == 2 * (1 + rows) else None
+
+
+def wrong_row(jpeg: Buffer, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
+    """Find the first of some rows of a stream that fails its checksum, −1 for the header; None if all are sound.
+
+    ``ends`` is that of :func:`row_ends`, and ``jpeg`` need hold no more than the header and those rows.
+    """
+    view = memoryview(jpeg)
+    bounds: list[int] = [0, *ends.tolist()]
+    numbers: list[int] = [-1, *rows]
+    for row in numbers:
+        if crc32c(view[bounds[row + 1] : bounds[row + 2]]) != crcs[row + 1]:
+            return row
+    return None

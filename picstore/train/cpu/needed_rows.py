@@ -1,0 +1,33 @@
+"""Rows of tiles that an epoch's transforms need of stored images, known before any image is read.
+
+Random parameters are functions of (seed, epoch, record id), so the reader of a container can draw those of its records.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.arrays import I64, Table
+from picstore.jpeg.cut import rows_to_cut
+from picstore.train.batching.gather import layouts_of
+from picstore.train.cpu.cut import boxes_to_cut
+from picstore.train.order.requests import TrainingSource
+from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.geometry import Geometry, compose
+
+
+def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Table) -> I64:
+    """Compute the rows of tiles that an epoch needs of some images, as :data:`picstore.storage.row_reader.RowsOf`.
+
+    Args:
+        source: the data set, its seed and transforms.
+        max_pixels: of an image; those of more are refused, so none of their rows is needed.
+        entries: ``layout.ENTRY`` (n,).
+    """
+    layouts = layouts_of(entries)
+    sizes = layouts[:, :2]
+    draws = BatchRandom(source.seed, epoch, entries["id"].astype(np.int64))
+    geometry = compose(source.plan.geometry, Geometry.identity(*sizes.T), draws)
+    rows = rows_to_cut(boxes_to_cut(geometry.reach, sizes), layouts)
+    rows[sizes.prod(axis=1) > max_pixels] = 0
+    return rows

@@ -1,0 +1,253 @@
+"""Containers read in part: what is taken, what it is checked by, and what damage costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from hostile import write_dataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+import picstore
+from picstore.arrays import I64, Table
+from picstore.jpeg.cut import TiledJpegs, cut_batch, rows_to_cut
+from picstore.jpeg.transcode import add_restart_markers
+from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.upkeep.verify import verify
+from picstore.storage import container_reader, row_reader
+from picstore.storage.format import tile_rows
+from picstore.storage.format.container import Container
+from picstore.storage.format.layout import MCU_SIZES, ROW_CRCS, SAMPLINGS
+from picstore.storage.format.pack_container import pack_container
+from picstore.storage.format.record import ImageInfo, Record
+from picstore.storage.format.tile_rows import row_checksums, row_ends, stored_checksums, wrong_row
+from picstore.train.batching.gather import layouts_of
+
+WIDTH, HEIGHT = 320, 1024
+
+
+def noise(seed: int, *, width: int = WIDTH, height: int = HEIGHT, sampling: str = "420") -> bytes:
+    """A JPEG of noise with restart markers; 300 KB by default."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    if sampling == "grey":
+        return add_restart_markers(simplejpeg.encode_jpeg(pixels[:, :, :1].copy(), colorspace="GRAY"))
+    return add_restart_markers(simplejpeg.encode_jpeg(pixels, quality=90, colorsubsampling=sampling))
+
+
+def record(number: int, **fields: object) -> Record:
+    data = noise(number)
+    return Record(**{"id": number, "label": 0, "jpeg": data, "info": parse_image_info(data), **fields})  # type: ignore[arg-type]
+
+
+def rows_of(first: int, stop: int) -> Callable[[Table], I64]:
+    return lambda entries: np.tile(np.array([[first, stop]]), (len(entries), 1))
+
+
+@pytest.fixture(autouse=True)
+def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read containers in part whatever the size of their images, and join no ranges."""
+    monkeypatch.setattr(container_reader, "MIN_MEAN", 0)
+    monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
+    monkeypatch.setattr(row_reader, "_NEAR", 0)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    attachments = {"mask": b"mask" * 100}
+    records = [record(k, attachments=attachments) for k in range(4)]
+    return write_dataset(tmp_path / "set", records, fields=["mask"], container_size=8 << 20)
+
+
+def read(root: Path, first: int = 10, stop: int = 14, *, attachments: bool = False) -> Container:
+    return picstore.Dataset(root).container_rows(0, rows_of(first, stop), attachments=attachments)
+
+
+def offset_of(root: Path, number: int, row: int) -> int:
+    """Where a row of tiles, or with −1 the header of an image begins in the only file."""
+    container = picstore.Dataset(root).container(0)
+    ends = row_ends(container.info(number), int(container.index["length"][number]))
+    assert ends is not None
+    return container.ref.offset + int(container.index["offset"][number]) + (int(ends[row]) if row >= 0 else 0)
+
+
+def flip(root: Path, offset: int) -> None:
+    path = root / "0000" / "000000.pic"
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[1:])
+def test_header_and_rows_of_tiles_are_the_whole_stream(sampling: str) -> None:
+    data = noise(1, width=200, height=120, sampling=sampling)
+    info = parse_image_info(data)
+    ends = row_ends(info, len(data))
+    assert ends is not None and ends[0] == info.header_length and ends[-1] == len(data)
+    assert len(ends) - 1 == -(-120 // MCU_SIZES[SAMPLINGS.index(sampling)][1])
+    assert all(data[end - 2] == 0xFF and 0xD0 <= data[end - 1] <= 0xD9 for end in ends[1:].tolist())
+
+
+def test_segments_that_form_no_rows_or_do_not_fill_the_stream_have_none() -> None:
+    data = noise(1, width=200, height=120)
+    info = parse_image_info(data)
+    fields = {name: getattr(info, name) for name in ImageInfo.__slots__}
+    for change in ({"segments": info.segments[:-1]}, {"restart_interval": 0}, {"sampling": ""}, {"header_length": 0}):
+        assert row_ends(ImageInfo(**{**fields, **change}), len(data)) is None
+    assert row_ends(info, len(data) + 1) is None
+
+
+@given(st.integers(0, WIDTH - 1), st.integers(0, 255), st.integers(1, WIDTH), st.integers(1, 256))
+def test_a_cut_needs_no_byte_beyond_the_header_and_its_rows(left: int, top: int, width: int, height: int) -> None:
+    data = noise(3, height=256)
+    info = parse_image_info(data)
+    tiling = np.array([[WIDTH, 256, 16, 16, info.restart_interval, info.header_length]])
+    box = np.array([[left, top, min(left + width, WIDTH), min(top + height, 256)]])
+    ends = row_ends(info, len(data))
+    assert ends is not None
+    first, stop = rows_to_cut(box, tiling)[0].tolist()
+    sparse = bytearray(len(data))
+    for start, end in ((0, ends[0]), (ends[first], ends[stop])):
+        sparse[start:end] = data[start:end]
+    cuts = [cut_batch(TiledJpegs.from_streams([each], tiling, [info.segments]), box) for each in (data, bytes(sparse))]
+    assert cuts[0].rects.tolist() == cuts[1].rects.tolist()
+    assert np.array_equal(*(each.data[: each.offsets[1]] for each in cuts))
+
+
+@given(st.integers(0, 10_000), st.integers(0, 7))
+def test_one_wrong_bit_in_what_is_read_is_found_and_told_by_its_row(at: int, bit: int) -> None:
+    data = bytearray(noise(4, width=64, height=96))
+    info = parse_image_info(bytes(data))
+    ends = row_ends(info, len(data))
+    assert ends is not None
+    crcs = row_checksums(bytes(data), info).view("<u4")
+    at %= len(data)
+    data[at] ^= 1 << bit
+    assert wrong_row(data, ends, crcs, range(len(ends) - 1)) == int(np.searchsorted(ends, at, side="right")) - 1
+
+
+def test_rows_headers_and_tables_are_read_and_nothing_else(root: Path) -> None:
+    whole, part = picstore.Dataset(root).container(0), read(root)
+    assert part.read_size < whole.size / 5
+    assert np.array_equal(part.index, whole.index) and part.good.all() and not part.damage
+    for k in range(4):
+        ends = row_ends(whole.info(k), int(whole.index["length"][k]))
+        assert ends is not None
+        for start, end in ((0, ends[0]), (ends[10], ends[14])):
+            assert part.jpeg(k)[start:end] == whole.jpeg(k)[start:end]
+        assert not any(part.jpeg(k)[ends[14] :]) and not any(part.jpeg(k)[ends[9] : ends[10]])
+
+
+def test_attachments_are_read_where_they_are_asked_for(root: Path) -> None:
+    assert bytes(read(root, attachments=True).attachments(2)["mask"]) == b"mask" * 100
+
+
+@pytest.mark.parametrize("row", [-1, 10, 13])
+def test_damage_in_what_is_needed_costs_the_record_and_names_file_offset_and_row(root: Path, row: int) -> None:
+    at = offset_of(root, 2, row)
+    flip(root, at + 3)
+    part = read(root)
+    assert part.good.tolist() == [True, True, False, True]
+    (damage,) = part.damage
+    name = f"tile row {row}" if row >= 0 else "the header"
+    assert damage.what == f"{name} of record 2 fails its CRC"
+    assert (damage.file, damage.offset) == ("0000/000000.pic", at)
+
+
+@pytest.mark.parametrize("row", [9, 14])
+def test_damage_elsewhere_costs_nothing(root: Path, row: int) -> None:
+    flip(root, offset_of(root, 2, row) + 3)
+    assert read(root).good.all()
+
+
+def test_a_damaged_attachment_costs_its_record(root: Path) -> None:
+    container = picstore.Dataset(root).container(0)
+    flip(root, container.ref.offset + int(container.attached["offset"][1, 0]))
+    assert read(root).good.all()
+    assert read(root, attachments=True).good.tolist() == [True, False, True, True]
+
+
+def test_damaged_tables_are_read_as_those_of_a_whole_container(root: Path) -> None:
+    flip(root, 4096 + 64 + 3 * 64)
+    assert read(root).good.tolist() == [True, True, True, False]
+    assert read(root).read_size == picstore.Dataset(root).container(0).size
+
+
+def test_a_file_that_ends_early_is_damage_only_where_bytes_are_missing(root: Path) -> None:
+    path = root / "0000" / "000000.pic"
+    data = path.read_bytes()
+    ends = [offset_of(root, 3, row) for row in (20, 12)]
+    path.write_bytes(data[: ends[0]])
+    assert read(root).good.all()
+    path.write_bytes(data[: ends[1]])
+    with pytest.raises(picstore.Damage, match="ends after"):
+        read(root)
+
+
+def test_most_of_a_container_is_read_at_once(root: Path) -> None:
+    assert read(root, 0, 40).read_size == picstore.Dataset(root).container(0).size
+
+
+def test_records_without_row_checksums_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tile_rows, "MIN_BYTES", 1 << 30)
+    root = write_dataset(tmp_path / "old", [record(k) for k in range(3)])
+    assert not picstore.Dataset(root).container(0).index["flags"].any()
+    assert bytes(read(root).jpeg(1)) == noise(1)
+
+
+def test_deleted_records_are_not_read(root: Path) -> None:
+    picstore.Dataset(root).without([1]).save()
+    part = read(root)
+    assert not any(part.jpeg(1)) and any(part.jpeg(2))
+
+
+def test_a_data_set_with_a_cache_reads_and_keeps_whole_containers(root: Path, tmp_path: Path) -> None:
+    dataset = picstore.Dataset(root, cache=tmp_path / "cache")
+    for _ in range(2):
+        assert bytes(dataset.container_rows(0, rows_of(1, 2), attachments=False).jpeg(1)) == noise(1)
+
+
+def test_small_images_have_no_row_checksums_and_containers_keep_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    data = noise(0, width=64, height=64)
+    assert len(row_checksums(data, parse_image_info(data))) == 0
+    large = record(1)
+    assert len(large.jpeg) >= tile_rows.MIN_BYTES and len(row_checksums(large.jpeg, large.info)) == 2 * (1 + 64)
+
+
+def test_row_checksums_follow_the_segment_lengths_as_the_format_says() -> None:
+    records = [record(k) for k in range(2)]
+    from picstore.storage.format.container import ContainerRef
+    from picstore.storage.format.unpack_container import unpack_container
+
+    ref = ContainerRef("0000/000000.pic", 4096)
+    container = unpack_container(memoryview(b"".join(map(bytes, pack_container(records, ref=ref)))), ref=ref)
+    assert container.segment_table is not None and not container.damage
+    assert (container.index["flags"] == ROW_CRCS).all()
+    for k, each in enumerate(records):
+        crcs = stored_checksums(container.index, container.segment_table, k)
+        ends = row_ends(each.info, len(each.jpeg))
+        assert crcs is not None and ends is not None and len(crcs) == len(ends)
+        assert np.array_equal(container.info(k).segments, each.info.segments)
+        assert wrong_row(each.jpeg, ends, crcs, range(len(ends) - 1)) is None
+    beyond = container.segment_table[: int(container.index["segment_first"][1])]
+    assert stored_checksums(container.index, beyond, 1) is None
+
+
+def test_verify_tells_of_row_checksums_that_are_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = row_checksums
+    monkeypatch.setattr(
+        "picstore.storage.format.pack_container.row_checksums", lambda jpeg, info: wrong(jpeg, info) ^ np.uint16(1)
+    )
+    root = write_dataset(tmp_path / "wrong", [record(0)])
+    (finding,) = verify(root, workers=1).findings
+    assert finding.problem == "record 0: the checksum of its header is wrong" and finding.records_lost == 1
+
+
+def test_layouts_of_the_index_give_the_rows_of_the_format(root: Path) -> None:
+    entries = picstore.Dataset(root).entries(0)
+    boxes = np.tile(np.array([[0, 160, 10, 223]]), (len(entries), 1))
+    assert rows_to_cut(boxes, layouts_of(entries)).tolist() == [[9, 14]] * 4
