@@ -6,16 +6,18 @@ has the figures.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from picstore.arrays import U8, U16
+from picstore.arrays import I64, U8, U16, U32
 from picstore.errors import UsageError
 from picstore.jpeg.decoder.coefficients import ZIGZAG
 from picstore.jpeg.encoder.fdct import make_divisors
-from picstore.jpeg.encoder.symbols import MAX_SYMBOLS, find_symbols, write_symbols
+from picstore.jpeg.encoder.symbols import MAX_SYMBOLS, choose_codes, find_symbols, write_symbols
 from picstore.jpeg.headers import CodingParameters, TableSelector, write_headers
 from picstore.jpeg.huffman import HuffmanTable
 from picstore.jpeg.markers import EOI, Component, Header
@@ -23,6 +25,10 @@ from picstore.jpeg.tiles import restart_interval
 from picstore.jpeg.transcode import TranscodedJpeg
 
 MAX_SIDE = 65_535  # pixels (T.81, B.2.2)
+_MCU_HEIGHT = 16  # pixels, of 4:2:0, and a multiple of the others
+_STRIP_PIXELS = 1 << 20  # their symbols take 6 MiB at most for 4:2:0, 12 MiB for 4:4:4
+_MAX_BYTES = 7  # that the 16 + 11 bits of a symbol take, all of them stuffed
+_END = bytes([0xFF, EOI])
 _JFIF = b"JFIF\0\1\1\0\0\1\0\1\0\0"  # version 1.01, square pixels, no thumbnail
 _SAMPLING_FACTORS = {"444": (1, 1), "422": (2, 1), "420": (2, 2)}  # of luma
 # T.81, tables K.1 and K.2, row by row.
@@ -50,42 +56,119 @@ def encode(pixels: U8, *, quality: int, subsampling: str, interval: int | None =
     Raises:
         UsageError: the array or an argument is none of these.
     """
-    grey = pixels.ndim == 2
-    if pixels.dtype != np.uint8 or not (grey or (pixels.ndim == 3 and pixels.shape[2] == 3)) or not pixels.size:
+    shape = pixels.shape[1::-1] if pixels.ndim > 1 else (0, 0)
+    return encode_strips((pixels,), size=shape, quality=quality, subsampling=subsampling, interval=interval)
+
+
+def strip_height(width: int) -> int:
+    """Return the rows of a strip for ``encode_strips``: whole rows of MCUs, of about a megapixel in all."""
+    return _MCU_HEIGHT * max(1, _STRIP_PIXELS // (_MCU_HEIGHT * width))
+
+
+def encode_strips(
+    strips: Iterable[U8], *, size: tuple[int, int], quality: int, subsampling: str, interval: int | None = None
+) -> TranscodedJpeg:
+    """Encode as ``encode`` does, from strips of the image, of which only the symbols stay in memory.
+
+    Symbols take 1.4 bytes a pixel of photographs at quality 90, and at most 6 for 4:2:0, 8 for 4:2:2, 12 for 4:4:4.
+
+    Args:
+        strips: pixels as ``encode`` takes them, from the top of the image on. The height of all but the last is a
+            multiple of 16.
+        size: width and height of the image.
+        quality, subsampling, interval: as for ``encode``. With several strips the interval must divide the MCUs of a
+            row, as the default does.
+
+    Raises:
+        UsageError: the strips make no such image, or an argument is out of range.
+    """
+    width, height = size
+    if subsampling not in _SAMPLING_FACTORS or not (1 <= quality <= 100 and 1 <= min(size) <= max(size) <= MAX_SIDE):
+        raise UsageError(f"quality {quality}, subsampling {subsampling!r} and size {size} make no JPEG")
+    scan, top = None, 0
+    for strip in strips:
+        _check_strip(strip, width, height - top)
+        if scan is None:
+            factors = (1, 1) if strip.ndim == 2 else _SAMPLING_FACTORS[subsampling]
+            scan = _Scan(size, quality, factors, interval, grey=strip.ndim == 2)
+        top += len(strip)
+        scan.add_symbols(strip, last=top == height)
+    if scan is None or top != height:
+        raise UsageError(f"strips of {top} rows for an image of {height}")
+    return scan.write()
+
+
+def _check_strip(pixels: U8, width: int, height: int) -> None:
+    """Raise UsageError for an array that is no image of this width and at most this height."""
+    color = pixels.ndim == 3 and pixels.shape[2] == 3
+    if pixels.dtype != np.uint8 or not (color or pixels.ndim == 2) or not pixels.size:
         raise UsageError(
             f"pixels are {pixels.dtype} {pixels.shape}; give uint8 of shape (h, w, 3) or (h, w), not empty"
         )
-    if subsampling not in _SAMPLING_FACTORS or not 1 <= quality <= 100 or max(pixels.shape) > MAX_SIDE:
-        raise UsageError(f"quality {quality}, subsampling {subsampling!r} and shape {pixels.shape} make no JPEG")
-    if pixels.strides[1] != 1 and pixels.strides[1:] != (3, 1):
-        pixels = np.ascontiguousarray(pixels)
-    h, v = (1, 1) if grey else _SAMPLING_FACTORS[subsampling]
-    height, width = pixels.shape[:2]
-    columns, rows = -(-width // (8 * h)), -(-height // (8 * v))
-    interval = restart_interval(columns, 8 * h) if interval is None else interval
-    if not 1 <= interval <= 0xFFFF:
-        raise UsageError(f"restart interval {interval} is out of range: it has 1 to 65,535 MCUs")
-    source = (pixels.__array_interface__["data"][0], *pixels.strides, *((0,) if grey else ()))
-    blocks, segments = columns * rows * (1 if grey else h * v + 2), -(-columns * rows // interval)
-    symbols, ends = np.empty(MAX_SYMBOLS * blocks, np.uint32), np.empty(segments + 1, np.int64)
-    counts, values = np.zeros((4, 16), np.uint8), np.zeros((4, 256), np.uint8)
-    codes = np.zeros((4, 256), np.uint32)
-    shape = width, height, columns, rows, h, v
-    factors, divisors = _quantisation(quality)
-    bits = find_symbols(source, shape, interval, divisors, symbols, ends, (counts, values, codes))
-    header = _header(width, height, (h, v), interval, grey=grey)
-    used = [(0, 0), (1, 0)] if grey else [(0, 0), (1, 0), (0, 1), (1, 1)]
-    tables = {(kind, k): _table(counts[2 * kind + k], values[2 * kind + k]) for kind, k in used}
-    selectors = tuple(TableSelector(c.id, c.quantisation, c.quantisation) for c in header.components)
-    coding = CodingParameters(factors, tables, selectors, b"\0\x3f\0", _JFIF, b"", 1)
-    headers = write_headers(header, coding, tables, interval)
-    first = len(headers)
-    out = np.empty(first + bits // 4 + 4 * segments + 64, np.uint8)  # stuffing at most doubles the bytes
-    starts = np.empty(segments + 1, np.int64)
-    end = first + write_symbols(symbols, ends, codes, out[first:], starts)
-    out[:first] = np.frombuffer(headers, np.uint8)
-    out[end : end + 2] = 0xFF, EOI
-    return TranscodedJpeg(out[: end + 2].tobytes(), replace(header, length=first), np.diff(starts) - 2)
+    if pixels.shape[1] != width or len(pixels) > height:
+        raise UsageError(f"a strip of {pixels.shape[1]} × {len(pixels)} pixels; {width} × {height} are left")
+
+
+class _Scan:
+    """Symbols of an image's strips so far, and how often each occurs."""
+
+    def __init__(
+        self, size: tuple[int, int], quality: int, factors: tuple[int, int], interval: int | None, *, grey: bool
+    ) -> None:
+        self._columns = -(-size[0] // (8 * factors[0]))
+        interval = restart_interval(self._columns, 8 * factors[0]) if interval is None else interval
+        if not 1 <= interval <= 0xFFFF:
+            raise UsageError(f"restart interval {interval} is out of range: it has 1 to 65,535 MCUs")
+        self._header = _header(*size, factors, interval, grey=grey)
+        self._quantisation, self._divisors = _quantisation(quality)
+        self._frequencies = np.zeros((4, 256), np.uint32)
+        self._scratch = np.empty(0, np.uint32)
+        self._found: deque[tuple[U32, I64]] = deque()
+
+    def add_symbols(self, pixels: U8, *, last: bool) -> None:
+        """Find the symbols of a strip."""
+        if pixels.strides[1] != 1 and pixels.strides[1:] != (3, 1):
+            pixels = np.ascontiguousarray(pixels)
+        header, columns, (height, width) = self._header, self._columns, pixels.shape[:2]
+        h, v = header.components[0].horizontal, header.components[0].vertical
+        interval, grey, rows = header.restart_interval, len(header.components) == 1, -(-height // (8 * v))
+        if (pixels.ndim == 2) != grey or not (last or height % (8 * v) == columns % interval == 0):
+            raise UsageError(f"a strip of shape {pixels.shape} after others, with a restart interval of {interval}")
+        source = (pixels.__array_interface__["data"][0], *pixels.strides, *((0,) if grey else ()))
+        blocks, segments = columns * rows * (1 if grey else h * v + 2), -(-columns * rows // interval)
+        if self._scratch.size < MAX_SYMBOLS * blocks:
+            self._scratch = np.empty(MAX_SYMBOLS * blocks, np.uint32)
+        ends = np.empty(segments + 1, np.int64)
+        shape = width, height, columns, rows, h, v
+        find_symbols(source, shape, interval, self._divisors, self._scratch, ends, self._frequencies)
+        symbols = self._scratch[: int(ends[-1])]
+        self._found.append((symbols if last else symbols.copy(), ends))
+
+    def write(self) -> TranscodedJpeg:
+        """Choose the Huffman tables and write the JPEG; symbols are let go as they are written."""
+        counts, values = np.zeros((4, 16), np.uint8), np.zeros((4, 256), np.uint8)
+        codes = np.zeros((4, 256), np.uint32)
+        bits = choose_codes(self._frequencies, (counts, values, codes))
+        header = self._header
+        used = [(0, 0), (1, 0)] if len(header.components) == 1 else [(0, 0), (1, 0), (0, 1), (1, 1)]
+        tables = {(kind, k): _table(counts[2 * kind + k], values[2 * kind + k]) for kind, k in used}
+        selectors = tuple(TableSelector(c.id, c.quantisation, c.quantisation) for c in header.components)
+        coding = CodingParameters(self._quantisation, tables, selectors, b"\0\x3f\0", _JFIF, b"", 1)
+        headers = write_headers(header, coding, tables, header.restart_interval)
+        pieces: list[bytes | memoryview] = [headers]
+        lengths: list[I64] = []
+        before = 0
+        while self._found:
+            symbols, ends = self._found.popleft()
+            segments = ends.size - 1
+            most = min(bits // 4, _MAX_BYTES * symbols.size)  # stuffing at most doubles the bytes
+            out, starts = np.empty(most + 4 * segments + 64, np.uint8), np.empty(segments + 1, np.int64)
+            written = write_symbols(symbols, ends, codes, before, out, starts)
+            pieces.append(out[:written].tobytes() if before or self._found else out[:written].data)
+            lengths.append(starts[1:] - starts[:-1] - 2)
+            before += segments
+        jpeg = b"".join([*pieces, _END])
+        return TranscodedJpeg(jpeg, replace(header, length=len(headers)), np.concatenate(lengths))
 
 
 @lru_cache(maxsize=16)

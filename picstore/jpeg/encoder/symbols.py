@@ -105,8 +105,8 @@ def _fill_rows(source, row, shape, rows, stride):  # type: ignore[no-untyped-def
 
 
 @kernel
-def find_symbols(source, shape, interval, divisors, symbols, ends, tables):  # type: ignore[no-untyped-def]
-    """Quantise an image, find its symbols, and compute the best code of each Huffman table.
+def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):  # type: ignore[no-untyped-def]
+    """Quantise an image, or whole segments of one, and find its symbols.
 
     Args:
         source: address of the first pixel; bytes from one row, pixel and channel to the next; 0 is the last for grey.
@@ -115,17 +115,12 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, tables):  # t
         divisors: uint16 (2, 3, 64), of luma and chroma.
         symbols: uint32, takes ``MAX_SYMBOLS`` a block at most.
         ends: int64 (segments + 1,), takes 0 and the end of each segment in ``symbols``.
-        tables: counts, uint8 (4, 16), symbols, uint8 (4, 256), and codes, uint32 (4, 256), of ``optimal_codes`` for DC
-            and AC of luma and chroma; take them.
-
-    Returns:
-        Bits of the codes and values of all symbols.
+        frequencies: uint32 (4, 256), how often DC and AC of luma and chroma have each symbol; added to.
     """
     width, height, columns, rows, h, v = shape
     stride = 8 * h * columns + 2 * STEP
     samples = np.empty((3 * 8 * v + 2 * 8) * stride + 3 * STEP, np.uint8)
     block = np.zeros(64, np.int16)
-    frequencies = np.zeros((4, 256), np.uint32)
     previous = np.zeros(3, np.int64)
     planes, coefficients = _u64(samples.ctypes.data), _u64(block.ctypes.data)
     first, counters = _u64(symbols.ctypes.data), _u64(frequencies.ctypes.data)
@@ -163,6 +158,20 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, tables):  # t
                 ends[segment] = np.int64(target - first) // 4
                 previous[:] = 0
                 done = 0
+
+
+@kernel
+def choose_codes(frequencies, tables):  # type: ignore[no-untyped-def]
+    """Compute the best code of each Huffman table.
+
+    Args:
+        frequencies: as ``find_symbols`` fills them.
+        tables: counts, uint8 (4, 16), symbols, uint8 (4, 256), and codes, uint32 (4, 256), of ``optimal_codes`` for DC
+            and AC of luma and chroma; take them.
+
+    Returns:
+        Bits of the codes and values of all symbols.
+    """
     bits = 0
     for table in range(4):
         optimal_codes(frequencies[table], tables[0][table], tables[1][table], tables[2][table])
@@ -172,12 +181,13 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, tables):  # t
 
 
 @kernel
-def write_symbols(symbols, ends, codes, out, starts):  # type: ignore[no-untyped-def]
-    """Write a scan with a restart marker after each segment but the last.
+def write_symbols(symbols, ends, codes, before, out, starts):  # type: ignore[no-untyped-def]
+    """Write segments of a scan with a restart marker before each, except for the scan's first.
 
     Args:
         symbols, ends: as ``find_symbols`` fills them.
         codes: uint32 (4, 256), of all symbols.
+        before: segments of the scan that are written already.
         out: uint8, long enough.
         starts: int64 (segments + 1,), takes the offset of each segment in ``out``, and last the end + 2, where a
             further one would begin.
@@ -188,11 +198,11 @@ def write_symbols(symbols, ends, codes, out, starts):  # type: ignore[no-untyped
     entry, table = _u64(symbols.ctypes.data), _u64(codes.ctypes.data)
     begin = _u64(out.ctypes.data)
     target = begin
-    starts[0] = 0
+    starts[0] = 2 if before else 0
     for segment in range(ends.size - 1):
-        if segment:
+        if before + segment:
             store_u8(target, np.uint8(0xFF))
-            store_u8(target + _u64(1), np.uint8(0xD0 + (segment - 1) % 8))
+            store_u8(target + _u64(1), np.uint8(0xD0 + (before + segment - 1) % 8))
             target += _u64(2)
         accumulator, pending = _u64(0), 0
         for _ in range(ends[segment], ends[segment + 1]):

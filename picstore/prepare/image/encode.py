@@ -7,11 +7,12 @@ from PIL import Image
 
 from picstore.arrays import U8
 from picstore.errors import ImageError
-from picstore.jpeg.encoder.encode import encode as encode_baseline
+from picstore.jpeg.encoder.encode import encode_strips
 from picstore.jpeg.transcode import TranscodedJpeg
 from picstore.prepare.image.mozjpeg import encode_by_mozjpeg
 from picstore.prepare.image.read import Decoded, decode_file, decode_image, foreign_errors
 from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.strips import iterate_strips, size_of
 
 
 def decode_any(source: bytes | Image.Image | U8, *, settings: EncodeSettings, name: str = "") -> Decoded:
@@ -44,7 +45,9 @@ def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "
         if settings.encoder == "mozjpeg":
             picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
             return encode_by_mozjpeg(picture, quality=settings.quality, subsampling=settings.subsampling)
-        return encode_baseline(np.asarray(image), quality=settings.quality, subsampling=settings.subsampling)
+        return encode_strips(
+            iterate_strips(image), size=size_of(image), quality=settings.quality, subsampling=settings.subsampling
+        )
 
 
 def _from_array(array: U8) -> Image.Image:

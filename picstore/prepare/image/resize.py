@@ -7,6 +7,7 @@ from PIL import Image
 
 from picstore.arrays import U8
 from picstore.kernels.resample import LANCZOS, resample
+from picstore.prepare.image.strips import to_array
 
 
 def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
@@ -20,7 +21,7 @@ def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
             return image
         if image.mode == "L":  # rare, and the kernel takes three channels
             return image.resize(size, Image.Resampling.LANCZOS)
-    pixels = np.asarray(image)
+    pixels = to_array(image)
     height, width = pixels.shape[:2]
     if (width, height) == size:
         return pixels

@@ -13,7 +13,7 @@ from pictures import smooth
 from PIL import Image, features
 
 from picstore.errors import UsageError
-from picstore.jpeg.encoder.encode import encode
+from picstore.jpeg.encoder.encode import encode, encode_strips, strip_height
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import make_image_info, parse_image_info
 
@@ -111,3 +111,40 @@ def test_arrays_that_are_no_image_are_refused(pixels: np.ndarray) -> None:
 def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         encode(noise(8, 8), **{"quality": 80, "subsampling": "420", **wrong})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("height", [1, 16, 31, 32, 33, 100])
+def test_strips_give_the_stream_of_the_whole_image(kind: str, height: int) -> None:
+    pixels = noise(height, 150) if kind != "grey" else noise(height, 150)[..., 0].copy()
+    options = {"quality": 90, "subsampling": "420" if kind == "grey" else kind}
+    whole = encode(pixels, **options)
+    for rows in (16, 32, 64):
+        strips = (pixels[top : top + rows] for top in range(0, height, rows))
+        made = encode_strips(strips, size=(150, height), **options)
+        assert made.jpeg == whole.jpeg
+        assert made.header == whole.header
+        np.testing.assert_array_equal(made.lengths, whole.lengths)
+
+
+def test_a_strip_has_whole_rows_of_mcus_and_about_a_megapixel() -> None:
+    for width in (1, 15, 500, 10_000, 65_535):
+        height = strip_height(width)
+        assert height % 16 == 0
+        assert 1 << 19 <= width * height <= 2 << 20
+
+
+@pytest.mark.parametrize(
+    "heights", [[], [16], [16, 20], [15, 17], [16, 16, 16]], ids=["none", "few", "many", "odd", "more"]
+)
+def test_strips_that_do_not_make_the_image_are_refused(heights: list[int]) -> None:
+    strips = (noise(height, 40) for height in heights)
+    with pytest.raises(UsageError):
+        encode_strips(strips, size=(40, 32), quality=80, subsampling="420")
+
+
+def test_strips_of_another_kind_or_within_a_segment_are_refused() -> None:
+    color, grey = noise(16, 48), noise(16, 48)[..., 0].copy()
+    for strips, interval in (((color, grey), None), ((grey, color), None), ((color, color), 2)):
+        with pytest.raises(UsageError):
+            encode_strips(strips, size=(48, 32), quality=80, subsampling="420", interval=interval)

@@ -1,0 +1,52 @@
+"""Pixels of a Pillow image as arrays, strip by strip.
+
+Pillow keeps four bytes a pixel of RGB, and copies all pixels twice when NumPy asks for them: ten bytes in all. With
+strips it takes four, and three where the whole array is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image
+
+from picstore.arrays import U8
+from picstore.jpeg.encoder.encode import strip_height
+
+
+def iterate_strips(image: Image.Image | U8) -> Iterator[U8]:
+    """Yield the rows of an image in "L" or "RGB", or of an array, from the top on, as ``encode_strips`` takes them."""
+    width, height = size_of(image)
+    rows = strip_height(width)
+    for top in range(0, height, rows):
+        bottom = min(top + rows, height)
+        if isinstance(image, np.ndarray):
+            yield image[top:bottom]
+        else:
+            yield np.asarray(image if bottom - top == height else image.crop((0, top, width, bottom)))
+
+
+def to_array(image: Image.Image | U8) -> U8:
+    """Convert an image in "L" or "RGB" to uint8 (height, width) or (height, width, 3)."""
+    if isinstance(image, np.ndarray):
+        return image
+    strips = iterate_strips(image)
+    first = next(strips)
+    if len(first) == image.height:
+        return first
+    pixels = np.empty((image.height, *first.shape[1:]), np.uint8)
+    bottom = len(first)
+    pixels[:bottom] = first
+    for strip in strips:
+        pixels[bottom : bottom + len(strip)] = strip
+        bottom += len(strip)
+    return pixels
+
+
+def size_of(image: Image.Image | U8) -> tuple[int, int]:
+    """Return the width and height of an image or array."""
+    if isinstance(image, Image.Image):
+        return image.size
+    height, width = image.shape[:2]
+    return width, height
