@@ -2,8 +2,8 @@
 
 The time goes to a chain of dependent steps: the next bits, their entry in a table in memory, its number of bits, the
 next bits. So an entry stands for up to two coefficients, and all other work happens beside the chain: the accumulator
-is refilled while the entry is loaded, and values are computed without branches. A reader of bits is three numbers, as
-in ``bit_reader``.
+is refilled while the entry is loaded, and values are computed without branches. That work bounds the time as well, so
+an entry holds the first of two values. A reader of bits is three numbers, as in ``bit_reader``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
 _RANGES = 3 * 18  # int32 numbers of a table in ``by_length``, before its symbols
 BY_LENGTH = _RANGES + 256
 
-# Fields of an entry for AC codes, 64 bits: the bits of all codes and values in it; of the first symbol the code's
-# length, 63 - the value's size and the zeros before it; of the second the bit at which its value begins, 63 - its size,
-# and the coefficients from the first to it, 0 for none and _ENDS if the block ends. Fields are used as shifts without
-# a mask, as shifts use their last 6 bits only.
-_LENGTH, _SHIFT, _SECOND, _SECOND_SHIFT, _RUN, _STEP = 8, 16, 24, 32, 40, 48
+# Fields of an entry for AC codes, 64 bits: the bits of all codes and values in it; the bit at which the last symbol's
+# value begins, and 63 - its size; the bits of the first symbol's code and value; the coefficients from the one before
+# the entry to the first and to the last symbol's, _ENDS if the block ends; and the first of two values, int16, which
+# lies within the bits looked up. Fields are used as shifts without a mask, as shifts use their last 6 bits only.
+_BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
-_63 = np.uint64(63)
-_MAX_INT64 = np.uint64((1 << 63) - 1)
+_63, _255 = np.uint64(63), np.uint64(255)
 
 # Offsets in bytes of the tables of an image: quantisation, int16 (4, 64); pairs of AC codes, uint64 (2,
 # 2**LOOKUP_BITS); and for DC 0, DC 1, AC 0 and AC 1 single codes, int16 (4, 2**LOOKUP_BITS), and codes by length, int32
@@ -84,19 +83,20 @@ def fill_table(counts, single, by_length):  # type: ignore[no-untyped-def]
 def _entry_of_one(length, symbol):  # type: ignore[no-untyped-def]
     """Make the entry of one AC code."""
     size = symbol & 15
-    entry = (length + size) | length << _LENGTH | (63 - size) << _SHIFT | 63 << _SECOND_SHIFT
-    if size == 0 and symbol != 0xF0:
-        return _u64(entry | _ENDS << _STEP)
-    return _u64(entry | (symbol >> 4) << _RUN)
+    step = _ENDS if size == 0 and symbol != 0xF0 else (symbol >> 4) + 1
+    bits = length + size
+    return _u64(bits | length << _BEGIN | (63 - size) << _SHIFT | bits << _FIRST_BITS | step << _FIRST | step << _LAST)
 
 
 @inlined
 def _with_second(entry, length, symbol):  # type: ignore[no-untyped-def]
-    """Add a second code to the entry of a first."""
-    size = symbol & 15
-    step = _ENDS if size == 0 and symbol != 0xF0 else (symbol >> 4) + 1
-    begin = (np.int64(entry) & 63) + length
-    return (entry - _u64(size << _SECOND_SHIFT)) + _u64(length + size + (begin << _SECOND) + (step << _STEP))
+    """Add a second code to the entry of a first, whose value is still missing."""
+    one, two = np.int64(entry), np.int64(_entry_of_one(length, symbol))
+    bits, first = one & 63, one >> _FIRST & 255
+    last = first + (two >> _LAST & 255)
+    shift = two >> _SHIFT & 63
+    fields = bits << _FIRST_BITS | first << _FIRST | last << _LAST
+    return _u64(fields | shift << _SHIFT | (bits + length) << _BEGIN | (bits + (two & 63)))
 
 
 @device_function
@@ -111,26 +111,35 @@ def fill_pairs(single, pairs):  # type: ignore[no-untyped-def]
             continue
         length, symbol = head >> 8, head & 255
         entry = _entry_of_one(length, symbol)
-        rest = LOOKUP_BITS - length - (symbol & 15)
-        alone = rest <= 0 or entry >> _u64(_STEP) != _u64(0)
-        for k in range(1 << (LOOKUP_BITS - length)):
-            both = entry
-            if not alone and k >= 1 << rest:  # the same codes follow every value
-                both = load_native_u64(pairs + _u64(8 * (window + k - (1 << rest))))
-            elif not alone:
-                following = np.int64(load_u16(single + _u64(2 * (k << (LOOKUP_BITS - rest)))))
-                if following and following >> 8 <= rest:
-                    both = _with_second(entry, following >> 8, following & 255)
-            store_native_u64(pairs + _u64(8 * (window + k)), both)
+        size = symbol & 15
+        rest = LOOKUP_BITS - length - size  # bits after the value
+        if rest <= 0 or symbol == 0:
+            for k in range(1 << (LOOKUP_BITS - length)):
+                store_native_u64(pairs + _u64(8 * (window + k)), entry)
+        else:
+            _fill_second(single, entry, size, rest, pairs + _u64(8 * window))
         window += 1 << (LOOKUP_BITS - length)
+
+
+@inlined
+def _fill_second(single, entry, size, rest, pairs):  # type: ignore[no-untyped-def]
+    """Write the entries of a first code with all values of ``size`` bits and all ``rest`` bits that follow."""
+    for k in range(1 << rest):
+        following = np.int64(load_u16(single + _u64(2 * (k << (LOOKUP_BITS - rest)))))
+        both = entry
+        fits = following and following >> 8 <= rest
+        if fits:
+            both = _with_second(entry, following >> 8, following & 255)
+        for bits in range(1 << size):
+            value = bits - ((1 << size) - 1) * (2 * bits < 1 << size) if fits else 0  # EXTEND, F.2.2.1
+            store_native_u64(pairs + _u64(8 * ((bits << rest) + k)), both | _u64(value) << _u64(_VALUE))
 
 
 @inlined
 def _value(bits, shift):  # type: ignore[no-untyped-def]
     """Return the number in the first ``63 - shift`` bits of a word (F.2.2.1, EXTEND), 0 for none."""
-    shift &= _63
-    below = (_MAX_INT64 >> shift) & ~_u64(np.int64(bits) >> 63)
-    return np.int64(((bits >> _u64(1)) >> shift) - below)
+    flip = ~(np.int64(bits) >> 63)
+    return (np.int64((bits ^ _u64(flip)) >> _u64(1) >> (shift & _63)) ^ flip) - flip
 
 
 @device_function
@@ -163,7 +172,7 @@ def read_dc(address, tables, accumulator, valid, byte):  # type: ignore[no-untyp
 def read_ac(address, tables, zigzag, block, accumulator, valid, byte):  # type: ignore[no-untyped-def]
     """Read the AC coefficients of a block into it: (accumulator, valid, byte, whether they are valid)."""
     pairs, by_length = tables
-    k = 0
+    index, last = zigzag, zigzag + _63
     while True:
         entry = load_native_u64(pairs + (accumulator >> _LOOKUP_SHIFT << _u64(3)))
         accumulator, valid, byte = refill(address, accumulator, valid, byte)
@@ -172,19 +181,19 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):  # type: 
             if found == 0:
                 return accumulator, valid, byte, False
             entry = _entry_of_one(found >> 8, found & 255)
-        first = k + 1 + np.int64((entry >> _u64(_RUN)) & _u64(15))
-        k = first + np.int64(entry >> _u64(_STEP))
-        one = _value(accumulator << ((entry >> _u64(_LENGTH)) & _63), entry >> _u64(_SHIFT))
-        two = _value(accumulator << ((entry >> _u64(_SECOND)) & _63), entry >> _u64(_SECOND_SHIFT))
-        # Without a second symbol, k is the index of the first, which overwrites it, or a discarded one.
-        store_i16(block + (_u64(load_u8(zigzag + _u64(k))) << _u64(1)), _i16(two))
-        store_i16(block + (_u64(load_u8(zigzag + _u64(first))) << _u64(1)), _i16(one))
-        if k >= 63:
+        first = index + (entry >> _u64(_FIRST) & _255)
+        index += entry >> _u64(_LAST) & _255
+        value = _value(accumulator << (entry >> _u64(_BEGIN) & _63), entry >> _u64(_SHIFT))
+        # A single symbol is the first and the last: its value is stored second.
+        store_i16(block + (_u64(load_u8(first)) << _u64(1)), _i16(entry >> _u64(_VALUE)))
+        store_i16(block + (_u64(load_u8(index)) << _u64(1)), _i16(value))
+        if index >= last:
             break
         accumulator <<= entry & _63
         valid -= np.int64(entry & _63)
     bits = entry & _63
-    if first >= 63:  # the bits after the last coefficient belong to the next block
-        bits = ((entry >> _u64(_LENGTH)) & _63) + _63 - ((entry >> _u64(_SHIFT)) & _63)
-    good = first == 63 or (first < 63 and (k == 63 or k == first + _ENDS))
+    if first >= last:  # the bits after the last coefficient belong to the next block
+        bits = entry >> _u64(_FIRST_BITS) & _63
+    ends = entry >> _u64(_FIRST) & _255 == _u64(_ENDS)
+    good = ends or first == last or (first < last and (index == last or index == first + _u64(_ENDS)))
     return accumulator << bits, valid - np.int64(bits), byte, good
