@@ -124,6 +124,7 @@ def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
         2: lambda _context, _a, _b: typed,
         3: lambda _context, _a, _b, _c: typed,
         4: lambda _context, _a, _b, _c, _d: typed,
+        5: lambda _context, _a, _b, _c, _d, _e: typed,
     }
     return intrinsic(typings[len(signature.args)])
 

@@ -1,19 +1,31 @@
 """Explicit SIMD for kernels: integer vectors, and loads and stores at addresses.
 
-LLVM often fails to vectorize such arithmetic when it is written as a loop. numba runs a function decorated with
+LLVM often fails to vectorize such arithmetic when it is written as a loop, and to find two instructions of x86 that
+treat each 128 bits by themselves. numba runs a function decorated with
 ``vector_function`` while it compiles a kernel: arithmetic on ``Vector`` becomes the kernel's instructions, for the
 vector registers of the machine.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.ir as ir
-from numba.core import types
+from numba.core import cgutils, codegen, config, types
 
 from picstore.kernels.jit import intrinsic_function, load_function, store_function
+
+_X86 = platform.machine() in ("x86_64", "AMD64")
+# LLVM's names for instructions on 128 bits; on 256 bits they are "avx2." and the key.
+_SSE2 = {"pmadd.wd": "sse2.pmadd.wd", "packssdw": "sse2.packssdw.128", "packsswb": "sse2.packsswb.128"}
+
+
+def _has_avx2() -> bool:
+    """Whether kernels are compiled for AVX2: as the machine has it, unless NUMBA_CPU_NAME names another one."""
+    features = codegen.get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    return "+avx2" in features.split(",")
 
 
 class Vector:
@@ -72,19 +84,68 @@ class Vector:
             value = builder.select(builder.icmp_signed(sign, value, limit), limit, value)
         return Vector(builder, value)
 
-    def is_zero(self) -> Any:
-        """Condition for ``chosen``: all elements are zero."""
-        whole = ir.IntType(self.value.type.count * self.value.type.element.width)
-        return self._builder.icmp_unsigned("==", self._builder.bitcast(self.value, whole), ir.Constant(whole, 0))
+    def is_zero(self) -> Vector:
+        """Mask for ``chosen``, of ones in each 128 bits that are zero, and of zeros in the others."""
+        builder, count = self._builder, self.value.type.count * self.value.type.element.width // 64
+        words = Vector(builder, builder.bitcast(self.value, ir.VectorType(ir.IntType(64), count)))
+        either = words | words.shuffled(words, [k ^ 1 for k in range(count)])
+        mask = builder.sext(builder.icmp_unsigned("==", either.value, words._operand(0)), words.value.type)
+        return Vector(builder, builder.bitcast(mask, self.value.type))
 
     def nonzero(self) -> Any:
         """Number whose bit *k* tells that element *k* is not zero."""
         count = self.value.type.count
         return self._builder.bitcast(self._builder.icmp_signed("!=", self.value, self._operand(0)), ir.IntType(count))
 
-    def chosen(self, condition: Any, other: Vector) -> Vector:
-        """This vector where a condition holds, else ``other``."""
-        return Vector(self._builder, self._builder.select(condition, self.value, other.value))
+    def chosen(self, mask: Vector, other: Vector) -> Vector:
+        """This vector where a mask has ones, else ``other``."""
+        different = Vector(self._builder, self._builder.and_((self ^ other).value, mask.value))
+        return different ^ other
+
+    def filled(self, number: int) -> Vector:
+        """A vector of this type, of one number."""
+        return Vector(self._builder, self._operand(number))
+
+    def interleaved(self, other: Vector) -> tuple[Vector, Vector]:
+        """Interleave each 128 bits with another vector's: their lower halves, and their upper halves."""
+        count = self.value.type.count
+        part = 128 // self.value.type.element.width
+        lower = [begin + k // 2 + k % 2 * count for begin in range(0, count, part) for k in range(part)]
+        return self.shuffled(other, lower), self.shuffled(other, [k + part // 2 for k in lower])
+
+    def sums_of_products(self, first: int, second: int) -> Vector:
+        """Multiply neighbours by two numbers and add them: 256 bits, int16 to int32, without overflow."""
+        count = self.value.type.count
+        if _X86:
+            factors = ir.Constant(self.value.type, [first, second] * (count // 2))
+            return self._instruction("pmadd.wd", Vector(self._builder, factors), 32)
+        even, odd = (self.shuffled(self, range(k, count, 2)).widened(32) for k in range(2))
+        return even * first + odd * second
+
+    def packed(self, other: Vector) -> Vector:
+        """Clamp 256 bits to elements of half the width: each 128 bits are of this vector's 128, then of the other's."""
+        count, bits = self.value.type.count, self.value.type.element.width
+        if _X86:
+            return self._instruction({32: "packssdw", 16: "packsswb"}[bits], other, bits // 2)
+        part, least = 128 // bits, -(1 << bits // 2 - 1)
+        order = [start + begin + k for begin in range(0, count, part) for start in (0, count) for k in range(part)]
+        return self.shuffled(other, order).clamped(least, -least - 1).narrowed(bits // 2)
+
+    def _instruction(self, name: str, other: Vector, bits: int) -> Vector:
+        """Use an x86 instruction on two vectors of 256 bits; its result has elements of ``bits`` bits."""
+        if _has_avx2():
+            return self._call("avx2." + name, other, bits)
+        count = self.value.type.count
+        halves = range(count // 2), range(count // 2, count)
+        low, high = (self.shuffled(self, half)._call(_SSE2[name], other.shuffled(other, half), bits) for half in halves)
+        return low.shuffled(high, range(256 // bits))
+
+    def _call(self, name: str, other: Vector, bits: int) -> Vector:
+        own = self.value.type
+        result = ir.VectorType(ir.IntType(bits), own.count * own.element.width // bits)
+        signature = ir.FunctionType(result, [own] * 2)
+        function = cgutils.get_or_insert_function(self._builder.module, signature, "llvm.x86." + name)
+        return Vector(self._builder, self._builder.call(function, [self.value, other.value]))
 
     def shuffled(self, other: Vector, indices: Sequence[int]) -> Vector:
         """Pick elements by index from this vector followed by ``other``."""
@@ -125,10 +186,10 @@ class VectorMemory:
 
 
 def transposed(rows: list[Vector]) -> list[Vector]:
-    """Transpose eight vectors of eight."""
-    low, high = (0, 8, 1, 9, 2, 10, 3, 11), (4, 12, 5, 13, 6, 14, 7, 15)
+    """Transpose 8 × 8 numbers in each 128 bits of eight vectors of 16-bit elements, or of four of bytes."""
+    half = len(rows) // 2
     for _ in range(3):  # three perfect shuffles
-        rows = [rows[k // 2].shuffled(rows[k // 2 + 4], high if k % 2 else low) for k in range(8)]
+        rows = [mixed for a, b in zip(rows[:half], rows[half:], strict=True) for mixed in a.interleaved(b)]
     return rows
 
 

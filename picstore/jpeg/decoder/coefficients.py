@@ -29,18 +29,24 @@ _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)
 
-# Offsets in bytes of the tables of an image: quantisation, int16 (4, 64); pairs of AC codes, uint64 (2,
+# Offsets in bytes of the tables of an image: quantisation, int16 (4, 128); pairs of AC codes, uint64 (2,
 # 2**LOOKUP_BITS); and for DC 0, DC 1, AC 0 and AC 1 single codes, int16 (4, 2**LOOKUP_BITS), and codes by length, int32
 # (4, BY_LENGTH). The tables end at TABLES.
-QUANTISATIONS, PAIRS = 0, 512
+QUANTISATIONS, PAIRS = 0, 1024
 SINGLES = PAIRS + (16 << LOOKUP_BITS)
 BY_LENGTHS = SINGLES + (8 << LOOKUP_BITS)
 TABLES = BY_LENGTHS + 16 * BY_LENGTH
 
-# Index in a block of each coefficient in the order of codes (figure A.6). Those after the last one are discarded.
-DISCARD = 64
-_DIAGONALS = sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k % 8) % 2 else k % 8)))
-ZIGZAG = np.array(_DIAGONALS + [DISCARD] * (15 + _ENDS + 64 - 63), np.uint8)
+# Index in a block of each coefficient in the order of codes (figure A.6).
+ZIGZAG = np.array(
+    sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k % 8) % 2 else k % 8))), np.uint8
+)
+
+# Two blocks lie side by side: their first rows, then their second rows, so that one vector holds a row of both.
+# PAIR_ZIGZAG has the indexes in the first block; coefficients after the last one are discarded, after the blocks.
+OTHER_BLOCK = 8  # index of the second block
+BLOCK_PAIR = 128 + 16
+PAIR_ZIGZAG = np.array([k // 8 * 16 + k % 8 for k in ZIGZAG] + [128] * (15 + _ENDS + 64 - 63), np.uint8)
 
 
 @device_function

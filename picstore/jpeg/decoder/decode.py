@@ -30,7 +30,7 @@ _REASONS = {
     _NO_EOI: "it does not end with EOI",
     _OTHER_MARKER: "its scan is followed by another marker than EOI",
 }
-_PADDING, _ZIGZAG = bit_reader.PADDING, coefficients.ZIGZAG
+_PADDING, _PAIR_ZIGZAG = bit_reader.PADDING, coefficients.PAIR_ZIGZAG
 _u64, _u8 = np.uint64, np.uint8
 
 
@@ -41,7 +41,7 @@ class _Workspace(threading.local):
         self.frame = np.zeros(parse.FRAME, np.int64)
         self._tables = np.zeros(coefficients.TABLES, np.uint8)
         self._plan = np.zeros(scan.PLAN, np.uint64)
-        self._block = np.zeros(coefficients.DISCARD + 8, np.int16)
+        self._block = np.zeros(scan.BLOCKS * coefficients.BLOCK_PAIR, np.int16)
         self._scratch = np.empty(1 << 18, np.uint8)
         self._segments = np.empty(1 << 10, np.int64)
 
@@ -150,9 +150,10 @@ def decode_stream(address, size, workspace, out):  # type: ignore[no-untyped-def
         return _OTHER_MARKER
     for k in range(length, length + _PADDING):
         flat[k] = 0
+    block[:] = 0
     planes = _u64(scratch.ctypes.data)
     scan.make_plan(frame, _u64(tables.ctypes.data), planes, plan)
-    addresses = _u64(_ZIGZAG.ctypes.data), _u64(block.ctypes.data), planes, _u64(out.ctypes.data)
+    addresses = _u64(_PAIR_ZIGZAG.ctypes.data), _u64(block.ctypes.data), planes, _u64(out.ctypes.data)
     return scan.decode_scan(
         _u64(flat.ctypes.data), _u64(segments.ctypes.data), frame, (_u64(plan.ctypes.data), per_mcu), addresses
     )

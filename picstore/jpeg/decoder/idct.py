@@ -1,4 +1,4 @@
-"""Inverse DCT of an 8 × 8 block, bit for bit that of libjpeg's "islow", on eight columns or rows at a time.
+"""Inverse DCT of an 8 × 8 block, bit for bit that of libjpeg's "islow", on those of two blocks at a time.
 
 Loeffler, Ligtenberg and Moschytz, "Practical fast 1-D DCT algorithms with 11 multiplications" (ICASSP 1989), in
 integers: constants have 13 fractional bits; of the two passes, columns come first and keep 2 fractional bits.
@@ -6,11 +6,12 @@ integers: constants have 13 fractional bits; of the two passes, columns come fir
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
-from operator import or_
+from operator import add, or_, sub
 from typing import Any
 
-from picstore.kernels.simd import Vector, VectorMemory, vector_function
+from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
 
 _FRACTION, _PASS_FRACTION = 13, 2  # fractional bits: of constants, and of the first pass
 
@@ -26,57 +27,67 @@ _ONES = _fixed(0.298631336), _fixed(2.053119869), _fixed(3.072711026), _fixed(1.
 _TWOS = -_fixed(0.899976223), -_fixed(2.562915447), -_fixed(1.961570560), -_fixed(0.390180644)
 
 
+@dataclass(frozen=True)
+class _Wide:
+    """Numbers of 32 bits in two vectors: those of the lower and of the upper half of each 128 bits of 16-bit lanes."""
+
+    halves: list[Vector]
+
+    def __add__(self, other: _Wide) -> _Wide:
+        return _Wide(list(map(add, self.halves, other.halves)))
+
+    def __sub__(self, other: _Wide) -> _Wide:
+        return _Wide(list(map(sub, self.halves, other.halves)))
+
+    def packed(self, shift: int) -> Vector:
+        """Shift to the right and saturate to 16 bits."""
+        low, high = self.halves
+        return (low >> shift).packed(high >> shift)
+
+
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
-    """Compute eight 1-D transforms in parallel, on 16-bit lanes, with saturation."""
+    """Compute sixteen 1-D transforms in parallel, on 16-bit lanes, with saturation."""
 
-    def wide(vector: Vector) -> Vector:
-        return vector.widened(32)
+    def summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
+        halves = a.interleaved(b)
+        return [_Wide([half.sums_of_products(*pair) for half in halves]) for pair in factors]
 
-    half = 1 << (shift - 1)
-    sum04, difference04 = (wide(x[0] + x[4]) << _FRACTION) + half, (wide(x[0] - x[4]) << _FRACTION) + half
-    x2, x6 = wide(x[2]), wide(x[6])
-    rotated2, rotated6 = x2 * _A + x6 * (_A + _C), x2 * (_A + _B) + x6 * _A
+    # Half of the result's unit, to round, is added as a multiple of 16, since factors have 16 bits.
+    sixteen, unit = x[0].filled(16), (1 << _FRACTION, (1 << (shift - 1)) // 16)
+    (sum04,), (difference04,) = summed(x[0] + x[4], sixteen, unit), summed(x[0] - x[4], sixteen, unit)
+    rotated2, rotated6 = summed(x[2], x[6], (_A, _A + _C), (_A + _B, _A))
     even = [sum04 + rotated6, difference04 + rotated2, difference04 - rotated2, sum04 - rotated6]
-    z3, z4 = wide(x[7] + x[3]), wide(x[5] + x[1])
-    w3, w4 = z3 * (_D + _TWOS[2]) + z4 * _D, z3 * _D + z4 * (_D + _TWOS[3])
-    x1, x3, x5, x7 = (wide(x[k]) for k in (1, 3, 5, 7))
-    odd = [
-        x7 * _TWOS[0] + x1 * (_ONES[3] + _TWOS[0]) + w4,
-        x5 * _TWOS[1] + x3 * (_ONES[2] + _TWOS[1]) + w3,
-        x5 * (_ONES[1] + _TWOS[1]) + x3 * _TWOS[1] + w4,
-        x7 * (_ONES[0] + _TWOS[0]) + x1 * _TWOS[0] + w3,
-    ]
+    w3, w4 = summed(x[7] + x[3], x[5] + x[1], (_D + _TWOS[2], _D), (_D, _D + _TWOS[3]))
+    odd0, odd3 = summed(x[7], x[1], (_TWOS[0], _ONES[3] + _TWOS[0]), (_ONES[0] + _TWOS[0], _TWOS[0]))
+    odd1, odd2 = summed(x[5], x[3], (_TWOS[1], _ONES[2] + _TWOS[1]), (_ONES[1] + _TWOS[1], _TWOS[1]))
+    odd = [odd0 + w4, odd1 + w3, odd2 + w4, odd3 + w3]
     sums = [even[k] + odd[k] for k in range(4)] + [even[k] - odd[k] for k in (3, 2, 1, 0)]
-    return [(s >> shift).clamped(-(1 << 15), (1 << 15) - 1).narrowed(16) for s in sums]
+    return [each.packed(shift) for each in sums]
 
 
-def _transpose(x: list[Vector]) -> list[Vector]:
-    """Transpose eight vectors of eight."""
-    low, high = (0, 8, 1, 9, 2, 10, 3, 11), (4, 12, 5, 13, 6, 14, 7, 15)
-    for _ in range(3):  # three perfect shuffles
-        x = [x[k // 2].shuffled(x[k // 2 + 4], high if k % 2 else low) for k in range(8)]
-    return x
-
-
-@vector_function(4)
-def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, stride: Any) -> None:
-    """Compute the samples of a block, and zero its coefficients; kernels call this with uint64 arguments.
+@vector_function(5)
+def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, step: Any, stride: Any) -> None:
+    """Compute the samples of two blocks, and zero their coefficients; kernels call this with uint64 arguments.
 
     Args:
-        block: address of 64 coefficients, int16, row by row.
-        quantisation: address of the quantisation table, int16, row by row.
-        out: address of the first sample, uint8.
+        block: address of coefficients, int16 (8, 16): the rows of both blocks.
+        quantisation: address of their quantisation table, int16 (8, 16), the rows twice.
+        out: address of the first sample of the first block, uint8.
+        step: bytes to that of the second block.
         stride: bytes between rows of samples.
     """
-    rows = [memory.load(memory.offset(block, 16 * k), 8, 16) for k in range(8)]
+    rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in range(8)]
     for k in range(8):
-        memory.store(memory.offset(block, 16 * k), memory.zeros(8, 16))
+        memory.store(memory.offset(block, 32 * k), memory.zeros(16, 16))
     flat = reduce(or_, rows[1:]).is_zero()
-    rows = [row * memory.load(memory.offset(quantisation, 16 * k), 8, 16) for k, row in enumerate(rows)]
+    rows = [row * memory.load(memory.offset(quantisation, 32 * k), 16, 16) for k, row in enumerate(rows)]
     # libjpeg's SIMD shifts a block of one row of coefficients without saturation, which shows beyond 13 bits.
-    constant = rows[0] << _PASS_FRACTION
-    columns = _transpose([constant.chosen(flat, row) for row in _transform(rows, _FRACTION - _PASS_FRACTION)])
-    samples = _transpose(_transform(columns, _FRACTION + _PASS_FRACTION + 3))
-    for row in samples:
-        memory.store(out, (row.clamped(-128, 127) + 128).narrowed(8))
-        out = memory.offset(out, stride)
+    rows[0] = (rows[0] << _PASS_FRACTION >> _PASS_FRACTION).chosen(flat, rows[0])
+    columns = transposed(_transform(rows, _FRACTION - _PASS_FRACTION))
+    columns = _transform(columns, _FRACTION + _PASS_FRACTION + 3)
+    samples = transposed([columns[k].packed(columns[k + 1]) ^ -128 for k in range(0, 8, 2)])
+    for two in samples:
+        for k in range(2):
+            memory.store(out, two.shuffled(two, range(8 * k, 8 * k + 8)))
+            memory.store(memory.offset(out, step), two.shuffled(two, range(16 + 8 * k, 24 + 8 * k)))
+            out = memory.offset(out, stride)

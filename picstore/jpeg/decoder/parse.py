@@ -8,10 +8,11 @@ from picstore.jpeg.decoder.coefficients import (
     BY_LENGTH,
     BY_LENGTHS,
     LOOKUP_BITS,
+    OTHER_BLOCK,
+    PAIR_ZIGZAG,
     PAIRS,
     QUANTISATIONS,
     SINGLES,
-    ZIGZAG,
     fill_pairs,
     fill_table,
 )
@@ -111,8 +112,10 @@ def _parse_quantisation(body, length, frame, tables):  # type: ignore[no-untyped
         if table > 3:
             return UNSUPPORTED
         for k in range(64):
-            target = tables + _u64(QUANTISATIONS + 128 * table + 2 * np.int64(ZIGZAG[k]))
-            store_i16(target, np.int16(load_byte(body + _u64(1 + k))))
+            target = tables + _u64(QUANTISATIONS + 256 * table + 2 * np.int64(PAIR_ZIGZAG[k]))
+            factor = np.int16(load_byte(body + _u64(1 + k)))
+            store_i16(target, factor)
+            store_i16(target + _u64(2 * OTHER_BLOCK), factor)
         frame[_DEFINED] |= 1 << table
         body += _u64(65)
     return 0

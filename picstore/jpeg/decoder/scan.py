@@ -11,9 +11,11 @@ import numpy as np
 
 from picstore.jpeg.bit_reader import BAD_CODE, TOO_SHORT, refill
 from picstore.jpeg.decoder.coefficients import (
+    BLOCK_PAIR,
     BY_LENGTH,
     BY_LENGTHS,
     LOOKUP_BITS,
+    OTHER_BLOCK,
     PAIRS,
     QUANTISATIONS,
     SINGLES,
@@ -23,7 +25,7 @@ from picstore.jpeg.decoder.coefficients import (
 from picstore.jpeg.decoder.color import STEP, to_grey, to_rgb, upsample
 from picstore.jpeg.decoder.idct import inverse_dct
 from picstore.jpeg.decoder.parse import AC, COMPONENTS, DC, HEIGHT, HORIZONTAL, INTERVAL, QUANTISATION, VERTICAL, WIDTH
-from picstore.kernels.jit import device_function, store_u8
+from picstore.kernels.jit import device_function, inlined, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
 
 SURPLUS_BYTES = -12  # damage: a segment has more bytes than its MCUs need
@@ -63,7 +65,7 @@ def make_plan(frame, tables, planes, plan):  # type: ignore[no-untyped-def]
         dc, ac, row = frame[DC + c], 2 + frame[AC + c], _FIELDS * b
         plan[row + _PREVIOUS_DC // 8] = plan.ctypes.data + 8 * (_FIELDS * BLOCKS + c)
         plan[row + _STEP // 8] = 8 * h if c == 0 else 8
-        plan[row + _FACTORS // 8] = tables + _u64(QUANTISATIONS + 128 * frame[QUANTISATION + c])
+        plan[row + _FACTORS // 8] = tables + _u64(QUANTISATIONS + 256 * frame[QUANTISATION + c])
         plan[row + _AC // 8] = tables + _u64(PAIRS + (8 << LOOKUP_BITS) * frame[AC + c])
         plan[row + _DC // 8] = tables + _u64(SINGLES + (2 << LOOKUP_BITS) * dc)
         plan[row + _AC_BY_LENGTH // 8] = tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * ac)
@@ -79,7 +81,7 @@ def decode_scan(flat, segments, frame, plan, addresses):  # type: ignore[no-unty
         flat, segments: addresses of the data and of its segments, as ``bit_reader.unstuff`` fills them, with PADDING.
         frame: as ``parse.parse_frame`` fills it.
         plan: address of the plan, and blocks of an MCU.
-        addresses: of the zigzag order, of a block of zeros, of the planes, and of the pixels.
+        addresses: of the zigzag order, of BLOCKS pairs of blocks of zeros, of the planes, and of the pixels.
 
     Returns:
         0, or negative for damage.
@@ -87,48 +89,72 @@ def decode_scan(flat, segments, frame, plan, addresses):  # type: ignore[no-unty
     h, v, stride = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
     columns, rows = (frame[WIDTH] + 8 * h - 1) // (8 * h), (frame[HEIGHT] + 8 * v - 1) // (8 * v)
     interval = frame[INTERVAL]
-    begin, per_mcu = plan
-    end = begin + _u64(8 * _FIELDS * per_mcu)
-    last = begin + _u64(8 * _FIELDS * BLOCKS)
-    zigzag, block, planes, out = addresses
+    last = plan[0] + _u64(8 * _FIELDS * BLOCKS)
+    zigzag, blocks, planes, out = addresses
     accumulator, valid, byte = _u64(0), 0, 0
     limit = until = 0
     for row in range(rows):
         _begin_mcu_row(plan, row, h * v, v, stride)
-        for _ in range(columns):
-            if until == 0:
-                if limit - (byte * 8 - valid) >= 8:
-                    return SURPLUS_BYTES
-                byte = np.int64(load_native_u64(segments))
-                segments += _u64(8)
-                limit = np.int64(load_native_u64(segments)) * 8
-                accumulator, valid, byte = refill(flat, _u64(0), 0, byte)
-                for c in range(3):
-                    store_native_u64(last + _u64(8 * c), _u64(0))
-                until = interval
-            until -= 1
-            entry = begin
-            while entry < end:
-                tables = load_native_u64(entry + _u64(_DC)), load_native_u64(entry + _u64(_DC_BY_LENGTH))
-                accumulator, valid, byte, value, found = read_dc(flat, tables, accumulator, valid, byte)
-                before = load_native_u64(entry)
-                value += np.int64(load_native_u64(before))
-                store_native_u64(before, _u64(value))
-                store_i16(block, _i16(value))
-                tables = load_native_u64(entry + _u64(_AC)), load_native_u64(entry + _u64(_AC_BY_LENGTH))
-                accumulator, valid, byte, good = read_ac(flat, tables, zigzag, block, accumulator, valid, byte)
-                target = load_native_u64(entry + _u64(_TARGET))
-                inverse_dct(block, load_native_u64(entry + _u64(_FACTORS)), target, _u64(stride))
-                if not (found and good):
+        for column in range(0, columns, 2):
+            for k in range(min(2, columns - column)):
+                if until == 0:
+                    if limit - (byte * 8 - valid) >= 8:
+                        return SURPLUS_BYTES
+                    byte = np.int64(load_native_u64(segments))
+                    segments += _u64(8)
+                    limit = np.int64(load_native_u64(segments)) * 8
+                    accumulator, valid, byte = refill(flat, _u64(0), 0, byte)
+                    for c in range(3):
+                        store_native_u64(last + _u64(8 * c), _u64(0))
+                    until = interval
+                until -= 1
+                block = blocks + _u64(2 * OTHER_BLOCK * k)
+                reader, good = _read_mcu(flat, zigzag, plan, block, (accumulator, valid, byte))
+                if not good:
                     return BAD_CODE
-                store_native_u64(entry + _u64(_TARGET), target + load_native_u64(entry + _u64(_STEP)))
-                entry += _u64(8 * _FIELDS)
-            if byte * 8 - valid > limit:
-                return TOO_SHORT
+                accumulator, valid, byte = reader
+                if byte * 8 - valid > limit:
+                    return TOO_SHORT
+            _transform_mcus(plan, blocks, _u64(stride))
         _write_rows(planes + _u64(_EDGE), frame, row, out)
     if limit - (byte * 8 - valid) >= 8:
         return SURPLUS_BYTES
     return 0
+
+
+@inlined
+def _read_mcu(flat, zigzag, plan, block, reader):  # type: ignore[no-untyped-def]
+    """Read the coefficients of an MCU, one of two whose blocks lie side by side: the reader, whether all are valid."""
+    accumulator, valid, byte = reader
+    entry = plan[0]
+    end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
+    while entry < end:
+        tables = load_native_u64(entry + _u64(_DC)), load_native_u64(entry + _u64(_DC_BY_LENGTH))
+        accumulator, valid, byte, value, found = read_dc(flat, tables, accumulator, valid, byte)
+        before = load_native_u64(entry)
+        value += np.int64(load_native_u64(before))
+        store_native_u64(before, _u64(value))
+        store_i16(block, _i16(value))
+        tables = load_native_u64(entry + _u64(_AC)), load_native_u64(entry + _u64(_AC_BY_LENGTH))
+        accumulator, valid, byte, good = read_ac(flat, tables, zigzag, block, accumulator, valid, byte)
+        if not (found and good):
+            return (accumulator, valid, byte), False
+        entry += _u64(8 * _FIELDS)
+        block += _u64(2 * BLOCK_PAIR)
+    return (accumulator, valid, byte), True
+
+
+@inlined
+def _transform_mcus(plan, block, stride):  # type: ignore[no-untyped-def]
+    """Write the samples of two MCUs, and point the plan at those of the next; after an odd one lies unused memory."""
+    entry = plan[0]
+    end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
+    while entry < end:
+        target, step = load_native_u64(entry + _u64(_TARGET)), load_native_u64(entry + _u64(_STEP))
+        inverse_dct(block, load_native_u64(entry + _u64(_FACTORS)), target, step, stride)
+        store_native_u64(entry + _u64(_TARGET), target + step + step)
+        entry += _u64(8 * _FIELDS)
+        block += _u64(2 * BLOCK_PAIR)
 
 
 @device_function
