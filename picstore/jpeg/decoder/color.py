@@ -39,12 +39,14 @@ def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> N
     # Doubling the number and rounding half of the product gives the same as rounding one product.
     r = y + cr + (_times(cr << 1, 26345) + 1 >> 1)
     b = y + (cb << 1) + (_times(cb << 1, -14942) + 1 >> 1)
-    g = y - cr + (cb.widened(32) * -22554 + cr.widened(32) * 18734 + 32768 >> 16).narrowed(16)
-    r, g, b = (color.clamped(0, 255).narrowed(8) for color in (r, g, b))
-    rg, bb = r.shuffled(g, range(32)), b.shuffled(b, range(32))
-    for third in range(3):
-        indexes = [(k // 3, 16 + k // 3, 32 + k // 3)[k % 3] for k in range(16 * third, 16 * third + 16)]
-        memory.store(memory.offset(out, 16 * third), rg.shuffled(bb, indexes))
+    halves = [(half.sums_of_products(-22554, 18734) + 32768) >> 16 for half in cb.interleaved(cr)]
+    g = y - cr + halves[0].packed(halves[1])
+    r, g, b = (color - 128 for color in (r, g, b))  # so that signed bytes hold the colors
+    rg, bb = r.packed(g) ^ -128, b.packed(b) ^ -128  # 8 pixels' r, then their g, in each half
+    for half in range(0, 32, 16):
+        indexes = [half + (k // 3, 8 + k // 3, 32 + k // 3)[k % 3] for k in range(24)]
+        memory.store(memory.offset(out, 3 * half // 2), rg.shuffled(bb, indexes[:16]))
+        memory.store(memory.offset(out, 3 * half // 2 + 16), rg.shuffled(bb, indexes[16:]))
 
 
 @vector_function(2)
@@ -114,11 +116,13 @@ def to_rgb(luma, blue, red, width, out, spare):  # type: ignore[no-untyped-def]
     for k in range(0, whole, STEP):
         offset = _u64(k)
         _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))
-    if whole < width:
-        offset = _u64(whole)
-        _to_rgb(luma + offset, blue + offset, red + offset, spare)
-        for k in range(3 * (width - whole)):
-            store_u8(out + offset * _u64(3) + _u64(k), load_u8(spare + _u64(k)))
+    if whole < width and width >= STEP:  # the last pixels overlap
+        offset = _u64(width - STEP)
+        _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))
+    elif whole < width:
+        _to_rgb(luma, blue, red, spare)
+        for k in range(3 * width):
+            store_u8(out + _u64(k), load_u8(spare + _u64(k)))
 
 
 @device_function
