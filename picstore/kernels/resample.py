@@ -18,6 +18,7 @@ docs/measurements.md has the figures of alternatives.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from picstore.arrays import U8
 from picstore.errors import UsageError
 from picstore.kernels.jit import array_at, device_function, kernel
+from picstore.kernels.simd import Vector, VectorMemory, vector_function
 from picstore.kernels.strided import put_bytes, strided_image
 
 _GROUP = 8  # rows that are interleaved at once: LLVM interleaves stores by at most 8, and 8 bytes fill a 64-bit word
@@ -130,7 +132,7 @@ def _axis_weights(start, size, low, high, extent, interpolation, length):  # typ
     first = np.zeros(length, np.int64)
     count = np.zeros(length, np.int64)
     missing = np.full(length, _ONE, np.int32)
-    weights = np.zeros((length, (taps + 2) // 3 * 3), np.int16)  # the vertical pass takes three at once
+    weights = np.zeros((length, taps // 6 * 6 + 6), np.int16)  # passes take three and two at once
     values = np.empty(min(2 * math.ceil(support) + 1, max(high - low, 1)))
     for i in range(length):
         centre = start + (i + 0.5) * scale
@@ -237,24 +239,54 @@ def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
             packed[_COLUMN // 4 * x + 6 * group + k] = words[6 * x + k]
 
 
+@vector_function(5)
+def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, begin: Any, out: Any) -> None:
+    """Make an output column of a block.
+
+    Args:
+        column: address of the first source column, int16 (_COLUMN,).
+        weights: address of the source columns' weights, int16.
+        pairs: half the number of source columns.
+        begin: address of the sums' initial numbers, int32 (_COLUMN // 2,), each for a number and the fourth after it.
+        out: address of the output column, uint8 (_COLUMN,).
+    """
+    parts = range(0, 2 * _COLUMN, 32)  # bytes
+
+    def add_pair(k: Any, sums: list[Vector]) -> list[Vector]:
+        two = memory.load(memory.offset(weights, k, 4), 1, 32)
+        weight = two.shuffled(two, [0] * 8).cast(16)
+        here = memory.offset(column, k, 4 * _COLUMN)
+        for part in parts:
+            one = memory.load(memory.offset(here, part), 16, 16)
+            other = memory.load(memory.offset(here, 2 * _COLUMN + part), 16, 16)
+            for half, mixed in enumerate(one.interleaved(other)):
+                sums[part // 16 + half] += mixed.sums_of_products(weight)
+        return sums
+
+    first = [memory.load(memory.offset(begin, part), 8, 32) for part in parts for _ in range(2)]
+    sums = [each >> 20 for each in memory.repeat(pairs, first, add_pair)]
+    levels = [sums[k].packed(sums[k + 1]) - 128 for k in range(0, len(sums), 2)]
+    for k in range(0, len(levels), 2):
+        pixels = levels[k].packed(levels[k + 1]) ^ -128
+        words = pixels.cast(64)
+        memory.store(memory.offset(out, 16 * k), words.shuffled(words, (0, 2, 1, 3)))
+
+
 @device_function
 def _horizontal(columns, axis, taps, flip, fill, total, block):  # type: ignore[no-untyped-def]
     """All samples of each output column of a block, as bytes, from those of its source columns."""
     first, weights, missing = axis
+    source, target, begin = _u64(columns.ctypes.data), _u64(block.ctypes.data), _u64(total.ctypes.data)
+    row, pairs, plain = _u64(2 * weights.shape[1]), _u64((taps + 1) // 2), True
+    total[:] = _HALF_PIXEL
     for x in range(first.size):
-        begin = first[x]
-        for j in range(_COLUMN):
-            total[j] = _HALF_PIXEL
-        if missing[x]:
-            for j in range(_COLUMN):
-                total[j] += (fill[j // _GROUP % 3] << _i32(6)) * missing[x]
-        for k in range(taps):
-            w = _i32(weights[x, k])
-            for j in range(_COLUMN):
-                total[j] += w * _i32(columns[begin + k, j])
+        if missing[x] or not plain:
+            for j in range(_COLUMN // 2):
+                total[j] = _HALF_PIXEL + (fill[j // 4 % 3] << _i32(6)) * missing[x]
+            plain = missing[x] == 0
         to = first.size - 1 - x if flip else x
-        for j in range(_COLUMN):
-            block[to, j] = _u8(min(max(total[j] >> _i32(20), _i32(0)), _i32(255)))
+        column, weight = source + _u64(2 * _COLUMN * first[x]), _u64(weights.ctypes.data) + row * _u64(x)
+        _sum_columns(column, weight, pairs, begin, target + _u64(_COLUMN * to))
 
 
 @device_function
@@ -354,8 +386,8 @@ def resample_box(source, box, clip, flips, interpolation, fill, target):  # type
     lines = np.zeros((_GROUP, samples), np.int16)
     sums = np.empty(samples, np.int32)
     mixed = np.empty((high - low, 3 * _GROUP), np.int16)
-    columns = np.zeros((high - low + taps, _COLUMN), np.int16)  # zero weights read past the last column
-    total = np.empty(_COLUMN, np.int32)
+    columns = np.zeros((high - low + taps + 1, _COLUMN), np.int16)  # zero weights read past the last column
+    total = np.empty(_COLUMN // 2, np.int32)
     block = np.empty((width, _COLUMN), np.uint8)
     word = np.empty(width, np.uint64)
     for top in range(0, height, _BLOCK):

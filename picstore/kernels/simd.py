@@ -86,11 +86,10 @@ class Vector:
 
     def is_zero(self) -> Vector:
         """Mask for ``chosen``, of ones in each 128 bits that are zero, and of zeros in the others."""
-        builder, count = self._builder, self.value.type.count * self.value.type.element.width // 64
-        words = Vector(builder, builder.bitcast(self.value, ir.VectorType(ir.IntType(64), count)))
-        either = words | words.shuffled(words, [k ^ 1 for k in range(count)])
-        mask = builder.sext(builder.icmp_unsigned("==", either.value, words._operand(0)), words.value.type)
-        return Vector(builder, builder.bitcast(mask, self.value.type))
+        words = self.cast(64)
+        either = words | words.shuffled(words, [k ^ 1 for k in range(words.value.type.count)])
+        is_zero = self._builder.icmp_unsigned("==", either.value, words.filled(0).value)
+        return Vector(self._builder, self._builder.sext(is_zero, words.value.type)).cast(self.value.type.element.width)
 
     def nonzero(self) -> Any:
         """Number whose bit *k* tells that element *k* is not zero."""
@@ -102,9 +101,15 @@ class Vector:
         different = Vector(self._builder, self._builder.and_((self ^ other).value, mask.value))
         return different ^ other
 
-    def filled(self, number: int) -> Vector:
-        """A vector of this type, of one number."""
-        return Vector(self._builder, self._operand(number))
+    def filled(self, *numbers: int) -> Vector:
+        """A vector of this type, of some numbers in turn."""
+        count = self.value.type.count
+        return Vector(self._builder, ir.Constant(self.value.type, list(numbers) * (count // len(numbers))))
+
+    def cast(self, bits: int) -> Vector:
+        """The same bits as elements of another width."""
+        count = self.value.type.count * self.value.type.element.width // bits
+        return Vector(self._builder, self._builder.bitcast(self.value, ir.VectorType(ir.IntType(bits), count)))
 
     def interleaved(self, other: Vector) -> tuple[Vector, Vector]:
         """Interleave each 128 bits with another vector's: their lower halves, and their upper halves."""
@@ -113,14 +118,13 @@ class Vector:
         lower = [begin + k // 2 + k % 2 * count for begin in range(0, count, part) for k in range(part)]
         return self.shuffled(other, lower), self.shuffled(other, [k + part // 2 for k in lower])
 
-    def sums_of_products(self, first: int, second: int) -> Vector:
-        """Multiply neighbours by two numbers and add them: 256 bits, int16 to int32, without overflow."""
-        count = self.value.type.count
+    def sums_of_products(self, other: Vector) -> Vector:
+        """Multiply by another vector and add neighbours: 256 bits, int16 to int32, without overflow."""
         if _X86:
-            factors = ir.Constant(self.value.type, [first, second] * (count // 2))
-            return self._instruction("pmadd.wd", Vector(self._builder, factors), 32)
-        even, odd = (self.shuffled(self, range(k, count, 2)).widened(32) for k in range(2))
-        return even * first + odd * second
+            return self._instruction("pmadd.wd", other, 32)
+        parities = range(0, self.value.type.count, 2), range(1, self.value.type.count, 2)
+        even, odd = (self.shuffled(self, k).widened(32) * other.shuffled(other, k).widened(32) for k in parities)
+        return even + odd
 
     def packed(self, other: Vector) -> Vector:
         """Clamp 256 bits to elements of half the width: each 128 bits are of this vector's 128, then of the other's."""
@@ -153,20 +157,35 @@ class Vector:
         return Vector(self._builder, self._builder.shuffle_vector(self.value, other.value, mask))
 
 
+_Step = Callable[[Any, list[Vector]], list[Vector]]  # of ``VectorMemory.repeat``: of its number and of the vectors
+
+
 class VectorMemory:
     """Loads and stores of vectors at addresses, for a ``vector_function``."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder
 
-    def offset(self, address: Any, count: Any) -> Any:
-        """The address ``count`` bytes after another; the count is an ``int`` or an argument of the function."""
-        return self._builder.add(address, ir.Constant(ir.IntType(64), count) if isinstance(count, int) else count)
+    def offset(self, address: Any, count: Any, times: int = 1) -> Any:
+        """The address ``times`` some bytes after another; the count is an ``int`` or an argument of the function."""
+        number = ir.IntType(64)
+        if times != 1:
+            count = self._builder.mul(count, ir.Constant(number, times))
+        return self._builder.add(address, ir.Constant(number, count) if isinstance(count, int) else count)
 
     def load(self, address: Any, count: int, bits: int) -> Vector:
         """Load ``count`` neighbouring integers, at any alignment."""
         pointer = self._builder.inttoptr(address, ir.VectorType(ir.IntType(bits), count).as_pointer())
         return Vector(self._builder, self._builder.load(pointer, align=1))
+
+    def repeat(self, count: Any, vectors: list[Vector], step: _Step) -> list[Vector]:
+        """Apply a step ``count`` times, an argument of the function, to the vectors; they stay in registers."""
+        slots = [cgutils.alloca_once_value(self._builder, vector.value) for vector in vectors]
+        with cgutils.for_range(self._builder, count) as loop:
+            results = step(loop.index, [Vector(self._builder, self._builder.load(slot)) for slot in slots])
+            for slot, result in zip(slots, results, strict=True):
+                self._builder.store(result.value, slot)
+        return [Vector(self._builder, self._builder.load(slot)) for slot in slots]
 
     def store(self, address: Any, vector: Vector) -> None:
         """Store a vector, at any alignment."""

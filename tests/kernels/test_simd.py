@@ -44,11 +44,11 @@ def integers(dtype: Any, seed: int) -> np.ndarray:
 def test_products_of_neighbours_are_summed_in_32_bits() -> None:
     @vector_function(3)
     def sums(memory: VectorMemory, a: Any, b: Any, out: Any) -> None:
-        memory.store(out, memory.load(a, 16, 16).sums_of_products(-32768, 32767))
+        memory.store(out, memory.load(a, 16, 16).sums_of_products(memory.load(b, 16, 16)))
 
-    a, out = integers(np.int16, 0), np.zeros(8, np.int32)
-    call(sums, a, a, out)
-    np.testing.assert_array_equal(out, (a.astype(np.int64) * np.tile([-32768, 32767], 8)).reshape(8, 2).sum(axis=1))
+    a, b, out = integers(np.int16, 0), integers(np.int16, 1), np.zeros(8, np.int32)
+    call(sums, a, b, out)
+    np.testing.assert_array_equal(out, (a.astype(np.int64) * b).reshape(8, 2).sum(axis=1))
 
 
 @PLATFORMS

@@ -50,7 +50,7 @@ def _transform(x: list[Vector], shift: int) -> list[Vector]:
 
     def summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
         halves = a.interleaved(b)
-        return [_Wide([half.sums_of_products(*pair) for half in halves]) for pair in factors]
+        return [_Wide([half.sums_of_products(half.filled(*pair)) for half in halves]) for pair in factors]
 
     # Half of the result's unit, to round, is added as a multiple of 16, since factors have 16 bits.
     sixteen, unit = x[0].filled(16), (1 << _FRACTION, (1 << (shift - 1)) // 16)
