@@ -1,4 +1,4 @@
-"""Entry of the benchmarks: ``python -m benchmarks kernels|loaders|convert|runtime|gpu|torture``."""
+"""Entry of the benchmarks: ``python -m benchmarks kernels|loaders|convert|runtime|large|gpu|torture``."""
 
 from __future__ import annotations
 

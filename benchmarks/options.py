@@ -43,6 +43,11 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "resume": "benchmarks.runtime.resume:resume",
         "memory": "benchmarks.runtime.memory:memory",
     },
+    "large": {
+        "crops": "benchmarks.large.crops:crops",
+        "disk": "benchmarks.large.crops:disk",
+        "store": "benchmarks.large.crops:store",
+    },
     "gpu": {
         "checks": "benchmarks.gpu.checks:checks",
         "probe": "benchmarks.gpu.decoders:probe",

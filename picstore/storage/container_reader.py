@@ -20,7 +20,7 @@ from picstore.storage.format.layout import SEALED
 from picstore.storage.format.record import Record
 from picstore.storage.format.unpack_container import read_header, unpack_container
 from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, map_concurrently, read_at
-from picstore.storage.row_reader import MIN_MEAN, RowsOf, read_rows
+from picstore.storage.row_reader import MIN_MEAN, RowsOf, read_rows, sparse_memory
 
 _CACHED_INDEXES = 64  # each a few 10 kB
 _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
@@ -160,21 +160,18 @@ class ContainerReader:
         return None
 
     def _read_tables(self, number: int) -> Container:
-        """Read what precedes the payload into a buffer of the container's size, whose other pages take no memory."""
+        """Read what precedes the payload into a buffer of the container's size."""
         ref, size = self.container_ref(number), int(self.rows[number]["size"])
         path = self._root / ref.name
-        buffer = np.zeros(size, np.uint8).data
-
-        def read(begin: int, end: int) -> None:
-            read_at(path, ref.offset + begin, end - begin, file=ref.name, allocate=lambda _: buffer[begin:end])
+        buffer = sparse_memory(size)
 
         guess = min(size, max(_MIN_TABLES, size // _TABLES_SHARE))
-        read(0, guess)
+        path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
         header, _ = read_header(buffer[:guess], ref=ref)
         if header.payload_at > size:
             raise ref.corrupt("the container's tables end behind it")
         if header.payload_at > guess:
-            read(guess, header.payload_at)
+            path.read_ranges([(guess, header.payload_at)], buffer, at=ref.offset, file=ref.name)
         container = self._unpack(number, buffer[: header.payload_at], lambda begin, length: buffer[begin:][:length])
         container.buffer, container.read = buffer, None
         container.read_size = max(guess, header.payload_at)

@@ -6,6 +6,7 @@ A crop of 256 × 256 pixels needs a tenth of the bytes of a photograph of 12 meg
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,7 +17,7 @@ from picstore.arrays import I64, U32, Bools, Table
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container
 from picstore.storage.format.tile_rows import row_ends, stored_checksums, wrong_row
-from picstore.storage.location.resolve import Location, map_concurrently, read_at
+from picstore.storage.location.resolve import Location, Range
 
 # From the index entries of a container, (n,), the rows of tiles that are needed of each image: int64 (n, 2), the first
 # and the last + 1; none where these are equal.
@@ -43,7 +44,7 @@ class _Part:
     ends: I64 | None = None
     crcs: U32 | None = None
 
-    def ranges(self) -> list[tuple[int, int]]:
+    def ranges(self) -> list[Range]:
         """Where the part lies in the container: of rows, that of the header and that of the rows."""
         if self.ends is None:
             return [(self.begin, self.end)]
@@ -51,6 +52,17 @@ class _Part:
             (self.begin, self.end),
             (self.begin + int(self.ends[self.rows.start]), self.begin + int(self.ends[self.rows.stop])),
         ]
+
+
+def sparse_memory(size: int) -> memoryview:
+    """Map zeros of which only the pages that are written take memory.
+
+    Not an array of zeros: malloc keeps the memory of earlier ones, and clears all of it, 0.6 ms for 4 MB.
+    """
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # one page of 2 MiB would be cleared for each piece
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return memoryview(memory)
 
 
 def read_rows(path: Location, container: Container, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> bool:
@@ -82,14 +94,9 @@ def read_rows(path: Location, container: Container, rows_of: RowsOf, *, wanted: 
     payload = int(container.index["length"].sum(dtype=np.int64) + container.attached["length"].sum(dtype=np.int64))
     if sum(end - begin for begin, end in ranges) > _MAX_SHARE * payload:
         return False
-    buffer, ref = container.buffer, container.ref
-
-    def read(bounds: tuple[int, int]) -> int:
-        begin, end = bounds
-        read_at(path, ref.offset + begin, end - begin, file=ref.name, allocate=lambda _: buffer[begin:end])
-        return end - begin
-
-    container.read_size += sum(map_concurrently(read, _merged(ranges)))
+    ranges = _merged(ranges)
+    path.read_ranges(ranges, container.buffer, at=container.ref.offset, file=container.ref.name)
+    container.read_size += sum(end - begin for begin, end in ranges)
     for part in parts:
         _check(container, part)
     return True
@@ -114,9 +121,9 @@ def _parts(container: Container, number: int, rows: range, *, attachments: bool)
     return [image, *attached]
 
 
-def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merged(ranges: Sequence[Range]) -> list[Range]:
     """Join ranges that are near each other."""
-    merged: list[tuple[int, int]] = []
+    merged: list[Range] = []
     for begin, end in sorted(ranges):
         if merged and begin - merged[-1][1] <= _NEAR:
             merged[-1] = merged[-1][0], max(end, merged[-1][1])

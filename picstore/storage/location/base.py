@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 PARTIAL = ".partial"  # suffix of a file that is being written
 
+Range: TypeAlias = "tuple[int, int]"  # the first byte, and the last + 1
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Allocate: TypeAlias = "Callable[[int], memoryview]"  # makes writable memory of a number of bytes
 
@@ -75,6 +76,20 @@ class Location(ABC):
     @abstractmethod
     def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
         """Read ``size`` bytes of the file at ``offset``; see :func:`picstore.storage.location.resolve.read_at`."""
+
+    @abstractmethod
+    def read_ranges(self, ranges: Sequence[Range], buffer: memoryview, *, at: int, file: str) -> None:
+        """Read parts of the file to the same places of a buffer, in an object store side by side.
+
+        Args:
+            ranges: where each begins and ends in the buffer.
+            buffer: writable bytes.
+            at: offset in the file of the buffer's first byte.
+            file: name of the file in messages.
+
+        Raises:
+            Truncated: the file ends before the last of them.
+        """
 
     @abstractmethod
     def read_all(self, limit: int) -> bytes:

@@ -9,13 +9,13 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from picstore.errors import Conflict, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import PARTIAL, Allocate, Buffer, Entry, Location, fresh
+from picstore.storage.location.base import PARTIAL, Allocate, Buffer, Entry, Location, Range, fresh
 
 _LOCK_POLL = 0.01  # seconds between attempts to lock
 
@@ -62,6 +62,19 @@ class Folder(Location):
         if got < size:  # the file was cut off during the read
             raise Truncated(f"the file ends after {got} of {size} bytes", file=file, offset=offset)
         return view.toreadonly()
+
+    def read_ranges(self, ranges: Sequence[Range], buffer: memoryview, *, at: int, file: str) -> None:
+        begin = end = at
+        try:
+            with self.path.open("rb", buffering=0) as opened:
+                for first, last in ranges:
+                    begin, end = at + first, at + last
+                    while first < last and (got := os.preadv(opened.fileno(), [buffer[first:last]], at + first)):
+                        first += got
+                    if first < last:
+                        raise Truncated(f"the file ends after {at + first - begin} of {end - begin} bytes", file, begin)
+        except OSError as error:
+            raise _translated(error, file=file, offset=begin) from error
 
     def read_all(self, limit: int) -> bytes:
         if (size := self.size()) > limit:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import Allocate, AtomicWriter, Entry, Location, fresh
+from picstore.storage.location.base import Allocate, AtomicWriter, Entry, Location, Range, fresh
 from picstore.storage.location.multipart import PART_SIZE, MultipartUpload
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import has_credentials, redact
@@ -103,6 +103,22 @@ class Bucket(Location):
         view = allocate(size)
         view[:] = got
         return view.toreadonly()
+
+    def read_ranges(self, ranges: Sequence[Range], buffer: memoryview, *, at: int, file: str) -> None:
+        if not ranges:
+            return
+        starts, ends = [at + first for first, _ in ranges], [at + last for _, last in ranges]
+        try:
+            with self._translated(file):
+                got = library().get_ranges(self._client(patient=True), self.key, starts=starts, ends=ends, coalesce=0)
+        except _OutOfRange as error:
+            raise Truncated(f"the object ends before byte {max(ends)}", file, at) from error
+        for (first, last), answer in zip(ranges, got, strict=True):
+            data = memoryview(answer)
+            if len(data) < last - first:
+                text = f"the object ends after {len(data)} of {last - first} bytes"
+                raise Truncated(text, file, at + first)
+            buffer[first:last] = data
 
     def read_all(self, limit: int) -> bytes:
         with self._translated(str(self)):
