@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pictures import require
+from pictures import quadrants, require
 from torchvision.transforms import v2
 
 import picstore
@@ -137,3 +137,15 @@ def test_mixup_and_cutmix_take_a_batch_in_the_loop(make_dataset: Make, name: str
         changed += not torch.equal(mixed, images)
     assert changed >= 4
     loader.close()
+
+
+@pytest.mark.slow
+def test_super_resolution_trains_on_pairs_of_crops_and_gets_better(tmp_path: Path) -> None:
+    (tmp_path / "photographs").mkdir()
+    for k in range(6):
+        quadrants(400, 301 + k).save(tmp_path / "photographs" / f"{k}.jpg", quality=95)
+    program = EXAMPLES / "train_super_resolution.py"
+    run(program, "prepare", "photographs", "pairs", folder=tmp_path)
+    options = ["--steps", 30, "--batch-size", 3, "--size", 64]
+    found = [float(line.split()[-1]) for line in losses(run(program, "train", "pairs", *options, folder=tmp_path))]
+    assert len(found) == 30 and sum(found[-5:]) < 0.7 * sum(found[:5])

@@ -94,6 +94,8 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
             made[name] = [[torch.from_numpy(outline) for outline in outlines] for outlines in value]
         elif name == "extra" or value is None:
             made[name] = value
+        elif value.ndim == 3:
+            made[name] = tv_tensors.Image(torch.from_numpy(value))
         else:
             made[name] = tv_tensors.Mask(torch.from_numpy(value))
     return made

@@ -1,4 +1,4 @@
-"""Targets of an image: boxes, keypoints, polygons and masks, moved as its pixels are.
+"""Targets of an image: boxes, keypoints, polygons, masks and smaller images, moved as its pixels are.
 
 docs/formats.md, "Targets", defines what a record holds. Everything is checked here again, since a data set may come
 from anybody; an invalid extra or mask is an ImageError, which the loader treats as damage. Results are arrays, which
@@ -22,6 +22,7 @@ from picstore.errors import ImageError
 from picstore.storage.annotations import Objects, read_objects
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import TransformParams
+from picstore.train.cpu.image_targets import is_jpeg, make_image
 from picstore.train.cpu.polygons import clip_polygon
 from picstore.train.cpu.render import render_mask
 from picstore.train.transforms.compose import TARGETS
@@ -72,7 +73,7 @@ def make_target(
     dropped.
 
     Args:
-        names: fields of the extra, or attachments that are masks, see ``check_targets``.
+        names: fields of the extra, or attachments that are masks or JPEGs, see ``check_targets``.
         extra: of the record; None has no objects.
         masks: image files by attachment.
         geometry: of the batch.
@@ -88,8 +89,8 @@ def make_target(
         - ``polygons``: for each object a list of float32 (p, 2), clipped to the output; an outline outside is left out.
         - ``index``: int64 (k,), with any of the above: numbers of the objects in the extra.
         - ``extra``: the extra as it is.
-        - an attachment: a mask (H, W) by nearest neighbour, 0 outside; uint8, or int64 if it has more than 8 bits.
-          None if the record has none.
+        - an attachment: a mask (H, W) by nearest neighbour, 0 outside; uint8, or int64 if it has more than 8 bits; of
+          a JPEG uint8 (3, h, w), see ``image_targets``. None if the record has none.
 
     Raises:
         ImageError: the extra or a mask is invalid.
@@ -105,7 +106,8 @@ def make_target(
             target[name] = extra
         elif name not in TARGETS:
             blob = masks.get(name, b"")
-            target[name] = _mask_target(name, blob, geometry, slot) if len(blob) else None
+            make = make_image if is_jpeg(blob) else _mask_target
+            target[name] = make(name, blob, geometry, slot) if len(blob) else None
     return target
 
 

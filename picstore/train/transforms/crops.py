@@ -104,6 +104,8 @@ class RandomCrop:
         pad_if_needed: pad an image smaller than ``size`` on both sides.
         fill: colour of the padding: grey level 0 to 255, or (red, green, blue).
         padding_mode: ``"constant"``, torchvision's default; other modes are not supported.
+        multiple_of: pixels of which left and top are a multiple, so that the crop falls on whole pixels of an image
+            that is so many times smaller; not in torchvision.
 
     Raises:
         UsageError: an argument has another value. The call raises it for an image smaller than ``size``.
@@ -116,12 +118,17 @@ class RandomCrop:
         pad_if_needed: bool = False,
         fill: Any = 0,
         padding_mode: str = "constant",
+        *,
+        multiple_of: int = 1,
     ) -> None:
         self.fixes_size = checked_size(size, "RandomCrop")
         self._padding = checked_padding(0 if padding is None else padding, "RandomCrop")
         self._pad_if_needed = bool(pad_if_needed)
         self.fill: Fill = checked_fill(fill, "RandomCrop")
         check_padding_mode(padding_mode, "RandomCrop")
+        if not isinstance(multiple_of, int) or multiple_of < 1:
+            raise UsageError(f"RandomCrop: multiple_of is {multiple_of}; give pixels, at least 1")
+        self._multiple_of = multiple_of
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
         left, top, right, bottom = self._padding
@@ -135,7 +142,7 @@ class RandomCrop:
                 "give pad_if_needed=True, or resize first"
             )
         spare = padded + 2 * lacking - size
-        corner = np.floor(random.uniform(2) * (spare + 1)).astype(np.int64)
+        corner = np.floor(random.uniform(2) * (spare // self._multiple_of + 1)).astype(np.int64) * self._multiple_of
         return geometry.with_fill(self.fill).crop(corner - lacking - [left, top], size)
 
 
