@@ -7,15 +7,12 @@ from anybody; an invalid extra or mask is an ImageError, which the loader treats
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, PngImagePlugin, TiffImagePlugin
 
 from picstore.arrays import F32, F64, I64, Array, Bools
 from picstore.errors import ImageError
@@ -31,14 +28,6 @@ from picstore.train.transforms.geometry import Geometry
 MIN_SIDE = 1.0  # output pixels; an object whose box is narrower or lower after clipping is dropped
 
 _TOLERANCE = 1e-6  # pixels; for rounding
-# Lossless formats. Their classes are called directly, as ``Image.open`` has a limit of pixels of its own, 179 million.
-_MASK_FORMATS: dict[str, Callable[[io.BytesIO], ImageFile.ImageFile]] = {
-    "PNG": PngImagePlugin.PngImageFile,
-    "TIFF": TiffImagePlugin.TiffImageFile,
-    "BMP": BmpImagePlugin.BmpImageFile,
-    "GIF": GifImagePlugin.GifImageFile,
-}
-_MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # some versions of Pillow open 16 bits as "I"
 
 
 def add_target(
@@ -224,37 +213,11 @@ def _clip_polygon(outline: F64, planes: F64) -> F64:
 
 
 def _mask_target(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
-    mask = _open_mask(name, blob, *geometry.source_size[slot].tolist())
+    # At its first use, as Pillow takes 40 ms of the time to the first batch.
+    from picstore.train.cpu.mask_files import open_mask
+
+    mask = open_mask(name, blob, *geometry.source_size[slot].tolist())
     width, height = geometry.size[slot].tolist()
     out = np.empty((height, width), dtype=mask.dtype)
     render_mask(mask, geometry, slot, out=out)
     return out if out.dtype == np.uint8 else out.astype(np.int64)
-
-
-def _open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> Array:
-    """Decode a mask: uint8, uint16 or int32 (height, width)."""
-    try:
-        with _open_image(blob) as image:
-            _check_mask(name, image, width, height)
-            values = np.asarray(image)
-    except ImageError:
-        raise
-    except Exception as error:  # Pillow raises errors of many classes on files that are not images
-        raise ImageError(f"{name} is not a mask: a grey or palette image in {', '.join(_MASK_FORMATS)}") from error
-    dtype = {"u": np.uint16, "i": np.int32}.get(values.dtype.kind if values.itemsize > 1 else "", np.uint8)
-    return np.ascontiguousarray(values, dtype=dtype)
-
-
-def _open_image(blob: bytes | memoryview) -> ImageFile.ImageFile:
-    """Read the header of an image; SyntaxError if it is of none of the formats."""
-    for opened in _MASK_FORMATS.values():
-        with contextlib.suppress(SyntaxError):
-            return opened(io.BytesIO(blob))
-    raise SyntaxError
-
-
-def _check_mask(name: str, image: Image.Image, width: int, height: int) -> None:
-    if image.size != (width, height):
-        raise ImageError(f"{name} has {image.width} × {image.height} pixels, its image {width} × {height}")
-    if image.mode not in _MASK_MODES:
-        raise ImageError(f"{name} is an image of mode {image.mode}; a mask is grey or has a palette")

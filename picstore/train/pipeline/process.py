@@ -43,14 +43,17 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 AHEAD = 2  # batches on their way, beside those that the pipeline has finished
 _MAX_MAPPED = 2 * KEPT_BATCHES  # blocks that the parent keeps mapped: mapping one again costs 1 ms for 19 MB
 # Modules are found where this process finds them, and not in the working directory, which -c would add. numba would
-# import SciPy and cffi, where they are installed, for what no kernel asks for: a third of the time to the first batch.
+# import SciPy, cffi and yaml, where they are installed, for what no kernel asks for: a third of the time to the first
+# batch.
 _PROGRAM = """
 import sys
 sys.path[:] = filter(None, sys.path)
-sys.modules.update(scipy=None, cffi=None)
+sys.modules.update(scipy=None, cffi=None, yaml=None)
 from picstore.train.pipeline.process_main import main
 main()
 """
+# numpy's BLAS would start a thread a core, 45 ms of CPU on two cores; the child multiplies small matrices only.
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 EXIT_TIMEOUT = 5  # seconds that the child has to end a sequence or itself, before it is killed
 
 
@@ -84,6 +87,7 @@ class LoaderProcess:
         self._stats = Stats()  # the child's, as far as they are in ``counter``
         self._pid = os.getpid()
         self._connection, theirs = Pipe()
+        modules = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         with theirs:
             os.set_inheritable(theirs.fileno(), True)
             # A session of its own: an interrupt from the keyboard goes to the parent alone.
@@ -91,7 +95,7 @@ class LoaderProcess:
                 [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
+                env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": modules},
             )
         self._finalizer = weakref.finalize(self, _end_process, self._connection, self._process, self._pid)
         self._finalizer.atexit = False
