@@ -225,4 +225,4 @@ class _ScanRewriter:
         end = first + length
         out[:first] = np.frombuffer(headers, np.uint8)
         out[end : end + 2] = 0xFF, EOI
-        return out[: end + 2].tobytes(), np.diff(starts) - 2
+        return out[: end + 2].tobytes(), starts[1:] - starts[:-1] - 2
