@@ -11,8 +11,8 @@ Filters:
 All arithmetic on pixels is in integers, with 14-bit weights, so no result depends on the machine's vector unit. The
 vertical pass comes first, along the contiguous bytes of rows. It keeps 6 fractional bits: pixels are rounded to 8 bits
 once, and Lanczos' over- and undershoots are clipped at the end only. For the horizontal pass ``_BLOCK`` rows of an
-output column are neighbours in memory, so each step is one operation on neighbours, which LLVM vectorizes;
-docs/measurements.md has the figures of alternatives.
+output column are neighbours in memory, so each step is one operation on vectors of neighbours; docs/measurements.md has
+the figures of alternatives.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ import numpy.typing as npt
 
 from picstore.arrays import U8
 from picstore.errors import UsageError
-from picstore.kernels.jit import array_at, device_function, kernel
-from picstore.kernels.simd import Vector, VectorMemory, vector_function
+from picstore.kernels.jit import device_function, kernel
+from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
 from picstore.kernels.strided import put_bytes, strided_image
 
-_GROUP = 8  # rows that are interleaved at once: LLVM interleaves stores by at most 8, and 8 bytes fill a 64-bit word
+_GROUP = 8  # rows that are interleaved at once,
+_PIXELS = 16  # and their pixels
 _BLOCK = 32  # rows that the horizontal pass takes at once, in 4 groups
 _COLUMN = 3 * _BLOCK  # samples of a column of a block
 
@@ -216,27 +217,25 @@ def _add_fill(line, fill, missing):  # type: ignore[no-untyped-def]
             line[i] += level
 
 
+@vector_function(3)
+def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) -> None:
+    """Transpose 8 rows of 48 samples, int16, with ``stride`` bytes from row to row, to a group of 16 columns."""
+    for third in range(3):
+        starts = [memory.offset(memory.offset(lines, stride, k), 32 * third) for k in range(_GROUP)]
+        rows = [memory.load(start, 16, 16) for start in starts]
+        for k, two in enumerate(transposed(rows)):
+            for half in range(2):
+                sample = 16 * third + 8 * half + k
+                target = memory.offset(out, 2 * (_COLUMN * (sample // 3) + _GROUP * (sample % 3)))
+                memory.store(target, two.shuffled(two, range(8 * half, 8 * half + 8)))
+
+
 @device_function
-def _interleave(lines, mixed, columns, group):  # type: ignore[no-untyped-def]
-    """Transpose (8 rows, samples) to (samples, 8 rows), then copy them to ``group`` of each column."""
-    a, b, c, d, e, f, g, h = lines[0], lines[1], lines[2], lines[3], lines[4], lines[5], lines[6], lines[7]
-    flat = mixed.reshape(mixed.size)
-    for i in range(a.size):  # unrolled, LLVM makes shuffles of it: 10 us an image, 38 with a loop over rows
-        flat[8 * i] = a[i]
-        flat[8 * i + 1] = b[i]
-        flat[8 * i + 2] = c[i]
-        flat[8 * i + 3] = d[i]
-        flat[8 * i + 4] = e[i]
-        flat[8 * i + 5] = f[i]
-        flat[8 * i + 6] = g[i]
-        flat[8 * i + 7] = h[i]
-    width = mixed.shape[0]
-    # 4 samples at once, 6 words a column: 12 us, 40 sample by sample.
-    words = array_at(_u64(mixed.ctypes.data), 6 * width, np.uint64)
-    packed = array_at(_u64(columns.ctypes.data), _COLUMN // 4 * width, np.uint64)
-    for x in range(width):
-        for k in range(6):
-            packed[_COLUMN // 4 * x + 6 * group + k] = words[6 * x + k]
+def _interleave(lines, width, columns, group):  # type: ignore[no-untyped-def]
+    """Copy 8 rows to ``group`` of each column; what lies after the last column is overwritten too."""
+    source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * _GROUP * group)
+    for x in range(0, width, _PIXELS):
+        _interleave_pixels(source + _u64(6 * x), _u64(2 * lines.shape[1]), target + _u64(2 * _COLUMN * x))
 
 
 @vector_function(5)
@@ -289,20 +288,39 @@ def _horizontal(columns, axis, taps, flip, fill, total, block):  # type: ignore[
         _sum_columns(column, weight, pairs, begin, target + _u64(_COLUMN * to))
 
 
+@vector_function(3)
+def _transpose_columns(memory: VectorMemory, columns: Any, out: Any, stride: Any) -> None:
+    """Write 8 bytes of 16 columns of a block as 8 rows of 16 bytes, with ``stride`` bytes from row to row."""
+    eights = [memory.load(memory.offset(columns, _COLUMN * x), 8, 8) for x in range(_PIXELS)]
+    twos = [eights[x].shuffled(eights[x + 1], range(16)) for x in range(0, _PIXELS, 2)]
+    fours = [twos[x].shuffled(twos[x + 4], range(32)) for x in range(4)]
+    for k, two in enumerate(transposed(fours)):
+        words = two.cast(64)
+        for half in range(2):
+            row = memory.offset(out, stride, 2 * k + half)
+            memory.store(row, words.shuffled(words, (half, 2 + half)))
+
+
 @device_function
-def _write_rows(block, word, row, target, top, bottom):  # type: ignore[no-untyped-def]
-    """Write a block's columns as rows: a 64-bit word holds 8 rows of a channel, the first in its lowest byte."""
-    words = array_at(_u64(block.ctypes.data), _COLUMN // 8 * word.size, np.uint64)
+def _write_rows(block, rows, target, top, bottom):  # type: ignore[no-untyped-def]
+    """Write a block's columns as rows.
+
+    Args:
+        block: uint8 (at least the width rounded up to _PIXELS, _COLUMN).
+        rows: uint8 (8, as many), scratch.
+        target: ``strided_image`` of the output.
+        top, bottom: its rows.
+    """
+    source, first, stride, width = _u64(block.ctypes.data), _u64(rows.ctypes.data), rows.shape[1], target[6]
     for group in range((bottom - top + _GROUP - 1) // _GROUP):
+        y = top + _GROUP * group
         for c in range(3):
-            for x in range(word.size):
-                word[x] = words[_COLUMN // 8 * x + 3 * group + c]
-            y = top + _GROUP * group
+            for x in range(0, width, _PIXELS):
+                part = source + _u64(_COLUMN * x + _GROUP * (3 * group + c))
+                _transpose_columns(part, first + _u64(x), _u64(stride))
             for r in range(min(_GROUP, bottom - y)):
-                shift = _u64(8 * r)
-                for x in range(word.size):
-                    row[x] = _u8(word[x] >> shift)
-                put_bytes(row.ctypes.data, word.size, target[0] + c * target[1] + (y + r) * target[2], target[3])
+                to = target[0] + c * target[1] + (y + r) * target[2]
+                put_bytes(rows.ctypes.data + r * stride, width, to, target[3])
 
 
 @device_function
@@ -383,23 +401,22 @@ def resample_box(source, box, clip, flips, interpolation, fill, target):  # type
         return True
     rows = source.reshape(source.shape[0], 3 * source.shape[1])
     samples = 3 * (high - low)
-    lines = np.zeros((_GROUP, samples), np.int16)
+    lines = np.zeros((_GROUP, samples + 3 * _PIXELS), np.int16)
     sums = np.empty(samples, np.int32)
-    mixed = np.empty((high - low, 3 * _GROUP), np.int16)
-    columns = np.zeros((high - low + taps + 1, _COLUMN), np.int16)  # zero weights read past the last column
+    columns = np.zeros((high - low + taps + _PIXELS, _COLUMN), np.int16)  # zero weights read past the last column
     total = np.empty(_COLUMN // 2, np.int32)
-    block = np.empty((width, _COLUMN), np.uint8)
-    word = np.empty(width, np.uint64)
+    block = np.empty((width + _PIXELS, _COLUMN), np.uint8)
+    scratch = np.empty((_GROUP, width + _PIXELS), np.uint8)
     for top in range(0, height, _BLOCK):
         bottom = min(top + _BLOCK, height)
         for y in range(top, bottom):
-            line = lines[y % _GROUP]
+            line = lines[y % _GROUP, :samples]
             row = height - 1 - y if upside_down else y
             _vertical(rows, 3 * low, y_first[row], y_count[row], y_weights[row], line, sums)
             if y_missing[row]:
                 _add_fill(line, fill, y_missing[row])
             if y % _GROUP == _GROUP - 1 or y == bottom - 1:
-                _interleave(lines, mixed, columns, (y - top) // _GROUP)
+                _interleave(lines, high - low, columns, (y - top) // _GROUP)
         _horizontal(columns, (x_first, x_weights, x_missing), taps, flip, fill, total, block)
-        _write_rows(block, word, byte, target, top, bottom)
+        _write_rows(block, scratch, target, top, bottom)
     return True
