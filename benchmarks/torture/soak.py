@@ -213,7 +213,7 @@ def _watch(workloads: list[_Workload], seconds: float, damage: _Damage, store: _
         store.turn(clock)
         for workload in workloads:
             workload.sample(clock)
-        time.sleep(max(0.0, start + clock + min(5.0, seconds / 40) - time.monotonic()))
+        time.sleep(max(0.0, start + clock + min(15.0, seconds / 40) - time.monotonic()))
 
 
 def _figures(process: Path) -> list[float]:

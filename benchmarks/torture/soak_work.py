@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -104,4 +105,5 @@ def read(counter: Counter, path: str, cache: str, limit: str, kind: str) -> None
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background makes processes ignore it
     {"consume": consume, "epochs": epochs, "read": read}[sys.argv[1]](Counter(Path(sys.argv[2])), *sys.argv[3:])
