@@ -24,6 +24,7 @@ from picstore.storage.row_reader import MIN_MEAN, RowsOf, read_rows, sparse_memo
 
 _CACHED_INDEXES = 64  # each a few 10 kB
 _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
+_MAX_WARM = 16 << 20  # bytes of a container that is read in part into memory that was used before
 _MIN_TABLES = 4096  # bytes to read at first of a container in part
 _TABLES_SHARE = 64  # and at least this share: tables of photographs take a hundredth
 _MAX_MISSING = 1 << 24  # records whose bytes are not there; an index row of 32 bytes may claim 2**20
@@ -70,7 +71,7 @@ class ContainerReader:
         row = self.rows[number]
         if self.cache is None and row["size"] >= MIN_MEAN * int(row["records"]):
             with contextlib.suppress(Damage):  # once more, whole: what is damaged may not be what is needed
-                tables = self._read_tables(number)
+                tables = self._read_tables(number, allocate if row["size"] <= _MAX_WARM else sparse_memory)
                 path = self._root / tables.ref.name
                 if not tables.damage and read_rows(path, tables, rows_of, wanted=wanted, attachments=attachments):
                     return tables
@@ -159,11 +160,11 @@ class ContainerReader:
         cache.discard(ref)
         return None
 
-    def _read_tables(self, number: int) -> Container:
+    def _read_tables(self, number: int, allocate: Allocate) -> Container:
         """Read what precedes the payload into a buffer of the container's size."""
         ref, size = self.container_ref(number), int(self.rows[number]["size"])
         path = self._root / ref.name
-        buffer = sparse_memory(size)
+        buffer = allocate(size)
 
         guess = min(size, max(_MIN_TABLES, size // _TABLES_SHARE))
         path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
