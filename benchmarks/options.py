@@ -42,6 +42,8 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "order": "benchmarks.runtime.order:order",
         "resume": "benchmarks.runtime.resume:resume",
         "memory": "benchmarks.runtime.memory:memory",
+        "cores": "benchmarks.runtime.scale:cores",
+        "records": "benchmarks.runtime.scale:records",
     },
     "large": {
         "crops": "benchmarks.large.crops:crops",

@@ -25,16 +25,16 @@ CONTAINER, PER_FILE, RECORDS = 8 << 20, 32, 1_000
 BATCH, LANES, EPOCH = 256, 32, 3
 
 
-def write_index(root: Path, containers: int) -> None:
-    """Write a data set of which only the manifest and the index exist."""
-    footer = np.zeros(PER_FILE, dtype=FOOTER_ROW)
-    footer["offset"] = 4096 + CONTAINER * np.arange(PER_FILE)
-    footer["size"], footer["records"] = CONTAINER, RECORDS
+def write_index(root: Path, containers: int, *, per_file: int = PER_FILE, records: int = RECORDS) -> None:
+    """Write a data set of which only the manifest and the index exist; ``records`` are those of each container."""
+    footer = np.zeros(per_file, dtype=FOOTER_ROW)
+    footer["offset"] = 4096 + CONTAINER * np.arange(per_file)
+    footer["size"], footer["records"] = CONTAINER, records
     summaries = [
-        FileSummary(file % 16, file // 16, CONTAINER * (PER_FILE + 1), RECORDS * PER_FILE, 0, footer)
-        for file in range(containers // PER_FILE)
+        FileSummary(file % 16, file // 16, CONTAINER * (per_file + 1), records * per_file, 0, footer)
+        for file in range(containers // per_file)
     ]
-    publish_dataset(root, summaries, streams=16, container_size=CONTAINER, encode={}, provenance={})
+    publish_dataset(root, summaries, streams=16, container_size=CONTAINER, encode=None, provenance={})
 
 
 def resume(options: Options) -> Table:
