@@ -23,6 +23,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
     },
     "loaders": {
         "peers": "benchmarks.loaders.standard_job:peers",
+        "color": "benchmarks.loaders.standard_job:color",
         "isolate": "benchmarks.loaders.isolation:isolate",
         "python": "benchmarks.loaders.python_time:python",
         "startup": "benchmarks.loaders.startup:startup",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,18 +21,27 @@ TOLERANCE = 4.0  # levels; crops of 4,000 photographs move a mean by 0.3, swappe
 
 def peers(options: Options) -> Table:
     """The standard job: each round gives each contender a fresh process, one epoch that warms up and two timed."""
+    if not PYTHON.exists():
+        say(f"{PYTHON} is missing: benchmarks/setup-peers installs the peers")
+    return _compare(NAMES if PYTHON.exists() else OWN, options)
+
+
+def color(options: Options) -> Table:
+    """The standard job with ColorJitter(0.4, 0.4, 0.4, 0.1), Normalize and float16."""
+    return _compare(("picstore-color", "torchvision-color"), options)
+
+
+def _compare(names: Sequence[str], options: Options) -> Table:
     count = options.images or (64 if options.quick else None)
     per_class = copy_images(options.photographs, options.work / "images", options.copies, count)
     job = Job(options.work / "images", options.work, per_class, workers=options.workers)
-    if not PYTHON.exists():
-        say(f"{PYTHON} is missing: benchmarks/setup-peers installs the peers")
-    contenders = [_Contender(name, job) for name in (NAMES if PYTHON.exists() else OWN)]
+    contenders = [_Contender(name, job) for name in names]
     cases = [Case(one.name, lambda one: one.run(), lambda one=one: one.prepare()) for one in contenders]
     tolerance = 20.0 if options.quick else TOLERANCE
     results = measure(cases, rounds=options.round_count(3), warmups=0, tolerance=tolerance)
     size = f"{job.count} images, {size_of(job.images) / 2**20:.0f} MiB"
     about = f"{size}; batches of {job.batch}; {job.workers} workers on as many CPUs; {_versions(contenders)}"
-    return tabulate(results, about, unit=IMAGES_PER_SECOND, first="picstore")
+    return tabulate(results, about, unit=IMAGES_PER_SECOND, first=names[0])
 
 
 class _Contender:

@@ -25,11 +25,13 @@ REMARK = "remark.txt"  # in a contender's data set: a sentence that belongs besi
 MODULES = {
     "picstore": "picstore_loader",
     "picstore-q90": "picstore_loader",
+    "picstore-color": "picstore_loader",
     "ffcv": "ffcv_loader",
     "ffcv-q90": "ffcv_loader",
     "ffcv-shorter": "ffcv_loader",
     "ffcv-longer": "ffcv_loader",
     "torchvision": "image_files",
+    "torchvision-color": "image_files",
     "imagefolder": "image_files",
     "litdata": "litdata_loader",
     "litdata-shorter": "litdata_loader",
@@ -39,6 +41,9 @@ MODULES = {
     "streaming-shorter-one": "streaming_loader",
     "webdataset": "webdataset_loader",
 }
+
+# Of the job with colors: torchvision's ColorJitter, and ImageNet's means and deviations.
+JITTER, MEAN, STD = (0.4, 0.4, 0.4, 0.1), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,8 @@ def _epoch(batches: Iterable[Any], job: Job, *, means: bool) -> dict[str, Any]:
         _check_batch(images, labels, job)
         seen += torch.bincount(labels, minlength=len(seen))
         if means:
-            sums += images.sum(dim=(0, 2, 3))
+            # Normalised ones in levels of their deviation: a swap of channels shows as much as it does in uint8.
+            sums += images.sum(dim=(0, 2, 3), dtype=torch.float64) * (1 if images.dtype == torch.uint8 else 58)
     seconds = time.perf_counter() - began
     if tuple(seen.tolist()) != job.per_class:
         raise ValueError(f"an epoch had {int(seen.sum())} images, not every one of {job.count} once")
@@ -151,5 +157,5 @@ def _check_batch(images: Any, labels: Any, job: Job) -> None:
         raise ValueError(f"images of shape {tuple(images.shape)}")
     if tuple(labels.shape) != (n,):
         raise ValueError(f"labels of shape {tuple(labels.shape)} for {n} images")
-    if (str(images.dtype), str(labels.dtype)) != ("torch.uint8", "torch.int64"):
-        raise TypeError(f"images of {images.dtype} and labels of {labels.dtype}, not uint8 and int64")
+    if str(images.dtype) not in ("torch.uint8", "torch.float16") or str(labels.dtype) != "torch.int64":
+        raise TypeError(f"images of {images.dtype} and labels of {labels.dtype}, not uint8 or float16, and int64")

@@ -14,7 +14,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
 from torchvision.transforms import v2
 
-from benchmarks.peers import Contender, Job, nothing
+from benchmarks.peers import JITTER, MEAN, STD, Contender, Job, nothing
 
 PACKAGES = ("torch", "torchvision", "pillow")
 SHORTER, QUALITY = 256, 90  # of the images that writers are given where they are made smaller
@@ -68,7 +68,18 @@ def _batches(job: Job, transform: v2.Transform, **options: Callable[[str], Any])
     )
 
 
+def color_augmentation(size: int) -> v2.Transform:
+    """The transforms of the job with colors, for a tensor."""
+    color = [v2.ColorJitter(*JITTER), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    return v2.Compose([*augmentation(size).transforms, *color, v2.ToDtype(torch.float16)])
+
+
 CONTENDERS = {
+    "torchvision-color": Contender(
+        "as torchvision, with color jitter, normalised, float16",
+        nothing,
+        lambda job: _batches(job, color_augmentation(job.size), loader=_decode),
+    ),
     "torchvision": Contender(
         "the image files; torchvision.io.decode_jpeg and transforms.v2 on tensors in DataLoader workers",
         nothing,

@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 import picstore
-from benchmarks.peers import REMARK, Contender, Job
+from benchmarks.peers import JITTER, MEAN, REMARK, STD, Contender, Job
 
 PACKAGES = ("picstore", "numba", "numpy", "torch", "simplejpeg")
 
@@ -40,7 +42,26 @@ def batches(job: Job) -> Iterable[Any]:
     )
 
 
+def color_batches(job: Job) -> Iterable[Any]:
+    """The job with color jitter, normalised, in float16."""
+    return picstore.Loader(
+        str(job.data / "shuffled"),
+        batch_size=job.batch,
+        transform=[
+            picstore.RandomResizedCrop(job.size),
+            picstore.RandomHorizontalFlip(),
+            picstore.ColorJitter(*JITTER),
+            picstore.Normalize(MEAN, STD),
+        ],
+        dtype=torch.float16,
+        seed=job.seed,
+        drop_last=False,
+        threads=job.workers,
+    )
+
+
 CONTENDERS = {
+    "picstore-color": Contender("as picstore, with color jitter, normalised, float16", write, color_batches),
     "picstore": Contender("own format; crops are cut out of the bitstream before decoding", write, batches),
     "picstore-q90": Contender(
         "as picstore, converted with --reencode --quality 90: other bytes and pixels",
