@@ -40,8 +40,8 @@ class FileSummary:
 class FileWriter:
     """Writer of one file, which appears when ``close`` is called; leaving the ``with`` block otherwise leaves nothing.
 
-    Holds one container in memory, of ``container_size`` bytes unless one record exceeds that. Not thread-safe.
-    ``fields`` names the attachments.
+    Holds one container of ``container_size`` bytes in memory; a record that exceeds that is written at once. Not
+    thread-safe. ``fields`` names the attachments.
     """
 
     def __init__(self, root: Where, *, stream: int, file: int, container_size: int, fields: Sequence[str] = ()) -> None:
@@ -59,19 +59,22 @@ class FileWriter:
         self._segments = self._extras = self._payload = 0
 
     def add(self, record: Record) -> None:
-        """Append one record."""
+        """Append one record; UsageError, and nothing appended, if it is larger than a container may be."""
         segments = self._segments + len(record.info.segments) + checksum_entries(record.jpeg, record.info)
         extras = self._extras + len(record.extra_json)
         payload = self._payload + len(record.jpeg) + sum(map(len, record.attachments.values()))
         count, width = len(self._pending) + 1, len(self._fields)
         size = packed_size(count, attachments=width, segments=segments, extras=extras, payload=payload)
-        full = size > self._container_size or extras > layout.MAX_EXTRAS or len(self._pending) == layout.MAX_RECORDS
+        exceeded = size > self._container_size
+        full = exceeded or extras > layout.MAX_EXTRAS or len(self._pending) == layout.MAX_RECORDS
         if self._pending and full:
             self.end_container()
             self.add(record)
             return
         self._pending.append(record)
         self._segments, self._extras, self._payload = segments, extras, payload
+        if exceeded:  # nothing else fits: a row of 16 streams would hold 16 images of any size
+            self.end_container()
 
     @property
     def empty(self) -> bool:
@@ -82,16 +85,16 @@ class FileWriter:
         """Write the pending records as a container; returns the number of containers in the file."""
         if self._pending:
             ref = ContainerRef(self._name, self._offset, self.stream, self.file, len(self._rows))
-            buffers = pack_container(self._pending, fields=self._fields, ref=ref)
+            records, self._pending = self._pending, []
+            self._segments = self._extras = self._payload = 0
+            buffers = pack_container(records, fields=self._fields, ref=ref)
             for buffer in buffers:
                 self._out.write(buffer)
             size = sum(map(len, buffers))
             header_crc = int.from_bytes(buffers[0][layout.SEALED - 4 : layout.SEALED], "little")
-            self._rows.append((self._offset, size, len(self._pending), header_crc, 0))
+            self._rows.append((self._offset, size, len(records), header_crc, 0))
             self._offset += size
-            self._records += len(self._pending)
-            self._pending = []
-            self._segments = self._extras = self._payload = 0
+            self._records += len(records)
         return len(self._rows)
 
     def close(self) -> FileSummary:

@@ -7,12 +7,22 @@ import os
 import random
 import struct
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UnsupportedVersion
+from picstore.errors import (
+    Corrupt,
+    Damage,
+    NotADataset,
+    PicstoreError,
+    TooLarge,
+    Truncated,
+    UnsupportedVersion,
+    UsageError,
+)
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef
@@ -126,6 +136,30 @@ def test_a_record_larger_than_a_container_gets_one_of_its_own(tmp_path: Path) ->
     summary = write(tmp_path, several, container_size=4096)
     assert summary.footer["records"].tolist() == [1, 1, 1]
     assert summary.footer["size"].tolist() == [4096, 53248, 4096]
+
+
+def test_a_record_larger_than_a_container_does_not_stay_in_memory(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        with FileWriter(tmp_path, stream=STREAM, file=FILE, container_size=8192) as writer:
+            writer.add(records(1)[0])
+            writer.add(replace(records(1)[0], jpeg=bytes(1 << 22)))
+            assert tracemalloc.get_traced_memory()[0] < 1 << 20
+            writer.close()
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_record_that_no_container_can_hold_is_refused_and_the_others_are_written(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(layout, "MAX_CONTAINER", 1 << 16)
+    small, large, other = *records(1), replace(records(1)[0], jpeg=bytes(1 << 17)), *records(1, seed=1)
+    with FileWriter(tmp_path, stream=STREAM, file=FILE, container_size=8192) as writer:
+        writer.add(small)
+        with pytest.raises(UsageError):
+            writer.add(large)
+        writer.add(other)
+        assert writer.close().records == 2
+    assert [jpeg for _, jpeg in contents(tmp_path / file_name(STREAM, FILE))] == [bytes(small.jpeg), bytes(other.jpeg)]
 
 
 def test_a_container_is_ended_before_its_records_or_extras_pass_their_limits(tmp_path: Path, monkeypatch) -> None:
