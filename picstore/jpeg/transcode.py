@@ -214,7 +214,10 @@ class _ScanRewriter:
         return {**self._huffman, **optimal}
 
     def write_stream(self, huffman: HuffmanTables, headers: bytes) -> tuple[bytes, I64]:
-        """Write headers, the scan with its edits and new markers, and EOI; return also the lengths of its segments."""
+        """Write headers, the scan with its edits and new markers, and EOI; return also the lengths of its segments.
+
+        The old scan is let go, so that a file is in memory three times at most: as it was given, and two more.
+        """
         codes = [huffman[0, k].codes() for k in self._dc]
         dc_codes = self._edited, np.array([code for code, _ in codes]), np.array([lengths for _, lengths in codes])
         # An edit takes at most 16 + 11 bits, stuffing at most doubles them, a marker and its padding take 3 bytes.
@@ -222,6 +225,7 @@ class _ScanRewriter:
         out = np.empty(first + 2 * (int(self._segments[-1]) + 4 * edits.size) + 4 * len(edits) + 64, np.uint8)
         starts = np.empty(-(-self._mcus // self._interval) + 1, np.int64)
         length = bit_writer.write_scan(self._flat, self._edits, self._is_start, dc_codes, out[first:], starts)
+        del self._flat
         end = first + length
         out[:first] = np.frombuffer(headers, np.uint8)
         out[end : end + 2] = 0xFF, EOI
