@@ -10,6 +10,7 @@ from PIL import Image, ImageCms
 
 from picstore.arrays import F64, U8
 from picstore.errors import ImageError
+from picstore.prepare.image.strips import strip_boxes
 
 
 def to_rgb_or_grey(image: Image.Image, *, background: tuple[int, int, int]) -> Image.Image:
@@ -25,7 +26,7 @@ def to_rgb_or_grey(image: Image.Image, *, background: tuple[int, int, int]) -> I
     if image.mode in _DEEP_MODES:
         return _reduce_depth(image, background)
     if image.has_transparency_data:
-        return _composite(_with_alpha(image), background)
+        return _composite(image, background)
     if image.mode in ("L", "RGB"):
         return image
     if image.mode == "1":
@@ -51,37 +52,63 @@ def _with_alpha(image: Image.Image) -> Image.Image:
 
 
 def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    """Composite "LA" or "RGBA" over the background. Grey stays grey if the background is grey or invisible."""
-    alpha = image.getchannel("A")
-    if image.mode == "RGBA":
-        flat = Image.new("RGB", image.size, background)
-        flat.paste(image.convert("RGB"), mask=alpha)
-        return flat
-    grey = image.getchannel("L")
-    if len(set(background)) > 1 and alpha.getextrema() != (255, 255):
-        return _composite(image.convert("RGBA"), background)
-    flat = Image.new("L", image.size, background[0])
-    flat.paste(grey, mask=alpha)
+    """Composite an image with transparency over the background, strip by strip: 8 bytes a pixel, at once 13.
+
+    Grey with alpha stays grey if the background is grey or invisible.
+    """
+    grey = image.mode in ("LA", "La")
+    if grey and len(set(background)) > 1:
+        grey = _with_alpha(image).getchannel("A").getextrema() == (255, 255)
+    flat = Image.new("L", image.size, background[0]) if grey else Image.new("RGB", image.size, background)
+    for box in strip_boxes(image.size):
+        strip = _with_alpha(image.crop(box))
+        flat.paste(strip.convert(flat.mode), box, mask=strip.getchannel("A"))
     return flat
 
 
 def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    """Convert an image of more than 8 bits a sample, which has one channel, to 8 bits."""
-    values = np.asarray(image)
-    if image.mode == "F":
-        grey = _from_float(values)
-    elif image.mode == "I" and image.format not in ("PNG", "PPM"):
-        # Depth maps and masks come in 32 bits but seldom use them: the range is the smallest usual one that holds all.
-        most = int(values.max(initial=0))
-        grey = _scale(values.astype(np.float64), next((top for top in (255, 65_535) if most <= top), 2**31 - 1))
-    else:
-        grey = _from_16_bits(values)
-    flat = Image.fromarray(grey)
+    """Convert an image of more than 8 bits a sample, which has one channel, to 8 bits.
+
+    It is converted strip by strip: floats take 5 bytes a pixel, at once 32.
+    """
+    most = _most(image)
     transparent = image.info.get("transparency")
-    if isinstance(transparent, int):
-        flat.putalpha(Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8)))
-        return _composite(flat, background)
-    return flat
+    alpha = isinstance(transparent, int)
+    flat = Image.new("LA" if alpha else "L", image.size)
+    for box in strip_boxes(image.size):
+        values = np.asarray(image.crop(box))
+        if image.mode == "F":
+            grey = _from_float(values, most)
+        elif _is_wide(image):
+            grey = _scale(values.astype(np.float64), most)
+        else:
+            grey = _from_16_bits(values)
+        strip = Image.fromarray(grey)
+        if alpha:
+            strip.putalpha(Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8)))
+        flat.paste(strip, box)
+    return _composite(flat, background) if alpha else flat
+
+
+def _is_wide(image: Image.Image) -> bool:
+    """Test whether integers have 32 bits; Pillow has the 16 bits of some formats in the same mode."""
+    return image.mode == "I" and image.format not in ("PNG", "PPM")
+
+
+def _most(image: Image.Image) -> float:
+    """Find the value that becomes white: the smallest usual one that is not exceeded.
+
+    Depth maps and masks come in 32 bits but seldom use them; floats are usually in [0, 1], also in 0 … 255 and 0 …
+    65,535, and any others are scaled by the largest.
+    """
+    if image.mode != "F" and not _is_wide(image):
+        return 65_535
+    strips = (np.asarray(image.crop(box)) for box in strip_boxes(image.size))
+    if image.mode == "F":
+        most = max(float(np.max(values, initial=0, where=np.isfinite(values))) for values in strips)
+        return next((top for top in (1.0, 255.0, 65_535.0) if most <= top), most)
+    largest = max(int(values.max(initial=0)) for values in strips)
+    return next((top for top in (255, 65_535) if largest <= top), 2**31 - 1)
 
 
 def _from_16_bits(values: npt.NDArray[np.integer]) -> U8:
@@ -90,10 +117,8 @@ def _from_16_bits(values: npt.NDArray[np.integer]) -> U8:
     return scaled
 
 
-def _from_float(values: npt.NDArray[np.floating]) -> U8:
-    """Scale floats: usually in [0, 1], also in 0 … 255 and 0 … 65,535; NaN is black, infinities are clipped."""
-    most = float(np.max(values, initial=0, where=np.isfinite(values)))
-    top = next((top for top in (1.0, 255.0, 65_535.0) if most <= top), most)
+def _from_float(values: npt.NDArray[np.floating], top: float) -> U8:
+    """Scale floats; NaN is black, infinities are clipped."""
     return _scale(np.nan_to_num(values.astype(np.float64), nan=0, posinf=top, neginf=0), top)
 
 

@@ -79,6 +79,9 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
             # The size in the header counts, even if DCT scaling below decodes far fewer pixels.
             check_size(*image.size, max_pixels=settings.max_pixels)
             if kind in ("JPEG", "MPO"):
+                if max(image.size) > MAX_SIDE:
+                    width, height = image.size
+                    raise ImageError(f"JPEG of {width} × {height} pixels; libjpeg decodes up to {MAX_SIDE:,} a side")
                 origin, size = _jpeg_origin(image, settings), _upright_size(image)
                 if settings.resize is not None:
                     # libjpeg decodes at 1/2, 1/4 or 1/8, to no less than twice the target, for the resampling filter.

@@ -15,16 +15,22 @@ from picstore.arrays import U8
 from picstore.jpeg.encoder.encode import strip_height
 
 
-def iterate_strips(image: Image.Image | U8) -> Iterator[U8]:
-    """Yield the rows of an image in "L" or "RGB", or of an array, from the top on, as ``encode_strips`` takes them."""
-    width, height = size_of(image)
+def strip_boxes(size: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield left, top, right and bottom of the strips of an image of this width and height."""
+    width, height = size
     rows = strip_height(width)
     for top in range(0, height, rows):
-        bottom = min(top + rows, height)
+        yield 0, top, width, min(top + rows, height)
+
+
+def iterate_strips(image: Image.Image | U8) -> Iterator[U8]:
+    """Yield the rows of an image in "L" or "RGB", or of an array, from the top on, as ``encode_strips`` takes them."""
+    size = size_of(image)
+    for box in strip_boxes(size):
         if isinstance(image, np.ndarray):
-            yield image[top:bottom]
+            yield image[box[1] : box[3]]
         else:
-            yield np.asarray(image if bottom - top == height else image.crop((0, top, width, bottom)))
+            yield np.asarray(image if box == (0, 0, *size) else image.crop(box))
 
 
 def to_array(image: Image.Image | U8) -> U8:
