@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -27,6 +28,7 @@ from source_files import DATA, JPEGS, make_tar  # noqa: E402
 import picstore  # noqa: E402
 from picstore.prepare.convert.job import DatasetShape  # noqa: E402
 from picstore.prepare.convert.ledger import LedgerLine, duplicate_line, write_lines  # noqa: E402
+from picstore.storage.format import tile_rows  # noqa: E402
 from picstore.storage.location.local import Folder  # noqa: E402
 
 EXTRA = {"boxes": [[0, 0, 9, 5.5]], "box_labels": [3], "polygons": [[[0, 0, 4, 0, 4, 4]]], "keypoints": [[[1, 2, 2]]]}
@@ -60,6 +62,16 @@ def dataset(work: Path, *, edited: bool) -> dict[str, bytes]:
     if edited:
         made = picstore.Dataset(root).with_columns({"caption": list("abcd"), "vector": np.eye(4)})
         made.without([1]).save()
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def dataset_with_rows(work: Path) -> dict[str, bytes]:
+    """Files of a data set whose images have checksums of their rows of tiles, which only large ones get otherwise."""
+    root = work / "set-rows"
+    shape = DatasetShape(streams=1, container_size=1 << 20, file_size=1 << 20)
+    with patch.object(tile_rows, "MIN_BYTES", 0), picstore.Writer(root, attachments=["mask"], shape=shape) as writer:
+        for k in range(3):
+            writer.add(picture(k, width=33, height=70), attachments={"mask": b"mask"} if k % 2 else None)
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
@@ -116,6 +128,7 @@ def seeds(work: Path) -> Iterator[tuple[str, bytes]]:
         yield "dataset", files.pack(found)
         yield "manifest", found["picstore.json"]
         yield from (("array", data) for name, data in found.items() if name.endswith(".npy"))
+    yield "dataset", files.pack(dataset_with_rows(work))
     yield from (("source", files.pack(each)) for each in sources(work))
     lines = [LedgerLine("a/0.jpg", 0, "lossless", "", 9, 9), LedgerLine("b\n.png", 1, "reencoded", "PNG", 9, 9)]
     lines += [LedgerLine("x", 2, "failed", "no image"), duplicate_line("y", 3, 1)]

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 from zlib import crc32
 
 import coefficients
@@ -34,10 +35,12 @@ from picstore.jpeg.decoder import decode as decoding
 from picstore.prepare.convert import ledger
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
+from picstore.storage import container_reader, row_reader
 from picstore.storage.annotations import read_objects
 from picstore.storage.edits.npy_files import parse_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.tile_rows import row_ends
 from picstore.storage.location.local import Folder
 from picstore.storage.manifest import manifest_file, parse_manifest
 
@@ -151,9 +154,25 @@ def check_dataset(data: bytes) -> bool:
         accepted(lambda at: dataset[at].columns, k)
     for number in range(len(dataset.rows)):
         accepted(dataset.entries, number)
+        accepted(_check_rows, dataset, number)
     for name in dataset.columns:
         accepted(lambda column: dataset.column(column).take(np.arange(20)), name)
     return True
+
+
+def _check_rows(dataset: Any, number: int) -> None:
+    """Read a container in part; what is good both ways must be the same bytes."""
+    with patch.object(container_reader, "MIN_MEAN", 0), patch.object(row_reader, "_NEAR", 0):
+        part = dataset.container_rows(number, lambda entries: np.tile([[1, 3]], (len(entries), 1)), attachments=True)
+    whole = dataset.container(number)
+    live = dataset.live.mask(number)
+    for k in np.flatnonzero(part.good & whole.good & live).tolist():
+        if part.attachments(k) != whole.attachments(k):
+            raise Difference("attachments read in part differ from those of the whole container")
+        ends = row_ends(whole.info(k), len(whole.jpeg(k)))
+        needed = [(0, len(whole.jpeg(k)))] if ends is None or len(ends) < 4 else [(0, ends[0]), (ends[1], ends[3])]
+        if any(part.jpeg(k)[a:b] != whole.jpeg(k)[a:b] for a, b in needed):
+            raise Difference("rows of tiles read in part differ from those of the whole container")
 
 
 def check_ledger(raw: bytes) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from picstore.arrays import I64, Table
+from picstore.errors import UsageError
 from picstore.jpeg.cut import rows_to_cut
 from picstore.train.batching.gather import layouts_of
 from picstore.train.cpu.cut import boxes_to_cut
@@ -27,7 +28,12 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
     layouts = layouts_of(entries)
     sizes = layouts[:, :2]
     draws = BatchRandom(source.seed, epoch, entries["id"].astype(np.int64))
-    geometry = compose(source.plan.geometry, Geometry.identity(*sizes.T), draws)
-    rows = rows_to_cut(boxes_to_cut(geometry.reach, sizes), layouts)
+    try:
+        geometry = compose(source.plan.geometry, Geometry.identity(*sizes.T), draws)
+    except UsageError:  # an image that a transform refuses; its batch tells, if there is one
+        reach = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
+    else:
+        reach = geometry.reach
+    rows = rows_to_cut(boxes_to_cut(reach, sizes), layouts)
     rows[sizes.prod(axis=1) > max_pixels] = 0
     return rows
