@@ -100,3 +100,26 @@ assert read(add(write(slow), 1)).blocks == slow.blocks
 print("done")
 """)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_the_encoder_stays_in_its_buffers() -> None:
+    # Pixels end at a page, and noise of quality 100 takes the most symbols and bits there can be.
+    done = guarded("""
+from picstore.jpeg.encoder import encode
+rng = np.random.default_rng(0)
+for height, width in ((1, 1), (7, 15), (8, 16), (9, 17), (16, 31), (33, 32), (40, 65)):
+    noise = rng.integers(0, 2, (height, width, 3), np.uint8) * np.uint8(255)
+    for kind in ("444", "422", "420", "grey"):
+        for guard.flush_left in (False, True):
+            pixels = guard.array(noise[..., 0] if kind == "grey" else noise)
+            planes = guard.array(noise.transpose(2, 0, 1)).transpose(1, 2, 0)
+            options = {"quality": 100, "subsampling": "420" if kind == "grey" else kind, "interval": 1}
+            expected = encode.encode(pixels, **options).jpeg
+            encode.np = guard
+            assert encode.encode(pixels, **options).jpeg == expected
+            if kind != "grey":
+                assert encode.encode(planes, **options).jpeg == expected
+            encode.np = np
+print("done")
+""")
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
