@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
+import picstore
 from benchmarks.options import Options
 from benchmarks.photographs import encode, find
+from picstore.prepare.convert.job import DatasetShape
 
 # By megapixels: width, height and number of images.
 SIZES = {2: (1632, 1224, 96), 12: (4000, 3000, 32), 48: (8000, 6000, 12), 100: (11584, 8688, 6)}
@@ -27,7 +27,7 @@ class LargeImages:
     Attributes:
         files: JPEG files, quality 90, 4:2:0.
         tiles: folder of JPEG files of TILE × TILE pixels that these were cut into.
-        dataset: made of the files by ``picstore convert``, without loss.
+        dataset: made of the files without loss.
     """
 
     width: int
@@ -53,8 +53,10 @@ def make_images(options: Options, megapixels: int, *, tiles: bool = False) -> La
         parts = itertools.cycle(find(options.photographs))
         for number in range(count):
             (images / f"{number:03d}.jpg").write_bytes(encode(_compose(parts, width, height)))
-        convert = [sys.executable, "-m", "picstore.cli", "convert", images, dataset, "--workers", str(options.workers)]
-        subprocess.run(convert, check=True, capture_output=True)
+        # Containers as full as those of a large data set: convert would spread so few images over many rows.
+        with picstore.Writer(dataset, shape=DatasetShape(streams=2)) as writer:
+            for path in sorted(images.iterdir()):
+                writer.add(path.read_bytes())
     if tiles and not cut.exists():
         cut.mkdir()
         for path in sorted(images.iterdir()):
