@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import ledger, picstore_command
+from pictures import require
 from PIL import Image
 
 import picstore
@@ -22,6 +24,7 @@ from picstore.prepare.image.training_jpeg import make_training_jpeg
 PROGRAM = """
 import sys
 from picstore.prepare.convert import warmup, warmup_pixels
+from picstore.prepare.image import vips
 from picstore.prepare.image.settings import EncodeSettings, Size
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 
@@ -30,8 +33,10 @@ def memory(key):
         if line.startswith(key):
             return int(line.split()[1]) * 1024
 
+if sys.argv[2] == "pillow":
+    vips.find_vips = lambda: None
 settings = EncodeSettings(resize=Size.parse(sys.argv[1]) if sys.argv[1] else None, max_pixels=1 << 30)
-for path in sys.argv[2:]:
+for path in sys.argv[3:]:
     open("/proc/self/clear_refs", "w").write("5")  # resets VmHWM
     before = memory("VmRSS")
     with open(path, "rb") as file:
@@ -61,17 +66,25 @@ KINDS = [
 ]
 
 
-def measure(folder: Path, side: int, resize: str, names: list[str]) -> None:
+STRIPS = [("plain.tif", "RGB", {}, 2, 3), ("rgb.png", "RGB", {"compress_level": 1}, 2, 3)]
+STARTING = 128 << 20  # of libvips, and of a strip's arrays
+
+
+def measure(
+    folder: Path, side: int, resize: str, names: list[str], kinds: list[tuple] = KINDS, reader: str = "pillow"
+) -> None:
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("the peak of a process's memory is read from Linux's /proc")
-    kinds = [kind for kind in KINDS if kind[0] in names]
+    kinds = [kind for kind in kinds if kind[0] in names]
     for name, mode, options, *_ in kinds:
         picture(side, mode).save(folder / name, **options)
     paths = [folder / kind[0] for kind in kinds]
-    done = subprocess.run([sys.executable, "-c", PROGRAM, resize, *paths], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", PROGRAM, resize, reader, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     for (name, *_, plain, resized), path, line in zip(kinds, paths, done.stdout.split(), strict=True):
         taken = (int(line) - path.stat().st_size) / side**2
-        limit = (resized if resize else plain) * 1.15 + (32 << 20) / side**2  # a strip takes memory besides
+        besides = STARTING if reader == "libvips" else 32 << 20  # a strip's arrays
+        limit = (resized if resize else plain) * 1.15 + besides / side**2
         assert taken < limit, f"{name}: {taken:.1f} bytes a pixel"
 
 
@@ -91,12 +104,21 @@ def test_a_hundred_megapixels_take_no_more_memory_a_pixel_than_stated(tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("resize", ["", "longer:1000"], ids=["", "resize"])
+def test_images_by_strips_take_no_more_memory_a_pixel_than_stated(tmp_path: Path, resize: str) -> None:
+    require(importlib.util.find_spec("pyvips"), "pyvips")
+    measure(tmp_path, 10_000, resize, ["plain.tif", "rgb.png"], STRIPS, "libvips")
+
+
+@pytest.mark.slow
 def test_a_jpeg_that_is_kept_takes_four_times_its_size_and_no_pixels(tmp_path: Path) -> None:
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("the peak of a process's memory is read from Linux's /proc")
     path = tmp_path / "a.jpg"
     picture(8192, "RGB").save(path, quality=95)
-    done = subprocess.run([sys.executable, "-c", PROGRAM, "", path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "", "pillow", path], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) < 4 * path.stat().st_size + (16 << 20)
 
 

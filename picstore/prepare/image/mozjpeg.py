@@ -1,4 +1,4 @@
-"""Encoder mozjpeg, built into libvips (the extra ``mozjpeg``). No other module imports pyvips."""
+"""Encoder mozjpeg, built into libvips (the extra ``mozjpeg``)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from PIL import Image
 
 from picstore.errors import MissingDependency
 from picstore.jpeg.transcode import TranscodedJpeg, read_marker_segments, transcode
+from picstore.prepare.image.vips import find_vips
 
 _INSTALL = "pip install 'picstore[mozjpeg]'"
 _SUBSAMPLE_MODES = {"444": "off", "420": "on"}  # libvips halves chroma in both directions or in none
@@ -33,13 +34,10 @@ def encode_by_mozjpeg(image: Image.Image, *, quality: int, subsampling: str) -> 
 
 @functools.cache
 def _vips() -> Any:
-    """Import and configure pyvips, and check that its libvips has mozjpeg."""
-    try:
-        import pyvips
-    except (ImportError, OSError) as error:  # OSError: the binding is installed, the library is not
-        raise MissingDependency(f"--encoder mozjpeg needs libvips: {_INSTALL}") from error
-    pyvips.concurrency_set(1)  # the workers are processes
-    pyvips.cache_set_max(0)  # else it keeps operations on images that are freed
+    """Find pyvips, and check that its libvips has mozjpeg."""
+    pyvips = find_vips()
+    if pyvips is None:
+        raise MissingDependency(f"--encoder mozjpeg needs libvips: {_INSTALL}")
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32), dtype=np.uint8))
     one, other = (_encode(pyvips, noise, quality=50, subsampling="444", trellis=trellis) for trellis in (True, False))
     if one == other:  # libjpeg-turbo ignores the option

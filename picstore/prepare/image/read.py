@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -25,7 +24,9 @@ from picstore.prepare.image.color import to_rgb_or_grey
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.resize import resize
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
-from picstore.prepare.image.size_limits import check_size
+from picstore.prepare.image.size_limits import check_size, pillow_limits
+from picstore.prepare.image.strips import join_strips
+from picstore.prepare.image.vips import FaultFound, open_large_image
 
 # EPS would start Ghostscript. Pillow decodes no picture of the others, or passes it to a system library.
 EXCLUDED_FROM_PILLOW = frozenset({"EPS", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
@@ -69,7 +70,7 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
     if not data:
         raise ImageError("empty file")
     stderr_capture.take_first_line()  # discards what the previous image left
-    decoded = _decode_upright_jpeg(data, settings)
+    decoded = _decode_upright_jpeg(data, settings) or _decode_large(data, settings)
     if decoded is not None:
         return decoded
     with pillow_limits(settings.max_pixels):
@@ -113,6 +114,19 @@ def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | Non
         return None
     origin = "JPEG" if target == size else "resize"
     return _resize_upright(pixels, CoordinateMap(1, size, size), origin=origin, settings=settings)
+
+
+def _decode_large(data: bytes, settings: EncodeSettings) -> Decoded | None:
+    """Decode a large image that is to be resized; three bytes a pixel, where Pillow and NumPy take seven."""
+    large = None if settings.resize is None else open_large_image(data, settings=settings)
+    if large is None:
+        return None
+    try:
+        pixels = join_strips(large.strips, height=large.size[1])
+    except FaultFound:
+        return None
+    image = Image.fromarray(pixels) if pixels.ndim == 2 else pixels  # the kernel that resizes takes three channels
+    return _resize_upright(image, CoordinateMap(1, large.size, large.size), origin=large.origin, settings=settings)
 
 
 def decode_image(
@@ -167,20 +181,6 @@ def foreign_errors(context: str) -> Iterator[None]:
         if isinstance(error, EOFError) or "truncated" in reason.lower() or "not enough" in reason.lower():
             context = context.replace("damaged ", "truncated ", 1)
         raise ImageError(f"{context}: {reason}") from error
-
-
-@contextlib.contextmanager
-def pillow_limits(max_pixels: int) -> Iterator[None]:
-    """Raise Pillow's limit on pixels to ours, and silence its warnings (odd EXIF, odd tags, large images).
-
-    Ours is checked first; Pillow's applies to images inside images, such as the PNG in an icon. It is only ever raised,
-    so that threads with different limits do not disturb each other.
-    """
-    if Image.MAX_IMAGE_PIXELS is not None and max_pixels > Image.MAX_IMAGE_PIXELS:
-        Image.MAX_IMAGE_PIXELS = max_pixels
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"PIL\.")
-        yield
 
 
 def _open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import warnings
+from collections.abc import Iterator
+
+from PIL import Image
 
 from picstore.errors import ImageError
 
@@ -19,6 +24,20 @@ def check_size(width: int, height: int, *, max_pixels: int) -> None:
         raise ImageError(
             f"{width} × {height} = {width * height:,} pixels; more than --max-pixels allows ({max_pixels:,})"
         )
+
+
+@contextlib.contextmanager
+def pillow_limits(max_pixels: int) -> Iterator[None]:
+    """Raise Pillow's limit on pixels to ours, and silence its warnings (odd EXIF, odd tags, large images).
+
+    Ours is checked first; Pillow's applies to images inside images, such as the PNG in an icon. It is only ever raised,
+    so that threads with different limits do not disturb each other.
+    """
+    if Image.MAX_IMAGE_PIXELS is not None and max_pixels > Image.MAX_IMAGE_PIXELS:
+        Image.MAX_IMAGE_PIXELS = max_pixels
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        yield
 
 
 def check_jbig(data: bytes, *, max_pixels: int) -> None:

@@ -37,11 +37,15 @@ def to_array(image: Image.Image | U8) -> U8:
     """Convert an image in "L" or "RGB" to uint8 (height, width) or (height, width, 3)."""
     if isinstance(image, np.ndarray):
         return image
-    strips = iterate_strips(image)
+    return join_strips(iterate_strips(image), height=image.height)
+
+
+def join_strips(strips: Iterator[U8], *, height: int) -> U8:
+    """Join the strips of an image, (height, width) or (height, width, 3); a single strip is returned itself."""
     first = next(strips)
-    if len(first) == image.height:
+    if len(first) == height:
         return first
-    pixels = np.empty((image.height, *first.shape[1:]), np.uint8)
+    pixels: U8 = np.empty((height, *first.shape[1:]), np.uint8)
     bottom = len(first)
     pixels[:bottom] = first
     for strip in strips:

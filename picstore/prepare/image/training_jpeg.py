@@ -8,12 +8,14 @@ from PIL import Image
 
 from picstore.arrays import U8
 from picstore.errors import NotTranscodable
+from picstore.jpeg.encoder.encode import encode_strips
 from picstore.jpeg.markers import Header
 from picstore.jpeg.transcode import read_marker_segments, transcode
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.encode import decode_any, encode
 from picstore.prepare.image.image_info import make_image_info
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
+from picstore.prepare.image.vips import FaultFound, open_large_image
 from picstore.storage.format.record import ImageInfo
 
 LOSSLESS, REENCODED = "lossless", "reencoded"  # statuses
@@ -63,12 +65,29 @@ def make_training_jpeg(source: bytes | Image.Image | U8, *, settings: EncodeSett
                 return TrainingJpeg(made.jpeg, info, CoordinateMap(1, size, size), LOSSLESS)
         except NotTranscodable as error:
             reason = str(error)
+    if isinstance(source, bytes) and (large := _encode_large(source, settings)) is not None:
+        return large
     decoded = decode_any(source, settings=settings, name=name)
     made = encode(decoded.image, settings=settings, origin=decoded.origin)
     info = make_image_info(made.header, made.lengths)
     if settings.reencode and decoded.origin == "JPEG":
         reason = "--reencode"
     return TrainingJpeg(made.jpeg, info, decoded.coordinates, REENCODED, reason or decoded.origin)
+
+
+def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | None:
+    """Encode a large image strip by strip while it is decoded; None for images that are read as a whole."""
+    if settings.resize is not None or settings.encoder != "turbo":
+        return None
+    large = open_large_image(source, settings=settings)
+    if large is None:
+        return None
+    try:
+        made = encode_strips(large.strips, size=large.size, quality=settings.quality, subsampling=settings.subsampling)
+    except FaultFound:
+        return None  # Pillow says what it is, or reads it
+    info = make_image_info(made.header, made.lengths)
+    return TrainingJpeg(made.jpeg, info, CoordinateMap(1, large.size, large.size), REENCODED, large.origin)
 
 
 def _require_end(jpeg: bytes, header: Header) -> None:

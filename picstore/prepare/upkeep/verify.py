@@ -16,9 +16,9 @@ from picstore.arrays import I64, Table
 from picstore.errors import Damage, ImageError, NotADataset
 from picstore.prepare.engine import processes
 from picstore.prepare.image.image_info import parse_image_info
-from picstore.prepare.image.read import foreign_errors, pillow_limits
+from picstore.prepare.image.read import foreign_errors
 from picstore.prepare.image.settings import EncodeSettings
-from picstore.prepare.image.size_limits import check_size
+from picstore.prepare.image.size_limits import check_size, pillow_limits
 from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
 from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.edits.manifest_entries import Edits
