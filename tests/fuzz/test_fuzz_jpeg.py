@@ -119,6 +119,8 @@ for height, width in ((1, 1), (7, 15), (8, 16), (9, 17), (16, 31), (33, 32), (40
             assert encode.encode(pixels, **options).jpeg == expected
             if kind != "grey":
                 assert encode.encode(planes, **options).jpeg == expected
+            strips = [pixels[top : top + 16] for top in range(0, height, 16)]
+            assert encode.encode_strips(strips, size=(width, height), **options).jpeg == expected
             encode.np = np
 print("done")
 """)
