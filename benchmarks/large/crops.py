@@ -31,6 +31,7 @@ from picstore.train.transforms.compose import plan_transforms
 CROPS_PER_SECOND = Unit("crops/s", lambda sample: sample.items / sample.seconds)
 DISK_SPEED = 300_000_000  # bytes a second
 CROPS = 384  # of a round of picstore
+COLD = 160  # images of a round that begins without a page in the cache: a second and more of the disk
 DECODED = 8  # images of a round of those who decode whole images
 _CGROUP = Path("/sys/fs/cgroup/blkio/picstore-benchmark")
 
@@ -87,7 +88,7 @@ def crops(options: Options) -> Table:
 
 def disk(options: Options) -> Table:
     """Crops/s from a disk of 300 MB/s, each round without a page in the cache; needs root and cgroup v1's blkio."""
-    images = make_images(options, 12)
+    images = make_images(options, 12, count=COLD)
     cold = [*images.files, *(path for path in images.dataset.rglob("*") if path.is_file())]
     before = partial(evict, cold)
     with _slow_disk(options.work):
@@ -97,7 +98,7 @@ def disk(options: Options) -> Table:
             _files("whole files, read only", read_all, images, 256, options, before=before),
             _files("whole files, Pillow", by_pillow, images, 256, options, before=before),
         ]
-        results = measure(cases, rounds=options.round_count(5), warmups=0)
+        results = measure(cases, rounds=options.round_count(5))
     table = _table(results, images, 12, 256)
     about = f"12 megapixels, read_bps_device {DISK_SPEED:,}, nothing in the page cache; {options.workers} threads each"
     return Table(about, table.rows, table.samples)
@@ -179,7 +180,7 @@ def _files(
 ) -> Case:
     """Random crops of the files, each opened, decoded and cropped by a thread."""
     draw = random.Random(0)
-    chosen = images.files if before else images.files[:DECODED]
+    chosen = images.files if before and decode is read_all else images.files[:DECODED]
     edges = images.width - size, images.height - size
     boxes = [(draw.randrange(edges[0]), draw.randrange(edges[1]), size, size) for _ in chosen]
 

@@ -42,11 +42,11 @@ class LargeImages:
         return sum(path.stat().st_size for path in self.files) / len(self.files)
 
 
-def make_images(options: Options, megapixels: int, *, tiles: bool = False) -> LargeImages:
+def make_images(options: Options, megapixels: int, *, count: int | None = None, tiles: bool = False) -> LargeImages:
     """Compose images of a size, unless an earlier run did, and convert them."""
-    width, height, count = SIZES[megapixels]
-    count = min(count, 3) if options.quick else count
-    folder = options.work / f"large-{megapixels}"
+    width, height, usual = SIZES[megapixels]
+    count = min(usual, 3) if options.quick else count or usual
+    folder = options.work / f"large-{megapixels}-{count}"
     images, cut, dataset = folder / "images", folder / "tiles", folder / "dataset"
     if not dataset.exists():
         images.mkdir(parents=True)
@@ -54,7 +54,7 @@ def make_images(options: Options, megapixels: int, *, tiles: bool = False) -> La
         for number in range(count):
             (images / f"{number:03d}.jpg").write_bytes(encode(_compose(parts, width, height)))
         # Containers as full as those of a large data set: convert would spread so few images over many rows.
-        with picstore.Writer(dataset, shape=DatasetShape(streams=2)) as writer:
+        with picstore.Writer(dataset, shape=DatasetShape(streams=2, file_size=16 << 20)) as writer:
             for path in sorted(images.iterdir()):
                 writer.add(path.read_bytes())
     if tiles and not cut.exists():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -72,10 +71,9 @@ def records(options: Options) -> Table:
 
 
 def billion(work: str, count: int) -> list[Row]:
-    """Seconds and memory of a data set of so many records."""
+    """Seconds that it takes to open and resume a data set of so many records."""
     root = Path(work) / "billion"
     write_index(root, count // PER_CONTAINER, per_file=125, records=PER_CONTAINER)
-    before = _peak()
     opened, dataset = _timed(lambda: picstore.Dataset(root))
     shard = RankShard(records=len(dataset), lanes=LANES, batch_size=BATCH)
     order, source = DatasetOrder(shard, seed=0), TrainingSource(dataset, 0)
@@ -90,7 +88,6 @@ def billion(work: str, count: int) -> list[Row]:
         {"what": f"{name}: opening, {size:,} MiB of manifest, copy and index", "seconds": opened},
         {"what": "the state of a loader, and the request of its next batch", "seconds": first},
         {"what": "each request that follows", "seconds": more},
-        {"what": "peak memory of the process, MiB", "MiB": (_peak() - before) >> 20},
     ]
 
 
@@ -112,7 +109,3 @@ def _timed(run: Callable[[], object]) -> tuple[float, object]:
     start = time.perf_counter()
     result = run()
     return time.perf_counter() - start, result
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
