@@ -19,6 +19,7 @@ Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(24), picstore.RandomHorizontalFlip()]
 
 
+@pytest.mark.slow
 def test_every_stage_is_measured_and_the_loader_has_made_as_many_images(make_dataset: Make) -> None:
     report = measure(make_dataset(60), transform=CROP, batch_size=8, images=100, threads=2)
     assert set(report.microseconds) == set(STAGES)

@@ -187,6 +187,7 @@ def test_an_interrupted_conversion_is_unfinished_and_resume_gives_the_same_bytes
     picstore_command("convert", pictures, where, *SHAPE, "--resume")  # finished: says so again
 
 
+@pytest.mark.slow
 def test_a_conversion_to_a_store_that_goes_away_leaves_what_resume_goes_on_with(
     pictures: Path, converted: Path, bucket: str, proxy: Proxy
 ) -> None:
@@ -286,6 +287,7 @@ def test_a_break_does_not_wait_for_a_store_that_is_away(
     loader.close()
 
 
+@pytest.mark.slow
 def test_a_loader_does_not_leave_records_out_because_a_store_is_away(there: str, proxy: Proxy) -> None:
     loader = picstore.Loader(there, **options(), on_damage="skip")
     proxy.forever = UNAVAILABLE
@@ -449,6 +451,7 @@ def test_bench_takes_a_url_and_a_cache(there: str, tmp_path: Path) -> None:
     assert held(tmp_path / "cache")
 
 
+@pytest.mark.slow
 def test_processes_share_a_cache(converted: Path, there: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     script = f"""

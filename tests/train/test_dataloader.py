@@ -239,6 +239,7 @@ def test_a_workers_state_is_refused_by_another_number_of_workers(make_dataset: M
 # Lightning.
 
 
+@pytest.mark.slow
 def test_lightning_resumes_with_the_following_batch(make_dataset: Make, tmp_path: Path) -> None:
     require(importlib.util.find_spec("lightning"), "lightning")
     import lightning

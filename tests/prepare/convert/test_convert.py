@@ -314,6 +314,7 @@ def test_everything_that_pillow_and_imagemagick_write_arrives_in_the_right_color
             assert np.abs(pixels[y, x] - expected[y, x]).max() < 40, (record.extra, pixels[y, x], expected[y, x])
 
 
+@pytest.mark.slow
 def test_sizes_and_encoding_are_those_asked_for(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     folder.mkdir()

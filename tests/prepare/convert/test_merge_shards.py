@@ -81,6 +81,7 @@ def test_shards_of_places_of_their_own_make_the_data_set_of_one_run(
     assert tree(tmp_path / "train") == tree(whole)
 
 
+@pytest.mark.slow
 def test_shards_that_run_at_once_in_one_place_make_the_data_set_of_one_run(
     source: Path, whole: Path, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def test_a_process_that_has_lived_long_gets_no_further_task(monkeypatch: pytest.
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_between_tasks_costs_the_next_one_and_no_other() -> None:
     results = []
     for task, outcome in processes.run(engine_tasks.die_afterwards, deque(range(4)), workers=1):
@@ -75,6 +76,7 @@ def test_leaving_the_iteration_ends_the_processes(tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_tasks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:2]\n"

@@ -70,6 +70,7 @@ def test_a_write_on_a_condition_takes_effect_once(container: str) -> None:
     assert not (locate(container) / "none").replace(b"x", expected=b"")
 
 
+@pytest.mark.slow
 def test_of_two_edits_at_once_one_is_refused(container: str, pictures: Path) -> None:
     root = copied(pictures.parent / "converted", f"{container}/edited")
     first, second = Dataset(root), Dataset(root)

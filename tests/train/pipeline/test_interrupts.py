@@ -444,6 +444,7 @@ def settled(value: Callable[[], int]) -> int:
     return last
 
 
+@pytest.mark.slow
 def test_a_consumer_that_stands_still_stops_the_reading_at_the_budget(make_dataset: Make) -> None:
     container = 16 << 10
     path = make_dataset(1500, container_size=container)
