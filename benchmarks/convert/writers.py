@@ -27,6 +27,7 @@ def lossless(options: Options) -> Table:
     cases = {
         "picstore, from a folder": _picstore(job, options),
         "picstore, from WebDataset tars": _picstore(job, options, source=tars),
+        "FFCV's DatasetWriter, which encodes again": _peer("ffcv-q90", job),
     }
     return _compare(cases, job, options)
 
