@@ -68,14 +68,16 @@ class ContainerReader:
         self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool, allocate: Allocate = fresh
     ) -> Container:
         """Read of a container of large images what is needed, of others all; see :meth:`Dataset.container_rows`."""
-        row = self.rows[number]
-        if self.cache is None and row["size"] >= MIN_MEAN * int(row["records"]):
-            with contextlib.suppress(Damage):  # once more, whole: what is damaged may not be what is needed
-                tables = self._read_tables(number, allocate if row["size"] <= _MAX_WARM else sparse_memory)
-                path = self._root / tables.ref.name
-                if not tables.damage and read_rows(path, tables, rows_of, wanted=wanted, attachments=attachments):
-                    return tables
-        return self.read(number, allocate=allocate)
+        size = int(self.rows[number]["size"])
+        if self.cache is not None or size < MIN_MEAN * int(self.rows[number]["records"]):
+            return self.read(number, allocate=allocate)
+        buffer = allocate(size) if size <= _MAX_WARM else sparse_memory(size)
+        with contextlib.suppress(Damage):  # once more, whole: what is damaged may not be what is needed
+            tables = self._read_tables(number, buffer)
+            path = self._root / tables.ref.name
+            if not tables.damage and read_rows(path, tables, rows_of, wanted=wanted, attachments=attachments):
+                return tables
+        return self.read(number, allocate=lambda _: buffer)
 
     def index(self, number: int) -> Container:
         """Read a container without its payload, with the errors of :meth:`read`; the last 64 are kept."""
@@ -160,12 +162,10 @@ class ContainerReader:
         cache.discard(ref)
         return None
 
-    def _read_tables(self, number: int, allocate: Allocate) -> Container:
+    def _read_tables(self, number: int, buffer: memoryview) -> Container:
         """Read what precedes the payload into a buffer of the container's size."""
         ref, size = self.container_ref(number), int(self.rows[number]["size"])
         path = self._root / ref.name
-        buffer = allocate(size)
-
         guess = min(size, max(_MIN_TABLES, size // _TABLES_SHARE))
         path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
         header, _ = read_header(buffer[:guess], ref=ref)
