@@ -28,16 +28,27 @@ class TransformParams:
         )
 
 
+def draw_geometry(source: TrainingSource, epoch: int, ids: I64, sizes: I64) -> tuple[Geometry, BatchRandom]:
+    """Draw the geometry of images of a source, by the record's id (n,) and the image's width and height (n, 2).
+
+    Returns:
+        The geometry, and the numbers that follow, for colors.
+
+    Raises:
+        UsageError: a transform refuses an image.
+    """
+    draws = BatchRandom(source.seed, epoch, ids)
+    return compose(source.plan.geometry, Geometry.identity(*sizes.T), draws), draws
+
+
 def make_params(
     requests: Sequence[SourceRequest], ids: I64, sizes: I64, *, sources: Sequence[TrainingSource]
 ) -> TransformParams:
     """Draw the parameters of all transforms, given by slot the record's id and its image's width and height (n, 2)."""
     geometries, programs = [], []
     for request in requests:
-        source = sources[request.source]
-        draws = BatchRandom(source.seed, request.epoch, ids[request.slots])
-        identity = Geometry.identity(*sizes[request.slots].T)
-        geometry = compose(source.plan.geometry, identity, draws)
+        source, slots = sources[request.source], request.slots
+        geometry, draws = draw_geometry(source, request.epoch, ids[slots], sizes[slots])
         geometries.append(geometry)
         programs.append(compose_color(source.plan.color, geometry.size, draws))
     slots = np.concatenate([request.slots for request in requests])

@@ -11,10 +11,9 @@ from picstore.arrays import I64, Table
 from picstore.errors import UsageError
 from picstore.jpeg.cut import rows_to_cut
 from picstore.train.batching.gather import layouts_of
+from picstore.train.batching.parameters import draw_geometry
 from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.order.requests import TrainingSource
-from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.geometry import Geometry, compose
 
 
 def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Table) -> I64:
@@ -27,13 +26,10 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
     """
     layouts = layouts_of(entries)
     sizes = layouts[:, :2]
-    draws = BatchRandom(source.seed, epoch, entries["id"].astype(np.int64))
     try:
-        geometry = compose(source.plan.geometry, Geometry.identity(*sizes.T), draws)
+        reach = draw_geometry(source, epoch, entries["id"].astype(np.int64), sizes)[0].reach
     except UsageError:  # an image that a transform refuses; its batch tells, if there is one
         reach = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
-    else:
-        reach = geometry.reach
     rows = rows_to_cut(boxes_to_cut(reach, sizes), layouts)
     rows[sizes.prod(axis=1) > max_pixels] = 0
     return rows
