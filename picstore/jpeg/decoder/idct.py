@@ -1,7 +1,6 @@
 """Inverse DCT of an 8 × 8 block, bit for bit that of libjpeg's "islow", on those of two blocks at a time.
 
-Loeffler, Ligtenberg and Moschytz, "Practical fast 1-D DCT algorithms with 11 multiplications" (ICASSP 1989), in
-integers: constants have 13 fractional bits; of the two passes, columns come first and keep 2 fractional bits.
+Constants (``dct_constants``) have 13 fractional bits; of the two passes, columns come first and keep 2 fractional bits.
 """
 
 from __future__ import annotations
@@ -11,20 +10,8 @@ from functools import reduce
 from operator import add, or_, sub
 from typing import Any
 
+from picstore.jpeg.dct_constants import FRACTION, ONES, PASS_FRACTION, TWOS, A, B, C, D
 from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
-
-_FRACTION, _PASS_FRACTION = 13, 2  # fractional bits: of constants, and of the first pass
-
-
-def _fixed(value: float) -> int:
-    return round(value * (1 << _FRACTION))
-
-
-# sqrt(2) times cosines of multiples of pi/16 and their sums, each rounded separately.
-_A, _B, _C = _fixed(0.541196100), _fixed(0.765366865), -_fixed(1.847759065)
-_D = _fixed(1.175875602)
-_ONES = _fixed(0.298631336), _fixed(2.053119869), _fixed(3.072711026), _fixed(1.501321110)
-_TWOS = -_fixed(0.899976223), -_fixed(2.562915447), -_fixed(1.961570560), -_fixed(0.390180644)
 
 
 @dataclass(frozen=True)
@@ -53,13 +40,13 @@ def _transform(x: list[Vector], shift: int) -> list[Vector]:
         return [_Wide([half.sums_of_products(half.filled(*pair)) for half in halves]) for pair in factors]
 
     # Half of the result's unit, to round, is added as a multiple of 16, since factors have 16 bits.
-    sixteen, unit = x[0].filled(16), (1 << _FRACTION, (1 << (shift - 1)) // 16)
+    sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
     (sum04,), (difference04,) = summed(x[0] + x[4], sixteen, unit), summed(x[0] - x[4], sixteen, unit)
-    rotated2, rotated6 = summed(x[2], x[6], (_A, _A + _C), (_A + _B, _A))
+    rotated2, rotated6 = summed(x[2], x[6], (A, A + C), (A + B, A))
     even = [sum04 + rotated6, difference04 + rotated2, difference04 - rotated2, sum04 - rotated6]
-    w3, w4 = summed(x[7] + x[3], x[5] + x[1], (_D + _TWOS[2], _D), (_D, _D + _TWOS[3]))
-    odd0, odd3 = summed(x[7], x[1], (_TWOS[0], _ONES[3] + _TWOS[0]), (_ONES[0] + _TWOS[0], _TWOS[0]))
-    odd1, odd2 = summed(x[5], x[3], (_TWOS[1], _ONES[2] + _TWOS[1]), (_ONES[1] + _TWOS[1], _TWOS[1]))
+    w3, w4 = summed(x[7] + x[3], x[5] + x[1], (D + TWOS[2], D), (D, D + TWOS[3]))
+    odd0, odd3 = summed(x[7], x[1], (TWOS[0], ONES[3] + TWOS[0]), (ONES[0] + TWOS[0], TWOS[0]))
+    odd1, odd2 = summed(x[5], x[3], (TWOS[1], ONES[2] + TWOS[1]), (ONES[1] + TWOS[1], TWOS[1]))
     odd = [odd0 + w4, odd1 + w3, odd2 + w4, odd3 + w3]
     sums = [even[k] + odd[k] for k in range(4)] + [even[k] - odd[k] for k in (3, 2, 1, 0)]
     return [each.packed(shift) for each in sums]
@@ -82,9 +69,9 @@ def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, s
     flat = reduce(or_, rows[1:]).is_zero()
     rows = [row * memory.load(memory.offset(quantisation, 32 * k), 16, 16) for k, row in enumerate(rows)]
     # libjpeg's SIMD shifts a block of one row of coefficients without saturation, which shows beyond 13 bits.
-    rows[0] = (rows[0] << _PASS_FRACTION >> _PASS_FRACTION).chosen(flat, rows[0])
-    columns = transposed(_transform(rows, _FRACTION - _PASS_FRACTION))
-    columns = _transform(columns, _FRACTION + _PASS_FRACTION + 3)
+    rows[0] = (rows[0] << PASS_FRACTION >> PASS_FRACTION).chosen(flat, rows[0])
+    columns = transposed(_transform(rows, FRACTION - PASS_FRACTION))
+    columns = _transform(columns, FRACTION + PASS_FRACTION + 3)
     samples = transposed([columns[k].packed(columns[k + 1]) ^ -128 for k in range(0, 8, 2)])
     for two in samples:
         for k in range(2):

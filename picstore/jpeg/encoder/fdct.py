@@ -1,7 +1,6 @@
 """Forward DCT and quantisation of an 8 × 8 block, bit for bit those of libjpeg-turbo's "islow".
 
-Loeffler, Ligtenberg and Moschytz, "Practical fast 1-D DCT algorithms with 11 multiplications" (ICASSP 1989), in
-integers: constants have 13 fractional bits; of the two passes, rows come first and keep 2 fractional bits.
+Constants (``dct_constants``) have 13 fractional bits; of the two passes, rows come first and keep 2 fractional bits.
 """
 
 from __future__ import annotations
@@ -11,21 +10,9 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import U16
+from picstore.jpeg.dct_constants import FRACTION, ONES, PASS_FRACTION, TWOS, A, B, C, D
 from picstore.jpeg.decoder.coefficients import ZIGZAG
 from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
-
-_FRACTION, _PASS_FRACTION = 13, 2  # fractional bits: of constants, and of the first pass
-
-
-def _fixed(value: float) -> int:
-    return round(value * (1 << _FRACTION))
-
-
-# sqrt(2) times cosines of multiples of pi/16 and their sums, each rounded separately.
-_A, _B, _C = _fixed(0.541196100), _fixed(0.765366865), -_fixed(1.847759065)
-_D = _fixed(1.175875602)
-_ONES = _fixed(0.298631336), _fixed(2.053119869), _fixed(3.072711026), _fixed(1.501321110)
-_TWOS = -_fixed(0.899976223), -_fixed(2.562915447), -_fixed(1.961570560), -_fixed(0.390180644)
 
 
 def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
@@ -33,23 +20,23 @@ def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
 
     Only vectors of 16 bits are multiplied, after they are widened: LLVM multiplies those in half the time.
     """
-    shift = _FRACTION - _PASS_FRACTION if first else _FRACTION + _PASS_FRACTION
+    shift = FRACTION - PASS_FRACTION if first else FRACTION + PASS_FRACTION
     sums, differences = [x[k] + x[7 - k] for k in range(4)], [x[k] - x[7 - k] for k in (3, 2, 1, 0)]
     outer, inner = sums[0] + sums[3], sums[1] + sums[2]
     ends = outer + inner, outer - inner
     if first:
-        zero, four = (each << _PASS_FRACTION for each in ends)
+        zero, four = (each << PASS_FRACTION for each in ends)
     else:
-        zero, four = (each + (1 << (_PASS_FRACTION - 1)) >> _PASS_FRACTION for each in ends)
+        zero, four = (each + (1 << (PASS_FRACTION - 1)) >> PASS_FRACTION for each in ends)
     high, low = (sums[0] - sums[3]).widened(32), (sums[1] - sums[2]).widened(32)
-    two, six = high * (_A + _B) + low * _A, high * _A + low * (_A + _C)
+    two, six = high * (A + B) + low * A, high * A + low * (A + C)
     a, b, c, d = (each.widened(32) for each in differences)
     z3, z4 = (differences[0] + differences[2]).widened(32), (differences[1] + differences[3]).widened(32)
-    w3, w4 = z3 * (_D + _TWOS[2]) + z4 * _D, z3 * _D + z4 * (_D + _TWOS[3])
-    seven = a * (_ONES[0] + _TWOS[0]) + d * _TWOS[0] + w3
-    five = b * (_ONES[1] + _TWOS[1]) + c * _TWOS[1] + w4
-    three = c * (_ONES[2] + _TWOS[1]) + b * _TWOS[1] + w3
-    one = d * (_ONES[3] + _TWOS[0]) + a * _TWOS[0] + w4
+    w3, w4 = z3 * (D + TWOS[2]) + z4 * D, z3 * D + z4 * (D + TWOS[3])
+    seven = a * (ONES[0] + TWOS[0]) + d * TWOS[0] + w3
+    five = b * (ONES[1] + TWOS[1]) + c * TWOS[1] + w4
+    three = c * (ONES[2] + TWOS[1]) + b * TWOS[1] + w3
+    one = d * (ONES[3] + TWOS[0]) + a * TWOS[0] + w4
     one, two, three, five, six, seven = (
         (each + (1 << (shift - 1)) >> shift).narrowed(16) for each in (one, two, three, five, six, seven)
     )
