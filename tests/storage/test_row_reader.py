@@ -20,11 +20,12 @@ from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.upkeep.verify import verify
 from picstore.storage import container_reader, row_reader
 from picstore.storage.format import tile_rows
-from picstore.storage.format.container import Container
+from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import MCU_SIZES, ROW_CRCS, SAMPLINGS
 from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.record import ImageInfo, Record
 from picstore.storage.format.tile_rows import row_checksums, row_ends, stored_checksums, wrong_row
+from picstore.storage.format.unpack_container import unpack_container
 from picstore.train.batching.gather import layouts_of
 
 WIDTH, HEIGHT = 320, 1024
@@ -220,9 +221,6 @@ def test_small_images_have_no_row_checksums_and_containers_keep_their_bytes(monk
 
 def test_row_checksums_follow_the_segment_lengths_as_the_format_says() -> None:
     records = [record(k) for k in range(2)]
-    from picstore.storage.format.container import ContainerRef
-    from picstore.storage.format.unpack_container import unpack_container
-
     ref = ContainerRef("0000/000000.pic", 4096)
     container = unpack_container(memoryview(b"".join(map(bytes, pack_container(records, ref=ref)))), ref=ref)
     assert container.segment_table is not None and not container.damage

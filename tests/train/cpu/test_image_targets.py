@@ -14,6 +14,8 @@ from torchvision import tv_tensors
 
 import picstore
 from picstore.jpeg.transcode import add_restart_markers
+from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.geometry import Geometry
 
 WIDTH, HEIGHT, SCALE = 512, 384, 4
 
@@ -80,10 +82,8 @@ def test_an_aligned_crop_is_the_attachments_own_pixels(tmp_path: Path) -> None:
         assert any(np.array_equal(crop, target.numpy()) for crop in crops)
 
 
-def test_a_crop_may_start_at_multiples_only_and_reaches_the_last(tmp_path: Path) -> None:
-    geometry = picstore.train.transforms.geometry.Geometry.identity([100] * 200, [83] * 200)
-    from picstore.train.transforms.batch_random import BatchRandom
-
+def test_a_crop_may_start_at_multiples_only_and_reaches_the_last() -> None:
+    geometry = Geometry.identity([100] * 200, [83] * 200)
     corners = picstore.RandomCrop(64, multiple_of=8)(geometry, BatchRandom(0, 0, np.arange(200))).box[:, :2]
     assert sorted(set(corners[:, 0])) == [0, 8, 16, 24, 32] and sorted(set(corners[:, 1])) == [0, 8, 16]
     with pytest.raises(picstore.UsageError, match="multiple_of is 0"):
