@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.errors import PicstoreError as PicstoreError
     from picstore.errors import UsageError as UsageError
     from picstore.jpeg.cut import cut as cut
+    from picstore.jpeg.pixels import decode as decode
     from picstore.jpeg.transcode import add_restart_markers as add_restart_markers
     from picstore.prepare.writer import Writer as Writer
     from picstore.storage.dataset import Dataset as Dataset
@@ -48,6 +49,7 @@ _NAMES = {  # by module
     "_version": "__version__",
     "errors": "Damage ImageError MissingDependency NotADataset NotTranscodable PicstoreError UsageError",
     "jpeg.cut": "cut",
+    "jpeg.pixels": "decode",
     "jpeg.transcode": "add_restart_markers",
     "prepare.writer": "Writer",
     "storage.dataset": "Dataset",

@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "picstore"
 # Of each package its layers, the lowest first. Parts of one layer, separated by |, do not import each other.
 LAYERS = {
-    "picstore": ["_version | errors | arrays", "rng", "kernels", "jpeg | storage", "prepare | train", "cli"],
+    "picstore": ["_version | errors | arrays", "rng", "kernels", "jpeg", "storage", "prepare | train", "cli"],
     "picstore.storage": [
         "json_types | sizes | annotations | location",
         "format",
@@ -51,7 +51,7 @@ HEAVY = {
     "torch": {"train"},
     "torchvision": {"train"},
     "triton": {"train"},
-    "simplejpeg": {"train"},
+    "simplejpeg": {"jpeg"},
     "wand": {"prepare"},
     "pyvips": {"prepare"},
     "pyarrow": {"prepare"},

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from picstore.arrays import U16
+from picstore.arrays import U8, U16
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.format.layout import SAMPLINGS, SEGMENT
 
@@ -81,6 +81,13 @@ class Record:
     def height(self) -> int:
         """Pixels."""
         return self.info.height
+
+    @property
+    def image(self) -> U8:
+        """The pixels, RGB, uint8 (height, width, 3), decoded at each access; ImageError if ``jpeg`` does not decode."""
+        from picstore.jpeg.pixels import decode  # with kernels, which reading and writing records do without
+
+        return decode(self.jpeg)
 
     @property
     def extra(self) -> Any:

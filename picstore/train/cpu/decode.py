@@ -1,76 +1,13 @@
-"""Decoding of one training JPEG on the CPU, without the GIL, by picstore's decoder or libjpeg-turbo.
-
-libjpeg-turbo (by simplejpeg, or else by torchvision) takes streams that picstore's decoder refuses, and decodes at a
-reduced scale. All give the same pixels.
-"""
+"""Decoding of one training JPEG into memory of its thread, which is used again."""
 
 from __future__ import annotations
 
-import contextlib
-
 from picstore.arrays import U8
-from picstore.errors import ImageError
-from picstore.jpeg.decoder.decode import decode
+from picstore.jpeg import rgb
 from picstore.train.buffers import PIXELS
-from picstore.train.cpu.check_stream import check_stream
-
-try:
-    import simplejpeg
-except ImportError:  # no wheel for this machine; torchvision decodes at full size only
-    simplejpeg = None
-
-SCALES = simplejpeg is not None  # whether images can be decoded at a reduced scale
 
 
 def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:
-    """Decode to RGB; grey images get three equal channels.
-
-    Args:
-        jpeg: one whole stream.
-        width, height: its size in pixels, as the index says.
-        factor: 1, 2, 4 or 8 (1 without SCALES), by which the sides are divided; skips that part of the inverse DCT.
-
-    Returns:
-        uint8 (⌈height / factor⌉, ⌈width / factor⌉, 3), valid until this thread decodes again.
-
-    Raises:
-        ImageError: the stream is damaged or of another size.
-    """
-    small_width, small_height = -(-width // factor), -(-height // factor)
-    buffer = PIXELS.at_least(small_width * small_height * 3)
-    pixels: U8 | None = None
-    if factor == 1:
-        with contextlib.suppress(ImageError):
-            pixels = decode(jpeg, buffer)
-    if pixels is None:
-        check_stream(jpeg, width=width, height=height)
-        pixels = _decode_by_libjpeg(jpeg, small_width, small_height, scaled=factor > 1, buffer=buffer)
-    if pixels.shape != (small_height, small_width, 3):
-        raise ImageError(
-            f"decodes to {pixels.shape[1]} × {pixels.shape[0]} pixels instead of {small_width} × {small_height}"
-        )
-    return pixels
-
-
-def _decode_by_libjpeg(jpeg: bytes | memoryview | U8, width: int, height: int, *, scaled: bool, buffer: U8) -> U8:
-    if simplejpeg is None:
-        return _decode_by_torchvision(jpeg)
-    # simplejpeg picks the smallest of libjpeg's scales that gives at least this size: 1 / factor.
-    least = {"min_width": width, "min_height": height} if scaled else {}
-    try:
-        pixels: U8 = simplejpeg.decode_jpeg(jpeg, "RGB", buffer=buffer, **least)
-    except ValueError as error:
-        raise ImageError(f"does not decode: {error}") from error
-    return pixels
-
-
-def _decode_by_torchvision(jpeg: bytes | memoryview | U8) -> U8:
-    import torch
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    try:
-        image = decode_jpeg(torch.frombuffer(bytearray(jpeg), dtype=torch.uint8), mode=ImageReadMode.RGB)
-    except RuntimeError as error:
-        raise ImageError(f"does not decode: {error}") from error
-    pixels: U8 = image.permute(1, 2, 0).contiguous().numpy()
-    return pixels
+    """Decode as :func:`picstore.jpeg.rgb.decode_rgb` does; the result is valid until this thread decodes again."""
+    buffer = PIXELS.at_least(-(-width // factor) * -(-height // factor) * 3)
+    return rgb.decode_rgb(jpeg, width=width, height=height, factor=factor, buffer=buffer)

@@ -9,6 +9,7 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.errors import Damage, ImageError
+from picstore.jpeg.rgb import SCALES
 from picstore.kernels.strided import strided_images
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import EncodedBatch, Images
@@ -17,7 +18,7 @@ from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import PLAIN, BufferPool
 from picstore.train.cpu.color import run_color
 from picstore.train.cpu.cut import cut_streams
-from picstore.train.cpu.decode import SCALES, decode_rgb
+from picstore.train.cpu.decode import decode_rgb
 from picstore.train.cpu.fused import FusedKernel
 from picstore.train.cpu.render import render
 from picstore.train.cpu.targets import add_target

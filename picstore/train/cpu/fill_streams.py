@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import Damage, ImageError
+from picstore.jpeg.check_stream import check_stream
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import EncodedBatch, Images
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import BufferPool
-from picstore.train.cpu.check_stream import check_stream
 from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.cpu.targets import add_target
 

@@ -11,10 +11,10 @@ import torch
 from samples import picture
 
 import picstore
+from picstore.jpeg import rgb
 from picstore.storage.format.record import NO_SEGMENTS
 from picstore.train.batching.gather import layouts_of
 from picstore.train.cpu import cut as train_cut
-from picstore.train.cpu import decode as train_decode
 from picstore.train.cpu import fill_images
 from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.fill_images import decode_factors
@@ -127,14 +127,13 @@ def test_decoding_smaller_stays_close_to_decoding_whole(dataset: Path, monkeypat
         assert 0 < (a.images.int() - b.images.int()).abs().float().mean() < 3
 
 
-@pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-def test_without_simplejpeg_torchvision_decodes_the_same_images(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_simplejpeg_pillow_decodes_the_same_images(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transform = [picstore.RandomResizedCrop(160), picstore.RandomHorizontalFlip()]
     monkeypatch.setattr(fill_images, "SCALES", False)
     expected = batches(dataset, transform)
-    monkeypatch.setattr(train_decode, "simplejpeg", None)
+    monkeypatch.setattr(rgb, "simplejpeg", None)
     for a, b in zip(expected, batches(dataset, transform), strict=True):
         assert torch.equal(a.images, b.images)
     for jpeg in (b"no image", picstore.Dataset(dataset)[0].jpeg):
         with pytest.raises(picstore.ImageError, match=r"does not decode|pixels instead of"):
-            train_decode.decode_rgb(jpeg, width=3, height=4)
+            rgb.decode_rgb(jpeg, width=3, height=4)

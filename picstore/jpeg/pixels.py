@@ -1,0 +1,111 @@
+"""Pixels of a JPEG, or of a box of it, at a size: ``picstore.decode``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from picstore.arrays import U8
+from picstore.errors import ImageError, UsageError
+from picstore.jpeg.cut import cut
+from picstore.jpeg.markers import Header, parse_header
+from picstore.jpeg.rgb import SCALES, decode_rgb
+from picstore.kernels.resample import ANTIALIASED, LANCZOS, resample
+
+Box: TypeAlias = tuple[int, int, int, int]  # left, top, width, height
+
+_MAX_SIZE = 1 << 15  # pixels a side of the result
+_INTERPOLATIONS = {"bilinear": ANTIALIASED, "lanczos": LANCZOS}
+
+
+def decode(
+    jpeg: bytes | memoryview,
+    box: Sequence[int] | None = None,
+    size: int | Sequence[int] | None = None,
+    interpolation: str = "bilinear",
+) -> U8:
+    """Decode a JPEG, or a box of it, to RGB at a size; the pixels are those of a loader that crops and resizes so.
+
+    With restart markers, as ``convert`` writes them, only the tiles under the box are decoded. An orientation in the
+    headers is not applied; images of a data set are upright.
+
+    Args:
+        jpeg: one stream of any kind: baseline or progressive, grey, color or CMYK.
+        box: left, top, width, height in pixels; all of the image by default.
+        size: (height, width), or the length of the shorter side, which keeps the aspect ratio; the box's by default.
+        interpolation: ``"bilinear"`` or ``"lanczos"``, antialiased.
+
+    Returns:
+        uint8 (height, width, 3), C-contiguous, in memory of its own; grey images have three equal channels.
+
+    Raises:
+        ImageError: the stream is damaged or no JPEG.
+        UsageError: the box is empty or not within the image, or another argument has no such value.
+    """
+    if interpolation not in _INTERPOLATIONS:
+        raise UsageError(f"interpolation is {interpolation!r}; possible are {', '.join(_INTERPOLATIONS)}")
+    header = parse_header(jpeg)
+    left, top, width, height = _checked_box(box, header)
+    shape = (height, width) if size is None else _output_shape(size, width, height)
+    stream, (x, y) = _cut(jpeg, header, (left, top, width, height))
+    shown = parse_header(stream)
+    factor = _decode_factor(width, height, shape)
+    pixels = decode_rgb(stream, width=shown.width, height=shown.height, factor=factor)
+    if shape == (height, width):
+        return np.array(pixels[y : y + height, x : x + width])
+    out = np.empty((*shape, 3), dtype=np.uint8)
+    clip = x // factor, y // factor, -(-(x + width) // factor), -(-(y + height) // factor)
+    region = np.array((x, y, width, height)) / factor
+    resample(pixels, region, clip, False, _INTERPOLATIONS[interpolation], out.transpose(2, 0, 1))
+    return out
+
+
+def _checked_box(box: Sequence[int] | None, header: Header) -> Box:
+    if box is None:
+        return 0, 0, header.width, header.height
+    left, top, width, height = _integers(box, 4, f"box is {box!r}; give left, top, width, height")
+    if min(left, top) < 0 or min(width, height) < 1 or left + width > header.width or top + height > header.height:
+        raise UsageError(f"box {box!r} is empty or not within the image of {header.width} × {header.height} pixels")
+    return left, top, width, height
+
+
+def _output_shape(size: int | Sequence[int], width: int, height: int) -> tuple[int, int]:
+    """Height and width of the result; the longer side is rounded down, as torchvision's Resize does."""
+    problem = f"size is {size!r}; give one or two (height, width) integers, 1 to {_MAX_SIZE}"
+    if isinstance(size, Sequence):
+        rows, columns = _integers(size, 2, problem)
+    else:
+        (shorter,) = _integers((size,), 1, problem)
+        rows, columns = (int(shorter * side / min(width, height)) for side in (height, width))
+    if not (0 < rows <= _MAX_SIZE and 0 < columns <= _MAX_SIZE):
+        raise UsageError(problem)
+    return rows, columns
+
+
+def _integers(values: Any, count: int, problem: str) -> list[int]:
+    try:
+        integers = [operator.index(value) for value in values]
+    except TypeError as error:
+        raise UsageError(problem) from error
+    if len(integers) != count:
+        raise UsageError(problem)
+    return integers
+
+
+def _cut(jpeg: bytes | memoryview, header: Header, box: Box) -> tuple[bytes | memoryview, tuple[int, int]]:
+    """Cut a box out of a stream if it has restart markers in one scan; returns the box's position in the result."""
+    if header.restart_interval and box != (0, 0, header.width, header.height):
+        try:
+            return cut(jpeg, box)
+        except ImageError:  # several scans, or damage that the decoder describes better
+            pass
+    return jpeg, box[:2]
+
+
+def _decode_factor(width: int, height: int, shape: tuple[int, int]) -> int:
+    """By how much the stream may be decoded smaller, 1, 2, 4 or 8, and still be as large as the result."""
+    shrink = min(width / shape[1], height / shape[0])
+    return 1 << min(int(shrink).bit_length() - 1, 3) if SCALES and shrink >= 1 else 1

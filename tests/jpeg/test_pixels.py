@@ -1,0 +1,157 @@
+"""picstore.decode and Record.image: the pixels of any JPEG, of a box of it, at a size."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+from samples import picture
+
+import picstore
+from picstore.errors import ImageError, UsageError
+from picstore.jpeg import pixels, rgb
+
+WIDTH, HEIGHT = 333, 211
+
+
+def encoded(mode: str = "RGB", *, width: int = WIDTH, height: int = HEIGHT, **options: object) -> bytes:
+    noise = np.random.default_rng(0).integers(-20, 20, (height, width, 3))
+    image = (picture(1, width=width, height=height).astype(int) + noise).clip(0, 255).astype(np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(image).convert(mode).save(out, "JPEG", quality=90, **options)
+    return out.getvalue()
+
+
+KINDS = {
+    "baseline": encoded(),
+    "restart markers": picstore.add_restart_markers(encoded()),
+    "progressive": encoded(progressive=True),
+    "progressive with restart markers": encoded(progressive=True, restart_marker_blocks=4),
+    "4:4:4": encoded(subsampling=0),
+    "grey": encoded("L"),
+    "CMYK": encoded("CMYK"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("box", [None, (0, 0, 100, 80), (90, 60, 101, 77), (332, 210, 1, 1)])
+def test_a_box_of_any_jpeg_has_the_pixels_of_libjpeg_turbo(kind: str, box: tuple[int, int, int, int] | None) -> None:
+    whole = simplejpeg.decode_jpeg(KINDS[kind], "RGB")
+    left, top, width, height = box or (0, 0, WIDTH, HEIGHT)
+    decoded = picstore.decode(KINDS[kind], box)
+    assert decoded.dtype == np.uint8 and decoded.flags.c_contiguous and decoded.flags.owndata
+    assert np.array_equal(decoded, whole[top : top + height, left : left + width])
+
+
+def test_of_a_jpeg_with_restart_markers_only_the_tiles_of_the_box_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+
+    def spy(jpeg: bytes, **options: int) -> np.ndarray:
+        decoded.append(options["width"] * options["height"])
+        return rgb.decode_rgb(jpeg, **options)
+
+    monkeypatch.setattr(pixels, "decode_rgb", spy)
+    for kind in ("restart markers", "baseline"):
+        picstore.decode(KINDS[kind], (100, 70, 50, 40))
+    assert decoded[0] < decoded[1] / 4 and decoded[1] == WIDTH * HEIGHT
+
+
+@pytest.mark.parametrize("size", [(64, 48), (20, 24), (300, 400), 50, 211])
+@pytest.mark.parametrize("interpolation", ["bilinear", "lanczos"])
+def test_a_resized_box_is_close_to_pillows(size: int | tuple[int, int], interpolation: str) -> None:
+    box = 90, 60, 201, 147
+    decoded = picstore.decode(KINDS["4:4:4"], box, size, interpolation)
+    filters = {"bilinear": Image.Resampling.BILINEAR, "lanczos": Image.Resampling.LANCZOS}
+    whole = Image.fromarray(picstore.decode(KINDS["4:4:4"], box))
+    shape = size if isinstance(size, tuple) else (size, size * 201 // 147)
+    expected = np.asarray(whole.resize(shape[::-1], filters[interpolation]))
+    assert decoded.shape == expected.shape
+    difference = np.abs(decoded.astype(int) - expected)
+    if min(201 / shape[1], 147 / shape[0]) >= 2:  # the inverse DCT averages first
+        assert difference.max() <= 8 and difference.mean() < 1.5
+    else:  # Pillow clips Lanczos' overshoots between the passes
+        assert difference.max() <= (1 if interpolation == "bilinear" else 8) and difference.mean() < 0.3
+
+
+@pytest.mark.parametrize("size", [(40, 56), 37, (500, 400)])
+@pytest.mark.parametrize("crop", [None, 150])
+def test_the_pixels_are_those_of_a_loader_that_crops_and_resizes_so(
+    tmp_path: Path, size: int | tuple[int, int], crop: int | None
+) -> None:
+    with picstore.Writer(tmp_path / "dataset") as writer:
+        for width, height in ((333, 211), (180, 400), (700, 500)):
+            writer.add(encoded(width=width, height=height))
+    crops = [] if crop is None else [picstore.CenterCrop(crop)]
+    loader = picstore.Loader(
+        tmp_path / "dataset", batch_size=1, shuffle=False, transform=[*crops, picstore.Resize(size)], isolate=False
+    )
+    for record, batch in zip(loader.dataset, loader, strict=True):
+        corner = [round((side - (crop or 0)) / 2) for side in (record.width, record.height)]
+        box = None if crop is None else (*corner, crop, crop)
+        decoded = picstore.decode(record.jpeg, box, size)
+        assert np.array_equal(decoded.transpose(2, 0, 1), batch.images[0].numpy())
+    loader.close()
+
+
+def test_the_image_of_a_record_is_its_decoded_jpeg(tmp_path: Path) -> None:
+    with picstore.Writer(tmp_path / "dataset") as writer:
+        for kind in KINDS.values():
+            writer.add(kind)
+    for record in picstore.Dataset(tmp_path / "dataset"):
+        assert record.image.shape == (record.height, record.width, 3)
+        assert np.array_equal(record.image, simplejpeg.decode_jpeg(record.jpeg, "RGB"))
+
+
+@pytest.mark.parametrize("damage", ["empty", "no JPEG", "cut off", "headers", "scan", "size"])
+@pytest.mark.parametrize("kind", ["restart markers", "progressive"])
+def test_damage_is_an_image_error(kind: str, damage: str) -> None:
+    jpeg = bytearray(KINDS[kind])
+    if damage == "size":
+        frame = jpeg.index(b"\xff\xc0" if kind == "restart markers" else b"\xff\xc2")
+        jpeg[frame + 5 : frame + 9] = b"\xff\xff\xff\xff"
+    damaged = {
+        "empty": b"",
+        "no JPEG": b"\x89PNG\r\n\x1a\n" + bytes(100),
+        "cut off": jpeg[: len(jpeg) // 2],
+        "headers": jpeg[:2] + jpeg[40:],
+        "scan": jpeg[: len(jpeg) // 2] + bytes(200) + jpeg[len(jpeg) // 2 + 200 :],
+        "size": jpeg,
+    }[damage]
+    for box in (None, (10, 10, 40, 40)) if damage != "scan" else (None,):
+        with pytest.raises(ImageError):
+            picstore.decode(bytes(damaged), box)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"box": (0, 0, 0, 5)}, "empty or not within"),
+        ({"box": (-1, 0, 5, 5)}, "empty or not within"),
+        ({"box": (300, 0, 50, 5)}, "333 × 211"),
+        ({"box": (0, 0, 5)}, "left, top, width, height"),
+        ({"box": (0.5, 0, 5, 5)}, "left, top, width, height"),
+        ({"size": 0}, "size is 0"),
+        ({"size": (40, 1 << 16)}, "size is"),
+        ({"size": "224"}, "size is '224'"),
+        ({"size": (1, 2, 3)}, "size is"),
+        ({"box": (0, 0, 333, 1), "size": 32768}, "size is"),
+        ({"interpolation": "cubist"}, "bilinear, lanczos"),
+    ],
+)
+def test_bad_arguments_are_usage_errors(arguments: dict[str, object], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        picstore.decode(KINDS["restart markers"], **arguments)
+
+
+@pytest.mark.parametrize("kind", ["progressive", "grey", "CMYK"])
+def test_without_simplejpeg_pillow_decodes_the_same_pixels(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = picstore.decode(KINDS[kind])
+    monkeypatch.setattr(rgb, "simplejpeg", None)
+    difference = np.abs(picstore.decode(KINDS[kind]).astype(int) - expected)
+    assert difference.max() <= (kind == "CMYK")  # whose conversion Pillow rounds down
+    with pytest.raises(ImageError, match="does not decode"):
+        rgb.decode_rgb(KINDS[kind][:-1000] if kind != "grey" else b"no image", width=WIDTH, height=HEIGHT)
