@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.transforms.crops import RandomResizedCrop as RandomResizedCrop
     from picstore.train.transforms.crops import RandomVerticalFlip as RandomVerticalFlip
     from picstore.train.transforms.crops import Resize as Resize
+    from picstore.train.transforms.views import Views as Views
 
 _NAMES = {  # by module
     "_version": "__version__",
@@ -65,6 +66,7 @@ _NAMES = {  # by module
     "train.transforms.crops": (
         "CenterCrop Pad RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip Resize"
     ),
+    "train.transforms.views": "Views",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 if not TYPE_CHECKING:  # a list that type checkers cannot evaluate

@@ -56,9 +56,10 @@ def key(*words: int) -> int:
     return k
 
 
-def keys(k: int, words: U64) -> U64:
-    """Fold each word of an array into a key: ``keys(key(a), [b])[0] == key(a, b)``."""
-    return _mix(np.bitwise_xor(words, np.uint64((k + _GOLDEN) & _MASK)))
+def keys(k: Words, words: U64) -> U64:
+    """Fold each word of an array into a key, or into its own key: ``keys(key(a), [b])[0] == key(a, b)``."""
+    with np.errstate(over="ignore"):
+        return _mix(np.bitwise_xor(words, np.asarray(k, np.uint64) + np.uint64(_GOLDEN)))
 
 
 def bits(k: Words, counters: npt.ArrayLike) -> U64:

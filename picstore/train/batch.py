@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from picstore.arrays import Array
+from picstore.errors import UsageError
+from picstore.train.batching.host_batch import map_images
 
 if TYPE_CHECKING:
     from picstore.train.batching.host_batch import HostBatch
+    from picstore.train.batching.spec import GroupSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,34 +25,54 @@ class Batch:
 
     Attributes:
         images: uint8 (N, 3, H, W), or floats with ``dtype`` or ``Normalize``; a list of N of (3, H, W) when no
-            transform fixes the size; or the result of the callables.
+            transform fixes the size; with ``Views`` a dict, see ``views``; or the result of the callables.
         labels: int64 (N,).
         ids: int64 (N,), of the records.
-        targets: with the loader's ``targets``, a dict an image, see docs/training.md, "Targets".
+        targets: with the loader's ``targets``, a dict an image, see docs/training.md, "Targets"; with ``Views`` a list
+            for each view of a group, by the group's name.
         columns: values of the columns that ``targets`` names: tensors (N, …), or lists of texts. A missing value is
             None among texts, NaN among floats and −1 among integers.
     """
 
-    images: torch.Tensor | list[torch.Tensor]
+    images: Any
     labels: torch.Tensor
     ids: torch.Tensor
-    targets: list[dict[str, Any]] | None = None
+    targets: Any = None
     columns: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_host(cls, host: HostBatch, images: torch.Tensor | list[torch.Tensor]) -> Batch:
-        """Put images together with the rest of a host batch, of which tensors are made in its memory."""
-        targets = host.targets
-        if targets is not None:
-            sizes = [tuple(image.shape[-2:]) for image in images]
-            targets = [make_tensors(target, size) for target, size in zip(targets, sizes, strict=True)]
+    def from_host(cls, host: HostBatch, images: list[Any], groups: Sequence[GroupSpec]) -> Batch:
+        """Put images, by group, together with the rest of a host batch, of which tensors are made in its memory."""
+        targets: list[Any] | None = None
+        if host.targets is not None:
+            targets = [
+                [
+                    [make_tensors(target, image.shape[-2:]) for target, image in zip(*view, strict=True)]
+                    for view in views
+                ]
+                for views in (zip(*group, strict=True) for group in zip(host.targets, images, strict=True))
+            ]
         columns = {
             name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values
             for name, values in host.columns.items()
         }
-        return cls(images, torch.from_numpy(host.labels), torch.from_numpy(host.ids), targets, columns)
+        labels, ids = torch.from_numpy(host.labels), torch.from_numpy(host.ids)
+        if groups[0].name:
+            names = [group.name for group in groups]
+            moved = None if targets is None else dict(zip(names, targets, strict=True))
+            return cls(dict(zip(names, images, strict=True)), labels, ids, moved, columns)
+        flat = _join_views(images[0])
+        batch = cls(flat, labels, ids, None if targets is None else _join_views(targets[0]), columns)
+        return batch if groups[0].count == 1 else batch._repeat_labels(groups[0].count)
 
-    def __iter__(self) -> Iterator[torch.Tensor | list[torch.Tensor]]:
+    @property
+    def views(self) -> dict[str, Any]:
+        """Images by group of ``Views``: (count, N, 3, H, W), or count lists of N (3, H, W); UsageError without it."""
+        if not isinstance(self.images, dict):
+            raise UsageError("the batch has no views; give the loader transform=picstore.Views(...)")
+        return self.images
+
+    def __iter__(self) -> Iterator[Any]:
         return iter((self.images, self.labels))
 
     def __len__(self) -> int:
@@ -62,20 +86,33 @@ class Batch:
         """The same batch in page-locked memory; a DataLoader with ``pin_memory=True`` calls it."""
         return self._map(lambda tensor: tensor.pin_memory())
 
-    def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        """The batch with a function applied to all tensors but those of the targets."""
-        images = self.images
+    def _repeat_labels(self, count: int) -> Batch:
+        """The batch with all but images and targets repeated for ``count`` images of each record."""
         columns = {
-            name: function(values) if isinstance(values, torch.Tensor) else values
+            name: torch.cat([values] * count) if isinstance(values, torch.Tensor) else values * count
             for name, values in self.columns.items()
         }
-        return Batch(
-            [function(image) for image in images] if isinstance(images, list) else function(images),
-            function(self.labels),
-            function(self.ids),
-            self.targets,
-            columns,
-        )
+        return replace(self, labels=self.labels.repeat(count), ids=self.ids.repeat(count), columns=columns)
+
+    def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        """The batch with a function applied to all tensors but those of the targets."""
+        values = (self.images, self.labels, self.ids, self.columns)
+        images, labels, ids, columns = (_map_tensors(function, value) for value in values)
+        return Batch(images, labels, ids, self.targets, columns)
+
+
+def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """Apply a function to the tensors of dicts and lists; other values stay."""
+    if isinstance(value, dict):
+        return {name: _map_tensors(function, each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_map_tensors(function, each) for each in value]
+    return function(value) if isinstance(value, torch.Tensor) else value
+
+
+def _join_views(views: Any) -> Any:
+    """Join a group's views in the dimension of slots."""
+    return list(chain.from_iterable(views)) if isinstance(views, list) else views.flatten(0, 1)
 
 
 def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
@@ -101,17 +138,16 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
     return made
 
 
-def image_tensors(images: Array | list[Array], dtype: torch.dtype) -> torch.Tensor | list[torch.Tensor]:
-    """Tensors in the memory of images; in a list, the replacement of a damaged one is copied, so that none share it."""
-    if not isinstance(images, list):
-        return _tensor(images, dtype)
+def image_tensors(images: Any, dtype: torch.dtype) -> Any:
+    """Tensors in the memory of images, in the same lists; a damaged image's replacement is copied, so none share it."""
     tensors: dict[int, torch.Tensor] = {}
-    listed = []
-    for image in images:
-        tensor = _tensor(image, dtype)
+
+    def make(array: Array) -> torch.Tensor:
+        tensor = _tensor(array, dtype)
         known = tensors.setdefault(tensor.data_ptr(), tensor)
-        listed.append(tensor if known is tensor else tensor.clone())
-    return listed
+        return tensor if known is tensor else tensor.clone()
+
+    return map_images(make, images)
 
 
 def _tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:

@@ -16,6 +16,7 @@ from picstore.train.options import LoaderOptions
 from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes, find_rank
 from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
+from picstore.train.transforms.views import Views
 
 
 class Loader(BatchLoader[DatasetOrder]):
@@ -37,9 +38,11 @@ class Loader(BatchLoader[DatasetOrder]):
     Args:
         path: a finished data set, its directory or URL; or an open one, which may have columns and deletions that are
             not saved, and its cache.
-        batch_size: of this rank.
+        batch_size: images of this rank in a batch; with ``Views`` records.
         transform: geometric transforms, then those of colour, each composed into one pass; then any callables, which
-            take the images of the batch on its device, with torch's generators seeded for that batch.
+            take the images of the batch on its device, with torch's generators seeded for that batch. Or ``Views``.
+        aug_repeats: images that a batch holds of each of its records, each with random transforms of its own ("repeated
+            augmentation", Hoffer et al., CVPR 2020). It divides ``batch_size``; an epoch has so many times the batches.
         shuffle: False reads the stored order, each rank a contiguous range.
         seed: of order and transforms.
         drop_last: leave out the samples that fill no batch. False yields every record exactly once.
@@ -75,12 +78,13 @@ class Loader(BatchLoader[DatasetOrder]):
         Damage: while iterating, a record is damaged and ``on_damage`` is ``"raise"``, or a batch has no sound record.
     """
 
-    def __init__(  # noqa: PLR0913 - the contract's names, all but seven with a default
+    def __init__(  # noqa: PLR0913 - the contract's names, all but one with a default
         self,
         path: str | os.PathLike[str] | Dataset,
         *,
         batch_size: int,
-        transform: Sequence[UserTransform] = (),
+        transform: Sequence[UserTransform] | Views = (),
+        aug_repeats: int = 1,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = True,
@@ -103,18 +107,22 @@ class Loader(BatchLoader[DatasetOrder]):
         if isinstance(path, Dataset) and cache is not None:
             raise UsageError("an open data set has a cache of its own; give it to picstore.Dataset")
         self.dataset = path if isinstance(path, Dataset) else Dataset(path, cache=cache, cache_limit=cache_limit)
+        if not isinstance(aug_repeats, int) or aug_repeats < 1 or batch_size % aug_repeats:
+            raise UsageError(f"aug_repeats is {aug_repeats}; give a number that divides the batch size, {batch_size}")
         rank, world_size = find_rank(rank, world_size)
         shard = RankShard(
             records=len(self.dataset),
             lanes=(default_lanes(world_size) if lanes is None else lanes) if shuffle else 1,
-            batch_size=batch_size,
+            batch_size=batch_size // aug_repeats,
             rank=rank,
             world_size=world_size,
             shuffle=shuffle,
             drop_last=drop_last,
         )
         targets = check_targets(targets, self.dataset)
-        plan, callables = plan_transforms(transform, targets=targets, columns=self.dataset.columns)
+        plan, callables = plan_transforms(
+            transform, targets=targets, columns=self.dataset.columns, aug_repeats=aug_repeats
+        )
         options = LoaderOptions(
             device=device,
             threads=threads,

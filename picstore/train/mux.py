@@ -22,6 +22,7 @@ from picstore.train.order.mixing import MixOrder, mux_lanes
 from picstore.train.order.requests import TrainingSource
 from picstore.train.order.sharding import find_rank
 from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
+from picstore.train.transforms.views import Views
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,7 +71,7 @@ class DataMux(BatchLoader[MixOrder]):
         self,
         config: str | os.PathLike[str],
         *,
-        transform: Sequence[UserTransform] | None = None,
+        transform: Sequence[UserTransform] | Views | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
         if unknown := options.keys() - LoaderOptions.__annotations__.keys():
@@ -162,6 +163,8 @@ class DataMux(BatchLoader[MixOrder]):
         skip = self._read
         while True:
             for batch in self._batches(*self._cursor.position, Worker()):
+                if isinstance(batch.images, dict):
+                    raise UsageError("read and peek take single images, and Views make several; iterate for batches")
                 nothing: list[dict[str, Any] | None] = [None] * len(batch)
                 targets = batch.targets or nothing
                 for k in range(skip, len(batch)):
@@ -177,10 +180,10 @@ class DataMux(BatchLoader[MixOrder]):
 
 
 def _open_sources(
-    mixed: MuxConfig, transform: Sequence[UserTransform] | None, options: LoaderOptions
+    mixed: MuxConfig, transform: Sequence[UserTransform] | Views | None, options: LoaderOptions
 ) -> tuple[tuple[TrainingSource, ...], tuple[UserTransform, ...]]:
     """Open the data sets; also returns the callables that every batch goes through."""
-    common = tuple(mixed.transform if transform is None else transform)
+    common = mixed.transform if transform is None else transform
     _, callables = plan_transforms(common)
     cache, limit = options["cache"], options["cache_limit"]
     datasets = [Dataset(entry.path, cache=cache, cache_limit=limit) for entry in mixed.entries]

@@ -148,7 +148,7 @@ def _time_stages(
             filler = ImageFiller(records, params, output, buffers.batches)
         with clock.stage("fill"):
             filler.fill(range(len(records)))
-        _time_stages_of_fill(records, params, output, clock)
+        _time_stages_of_fill(records, params[0], output, clock)
     # The fused kernel cuts, decodes and resamples in one call: its time is divided as that of the stages one by one.
     fill, apart = clock.seconds.pop("fill"), sum(clock.seconds[stage] for stage in FUSED_STAGES)
     for stage in FUSED_STAGES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -42,12 +43,13 @@ def replacements(source: I64, problems: Mapping[int, Damage]) -> dict[int, int]:
 
 def _copy_sample(batch: HostBatch, source: int, target: int) -> None:
     if batch.encoded is None:
-        batch.images[target] = batch.images[source]
+        for view in chain.from_iterable(batch.images):
+            view[target] = view[source]
     else:
         batch.encoded.shown[target] = batch.encoded.shown[source]
     batch.labels[target], batch.ids[target] = batch.labels[source], batch.ids[source]
-    if batch.targets is not None:
-        batch.targets[target] = copy.deepcopy(batch.targets[source])
+    for view in chain.from_iterable(batch.targets or []):
+        view[target] = copy.deepcopy(view[source])
     for values in batch.columns.values():
         values[target] = values[source]
 

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from picstore.arrays import I64, Array
+from picstore.arrays import I64, U8, Array
 from picstore.errors import Damage
 from picstore.storage.edits.columns import Values
 from picstore.train.batching.parameters import TransformParams
 
+T = TypeVar("T")
+
 Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or n of (3, H, W)
+ViewImages: TypeAlias = "Array | list[list[Array]]"  # of a group: (count, n, 3, H, W), or count lists of n (3, H, W)
+GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # count lists of n
+
+
+def map_images(function: Callable[[Any], T], images: Any) -> Any:
+    """Apply a function to each array of lists of lists; returns such lists of its results."""
+    if isinstance(images, list):
+        return [map_images(function, image) for image in images]
+    return function(images)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,7 +31,7 @@ class EncodedBatch:
 
     bounds: I64  # (n, 2), start and end of each stream in the batch's bytes; 0, 0 for no stream
     boxes: I64  # (n, 4), left, top, width and height of the decoded image, in pixels of the stored one
-    params: TransformParams
+    params: tuple[TransformParams, ...]  # of each group
     files: list[tuple[str, int]]  # file and offset of each record, "" for none
     shown: I64  # (n,), the slot whose stream is decoded: another one's for a damaged record
 
@@ -28,11 +40,11 @@ class EncodedBatch:
 class HostBatch:
     """A finished batch in CPU memory, by slot: the fields of ``Batch`` as arrays, and more."""
 
-    images: Images  # with ``encoded``, the bytes of all streams, uint8 (m,)
+    images: list[ViewImages] | U8  # of each group; with ``encoded`` the bytes of all streams, uint8 (m,)
     labels: I64
     ids: I64
     source: I64  # (n,), number of the data set
-    targets: list[dict[str, Any]] | None
+    targets: list[GroupTargets] | None  # of each group
     damage: list[Damage]  # the records that were replaced
     encoded: EncodedBatch | None = None  # the streams, where a device decodes them
     columns: dict[str, Values] = field(default_factory=dict)
@@ -45,8 +57,8 @@ class HostBatch:
 class BatchFiller(Protocol):
     """The images of one batch, or its streams, while they are being made, as in :class:`HostBatch`."""
 
-    images: Images
-    targets: list[dict[str, Any]] | None
+    images: list[ViewImages] | U8
+    targets: list[GroupTargets] | None
     encoded: EncodedBatch | None
 
     def fill(self, slots: range) -> dict[int, Damage]:

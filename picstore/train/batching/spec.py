@@ -26,10 +26,19 @@ _NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "f
 
 
 @dataclass(frozen=True, slots=True)
-class OutputSpec:
-    """Shape, dtype and layout of the images of all batches."""
+class GroupSpec:
+    """Views that a batch holds of each record: their name, "" for a list of transforms, number and size."""
 
+    name: str = ""
+    count: int = 1
     size: tuple[int, int] | None = None  # (height, width) of all, None where they differ
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """Groups, dtype and layout of the images of all batches."""
+
+    groups: tuple[GroupSpec, ...] = (GroupSpec(),)
     dtype: str = "uint8"  # torch's name for it: uint8, float16, bfloat16 or float32
     channels_last: bool = False  # whether the three values of a pixel are neighbours in memory
     targets: tuple[str, ...] = ()  # names of what goes with the images
@@ -40,16 +49,27 @@ class OutputSpec:
         cls, plans: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
     ) -> OutputSpec:
         """The output that the transforms of all sources share; UsageError for several sizes or a wrong dtype."""
-        sizes = sorted({plan.size or (0, 0) for plan in plans})
-        if len(sizes) > 1:
-            raise UsageError(f"the sources give images of sizes {sizes} (0 for any); end all lists with the same size")
+        given = [tuple(GroupSpec(group.name, group.count, group.size) for group in plan.groups) for plan in plans]
+        views = {tuple((group.name, group.count) for group in groups) for groups in given}
+        if len(views) > 1:
+            raise UsageError(f"the sources have the views {sorted(views)}; give all the same names and numbers")
+        for groups in zip(*given, strict=True):
+            sizes = sorted({group.size or (0, 0) for group in groups})
+            if len(sizes) > 1:
+                found = f"images of sizes {sizes} (0 for any)"
+                raise UsageError(f"the sources give {found}; end all lists with the same size")
         normalised = any(plan.normalises for plan in plans)
         if dtype is None:
             dtype = "float32" if normalised else "uint8"
         if dtype not in _NUMPY_DTYPES or (normalised and dtype == "uint8"):
             possible = "float16, bfloat16 or float32" + ("" if normalised else " or uint8")
             raise UsageError(f"dtype {dtype} is not possible{' after Normalize' if normalised else ''}; use {possible}")
-        return cls(plans[0].size, dtype, channels_last, plans[0].targets)
+        return cls(given[0], dtype, channels_last, plans[0].targets)
+
+    @property
+    def view_count(self) -> int:
+        """Images that are made of each record."""
+        return sum(group.count for group in self.groups)
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:

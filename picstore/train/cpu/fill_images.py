@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from picstore.arrays import I64
+from picstore.arrays import I64, U8, Array
 from picstore.errors import Damage, ImageError
 from picstore.jpeg.rgb import SCALES
-from picstore.kernels.strided import strided_images
+from picstore.kernels.strided import StridedImage, strided_images
 from picstore.train.batching.gather import BatchRecords
-from picstore.train.batching.host_batch import EncodedBatch, Images
-from picstore.train.batching.parameters import TransformParams
+from picstore.train.batching.host_batch import EncodedBatch, Images, ViewImages
+from picstore.train.batching.parameters import TransformParams, joint_reach
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import PLAIN, BufferPool
 from picstore.train.cpu.color import run_color
@@ -21,7 +21,7 @@ from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.decode import decode_rgb
 from picstore.train.cpu.fused import FusedKernel
 from picstore.train.cpu.render import render
-from picstore.train.cpu.targets import add_target
+from picstore.train.cpu.targets import add_targets, empty_targets
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
 
@@ -35,59 +35,97 @@ def decode_factors(geometry: Geometry) -> I64:
     return factors
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One view of all slots."""
+
+    params: TransformParams  # of its group
+    first: int  # row of slot 0 in them
+    images: Images
+
+
 class ImageFiller:
     """The images and targets of a batch while they are being made; a :class:`BatchFiller`.
 
-    Slots are filled in any order by any thread: each depends on nothing but its record and its parameters.
+    Slots are filled in any order by any thread: each depends on nothing but its record and its parameters. A record is
+    decoded once, for the box that holds what its views reach.
 
     Attributes:
-        images: one array (N, 3, H, W), or a list of (3, H, W) for images of several sizes, in one block of memory.
-        targets: None if none are asked for.
+        images: by group an array (count, N, 3, H, W), or lists of (3, H, W) for images of several sizes, all in one
+            block of memory.
+        targets: by group, view and slot; None if none are asked for.
         encoded: None.
     """
 
-    def __init__(self, records: BatchRecords, params: TransformParams, output: OutputSpec, blocks: BufferPool) -> None:
-        self._records = records
-        self._params = params
-        self._geometry, self._program = params.geometry, params.program
-        self._factors = decode_factors(params.geometry)
-        self._fused = FusedKernel(params.geometry, self._factors)
-        self._output = output
+    def __init__(
+        self, records: BatchRecords, params: Sequence[TransformParams], output: OutputSpec, blocks: BufferPool
+    ) -> None:
+        n, geometries = len(records), [each.geometry for each in params]
+        self._records, self._params, self._output = records, params, output
+        self._reach = joint_reach(geometries, n)
+        # The smallest decoding that all views allow.
+        factors = np.concatenate([decode_factors(geometry).reshape(-1, n) for geometry in geometries])
+        self._factors: I64 = factors.min(axis=0)
+        self._fused = FusedKernel(geometries, self._reach, self._factors)
         self._dtype = OutputDtype.from_dtype(output.dtype)
-        self._in_place = output.dtype == "uint8" and (params.program.empty or not output.channels_last)
-        self.images = _allocate(params.geometry.size, output, blocks)
-        self._strided = strided_images(self.images) if self._in_place else np.empty((0, 7), dtype=np.int64)
-        self.targets: list[dict[str, Any]] | None = [{} for _ in self.images] if output.targets else None
+        self._uncolored = all(each.program.empty for each in params)
+        self._in_place = output.dtype == "uint8" and (self._uncolored or not output.channels_last)
+        groups = _allocate(geometries, output, n, blocks)
+        self.images: list[ViewImages] | U8 = groups
+        self._views = [
+            _View(each, number * n, images)
+            for each, group in zip(params, groups, strict=True)
+            for number, images in enumerate(group)
+        ]
+        self._strided = self._describe([view.images for view in self._views]) if self._in_place else None
+        self.targets = empty_targets(output, n)
         self.encoded: EncodedBatch | None = None
 
     def fill(self, slots: range) -> dict[int, Damage]:
         """Decode, resample and colour some slots; returns by slot why one has no image."""
-        records = self._records
-        plain = self._plain(slots)
-        strided = self._strided[slots.start : slots.stop] if self._in_place else strided_images(plain)
-        self._fused.run(records, slots, strided)
+        records, plain = self._records, self._plain(slots)
+        described = self._describe(plain) if self._strided is None else self._strided[:, slots.start : slots.stop]
+        self._fused.run(records, slots, np.ascontiguousarray(described).reshape(-1, described.shape[2]))
         wrong = self._fill_others(slots, plain)
-        if self.targets is not None or not (self._in_place and self._program.empty):
-            for slot, image in zip(slots, plain, strict=True):
-                if slot not in wrong and slot not in records.problems:
-                    out = image if self._in_place else self.images[slot]
-                    run_color(self._program, slot, image, out, self._dtype)
-                    if self.targets is not None:
-                        wrong |= add_target(
-                            self.targets, records, slot, names=self._output.targets, params=self._params
-                        )
+        for slot in slots:
+            if slot not in wrong and slot not in records.problems:
+                self._color(slot, slot - slots.start, plain)
+                if self.targets is not None:
+                    names = self._output.targets
+                    wrong |= add_targets(self.targets, records, slot, names=names, params=self._params)
         return records.corrupt(wrong)
 
-    def _plain(self, slots: range) -> Images:
-        """Memory for resampled images before their colour, uint8; that of the outputs if possible."""
-        arrays = self.images[slots.start : slots.stop]
-        if self._in_place:
-            return arrays
-        if isinstance(arrays, list):
-            return [np.empty(array.shape, dtype=np.uint8) for array in arrays]
-        return PLAIN.at_least(arrays.size)[: arrays.size].reshape(arrays.shape)
+    @staticmethod
+    def _describe(views: Sequence[Images]) -> StridedImage:
+        """Describe the images of views to the kernel: int64 (views, n, 7)."""
+        return np.stack([strided_images(images) for images in views])
 
-    def _fill_others(self, slots: range, plain: Images) -> dict[int, str]:
+    def _plain(self, slots: range) -> list[Images]:
+        """Memory for resampled images before their colour, uint8, by view; that of the outputs if possible."""
+        outputs = [view.images[slots.start : slots.stop] for view in self._views]
+        if self._in_place:
+            return outputs
+        arrays = [images for images in outputs if not isinstance(images, list)]
+        buffer, end = PLAIN.at_least(sum(images.size for images in arrays)), 0
+        plain: list[Images] = []
+        for images in outputs:
+            if isinstance(images, list):
+                plain.append([np.empty(image.shape, dtype=np.uint8) for image in images])
+            else:
+                start, end = end, end + images.size
+                plain.append(buffer[start:end].reshape(images.shape))
+        return plain
+
+    def _color(self, slot: int, index: int, plain: Sequence[Images]) -> None:
+        """Run the color programs of a slot's views, whose resampled images are at ``index``."""
+        if self._in_place and self._uncolored:
+            return
+        for view, resampled in zip(self._views, plain, strict=True):
+            image = resampled[index]
+            out = image if self._in_place else view.images[slot]
+            run_color(view.params.program, view.first + slot, image, out, self._dtype)
+
+    def _fill_others(self, slots: range, plain: Sequence[Images]) -> dict[int, str]:
         """Fill the slots that the fused kernel left, stage by stage; returns by slot what is wrong with a stream."""
         records = self._records
         missing = np.flatnonzero(~self._fused.done[slots.start : slots.stop]) + slots.start
@@ -95,14 +133,16 @@ class ImageFiller:
         if not chosen:
             return {}
         jpegs, segments = map(records.jpeg, chosen), map(records.lengths, chosen)
-        streams = cut_streams(list(jpegs), records.layouts[chosen], list(segments), self._geometry.reach[chosen])
+        streams = cut_streams(list(jpegs), records.layouts[chosen], list(segments), self._reach[chosen])
         wrong = {}
         for slot, stream in zip(chosen, streams, strict=True):
             factor = int(self._factors[slot])
             try:
                 pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
                 origin = stream.left, stream.top
-                render(pixels, self._geometry, slot, origin=origin, factor=factor, out=plain[slot - slots.start])
+                for view, images in zip(self._views, plain, strict=True):
+                    row, out = view.first + slot, images[slot - slots.start]
+                    render(pixels, view.params.geometry, row, origin=origin, factor=factor, out=out)
             except ImageError as error:
                 wrong[slot] = str(error)  # the error itself would keep the container in memory by its traceback
             except MemoryError:
@@ -110,22 +150,34 @@ class ImageFiller:
         return wrong
 
 
-def _allocate(sizes: I64, output: OutputSpec, blocks: BufferPool) -> Images:
-    """Arrays (N, 3, H, W) or (3, H, W) in one block of memory.
+def _allocate(geometries: Sequence[Geometry], output: OutputSpec, n: int, blocks: BufferPool) -> list[ViewImages]:
+    """Arrays (count, n, 3, H, W) or lists of (3, H, W), of all groups, in one block of memory.
 
     Fresh pages for every batch would cost a tenth of the time that it takes to fill.
     """
     dtype = output.numpy_dtype
-    flat = np.frombuffer(blocks.borrow(max(1, 3 * int(sizes.prod(axis=1).sum())) * dtype.itemsize), dtype=dtype)
-    if output.size is not None:
-        height, width = output.size
-        shape = (len(sizes), height, width, 3) if output.channels_last else (len(sizes), 3, height, width)
-        images = flat[: math.prod(shape)].reshape(shape)
-        return images.transpose(0, 3, 1, 2) if output.channels_last else images
+    values = [3 * int(geometry.size.prod(axis=1).sum()) for geometry in geometries]
+    flat = np.frombuffer(blocks.borrow(max(1, sum(values)) * dtype.itemsize), dtype=dtype)
+    groups: list[ViewImages] = []
+    for group, geometry, memory in zip(
+        output.groups, geometries, np.split(flat[: sum(values)], np.cumsum(values)[:-1]), strict=True
+    ):
+        if group.size is not None:
+            height, width = group.size
+            shape = (height, width, 3) if output.channels_last else (3, height, width)
+            images = memory.reshape(group.count, n, *shape)
+            groups.append(images.transpose(0, 1, 4, 2, 3) if output.channels_last else images)
+        else:
+            listed = _split_images(memory, geometry.size, output.channels_last)
+            groups.append([listed[k : k + n] for k in range(0, len(listed), n)])
+    return groups
+
+
+def _split_images(memory: Array, sizes: I64, channels_last: bool) -> list[Array]:
     listed = []
     end = 0
     for width, height in sizes.tolist():
         start, end = end, end + 3 * width * height
-        image = flat[start:end].reshape((height, width, 3) if output.channels_last else (3, height, width))
-        listed.append(image.transpose(2, 0, 1) if output.channels_last else image)
+        image = memory[start:end].reshape((height, width, 3) if channels_last else (3, height, width))
+        listed.append(image.transpose(2, 0, 1) if channels_last else image)
     return listed

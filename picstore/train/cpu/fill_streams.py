@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from picstore.arrays import U8
 from picstore.errors import Damage, ImageError
 from picstore.jpeg.check_stream import check_stream
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.train.batching.gather import BatchRecords
-from picstore.train.batching.host_batch import EncodedBatch, Images
-from picstore.train.batching.parameters import TransformParams
+from picstore.train.batching.host_batch import EncodedBatch, GroupTargets, ViewImages
+from picstore.train.batching.parameters import TransformParams, joint_reach
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import BufferPool
 from picstore.train.cpu.cut import boxes_to_cut
-from picstore.train.cpu.targets import add_target
+from picstore.train.cpu.targets import add_targets, empty_targets
 
 
 class StreamFiller:
@@ -29,22 +30,25 @@ class StreamFiller:
         encoded: bounds, boxes and parameters of the streams.
     """
 
-    def __init__(self, records: BatchRecords, params: TransformParams, output: OutputSpec, blocks: BufferPool) -> None:
+    def __init__(
+        self, records: BatchRecords, params: Sequence[TransformParams], output: OutputSpec, blocks: BufferPool
+    ) -> None:
         count = len(records)
-        self._records, self._params = records, params
+        self._records, self._params = records, tuple(params)
+        self._reach = joint_reach([each.geometry for each in params], count)
         self._names = output.targets
         self._starts = np.concatenate([[0], np.cumsum(records.sizes[:, 0])])
         self._data = np.frombuffer(blocks.borrow(max(1, int(self._starts[-1]))), dtype=np.uint8)
-        self.images: Images = self._data
+        self.images: list[ViewImages] | U8 = self._data
         self._encoded = EncodedBatch(
             bounds=np.zeros((count, 2), dtype=np.int64),
             boxes=np.zeros((count, 4), dtype=np.int64),
-            params=params,
+            params=self._params,
             files=[("", 0)] * count,
             shown=np.arange(count),
         )
         self.encoded: EncodedBatch | None = self._encoded
-        self.targets: list[dict[str, Any]] | None = [{} for _ in range(count)] if output.targets else None
+        self.targets: list[GroupTargets] | None = empty_targets(output, count)
 
     def fill(self, slots: range) -> dict[int, Damage]:
         """Cut some streams; returns by slot why one is not to be decoded."""
@@ -55,7 +59,7 @@ class StreamFiller:
             layouts = records.layouts[chosen]
             # The records keep the containers open.
             tiled = TiledJpegs(layouts, records.addresses[chosen], records.sizes[chosen], ())
-            boxes = boxes_to_cut(self._params.geometry.reach[chosen], layouts[:, :2])
+            boxes = boxes_to_cut(self._reach[chosen], layouts[:, :2])
             cuts = cut_batch(tiled, boxes, out=self._data[start:stop])
             self._encoded.bounds[chosen] = start + np.stack([cuts.offsets[:-1], cuts.offsets[1:]], axis=1)
             self._encoded.boxes[chosen] = cuts.rects
@@ -64,7 +68,7 @@ class StreamFiller:
             self._encoded.files[slot] = records.address(slot)
             wrong |= self._check(slot)
             if self.targets is not None:
-                wrong |= add_target(self.targets, records, slot, names=self._names, params=self._params)
+                wrong |= add_targets(self.targets, records, slot, names=self._names, params=self._params)
         return records.corrupt(wrong)
 
     def _check(self, slot: int) -> dict[int, str]:

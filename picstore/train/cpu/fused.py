@@ -7,6 +7,7 @@ streams that picstore's decoder refuses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,25 +34,38 @@ def can_fuse(geometry: Geometry, factors: I64) -> Bools:
 class FusedKernel:
     """The fused kernel for the images of a batch, whose sides decoding divides by ``factors``.
 
+    Args:
+        geometries: of each group of views.
+        reach: int64 (n, 4), around what all views of each slot reach.
+        factors: int64 (n,).
+
     Attributes:
-        done: bool (n,), the images that ``run`` has made.
+        done: bool (n,), the slots whose views ``run`` has made.
     """
 
-    def __init__(self, geometry: Geometry, factors: I64) -> None:
-        self._chosen = can_fuse(geometry, factors)
-        self.done: Bools = np.zeros(len(factors), dtype=np.bool_)
+    def __init__(self, geometries: Sequence[Geometry], reach: I64, factors: I64) -> None:
+        n = len(factors)
+        views = [can_fuse(each, np.tile(factors, len(each.size) // n)).reshape(-1, n) for each in geometries]
+        self._chosen: Bools = np.logical_and.reduce(np.concatenate(views))
+        self.done: Bools = np.zeros(n, dtype=np.bool_)
+        self._cuts = np.ascontiguousarray(boxes_to_cut(reach, geometries[0].source_size[:n]))
         columns = (
-            (boxes_to_cut(geometry.reach, geometry.source_size), np.int64),
-            (geometry.box, np.float64),
-            (geometry.clip, np.int64),
-            (geometry.flip, np.bool_),
-            (geometry.antialias, np.bool_),
-            (geometry.fill, np.int32),
+            ("box", np.float64),
+            ("clip", np.int64),
+            ("flip", np.bool_),
+            ("antialias", np.bool_),
+            ("fill", np.int32),
         )
-        self._geometry: tuple[Any, ...] = tuple(np.ascontiguousarray(column, dtype) for column, dtype in columns)
+        self._views: tuple[Any, ...] = tuple(
+            np.ascontiguousarray(np.concatenate([getattr(each, name) for each in geometries]), dtype)
+            for name, dtype in columns
+        )
 
     def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> None:
-        """Make the images of some slots that the kernel takes, without the GIL; ``targets`` has one row for each."""
+        """Make the images of some slots that the kernel takes, without the GIL.
+
+        ``targets`` has a row for each view of each slot, view after view.
+        """
         if not self._chosen[slots.start : slots.stop].any():
             return
         streams = records.addresses, records.sizes, records.layouts
@@ -60,7 +74,8 @@ class FusedKernel:
         slot = slots.start
         while slot < slots.stop:
             workspace = WORKSPACE.arrays, cuts, pixels
-            slot = _run((slot, slots.stop, slots.start), marks, streams, self._geometry, workspace, targets)
+            bounds = slot, slots.stop, slots.start
+            slot = _run(bounds, marks, streams, (self._cuts, *self._views), workspace, targets)
             if slot < slots.stop:
                 try:
                     pixels = PIXELS.at_least(WORKSPACE.grow())
@@ -70,15 +85,16 @@ class FusedKernel:
 
 @kernel
 def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[no-untyped-def]
-    """Cut, decode and resample the chosen images.
+    """Cut, decode and resample the chosen images: once decoded, each of its views.
 
     Args:
         slots: the first slot, the last + 1, and the slot of the first target.
         marks: bool (n,), which images to make; bool (n,), set for those that are made.
         streams: addresses, sizes and layouts, as ``jpeg.cut.TiledJpegs`` has them.
-        geometry: boxes to cut, boxes to resample, clips, flips, antialias and fill.
+        geometry: boxes to cut (n, 4); of all views, view after view, boxes to resample, clips, flips, antialias and
+            fill.
         workspace: the decoder's arrays, buffer of the cut, buffer of its pixels.
-        targets: int64 (k, 7), ``strided_image`` of the outputs.
+        targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, view after view.
 
     Returns:
         The slot for which the buffer of pixels was too small, otherwise the last + 1.
@@ -102,12 +118,14 @@ def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[n
             continue
         if error:
             return i
-        for k in range(4):
-            box[k] = boxes[i, k] - (rect[k] if k < 2 else 0)
-            clip[k] = clips[i, k] - rect[k % 2]
         image = pixels[: 3 * rect[2] * rect[3]].reshape(rect[3], rect[2], 3)
-        if resample_box(
-            image, box, clip, (flips[i, 0], flips[i, 1]), np.int64(antialias[i]), fill[i], targets[i - slots[2]]
-        ):
-            done[i] = True
+        made = True
+        for view in range(boxes.shape[0] // chosen.size):
+            row, target = view * chosen.size + i, view * (slots[1] - slots[2]) + i - slots[2]
+            for k in range(4):
+                box[k] = boxes[row, k] - (rect[k] if k < 2 else 0)
+                clip[k] = clips[row, k] - rect[k % 2]
+            flip, filter_code = (flips[row, 0], flips[row, 1]), np.int64(antialias[row])
+            made &= resample_box(image, box, clip, flip, filter_code, fill[row], targets[target])
+        done[i] = made
     return slots[1]

@@ -11,7 +11,7 @@ from picstore.arrays import I64, Table
 from picstore.errors import UsageError
 from picstore.jpeg.cut import rows_to_cut
 from picstore.train.batching.gather import layouts_of
-from picstore.train.batching.parameters import draw_geometry
+from picstore.train.batching.parameters import draw_geometry, joint_reach
 from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.order.requests import TrainingSource
 
@@ -27,7 +27,9 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
     layouts = layouts_of(entries)
     sizes = layouts[:, :2]
     try:
-        reach = draw_geometry(source, epoch, entries["id"].astype(np.int64), sizes)[0].reach
+        ids = entries["id"].astype(np.int64)
+        geometries = [draw_geometry(source, group, epoch, ids, sizes)[0] for group in source.plan.groups]
+        reach = joint_reach(geometries, len(ids))
     except UsageError:  # an image that a transform refuses; its batch tells, if there is one
         reach = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
     rows = rows_to_cut(boxes_to_cut(reach, sizes), layouts)

@@ -18,7 +18,9 @@ from picstore.arrays import F32, F64, I64, Array, Bools
 from picstore.errors import ImageError
 from picstore.storage.annotations import Objects, read_objects
 from picstore.train.batching.gather import BatchRecords
+from picstore.train.batching.host_batch import GroupTargets
 from picstore.train.batching.parameters import TransformParams
+from picstore.train.batching.spec import OutputSpec
 from picstore.train.cpu.image_targets import is_jpeg, make_image
 from picstore.train.cpu.polygons import clip_polygon
 from picstore.train.cpu.render import render_mask
@@ -30,13 +32,28 @@ MIN_SIDE = 1.0  # output pixels; an object whose box is narrower or lower after 
 _TOLERANCE = 1e-6  # pixels; for rounding
 
 
-def add_target(
-    targets: list[dict[str, Any]], records: BatchRecords, slot: int, *, names: Sequence[str], params: TransformParams
+def empty_targets(output: OutputSpec, n: int) -> list[GroupTargets] | None:
+    """Room for the targets of n slots, by group; None if there are no targets."""
+    if not output.targets:
+        return None
+    return [[[{} for _ in range(n)] for _ in range(group.count)] for group in output.groups]
+
+
+def add_targets(
+    targets: Sequence[GroupTargets],
+    records: BatchRecords,
+    slot: int,
+    *,
+    names: Sequence[str],
+    params: Sequence[TransformParams],
 ) -> dict[int, str]:
-    """Make the targets of a slot; returns what is wrong with them, by slot."""
+    """Make the targets of a slot's views, by group; returns what is wrong with them, by slot."""
     try:
         extra, blobs = _parse(records.extras[slot]), records.attachments[slot]
-        targets[slot] = make_target(names, extra, blobs, params.geometry, slot)
+        for group, parameters in zip(targets, params, strict=True):
+            for number, view in enumerate(group):
+                row = number * len(records) + slot
+                view[slot] = make_target(names, extra, blobs, parameters.geometry, row)
     except ImageError as error:
         return {slot: str(error)}
     except MemoryError:

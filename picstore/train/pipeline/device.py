@@ -24,7 +24,7 @@ from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.host_batch import EncodedBatch, HostBatch
 from picstore.train.batching.parameters import TransformParams
-from picstore.train.batching.spec import OutputSpec
+from picstore.train.batching.spec import GroupSpec, OutputSpec
 from picstore.train.cuda.decode import Decode, decode_all
 from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.thread_pool import ThreadPool
@@ -57,15 +57,16 @@ class DeviceStage(Protocol):
 class TensorStage:
     """Makes tensors of decoded batches, in their memory or copied to a device."""
 
-    def __init__(self, source: HostSource, *, dtype: torch.dtype, device: torch.device) -> None:
-        self._source, self._dtype, self._device = source, dtype, device
+    def __init__(self, source: HostSource, *, output: OutputSpec, device: torch.device) -> None:
+        self._source, self._groups, self._device = source, output.groups, device
+        self._dtype: torch.dtype = getattr(torch, output.dtype)
 
     def receive(self) -> tuple[Batch, list[Damage]] | None:
         """The next batch; errors are those of the source."""
         host = self._source.receive()
         if host is None:
             return None
-        batch = Batch.from_host(host, image_tensors(host.images, self._dtype)).to(self._device)
+        batch = Batch.from_host(host, image_tensors(host.images, self._dtype), self._groups).to(self._device)
         host.release()
         return batch, host.damage
 
@@ -192,9 +193,13 @@ class _ThreadDecoder(threading.local):
         if damage and self._strict:
             raise damage[0]
         shown = encoded.shown.tolist()
-        params = encoded.params.select_slots(encoded.shown)
-        images = augment_images([image_of[slot] for slot in shown], encoded.boxes[shown, :2], params, self._output)
-        return Batch.from_host(host, images).to(device, non_blocking=True), [*host.damage, *damage]
+        origins, images = encoded.boxes[shown, :2], [image_of[slot] for slot in shown]
+        groups = [
+            augment_views(images, origins, params.select_slots(encoded.shown, count=group.count), self._output, group)
+            for params, group in zip(encoded.params, self._output.groups, strict=True)
+        ]
+        batch = Batch.from_host(host, groups, self._output.groups)
+        return batch.to(device, non_blocking=True), [*host.damage, *damage]
 
 
 def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str]) -> list[Damage]:
@@ -208,37 +213,49 @@ def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, st
     return list(problems.values())
 
 
-def augment_images(
-    images: Sequence[torch.Tensor], origins: I64, params: TransformParams, output: OutputSpec
-) -> torch.Tensor | list[torch.Tensor]:
-    """Resample and colour decoded images (3, h, w): a batch (N, 3, H, W), or a list of images of several sizes.
+def augment_views(
+    images: Sequence[torch.Tensor], origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec
+) -> Any:
+    """Resample and colour decoded images (3, h, w): a group's views (count, N, 3, H, W), or count lists of N images.
 
     ``origins``, int64 (n, 2), are left and top of each in its stored image.
     """
+    count, n = group.count, len(images)
+    made = augment_images(list(images) * count, np.tile(origins, (count, 1)), params, output, group)
+    if isinstance(made, list):
+        return [made[k : k + n] for k in range(0, len(made), n)]
+    return made.view(count, n, *made.shape[1:])
+
+
+def augment_images(
+    images: Sequence[torch.Tensor], origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec
+) -> torch.Tensor | list[torch.Tensor]:
+    """Resample and colour decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes."""
     from picstore.train.cuda.augment import augment  # with Triton
 
     made: Any = []
-    rest = np.flatnonzero(~_is_unchanged(params, output))
+    rest = np.flatnonzero(~_is_unchanged(params, output, group))
     if len(rest):
         chosen = [images[slot] for slot in rest.tolist()]
         if len(rest) < len(images):
-            params = params.select_slots(rest)
+            params = params.select_slots(rest, count=1)
         ones = np.ones(len(rest), dtype=np.int64)
         options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
         made = augment(chosen, origins[rest], ones, params.geometry, params.program, **options)
-    if output.size is not None:
+    if group.size is not None:
         return made  # type: ignore[no-any-return]
     by_slot = dict(zip(rest.tolist(), made, strict=True))
     listed = [by_slot.get(slot, image) for slot, image in enumerate(images)]
     firsts = {id(image): slot for slot, image in reversed(list(enumerate(listed)))}
-    # The replacement of a damaged image is a copy: writing to one image must not change another.
+    # The replacement of a damaged image is a copy, as are views that equal the decoded image: writing to one must not
+    # change another.
     return [image if firsts[id(image)] == slot else image.clone() for slot, image in enumerate(listed)]
 
 
-def _is_unchanged(params: TransformParams, output: OutputSpec) -> Bools:
+def _is_unchanged(params: TransformParams, output: OutputSpec, group: GroupSpec) -> Bools:
     """bool (n,): which outputs equal the decoded image; none of a batch that is one tensor."""
     geometry = params.geometry
-    if output.size is not None or output.dtype != "uint8" or output.channels_last or not params.program.empty:
+    if group.size is not None or output.dtype != "uint8" or output.channels_last or not params.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)
     same = (geometry.frame == Geometry.identity(*geometry.source_size.T).frame).all(axis=(1, 2))
     unchanged: Bools = same & (geometry.size == geometry.source_size).all(axis=1) & ~geometry.shows_edges

@@ -40,7 +40,7 @@ from picstore.train.pipeline.thread_pool import PREFIX, ThreadPool, is_own_threa
 
 AHEAD = 3  # batches that are filled or being filled before the consumer takes them
 MAX_REQUESTS = 32  # further batches whose containers are read in advance, if the budget allows
-_CHUNK = 16  # images a task: some 10 ms of work, so that threads end a batch together
+_CHUNK = 16  # images a task, all views counted: some 10 ms of work, so that threads end a batch together
 _READERS = 4  # readers keep several requests under way on disks and networks
 
 
@@ -204,7 +204,8 @@ class Pipeline:
         filler_class = ImageFiller if self._spec.output.decoded else StreamFiller
         filler: BatchFiller = filler_class(records, params, self._spec.output, self._buffers.batches)
         filling = _FillingBatch(records, filler)
-        chunks = [range(k, min(k + _CHUNK, len(records))) for k in range(0, len(records), _CHUNK)]
+        size = max(1, _CHUNK // self._spec.output.view_count)
+        chunks = [range(k, min(k + size, len(records))) for k in range(0, len(records), size)]
         countdown = _Countdown(len(chunks), lambda: self._release(records, requested.uses))
         for chunk in chunks:
             filling.chunks.append(self._decoders.submit(self._fill, filler, chunk, countdown))

@@ -25,6 +25,7 @@ import weakref
 from collections import OrderedDict
 from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
@@ -34,7 +35,7 @@ import numpy as np
 
 from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError
-from picstore.train.batching.host_batch import HostBatch
+from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES
 from picstore.train.pipeline.at_exit import close_at_exit
@@ -74,7 +75,7 @@ class Message:
     number: int
     block: int
     size: int
-    images: SharedArray | list[SharedArray]
+    images: Any  # ``HostBatch.images`` with a SharedArray for each array
     batch: HostBatch
     stats: Stats
 
@@ -197,8 +198,7 @@ class LoaderProcess:
             self._mapped.popitem(last=False)
         memory = np.frombuffer(block, dtype=np.uint8)
         weakref.finalize(memory, self._freed.append, message.number).atexit = False
-        shared = message.images
-        images = [_map_array(memory, s) for s in shared] if isinstance(shared, list) else _map_array(memory, shared)
+        images = map_images(partial(_map_array, memory), message.images)
         self._counter.add(**asdict(message.stats - self._stats))
         self._stats = message.stats
         return replace(message.batch, images=images)

@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any
@@ -23,7 +24,7 @@ import numpy as np
 
 from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError
-from picstore.train.batching.host_batch import HostBatch
+from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools
 from picstore.train.pipeline.pipeline import Pipeline
@@ -122,15 +123,15 @@ class ProcessServer:
                 batch.release()
 
     def _send(self, batch: HostBatch) -> None:
-        listed = isinstance(batch.images, list)
-        images: list[Array] = list(batch.images) if listed else [batch.images]  # type: ignore[list-item]
-        start, block, size, descriptor = self._blocks.find(images[0].ctypes.data)
-        shared = [SharedArray(x.ctypes.data - start, x.shape, x.strides, x.dtype.str) for x in images]
+        first: Any = batch.images
+        while isinstance(first, list):
+            first = first[0]
+        start, block, size, descriptor = self._blocks.find(first.ctypes.data)
         message = Message(
             number=self._next_number,
             block=block,
             size=size,
-            images=shared if listed else shared[0],
+            images=map_images(partial(_share, start), batch.images),
             batch=replace(batch, images=[]),
             stats=self._counter.stats,
         )
@@ -138,6 +139,11 @@ class ProcessServer:
         self._next_number += 1
         self._connection.send(("batch", message))
         send_handle(self._connection, descriptor, None)
+
+
+def _share(start: int, array: Array) -> SharedArray:
+    """Describe an array in the block that begins at an address."""
+    return SharedArray(array.ctypes.data - start, array.shape, array.strides, array.dtype.str)
 
 
 def _exit_after_parent(descriptor: int) -> None:

@@ -92,7 +92,7 @@ class PipelineRunner:
         output, strict = self._spec.output, self._damage_log.strict
         stage: DeviceStage
         if decode is None:
-            stage = TensorStage(source, dtype=getattr(torch, output.dtype), device=device)
+            stage = TensorStage(source, output=output, device=device)
         else:
             stage = DecoderStage(source, output=output, decode=decode, device=device, strict=strict)
         return Delivery(stage, self._counter, self._damage_log)

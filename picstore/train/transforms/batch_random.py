@@ -10,11 +10,19 @@ from picstore.arrays import F64
 
 
 class BatchRandom:
-    """A random generator for each of n record ids; the k-th number depends on (seed, epoch, record id, k) only."""
+    """A random generator for each of n images; the k-th number depends on (seed, epoch, record id, view, k) only.
 
-    def __init__(self, seed: int, epoch: int, ids: npt.ArrayLike) -> None:
-        words = np.asarray(ids).astype(np.uint64)
-        self._keys = rng.keys(rng.key(rng.AUGMENT, seed, epoch), words)[:, None]
+    Args:
+        ids: of the records, (n,).
+        views: numbers of the views, (n,) or one for all. Those of view 0 are the numbers of a loader without views.
+    """
+
+    def __init__(self, seed: int, epoch: int, ids: npt.ArrayLike, views: npt.ArrayLike = 0) -> None:
+        words, view = np.asarray(ids).astype(np.uint64), np.asarray(views).astype(np.uint64)
+        keys = rng.keys(rng.key(rng.AUGMENT, seed, epoch), words)
+        if view.any():
+            keys = np.where(view == 0, keys, rng.keys(keys, view))
+        self._keys = keys[:, None]
         self._position = 0
 
     def uniform(self, count: int) -> F64:

@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.transforms import affine, color, crops
-from picstore.train.transforms.color_program import ColorTransform, check_color, normalises
-from picstore.train.transforms.geometry import Transform, common_fill, output_size
+from picstore.train.transforms.color_program import ColorTransform, check_color
+from picstore.train.transforms.geometry import common_fill
+from picstore.train.transforms.views import ViewCallables, ViewGroup, Views
 
 UserTransform: TypeAlias = Any  # a geometric or color transform, or any callable that takes the images of a batch
 
@@ -45,29 +46,22 @@ _COMPANIONS = ("labels", "visibility", "index")  # come with boxes and keypoints
 
 @dataclass(frozen=True, slots=True)
 class TransformPlan:
-    """The stages in which the images of a data set are transformed, and what accompanies them.
+    """How the images of a data set are transformed, and what accompanies them.
 
     Attributes:
-        geometry: transforms that become one resampling.
-        color: transforms that become one pass over the pixels.
+        groups: the views of each image; of a list of transforms one group without a name.
         targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
         columns: names of the data set's columns in batches.
     """
 
-    geometry: tuple[Transform, ...] = ()
-    color: tuple[ColorTransform, ...] = ()
+    groups: tuple[ViewGroup, ...] = (ViewGroup(),)
     targets: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
     @property
-    def size(self) -> tuple[int, int] | None:
-        """(height, width) of every output, or None if it differs between images."""
-        return output_size(self.geometry)
-
-    @property
     def normalises(self) -> bool:
         """Whether the images are floats."""
-        return normalises(self.color)
+        return any(group.normalises for group in self.groups)
 
 
 def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[str] = ()) -> tuple[str, ...]:
@@ -98,18 +92,42 @@ def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[st
 
 
 def plan_transforms(
-    transforms: Sequence[UserTransform], *, targets: tuple[str, ...] = (), columns: Sequence[str] = ()
+    transforms: Sequence[UserTransform] | Views,
+    *,
+    targets: tuple[str, ...] = (),
+    columns: Sequence[str] = (),
+    aug_repeats: int = 1,
 ) -> tuple[TransformPlan, tuple[UserTransform, ...]]:
-    """Split a list of transforms into a plan and the callables that take whole batches afterwards.
+    """Split a list of transforms, or each group's of views, into a plan and the callables that take whole batches.
 
     Args:
         targets: names of targets and columns.
         columns: the data set's columns.
+        aug_repeats: images that a list makes of each record.
 
     Raises:
         UsageError: the order is not geometry, color, callables; an element is none of these; or transforms contradict
             each other.
     """
+    callables: tuple[UserTransform, ...]
+    if isinstance(transforms, Views):
+        if aug_repeats > 1:
+            raise UsageError("aug_repeats and Views do not go together; raise the numbers of views instead")
+        groups, of_groups, first = [], {}, 0
+        for name, (count, listed) in transforms.groups.items():
+            geometry, color, of_groups[name] = _split_stages(listed)
+            groups.append(ViewGroup(geometry, color, name, count, first))
+            first += count
+        callables = (ViewCallables(of_groups),) if any(of_groups.values()) else ()
+    else:
+        geometry, color, callables = _split_stages(transforms)
+        groups = [ViewGroup(geometry, color, count=aug_repeats)]
+    others = tuple(name for name in targets if name not in columns)
+    return TransformPlan(tuple(groups), others, tuple(name for name in targets if name in columns)), callables
+
+
+def _split_stages(transforms: Sequence[UserTransform]) -> tuple[tuple[UserTransform, ...], ...]:
+    """Split a list of transforms into those of geometry, those of color, and callables."""
     stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])
     latest = 0
     for transform in transforms:
@@ -124,8 +142,7 @@ def plan_transforms(
     geometry, color, callables = map(tuple, stages)
     common_fill(geometry)
     check_color(color)
-    others = tuple(name for name in targets if name not in columns)
-    return TransformPlan(geometry, color, others, tuple(name for name in targets if name in columns)), callables
+    return geometry, color, callables
 
 
 def transform_from_config(table: Mapping[str, Any]) -> UserTransform:

@@ -142,6 +142,21 @@ def test_color_types_layouts_and_targets_are_those_of_the_cpu(make_dataset: Make
     assert batch.targets == expected.targets
 
 
+def test_views_are_those_of_the_cpu_within_a_level(make_dataset: Make, use: Use) -> None:
+    decoder = FakeDecoder()
+    use(decoder)
+    small = [picstore.RandomResizedCrop(6, scale=(0.1, 0.5)), picstore.RandomInvert()]
+    views = picstore.Views(large=(2, CROP), small=(2, small), whole=(1, []))
+    one, other = pair(make_dataset(2, width=24, height=20), batch_size=2, transform=views)
+    batch, expected = next(iter(one)), next(iter(other))
+    assert torch.equal(batch.ids, expected.ids) and set(decoder.calls) == {2}  # each stream is decoded once
+    for name, images in batch.views.items():
+        for mine, theirs in zip(images, expected.views[name], strict=True):
+            for a, b in zip(mine, theirs, strict=True):
+                assert a.shape == b.shape and (a.float() - b.float()).abs().max() <= 1
+    one.close(), other.close()
+
+
 STEPS: list[list[Any]] = [
     [],
     [picstore.RandomHorizontalFlip()],
@@ -168,7 +183,10 @@ def test_an_image_in_place_of_a_lost_one_is_a_copy_in_a_list_too() -> None:
     params = TransformParams(
         Geometry.identity([4, 4], [5, 5]), compose_color([], np.array([[4, 5]] * 2), BatchRandom(0, 0, [0, 1]))
     )
-    first, second = device.augment_images([picture, picture], np.zeros((2, 2), np.int64), params, OutputSpec())
+    output = OutputSpec()
+    ((first, second),) = device.augment_views(
+        [picture, picture], np.zeros((2, 2), np.int64), params, output, output.groups[0]
+    )
     assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
 
 

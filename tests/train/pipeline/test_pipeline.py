@@ -36,6 +36,7 @@ from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetc
 from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.transforms.compose import TransformPlan
 from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.views import ViewGroup
 
 CONTAINER = 16 << 10
 READERS = 4
@@ -100,7 +101,7 @@ def requests_of(
 
 
 def source_of(dataset: picstore.Dataset) -> TrainingSource:
-    return TrainingSource(dataset, 0, plan=TransformPlan(geometry=tuple(TRANSFORM)))
+    return TrainingSource(dataset, 0, plan=TransformPlan((ViewGroup(tuple(TRANSFORM)),)))
 
 
 def spec_of(dataset: picstore.Dataset, threads: int, budget: int) -> PipelineSpec:

@@ -1,0 +1,98 @@
+"""Views: several images made of each record, in groups that have a list of transforms each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from picstore.errors import UsageError
+from picstore.train.transforms.color_program import ColorTransform, normalises
+from picstore.train.transforms.geometry import Transform, output_size
+
+_MAX_VIEWS = 256  # of a record, in all groups
+
+
+class Views:
+    """Several views of each image, for self-supervised and teacher-student training; a loader's ``transform``.
+
+    ``Views(global_=(2, [...]), local=(8, [...]))`` makes two views by the first list and eight by the second. Each view
+    draws its own parameters. A record is read, checked and decoded once, for the box that holds what all views need.
+    Batches have a tensor for each group, ``batch.views["global"]`` of shape (2, N, 3, H, W); an underscore at the end
+    of a name is dropped.
+
+    Args:
+        groups: by name, the number of views and their list of transforms, as of :class:`picstore.Loader`. Callables in
+            a list take its views, count · N images at a time.
+
+    Raises:
+        UsageError: a group is no pair of a number and a list, there are none, or more than 256 views.
+    """
+
+    def __init__(self, **groups: tuple[int, Sequence[Any]]) -> None:
+        self.groups: dict[str, tuple[int, tuple[Any, ...]]] = {}
+        for given, group in groups.items():
+            name = given.removesuffix("_")
+            if not isinstance(group, (tuple, list)) or len(group) != 2:
+                raise UsageError(f"Views: {given} is {group!r}; give the number of views and a list of transforms")
+            count, transforms = group
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise UsageError(f"Views: {given} has {count!r} views; give a number of at least 1")
+            if not isinstance(transforms, (tuple, list)):
+                raise UsageError(f"Views: {given} has the transforms {transforms!r}; give a list")
+            if name in self.groups:
+                raise UsageError(f"Views: the name {name!r} is given twice")
+            self.groups[name] = count, tuple(transforms)
+        total = sum(count for count, _ in self.groups.values())
+        if not 0 < total <= _MAX_VIEWS:
+            raise UsageError(f"Views: there are {total} views; give 1 to {_MAX_VIEWS}")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewGroup:
+    """Views of an image that share their transforms; a list of transforms is a group of one view without a name.
+
+    Attributes:
+        geometry: transforms that become one resampling.
+        color: transforms that become one pass over the pixels.
+        name: of the group.
+        count: views of each image.
+        first: number of its first view among those of all groups, which its random numbers depend on.
+    """
+
+    geometry: tuple[Transform, ...] = ()
+    color: tuple[ColorTransform, ...] = ()
+    name: str = ""
+    count: int = 1
+    first: int = 0
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(height, width) of every output, or None if it differs between images."""
+        return output_size(self.geometry)
+
+    @property
+    def normalises(self) -> bool:
+        """Whether the images are floats."""
+        return normalises(self.color)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewCallables:
+    """Callables of groups: takes and returns a batch's views by name, tensors (count, N, 3, H, W) or lists."""
+
+    by_name: Mapping[str, tuple[Callable[[Any], Any], ...]]
+
+    def __call__(self, views: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply each group's callables to all of its views at once, or to one after the other if they are lists."""
+        return {name: self._apply(self.by_name.get(name, ()), images) for name, images in views.items()}
+
+    def _apply(self, callables: Sequence[Callable[[Any], Any]], images: Any) -> Any:
+        if isinstance(images, list):
+            for function in callables:
+                images = [function(view) for view in images]
+            return images
+        count = len(images)
+        for function in callables:
+            images = function(images.flatten(0, 1)).unflatten(0, (count, -1))
+        return images
