@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.storage.format.record import Record as Record
     from picstore.train.batch import Batch as Batch
     from picstore.train.loader import Loader as Loader
+    from picstore.train.map_dataset import MapDataset as MapDataset
     from picstore.train.mux import DataMux as DataMux
     from picstore.train.transforms.affine import RandomAffine as RandomAffine
     from picstore.train.transforms.affine import RandomRotation as RandomRotation
@@ -57,6 +58,7 @@ _NAMES = {  # by module
     "storage.format.record": "Record",
     "train.batch": "Batch",
     "train.loader": "Loader",
+    "train.map_dataset": "MapDataset",
     "train.mux": "DataMux",
     "train.transforms.affine": "RandomAffine RandomRotation",
     "train.transforms.color": (

@@ -38,7 +38,7 @@ LAYERS = {
         "batch | cpu",
         "cuda",
         "pipeline",
-        "core",
+        "core | map_dataset",
         "loader",
         "mux_config | profile",
         "mux",

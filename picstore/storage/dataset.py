@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from picstore.arrays import I64, Array, Table
+from picstore.arrays import I64, Array, Bools, Table
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.container_reader import ContainerReader
@@ -145,9 +145,8 @@ class Dataset(Sequence[Record]):
         k = i + len(self) if i < 0 else i
         if not 0 <= k < len(self):
             raise IndexError(f"position {i} of a data set of {len(self)} records")
-        position = int(self.live.to_stored(np.array([k]))[0])
-        number = int(np.searchsorted(self.live.starts, position, side="right")) - 1
-        record = self._containers.record(number, position - int(self.live.starts[number]))
+        (number,), (within,) = (each.tolist() for each in self.live.find(np.array([k])))
+        record = self._containers.record(number, within)
         return copy_record(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
@@ -184,6 +183,13 @@ class Dataset(Sequence[Record]):
         return self._containers.read_rows(
             number, rows_of, wanted=self.live.mask(number), attachments=attachments, allocate=allocate
         )
+
+    def container_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
+        """Read the ``wanted`` records of a container alone, bool (records,), as :meth:`container_rows` does.
+
+        Bytes of other records are zeros; for them the container's ``good`` says nothing.
+        """
+        return self._containers.read_records(number, rows_of, wanted=wanted, attachments=attachments)
 
     def stored_ids(self) -> I64:
         """Ids of all stored records, int64 (records,), deleted ones too; -1 where an index entry is damaged."""

@@ -54,6 +54,11 @@ class _Part:
         ]
 
 
+def whole_images(entries: Table) -> I64:
+    """All rows of each image: a :data:`RowsOf`."""
+    return np.tile(np.array([0, 1 << 16]), (len(entries), 1))
+
+
 def sparse_memory(size: int) -> memoryview:
     """Map zeros of which only the pages that are written take memory; each takes 1.4 us when it is first written.
 

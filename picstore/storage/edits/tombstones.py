@@ -55,6 +55,12 @@ class LiveRecords:
             return numbers
         return numbers + np.searchsorted(self.before, numbers, side="right")
 
+    def find(self, numbers: I64) -> tuple[I64, I64]:
+        """Find live records by number: their containers, and their record numbers within these."""
+        stored = self.to_stored(numbers)
+        containers: I64 = np.searchsorted(self.starts, stored, side="right") - 1
+        return containers, stored - self.starts[containers]
+
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
         """Map live-record numbers within containers to record numbers within these containers."""
         if not len(self.deleted):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,14 @@ class Container:
             self._extras = extras
             return extras
         return self._extras
+
+    def with_payload(self, buffer: memoryview) -> Container:
+        """Copy an index into a container whose payload is, or will be, in ``buffer``; the tables are shared."""
+        container = replace(
+            self, buffer=buffer, read=None, good=self.good.copy(), damage=[*self.damage], causes={**self.causes}
+        )
+        container._extras = self._extras
+        return container
 
     def release_extras(self, *, above: int) -> None:
         """Let go of decompressed extras of more than ``above`` bytes; they are decompressed again when asked for."""
