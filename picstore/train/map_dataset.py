@@ -13,6 +13,7 @@ import torch
 from torch.utils import data
 
 from picstore.arrays import I64
+from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import map_concurrently
@@ -28,8 +29,9 @@ from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.epoch import Samples
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
+from picstore.train.transforms.views import Views
 
-Item: TypeAlias = tuple[torch.Tensor, Any]  # the image, and its label or target
+Item: TypeAlias = tuple[Any, Any]  # the image, or its views; and its label or target
 
 _FREE_BLOCKS = 2  # of memory for images, kept for the next batch
 
@@ -45,6 +47,8 @@ class MapDataset(data.Dataset[Item]):
     Args:
         path: a finished data set, its directory or URL; or an open one.
         transform: as of :class:`Loader`; callables take a single image (3, H, W), and torch's generators as they are.
+            With ``Views``, which take no callables and no targets here, the image of an item is a dict of the groups'
+            views, (count, 3, H, W) each.
         seed: of the transforms.
         targets: as of :class:`Loader`. With targets an item is ``(image, target)``: a dict with the ``label``, the
             ``id``, the targets that move with the image, and the record's values in the columns.
@@ -63,7 +67,7 @@ class MapDataset(data.Dataset[Item]):
         self,
         path: str | os.PathLike[str] | Dataset,
         *,
-        transform: Sequence[UserTransform] = (),
+        transform: Sequence[UserTransform] | Views = (),
         seed: int = 0,
         targets: Sequence[str] = (),
         dtype: torch.dtype | None = None,
@@ -72,6 +76,8 @@ class MapDataset(data.Dataset[Item]):
         self.dataset = path if isinstance(path, Dataset) else Dataset(path)
         targets = check_targets(targets, self.dataset)
         plan, callables = plan_transforms(transform, targets=targets, columns=self.dataset.columns)
+        if isinstance(transform, Views) and (callables or plan.targets):
+            raise UsageError("MapDataset takes Views without callables and without targets; use picstore.Loader")
         name = None if dtype is None else str(dtype).removeprefix("torch.")
         self._output = OutputSpec.from_plans([plan], dtype=name)
         self._source = TrainingSource(self.dataset, seed, plan=plan)
@@ -98,7 +104,7 @@ class MapDataset(data.Dataset[Item]):
         if not len(indices):
             return []
         batch = self._make_batch(*self._read_records(self._checked(indices)))
-        images = list(batch.images)
+        images = _images_of(batch)
         for transform in self._callables:
             images = [transform(image) for image in images]
         labels = batch.labels.tolist()
@@ -151,4 +157,18 @@ class MapDataset(data.Dataset[Item]):
             raise damage
         columns = look_up_columns((self._source,), records.source, records.ids)
         host = HostBatch(filler.images, records.labels, records.ids, records.source, filler.targets, [], None, columns)
-        return Batch.from_host(host, image_tensors(host.images, getattr(torch, self._output.dtype)))
+        tensors = image_tensors(host.images, getattr(torch, self._output.dtype))
+        return Batch.from_host(host, tensors, self._output.groups)
+
+
+def _images_of(batch: Batch) -> list[Any]:
+    """The image of each record; of views a dict by group of tensors (views, 3, H, W), or of lists."""
+    if not isinstance(batch.images, dict):
+        return list(batch.images)
+    return [
+        {
+            name: [view[k] for view in each] if isinstance(each, list) else each[:, k]
+            for name, each in batch.views.items()
+        }
+        for k in range(len(batch))
+    ]

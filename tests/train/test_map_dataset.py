@@ -132,8 +132,21 @@ def test_subsets_splits_and_samplers_take_it(make_dataset: Make) -> None:
 def test_a_pickled_data_set_makes_the_same_items(make_dataset: Make) -> None:
     dataset = picstore.MapDataset(make_dataset(20), transform=CROP, seed=3)
     dataset.set_epoch(2)
-    copied = pickle.loads(pickle.dumps(dataset))
+    copied = pickle.loads(pickle.dumps(dataset))  # noqa: S301
     assert all(torch.equal(copied[k][0], dataset[k][0]) for k in range(20))
+
+
+def test_views_of_an_item_are_those_of_the_loader(make_dataset: Make) -> None:
+    path = make_dataset(12)
+    views = picstore.Views(big=(2, CROP), any=(1, [picstore.RandomHorizontalFlip()]))
+    loader = picstore.Loader(path, batch_size=12, shuffle=False, transform=views, isolate=False)
+    dataset = picstore.MapDataset(path, transform=views)
+    (batch,) = loader
+    for k, (images, label) in enumerate(dataset.__getitems__(range(12))):
+        assert label == batch.labels[k] and images["big"].shape == (2, 3, 24, 24)
+        assert torch.equal(images["big"], batch.views["big"][:, k])
+        assert torch.equal(images["any"][0], batch.views["any"][0][k])
+    loader.close()
 
 
 def test_callables_take_each_image(make_dataset: Make) -> None:
@@ -178,6 +191,8 @@ def test_bad_arguments_are_refused_when_it_is_made(make_dataset: Make) -> None:
         {"dtype": torch.int32},
         {"transform": [*COLOR, picstore.RandomGrayscale()]},
         {"transform": [3]},
+        {"transform": picstore.Views(one=(2, CROP)), "targets": ["boxes"]},
+        {"transform": picstore.Views(one=(2, [*CROP, torch.sigmoid]))},
     ):
         with pytest.raises(UsageError):
             picstore.MapDataset(path, **options)
