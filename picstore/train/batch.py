@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import register_dataclass
 
 from picstore.arrays import Array
 from picstore.errors import UsageError
@@ -78,6 +79,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def asdict(self) -> dict[str, Any]:
+        """The fields by name, for loops that take dicts, without targets and columns if the loader yields none."""
+        named = {"images": self.images, "labels": self.labels, "ids": self.ids}
+        optional = {"targets": self.targets, "columns": self.columns}
+        return named | {name: value for name, value in optional.items() if value}
+
     def to(self, device: str | torch.device, *, non_blocking: bool = False) -> Batch:
         """The same batch on a device; targets stay on the CPU."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
@@ -99,6 +106,9 @@ class Batch:
         values = (self.images, self.labels, self.ids, self.columns)
         images, labels, ids, columns = (_map_tensors(function, value) for value in values)
         return Batch(images, labels, ids, self.targets, columns)
+
+
+register_dataclass(Batch, serialized_type_name="picstore.Batch")  # with torch's pytree
 
 
 def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:

@@ -1,0 +1,84 @@
+"""Batch: its fields by name, torch's pytree, other devices, and libraries that move batches."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pictures import require
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
+
+import picstore
+
+Make = Callable[..., Path]
+CROP = [picstore.RandomResizedCrop(24)]
+
+
+def first_batch(path: Path | picstore.Dataset, **options: Any) -> picstore.Batch:
+    loader = picstore.Loader(path, **{"batch_size": 6, "transform": CROP, "isolate": False, **options})
+    batch = next(iter(loader))
+    loader.close()
+    return batch
+
+
+@pytest.fixture
+def full(make_dataset: Make) -> picstore.Batch:
+    """A batch with boxes and columns."""
+    path = make_dataset(12)
+    dataset = picstore.Dataset(path).with_columns({"caption": ["a"] * 12, "score": [0.5] * 12})
+    return first_batch(dataset, targets=["boxes", "caption", "score"])
+
+
+def test_asdict_has_the_fields_that_there_are(make_dataset: Make, full: picstore.Batch) -> None:
+    plain = first_batch(make_dataset(12, name="plain"))
+    assert list(plain.asdict()) == ["images", "labels", "ids"]
+    assert list(full.asdict()) == ["images", "labels", "ids", "targets", "columns"]
+    assert all(value is getattr(full, name) for name, value in full.asdict().items())
+
+
+def test_tree_map_reaches_every_tensor_and_makes_a_batch(full: picstore.Batch) -> None:
+    leaves = pytree.tree_leaves(full)
+    assert sum(isinstance(leaf, torch.Tensor) for leaf in leaves) == 3 + 3 * 6 + 1  # boxes, labels, index; score
+    doubled = pytree.tree_map_only(torch.Tensor, lambda tensor: 2 * tensor, full)
+    assert type(doubled) is picstore.Batch and doubled.columns["caption"] == full.columns["caption"]
+    assert torch.equal(doubled.images, 2 * full.images) and torch.equal(doubled.ids, 2 * full.ids)
+    assert torch.equal(doubled.columns["score"], 2 * full.columns["score"])
+    paths = [pytree.keystr(path) for path, _ in pytree.tree_leaves_with_path(full)]
+    assert paths[:3] == [".images", ".labels", ".ids"] and ".columns['score']" in paths
+
+
+def test_a_batch_without_targets_survives_flattening(make_dataset: Make) -> None:
+    batch = first_batch(make_dataset(12))
+    leaves, spec = pytree.tree_flatten(batch)
+    again = pytree.tree_unflatten(leaves, spec)
+    assert torch.equal(again.images, batch.images) and again.targets is None and again.columns == {}
+
+
+def test_accelerate_moves_gathers_and_measures_a_batch(make_dataset: Make) -> None:
+    require(importlib.util.find_spec("accelerate"), "accelerate")
+    from accelerate.utils import find_batch_size, send_to_device
+
+    batch = first_batch(make_dataset(12))
+    moved = send_to_device(batch, torch.device("meta"))
+    assert type(moved) is picstore.Batch and moved.images.device.type == moved.labels.device.type == "meta"
+    assert find_batch_size(batch.asdict()) == 6
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated", "ignore:.*LeafSpec.* is deprecated")
+def test_lightning_moves_a_batch(make_dataset: Make) -> None:
+    require(importlib.util.find_spec("lightning"), "lightning")
+    from lightning.fabric.utilities import move_data_to_device
+
+    moved = move_data_to_device(first_batch(make_dataset(12)), torch.device("meta"))
+    assert type(moved) is picstore.Batch and moved.images.device.type == "meta"
+
+
+def test_a_dataloader_hands_batches_on_as_they_are(make_dataset: Make) -> None:
+    loader = picstore.Loader(make_dataset(12), batch_size=6, transform=CROP, isolate=False)
+    assert all(type(batch) is picstore.Batch for batch in DataLoader(loader, batch_size=None))
+    loader.close()
