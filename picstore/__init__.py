@@ -45,6 +45,14 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.transforms.crops import RandomResizedCrop as RandomResizedCrop
     from picstore.train.transforms.crops import RandomVerticalFlip as RandomVerticalFlip
     from picstore.train.transforms.crops import Resize as Resize
+    from picstore.train.transforms.distort import ElasticTransform as ElasticTransform
+    from picstore.train.transforms.distort import RandomPerspective as RandomPerspective
+    from picstore.train.transforms.tone import Grayscale as Grayscale
+    from picstore.train.transforms.tone import RandomAdjustSharpness as RandomAdjustSharpness
+    from picstore.train.transforms.tone import RandomAutocontrast as RandomAutocontrast
+    from picstore.train.transforms.tone import RandomChannelPermutation as RandomChannelPermutation
+    from picstore.train.transforms.tone import RandomEqualize as RandomEqualize
+    from picstore.train.transforms.tone import RandomPhotometricDistort as RandomPhotometricDistort
     from picstore.train.transforms.views import Views as Views
 
 _NAMES = {  # by module
@@ -67,6 +75,11 @@ _NAMES = {  # by module
     ),
     "train.transforms.crops": (
         "CenterCrop Pad RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip Resize"
+    ),
+    "train.transforms.distort": "ElasticTransform RandomPerspective",
+    "train.transforms.tone": (
+        "Grayscale RandomAdjustSharpness RandomAutocontrast RandomChannelPermutation RandomEqualize "
+        "RandomPhotometricDistort"
     ),
     "train.transforms.views": "Views",
 }

@@ -20,7 +20,7 @@ _GROUP = 4  # pairs of taps in a step
 
 
 @device_function
-def _half_weights(radius, sigma):  # type: ignore[no-untyped-def]
+def half_weights(radius, sigma):  # type: ignore[no-untyped-def]
     """Weights of the middle tap and of those to one side that matter, padded by zeros to whole groups: float32 (k,)."""
     total = 1.0
     for k in range(1, radius + 1):
@@ -38,7 +38,7 @@ def _half_weights(radius, sigma):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _reflected(i, extent):  # type: ignore[no-untyped-def]
+def reflected(i, extent):  # type: ignore[no-untyped-def]
     """Reflect an index at the first and the last element, repeatedly."""
     period = max(2 * (extent - 1), 1)
     i = abs(i) % period
@@ -46,7 +46,7 @@ def _reflected(i, extent):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _weighted_sum(flat, low, high, weights, out):  # type: ignore[no-untyped-def]
+def weighted_sum(flat, low, high, weights, out):  # type: ignore[no-untyped-def]
     """Write the weighted sum of rows of ``flat`` to ``out``; the rows of pair k begin at low[k] and high[k]."""
     middle, count = flat[low[0] :], out.size
     first = weights[0]
@@ -61,14 +61,14 @@ def _weighted_sum(flat, low, high, weights, out):  # type: ignore[no-untyped-def
 
 
 @device_function
-def _pad(row, padded, margin):  # type: ignore[no-untyped-def]
+def pad_row(row, padded, margin):  # type: ignore[no-untyped-def]
     """Copy a row to float32 and reflect it at both ends."""
     middle = padded[margin:]
     for i in range(row.size):
         middle[i] = row[i]
     for k in range(1, margin + 1):
-        padded[margin - k] = row[_reflected(-k, row.size)]
-        padded[margin + row.size - 1 + k] = row[_reflected(row.size - 1 + k, row.size)]
+        padded[margin - k] = row[reflected(-k, row.size)]
+        padded[margin + row.size - 1 + k] = row[reflected(row.size - 1 + k, row.size)]
 
 
 @device_function
@@ -82,14 +82,14 @@ def blur(operands, slot, step, image):  # type: ignore[no-untyped-def]
     """Blur in place.
 
     Args:
-        operands: float64 (n, k, 8), of which ``operands[slot, step]`` has the taps on either side of the middle one,
+        operands: float64 (n, k, 12), of which ``operands[slot, step]`` has the taps on either side of the middle one,
             across and down, and the standard deviation in pixels.
         slot, step: int64.
         image: uint8 (3, height, width), C-contiguous, not empty.
     """
     numbers = operands[slot, step]
     height, width = image.shape[1:]
-    across, down = _half_weights(int(numbers[0]), numbers[2]), _half_weights(int(numbers[1]), numbers[2])
+    across, down = half_weights(int(numbers[0]), numbers[2]), half_weights(int(numbers[1]), numbers[2])
     margin, reach = across.size - 1, down.size - 1
     if margin == 0 and reach == 0:
         return
@@ -105,11 +105,11 @@ def blur(operands, slot, step, image):  # type: ignore[no-untyped-def]
         done = 0
         for y in range(height):
             while done < min(y + reach + 1, height):
-                _pad(plane[done], padded, margin)
-                _weighted_sum(padded, left, right, across, ring[done % ring.shape[0]])
+                pad_row(plane[done], padded, margin)
+                weighted_sum(padded, left, right, across, ring[done % ring.shape[0]])
                 done += 1
             for k in range(reach + 1):  # the ring has row r of the image at r modulo its size
-                above[k] = _reflected(y - k, height) % ring.shape[0] * width
-                below[k] = _reflected(y + k, height) % ring.shape[0] * width
-            _weighted_sum(ring.reshape(ring.size), above, below, down, line)
+                above[k] = reflected(y - k, height) % ring.shape[0] * width
+                below[k] = reflected(y + k, height) % ring.shape[0] * width
+            weighted_sum(ring.reshape(ring.size), above, below, down, line)
             _round(line, plane[y])

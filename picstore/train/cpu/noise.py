@@ -108,7 +108,7 @@ def add_noise(operands, key, slot, step, image):  # type: ignore[no-untyped-def]
     """Add normal noise, truncated to whole levels, in place. Each plane begins with a new pair of normals.
 
     Args:
-        operands: float64 (n, k, 8), of which ``operands[slot, step]`` has mean and deviation in grey levels, and 1 to
+        operands: float64 (n, k, 12), of which ``operands[slot, step]`` has mean and deviation in grey levels, and 1 to
             clip values or 0 to wrap them around.
         key: uint64 (n, k).
         slot, step: int64.

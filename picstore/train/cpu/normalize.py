@@ -67,7 +67,7 @@ def normalize_image(image, operands, slot, step, dtype, target):  # type: ignore
 
     Args:
         image: uint8 (3, height, width), C-contiguous.
-        operands: float64 (n, k, 8), of which ``operands[slot, step]`` holds three means and three deviations.
+        operands: float64 (n, k, 12), of which ``operands[slot, step]`` holds three means and three deviations.
         slot, step: int64.
         dtype: ``OutputDtype`` of the batch.
         target: ``strided_image`` of the output (3, height, width): bytes, or bit patterns of 2 or 4 bytes.

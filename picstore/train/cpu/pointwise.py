@@ -1,4 +1,4 @@
-"""Pointwise color steps: brightness, contrast, saturation, hue, solarize and posterize in one pass, in numba.
+"""Pointwise color steps: brightness, contrast, saturation, hue, solarize, posterize, permutation, in one numba pass.
 
 A pass takes ``_CHUNK`` pixels at a time: chunks of the three planes become float32, all steps run on them while they
 are in the first-level cache, and they are written back as bytes. After each step values are whole grey levels within
@@ -12,7 +12,16 @@ from __future__ import annotations
 import numpy as np
 
 from picstore.kernels.jit import device_function, kernel
-from picstore.train.transforms.opcodes import CONTRAST, HUE, POSTERIZE, SATURATION, SCALE, SOLARIZE
+from picstore.train.transforms.opcodes import (
+    CONTRAST,
+    HUE,
+    PERMUTE,
+    POSTERIZE,
+    SATURATION,
+    SCALE,
+    SOLARIZE,
+    SOLARIZE_ADD,
+)
 
 _CHUNK = 1024  # pixels: 16 KB of float32 with the grey levels
 _UNKNOWN = -1.0  # mean grey level
@@ -97,6 +106,23 @@ def _posterize(flat, width):  # type: ignore[no-untyped-def]
 
 
 @device_function
+def _solarize_add(flat, added, threshold):  # type: ignore[no-untyped-def]
+    for i in range(flat.size):
+        x = flat[i]
+        flat[i] = min(x + added, _TOP) if x < threshold else x
+
+
+@device_function
+def _permute(chunk, first, second):  # type: ignore[no-untyped-def]
+    """Make channel ``first`` red and ``second`` green."""
+    sources = chunk[first], chunk[second], chunk[3 - first - second]
+    red, green, blue = chunk[0], chunk[1], chunk[2]
+    for i in range(red.size):
+        r, g, b = sources[0][i], sources[1][i], sources[2][i]
+        red[i], green[i], blue[i] = r, g, b
+
+
+@device_function
 def _read(image, begin, chunk):  # type: ignore[no-untyped-def]
     """Read pixels from ``begin`` on; the rest of a last chunk that is not full keeps its old values."""
     for c in range(3):
@@ -122,8 +148,8 @@ def _sum(grey, count):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _run_step(opcode, number, mean, chunk):  # type: ignore[no-untyped-def]
-    """Run one step on a chunk; ``number`` is its first operand."""
+def _run_step(opcode, number, second, mean, chunk):  # type: ignore[no-untyped-def]
+    """Run one step on a chunk; ``number`` and ``second`` are its first operands."""
     flat = chunk.reshape(3 * _CHUNK)
     factor = _f32(number)
     rest = _f32(1 - number)
@@ -139,6 +165,10 @@ def _run_step(opcode, number, mean, chunk):  # type: ignore[no-untyped-def]
         _solarize(flat, factor)
     elif opcode == POSTERIZE:
         _posterize(flat, factor)
+    elif opcode == SOLARIZE_ADD:
+        _solarize_add(flat, factor, _f32(second))
+    elif opcode == PERMUTE:
+        _permute(chunk, int(number), int(second))
 
 
 @kernel
@@ -150,7 +180,7 @@ def run_pointwise(opcode, operands, slot, begin, end, image):  # type: ignore[no
 
     Args:
         opcode: int64 (n, k), of which ``opcode[slot, begin:end]`` are the steps.
-        operands: float64 (n, k, 8).
+        operands: float64 (n, k, 12).
         slot, begin, end: int64.
         image: uint8 (3, height, width), C-contiguous.
     """
@@ -169,7 +199,7 @@ def run_pointwise(opcode, operands, slot, begin, end, image):  # type: ignore[no
         for start in range(0, pixels, _CHUNK):
             _read(planes, start, chunk)
             for k in range(begin, stop):
-                _run_step(steps[k], numbers[k, 0], mean, chunk)
+                _run_step(steps[k], numbers[k, 0], numbers[k, 1], mean, chunk)
             if contrast_next:
                 _grey(chunk, grey)
                 total += _sum(grey, min(_CHUNK, pixels - start))

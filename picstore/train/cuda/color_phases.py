@@ -20,7 +20,7 @@ class ColorPhases:
     """Steps of n images in p phases.
 
     Attributes:
-        words: int64 (n, k, 10), see ``descriptor.py``.
+        words: int64 (n, k, 14), see ``descriptor.py``.
         counts: int64 (n,), number of steps of each image.
         begins: int64 (n, p + 1), the first step of each phase, and the last step + 1.
         blurs: whether each phase begins with a blur in any image.
@@ -81,7 +81,7 @@ def _prepare_operands(opcode: I64, operands: F64) -> None:
 
 
 def _blur_operands(operands: F64) -> F64:
-    """Radius across and down, slope, weight of the middle tap across and down: float64 (m, 5), from operands (m, 8)."""
+    """Radius across and down, slope, weight of the middle tap across and down: float64 (m, 5), of operands (m, 12)."""
     sigma = operands[:, 2:3]
     columns = []
     for radius in (operands[:, 0:1], operands[:, 1:2]):

@@ -34,7 +34,7 @@ PHASES = tl.constexpr(30)  # word offset of the phases: the first step of each
 FIXED = tl.constexpr(31)
 
 EDGE = tl.constexpr(3)  # words of an edge: float64 a, b, c
-STEP = tl.constexpr(10)  # words of a step: opcode, key, eight float64
+STEP = tl.constexpr(14)  # words of a step: opcode, key, twelve float64
 KEY = tl.constexpr(1)
 OPERANDS = tl.constexpr(2)
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from picstore.errors import UsageError
+from picstore.train.transforms import opcodes
 
 Fill: TypeAlias = tuple[int, int, int]
 Padding: TypeAlias = "int | Sequence[int]"
@@ -21,6 +22,15 @@ Size: TypeAlias = "int | tuple[int, int]"
 _CHANNELS = 3
 _MAX_SIZE = 1 << 15  # pixels a side; a baseline JPEG may have twice that
 _BILINEAR = ("bilinear", 2)  # torchvision's name and Pillow's number
+_SAMPLINGS = {  # by torchvision's name and Pillow's number; torchvision itself has no bicubic one for tensors
+    "nearest": opcodes.NEAREST,
+    "nearest-exact": opcodes.NEAREST,
+    "bilinear": opcodes.BILINEAR,
+    "bicubic": opcodes.PILLOW_BICUBIC,
+    0: opcodes.NEAREST,
+    2: opcodes.BILINEAR,
+    3: opcodes.PILLOW_BICUBIC,
+}
 
 
 def is_number(value: Any) -> bool:
@@ -113,3 +123,11 @@ def check_interpolation(interpolation: Any, transform: str) -> None:
     """Raise UsageError for an interpolation that is not bilinear."""
     if getattr(interpolation, "value", interpolation) not in _BILINEAR:
         raise UsageError(f"{transform}: interpolation is {interpolation}; only 'bilinear' is supported")
+
+
+def checked_sampling(interpolation: Any, transform: str) -> int:
+    """Return the ``opcodes.SAMPLING`` of an interpolation of canvases; UsageError for one that they do not have."""
+    value = getattr(interpolation, "value", interpolation)
+    if not isinstance(value, (str, int)) or value not in _SAMPLINGS:
+        raise UsageError(f"{transform}: interpolation is {interpolation}; give 'nearest', 'bilinear' or 'bicubic'")
+    return _SAMPLINGS[value]

@@ -42,8 +42,8 @@ class ColorJitter(ColorTransform):
         hue: Range | None = None,
     ) -> None:
         given = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
-        ranges = [_factors(value, name) for name, value in given.items()]
-        self._ranges = np.array([*ranges, _turns(hue)])
+        ranges = [checked_factors(value, f"ColorJitter: {name}") for name, value in given.items()]
+        self._ranges = np.array([*ranges, checked_turns(hue, "ColorJitter: hue")])
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         numbers = random.uniform(8)
@@ -64,7 +64,7 @@ class ColorJitter(ColorTransform):
         return ColorProgram.chain(programs)
 
 
-class _RandomStep(ColorTransform):
+class RandomStep(ColorTransform):
     """A step of one operand, with probability ``p``."""
 
     def __init__(self, p: float, opcode: int, operand: float) -> None:
@@ -76,7 +76,7 @@ class _RandomStep(ColorTransform):
         return ColorProgram.from_step(chosen, [self._operand], count=len(sizes))
 
 
-class RandomGrayscale(_RandomStep):
+class RandomGrayscale(RandomStep):
     """Replace all channels by the grey level, with probability ``p``. Uses 1 random number.
 
     Raises:
@@ -87,7 +87,7 @@ class RandomGrayscale(_RandomStep):
         super().__init__(p, opcodes.SATURATION, 0.0)
 
 
-class RandomInvert(_RandomStep):
+class RandomInvert(RandomStep):
     """Replace each level x by 255 − x, with probability ``p``. Uses 1 random number.
 
     Raises:
@@ -98,7 +98,7 @@ class RandomInvert(_RandomStep):
         super().__init__(p, opcodes.SOLARIZE, 0.0)
 
 
-class RandomSolarize(_RandomStep):
+class RandomSolarize(RandomStep):
     """Invert the levels from ``threshold`` on, with probability ``p``. Uses 1 random number.
 
     Raises:
@@ -111,7 +111,7 @@ class RandomSolarize(_RandomStep):
         super().__init__(p, opcodes.SOLARIZE, float(threshold))
 
 
-class RandomPosterize(_RandomStep):
+class RandomPosterize(RandomStep):
     """Keep the ``bits`` highest bits of each level, with probability ``p``. Uses 1 random number.
 
     Raises:
@@ -141,7 +141,7 @@ class GaussianNoise(ColorTransform):
         self._mean, self._sigma, self._clip = float(mean), float(sigma), bool(clip)
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        key = _pixel_keys(random.uniform(1)[:, 0])
+        key = pixel_keys(random.uniform(1)[:, 0])
         values = [255 * self._mean, 255 * self._sigma, float(self._clip)]
         return ColorProgram.from_step(opcodes.NOISE, values, key=key, count=len(sizes))
 
@@ -228,7 +228,7 @@ class RandomErasing(ColorTransform):
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         numbers = random.uniform(2 * _TRIES + 4)
-        chance, key = numbers[:, 0], _pixel_keys(numbers[:, 3])
+        chance, key = numbers[:, 0], pixel_keys(numbers[:, 3])
         box, found = self._draw_boxes(sizes, numbers[:, 4 : 4 + _TRIES], numbers[:, 4 + _TRIES :], numbers[:, 1:3])
         step = opcodes.ERASE_RANDOM if self._random else opcodes.ERASE
         opcode = np.where(found & (chance < self._p), step, opcodes.NOTHING)
@@ -269,29 +269,29 @@ class Normalize(ColorTransform):
         return ColorProgram.from_step(opcodes.NORMALIZE, [*self._mean, *self._std], count=len(sizes))
 
 
-def _pixel_keys(numbers: F64) -> U64:
+def pixel_keys(numbers: F64) -> U64:
     """Keys for random numbers of pixels, from numbers of 53 random bits."""
     return rng.keys(rng.key(rng.AUGMENT), (numbers * 2.0**53).astype(np.uint64))
 
 
-def _factors(value: Range | None, name: str) -> tuple[float, float]:
-    """Least and greatest factor; a number x stands for max(0, 1 − x) to 1 + x."""
+def checked_factors(value: Range | None, name: str) -> tuple[float, float]:
+    """Return least and greatest factor; a number x stands for max(0, 1 − x) to 1 + x, None for 1."""
     if value is None:
         return 1.0, 1.0
     if is_number(value) and not isinstance(value, Sequence) and value >= 0:
         return max(0.0, 1.0 - float(value)), 1.0 + float(value)
-    low, high = checked_range(value, f"ColorJitter: {name}")
+    low, high = checked_range(value, name)
     if low < 0:
-        raise UsageError(f"ColorJitter: {name} is {value}; give factors of at least 0")
+        raise UsageError(f"{name} is {value}; give factors of at least 0")
     return low, high
 
 
-def _turns(value: Range | None) -> tuple[float, float]:
-    """Least and greatest turn of the hue; a number x stands for −x to x."""
+def checked_turns(value: Range | None, name: str) -> tuple[float, float]:
+    """Return least and greatest turn of the hue; a number x stands for −x to x, None for 0."""
     if value is None:
         return 0.0, 0.0
     single = is_number(value) and not isinstance(value, Sequence) and value >= 0
-    low, high = (-float(value), float(value)) if single else checked_range(value, "ColorJitter: hue")  # type: ignore[arg-type]
+    low, high = (-float(value), float(value)) if single else checked_range(value, name)  # type: ignore[arg-type]
     if not -0.5 <= low <= high <= 0.5:
-        raise UsageError(f"ColorJitter: hue is {value}; give a turn of at most 0.5, or two in -0.5 to 0.5")
+        raise UsageError(f"{name} is {value}; give a turn of at most 0.5, or two in -0.5 to 0.5")
     return low, high

@@ -29,7 +29,7 @@ class ColorProgram:
 
     Attributes:
         opcode: int64 (n, k), of ``opcodes.py``. Each row of ``compose_color``'s result has one ``NORMALIZE``.
-        operands: float64 (n, k, 8).
+        operands: float64 (n, k, 12).
         key: uint64 (n, k), for the random numbers of pixels.
     """
 
@@ -93,10 +93,12 @@ class ColorTransform:
     Attributes:
         normalises: whether its output is normalised values instead of grey levels.
         erases: whether it also works on normalised values.
+        moves_pixels: whether it moves pixels, which targets do not follow.
     """
 
     normalises = False
     erases = False
+    moves_pixels = False
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         """Make the step for images of these sizes, int64 (n, 2), width first; all use equally many random numbers."""

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.transforms import affine, color, crops
+from picstore.train.transforms import affine, color, crops, distort, tone
 from picstore.train.transforms.color_program import ColorTransform, check_color
 from picstore.train.transforms.geometry import common_fill
 from picstore.train.transforms.views import ViewCallables, ViewGroup, Views
@@ -35,6 +35,14 @@ _TRANSFORMS: Mapping[str, Any] = {
         color.RandomInvert,
         color.RandomPosterize,
         color.RandomSolarize,
+        distort.ElasticTransform,
+        distort.RandomPerspective,
+        tone.Grayscale,
+        tone.RandomAdjustSharpness,
+        tone.RandomAutocontrast,
+        tone.RandomChannelPermutation,
+        tone.RandomEqualize,
+        tone.RandomPhotometricDistort,
         affine.RandomAffine,
         affine.RandomRotation,
     )
@@ -123,6 +131,8 @@ def plan_transforms(
         geometry, color, callables = _split_stages(transforms)
         groups = [ViewGroup(geometry, color, count=aug_repeats)]
     others = tuple(name for name in targets if name not in columns)
+    for group in groups:
+        _check_pixels_stay(group.color, others)
     return TransformPlan(tuple(groups), others, tuple(name for name in targets if name in columns)), callables
 
 
@@ -143,6 +153,17 @@ def _split_stages(transforms: Sequence[UserTransform]) -> tuple[tuple[UserTransf
     common_fill(geometry)
     check_color(color)
     return geometry, color, callables
+
+
+def _check_pixels_stay(color: Sequence[ColorTransform], targets: Sequence[str]) -> None:
+    """Raise UsageError if there are targets that would have to follow a color transform that moves pixels."""
+    following = [name for name in targets if name != "extra"]
+    for transform in color:
+        if transform.moves_pixels and following:
+            raise UsageError(
+                f"{_name_of(transform)} moves the pixels of the finished crop, and targets ({', '.join(following)}) do "
+                "not follow; leave out the one or the others, or use RandomAffine or RandomRotation"
+            )
 
 
 def transform_from_config(table: Mapping[str, Any]) -> UserTransform:

@@ -1,7 +1,7 @@
-"""Opcodes of color programs and the meaning of their eight operands.
+"""Opcodes of color programs and the meaning of their operands.
 
 A run of steps up to ``LAST_POINTWISE`` is one pass over an image. Steps before ``NORMALIZE`` work on grey levels
-0 … 255.
+0 … 255. ``WARP`` and ``ELASTIC`` move pixels: a second resampling, of the canvas.
 """
 
 from __future__ import annotations
@@ -17,15 +17,40 @@ SATURATION = 3  # factor; 0 makes grey
 HUE = 4  # turns, −0.5 to 0.5
 SOLARIZE = 5  # least grey level that is inverted
 POSTERIZE = 6  # 256 / number of levels
-LAST_POINTWISE = 6
+SOLARIZE_ADD = 7  # levels to add, to levels below the second operand
+PERMUTE = 8  # channels that become red and green
+LAST_POINTWISE = 8
 
+AUTOCONTRAST = 9
+EQUALIZE = 10
+SHARPNESS = 11  # factor; 0 smooths
+WARP = 12  # a, b, c, d, e, f, g, h: pixel (x, y) shows (a x + b y + c, d x + e y + f) / (g x + h y + 1); SAMPLING, FILL
+ELASTIC = 13  # greatest shifts of x and y in pixels before the blur, deviations of the blur; SAMPLING, FILL; has a key
+MIX = 14  # weight; MIX_FIRST, MIX_NEXT or MIX_LAST
 NOISE = 15  # mean and deviation in grey levels, 1 to clip or 0 to wrap; has a key
 BLUR = 16  # taps on either side of the middle one, across and down, deviation in pixels
 ERASE = 17  # left, top, right, bottom in pixels, red, green, blue
 ERASE_RANDOM = 18  # left, top, right, bottom; has a key
 NORMALIZE = 19  # means and deviations of red, green, blue in 0 … 1
 
-OPERANDS = 8  # of each step
+OPERANDS = 12  # of each step
+
+# Operands of WARP and ELASTIC.
+SAMPLING = 8  # how to interpolate
+FILL = 9  # red, green, blue outside of the image; NO_FILL is torchvision's None: black
+
+# Values of SAMPLING. torchvision's interpolation blends pixels at the border with the fill; Pillow's repeats the
+# border, and shows the fill where the centre of a pixel lies outside.
+NEAREST = 0
+BILINEAR = 1
+PILLOW_BILINEAR = 2
+PILLOW_BICUBIC = 3
+NO_FILL = -1.0
+
+# Second operands of MIX, a weighted sum of chains of steps: each chain begins with the image at MIX_FIRST.
+MIX_FIRST = 0  # begin the sum with the image
+MIX_NEXT = 1  # add the image, and begin another chain
+MIX_LAST = 2  # add the image, and go on with the sum
 
 
 class OutputDtype(IntEnum):

@@ -1,0 +1,273 @@
+"""Steps that move the pixels of a canvas: affine and perspective maps, and elastic displacements, in numba.
+
+The positions of all pixels are computed first (``canvas_positions.py``). The image is copied to pixels of 32 bits with
+a border, beyond which no position lies, so the loops that gather pixels check no bounds. Of 224 × 224 pixels a warp
+takes 70 us by the nearest pixel, 160 us bilinear and 520 us bicubic.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.arrays import U8
+from picstore.kernels.jit import device_function, inlined, kernel
+from picstore.kernels.simd import load_u32
+from picstore.train.buffers import ThreadBuffer
+from picstore.train.cpu.canvas_positions import BITS, ONE, displace_positions, map_positions
+from picstore.train.transforms import opcodes
+from picstore.train.transforms.color_program import ColorProgram
+from picstore.train.transforms.opcodes import FILL, NEAREST, PILLOW_BICUBIC, PILLOW_BILINEAR, SAMPLING
+
+_BORDER = 3  # pixels
+_POSITIONS = ThreadBuffer()
+
+_f32, _i32, _u8, _u32, _u64 = np.float32, np.int32, np.uint8, np.uint32, np.uint64
+_LOW, _SHIFT, _HALF = np.uint32(0xFF), np.uint32(BITS), np.uint32(ONE // 2)
+_INSIDE = np.uint32(1 << 24)  # the highest byte is 1 for pixels of the image
+_PER_ONE, _FRACTION = np.float32(1 / ONE), ONE - 1
+
+
+def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
+    """Run a step ``WARP`` or ``ELASTIC`` in place.
+
+    Args:
+        program: of the batch.
+        slot, step: numbers of the image and of the step.
+        image: uint8 (3, height, width), C-contiguous.
+    """
+    operands = program.operands
+    size = 2 * image.shape[1] * image.shape[2]
+    positions = _POSITIONS.at_least(4 * size).view(np.int32)[:size].reshape(2, *image.shape[1:])
+    if program.opcode[slot, step] == opcodes.WARP:
+        map_positions(operands, slot, step, positions)
+    else:
+        displace_positions(operands, program.key, slot, step, positions)
+    sampling = int(operands[slot, step, SAMPLING])
+    gather = gather_nearest if sampling == NEAREST else gather_cubic if sampling == PILLOW_BICUBIC else gather_linear
+    gather(operands, slot, step, positions, image)
+
+
+@device_function
+def _packed(image, numbers):  # type: ignore[no-untyped-def]
+    """Interleave the planes into uint32 pixels, red lowest, with a border.
+
+    The border repeats that of the image where Pillow would, is the fill for NEAREST, and otherwise zero, without
+    ``_INSIDE``.
+    """
+    height, width = image.shape[1:]
+    packed = np.zeros((height + 2 * _BORDER, width + 2 * _BORDER), np.uint32)
+    for y in range(height):
+        line = packed[y + _BORDER, _BORDER : width + _BORDER]
+        red, green, blue = image[0, y], image[1, y], image[2, y]
+        for x in range(width):
+            line[x] = _u32(red[x]) | _u32(green[x]) << _u32(8) | _u32(blue[x]) << _u32(16) | _INSIDE
+    sampling = numbers[SAMPLING]
+    if sampling in (PILLOW_BILINEAR, PILLOW_BICUBIC):
+        for y in range(height):
+            line = packed[y + _BORDER]
+            line[:_BORDER] = line[_BORDER]
+            line[width + _BORDER :] = line[width + _BORDER - 1]
+        packed[:_BORDER] = packed[_BORDER]
+        packed[height + _BORDER :] = packed[height + _BORDER - 1]
+    elif sampling == NEAREST:
+        color = _u32(0)
+        for c in range(3):
+            color |= _u32(_i32(max(numbers[FILL + c], 0.0))) << _u32(8 * c)
+        packed[:_BORDER] = color
+        packed[height + _BORDER :] = color
+        packed[:, :_BORDER] = color
+        packed[:, width + _BORDER :] = color
+    return packed
+
+
+@kernel
+def gather_nearest(operands, slot, step, positions, image):  # type: ignore[no-untyped-def]
+    """Copy the pixels at positions, in place.
+
+    Args:
+        operands: float64 (n, k, 12), of which ``operands[slot, step]`` has sampling and fill.
+        slot, step: int64.
+        positions: int32 (2, height, width), x and y.
+        image: uint8 (3, height, width), C-contiguous.
+    """
+    packed = _packed(image, operands[slot, step])
+    height, width = image.shape[1:]
+    pixels = np.empty(width, np.uint32)
+    stride = packed.shape[1]
+    start = packed.ctypes.data + 4 * _BORDER * (stride + 1)
+    for y in range(height):
+        to_x, to_y = positions[0, y], positions[1, y]
+        for x in range(width):
+            pixels[x] = load_u32(_u64(start + 4 * (to_y[x] * stride + to_x[x])))
+        red, green, blue = image[0, y], image[1, y], image[2, y]
+        for x in range(width):
+            red[x] = _u8(pixels[x])
+            green[x] = _u8(pixels[x] >> _u32(8))
+            blue[x] = _u8(pixels[x] >> _u32(16))
+
+
+@inlined
+def _channel(pixel, shift):  # type: ignore[no-untyped-def]
+    return (pixel >> _u32(shift)) & _LOW
+
+
+@inlined
+def _weights(to_x, to_y):  # type: ignore[no-untyped-def]
+    """12-bit weights of the four neighbours. Each operation is cast, or numba would go on in 64 bits."""
+    fx, fy = _u32(to_x & _FRACTION), _u32(to_y & _FRACTION)
+    both = _u32(_u32(fx * fy + _HALF) >> _SHIFT)
+    return _u32(_u32(ONE) - fx - fy + both), _u32(fx - both), _u32(fy - both), both
+
+
+@inlined
+def _sum_of(pixels, shift, weights):  # type: ignore[no-untyped-def]
+    """Sum of a channel of four neighbours by their weights."""
+    return _u32(
+        _u32(weights[0] * _channel(pixels[0], shift))
+        + _u32(weights[1] * _channel(pixels[1], shift))
+        + _u32(weights[2] * _channel(pixels[2], shift))
+        + _u32(weights[3] * _channel(pixels[3], shift))
+    )
+
+
+@device_function
+def _interpolate_row(neighbours, position, half, rows):  # type: ignore[no-untyped-def]
+    """Interpolate a row of bytes, adding ``half`` before the fraction is dropped."""
+    p, q, r, s = neighbours[0], neighbours[1], neighbours[2], neighbours[3]
+    to_x, to_y = position
+    red, green, blue = rows
+    for x in range(p.size):
+        weights, pixels = _weights(to_x[x], to_y[x]), (p[x], q[x], r[x], s[x])
+        red[x] = _u8(_u32(_sum_of(pixels, 0, weights) + half) >> _SHIFT)
+        green[x] = _u8(_u32(_sum_of(pixels, 8, weights) + half) >> _SHIFT)
+        blue[x] = _u8(_u32(_sum_of(pixels, 16, weights) + half) >> _SHIFT)
+
+
+@device_function
+def _blend_border(neighbours, position, fill, y, image):  # type: ignore[no-untyped-def]
+    """Blend pixels of row ``y`` with neighbours outside of the image with the fill, as torchvision does.
+
+    There neighbours outside are black, and then the fill is blended in: a border pixel gets darker than either.
+    """
+    to_x, to_y = position
+    high_x, high_y = (image.shape[2] - 1) * ONE, (image.shape[1] - 1) * ONE
+    for x in range(to_x.size):
+        if 0 <= to_x[x] <= high_x and 0 <= to_y[x] <= high_y:
+            continue
+        weights = _weights(to_x[x], to_y[x])
+        pixels = neighbours[0, x], neighbours[1, x], neighbours[2, x], neighbours[3, x]
+        if pixels[0] | pixels[1] | pixels[2] | pixels[3] == 0:
+            image[0, y, x], image[1, y, x], image[2, y, x] = fill
+            continue
+        inside = _f32(_i32(_sum_of(pixels, 24, weights))) * _PER_ONE
+        for c in range(3):
+            color = _f32(fill[c])
+            level = _f32(_i32(_sum_of(pixels, 8 * c, weights))) * _PER_ONE
+            image[c, y, x] = _u8(_i32(np.rint((level - color) * inside + color)))
+
+
+@device_function
+def _fill_outside(position, extent, fill, rows):  # type: ignore[no-untyped-def]
+    """Overwrite the pixels whose positions lie outside of the image, as Pillow does."""
+    to_x, to_y = position
+    low, high_x, high_y = -ONE // 2, extent[0] * ONE - ONE // 2, extent[1] * ONE - ONE // 2
+    for x in range(to_x.size):
+        if not (low <= to_x[x] < high_x and low <= to_y[x] < high_y):
+            rows[0][x], rows[1][x], rows[2][x] = fill
+
+
+@inlined
+def _fill_levels(numbers):  # type: ignore[no-untyped-def]
+    """Red, green and blue of the fill."""
+    return _i32(max(numbers[FILL], 0.0)), _i32(max(numbers[FILL + 1], 0.0)), _i32(max(numbers[FILL + 2], 0.0))
+
+
+@kernel
+def gather_linear(operands, slot, step, positions, image):  # type: ignore[no-untyped-def]
+    """Interpolate between the pixels around positions, in place; arguments as of ``gather_nearest``."""
+    numbers = operands[slot, step]
+    packed = _packed(image, numbers)
+    height, width = image.shape[1:]
+    neighbours = np.empty((4, width), np.uint32)
+    p, q, r, s = neighbours[0], neighbours[1], neighbours[2], neighbours[3]
+    stride = packed.shape[1]
+    start = packed.ctypes.data + 4 * _BORDER * (stride + 1)
+    fill = _fill_levels(numbers)
+    pillow = numbers[SAMPLING] == PILLOW_BILINEAR
+    half = _u32(0) if pillow else _HALF  # Pillow truncates
+    for y in range(height):
+        to_x, to_y = positions[0, y], positions[1, y]
+        for x in range(width):
+            pixel = start + 4 * ((to_y[x] >> BITS) * stride + (to_x[x] >> BITS))
+            p[x], q[x] = load_u32(_u64(pixel)), load_u32(_u64(pixel + 4))
+            pixel += 4 * stride
+            r[x], s[x] = load_u32(_u64(pixel)), load_u32(_u64(pixel + 4))
+        rows = image[0, y], image[1, y], image[2, y]
+        _interpolate_row(neighbours, (to_x, to_y), half, rows)
+        if pillow:
+            _fill_outside((to_x, to_y), (width, height), fill, rows)
+        elif numbers[FILL] >= 0:
+            _blend_border(neighbours, (to_x, to_y), fill, y, image)
+
+
+@inlined
+def _cubic_weights(t):  # type: ignore[no-untyped-def]
+    """Weights of four neighbours, of which the second is ``t`` pixels before the position: Pillow's, with a = -1."""
+    square, cube = t * t, t * t * t
+    return _f32(2) * square - cube - t, _f32(1) - _f32(2) * square + cube, t + square - cube, cube - square
+
+
+@device_function
+def _write_cubic_weights(positions, weights):  # type: ignore[no-untyped-def]
+    for x in range(positions.size):
+        a, b, c, d = _cubic_weights(_f32(_i32(positions[x] & _FRACTION)) * _PER_ONE)
+        weights[0, x], weights[1, x], weights[2, x], weights[3, x] = a, b, c, d
+
+
+@device_function
+def _add_cubic_row(neighbours, across, down, sums):  # type: ignore[no-untyped-def]
+    """Add a row of the 4 × 4 neighbours, times its weights, to sums of red, green and blue."""
+    p, q, r, s = neighbours[0], neighbours[1], neighbours[2], neighbours[3]
+    a, b, c, d = across[0], across[1], across[2], across[3]
+    for k in range(3):
+        line, shift = sums[k], _u32(8 * k)
+        for x in range(down.size):
+            level = a[x] * _f32(_i32(_channel(p[x], shift))) + b[x] * _f32(_i32(_channel(q[x], shift)))
+            level += c[x] * _f32(_i32(_channel(r[x], shift))) + d[x] * _f32(_i32(_channel(s[x], shift)))
+            line[x] += level * down[x]
+
+
+@device_function
+def _truncate(line, row):  # type: ignore[no-untyped-def]
+    for x in range(row.size):
+        row[x] = _i32(min(max(line[x], _f32(0)), _f32(255)))
+
+
+@kernel
+def gather_cubic(operands, slot, step, positions, image):  # type: ignore[no-untyped-def]
+    """Interpolate between the 4 × 4 pixels around positions, in place; arguments as of ``gather_nearest``."""
+    numbers = operands[slot, step]
+    packed = _packed(image, numbers)
+    height, width = image.shape[1:]
+    neighbours = np.empty((4, width), np.uint32)
+    across, down = np.empty((4, width), np.float32), np.empty((4, width), np.float32)
+    p, q, r, s = neighbours[0], neighbours[1], neighbours[2], neighbours[3]
+    sums = np.empty((3, width), np.float32)
+    stride = packed.shape[1]
+    start = packed.ctypes.data + 4 * _BORDER * (stride + 1)
+    fill = _fill_levels(numbers)
+    for y in range(height):
+        to_x, to_y = positions[0, y], positions[1, y]
+        _write_cubic_weights(to_x, across)
+        _write_cubic_weights(to_y, down)
+        sums[:] = 0
+        for k in range(4):
+            for x in range(width):
+                pixel = start + 4 * (((to_y[x] >> BITS) + k - 1) * stride + (to_x[x] >> BITS) - 1)
+                p[x], q[x] = load_u32(_u64(pixel)), load_u32(_u64(pixel + 4))
+                r[x], s[x] = load_u32(_u64(pixel + 8)), load_u32(_u64(pixel + 12))
+            _add_cubic_row(neighbours, across, down[k], sums)
+        rows = image[0, y], image[1, y], image[2, y]
+        for c in range(3):
+            _truncate(sums[c], rows[c])
+        _fill_outside((to_x, to_y), (width, height), fill, rows)

@@ -1,0 +1,136 @@
+"""Perspective and elastic distortion of canvases, as in ``torchvision.transforms.v2``.
+
+Neither is an affine map, so they are steps of the color program: a second resampling, of the canvas that geometry made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from picstore.arrays import F64, I64
+from picstore.errors import UsageError
+from picstore.train.transforms import opcodes
+from picstore.train.transforms.arguments import (
+    Range,
+    checked_fill,
+    checked_numbers,
+    checked_probability,
+    checked_sampling,
+    is_number,
+)
+from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.color import pixel_keys
+from picstore.train.transforms.color_program import ColorProgram, ColorTransform
+
+_MAX_SIGMA = 127.0  # pixels; bounds the memory of a blur
+
+
+class RandomPerspective(ColorTransform):
+    """Move the four corners inwards by random distances, with probability ``p``. Uses 9 random numbers.
+
+    Args:
+        distortion_scale: greatest distance, 0 to 1, as a fraction of half the width and height.
+        p: probability.
+        interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
+        fill: colour outside of the image: grey level 0 to 255, or (red, green, blue); None is black, without the
+            darker seam that torchvision's blending with a fill leaves.
+
+    Raises:
+        UsageError: an argument has another value.
+    """
+
+    moves_pixels = True
+
+    def __init__(
+        self, distortion_scale: float = 0.5, p: float = 0.5, interpolation: Any = "bilinear", fill: Any = 0
+    ) -> None:
+        name = "RandomPerspective"
+        if not is_number(distortion_scale) or not 0 <= distortion_scale <= 1:
+            raise UsageError(f"{name}: distortion_scale is {distortion_scale}; give a number of 0 to 1")
+        self._scale, self._p = float(distortion_scale), checked_probability(p, name)
+        self._sampling = (checked_sampling(interpolation, name), *sampling_fill(fill, name))
+
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        numbers = random.uniform(9)
+        most = (self._scale * (sizes // 2)).astype(np.int64) + 1
+        inwards = np.floor(numbers[:, 1:].reshape(-1, 4, 2) * most[:, None])  # of each corner, x and y
+        left_top, right_bottom = inwards, sizes[:, None] - most[:, None] + inwards
+        low, high = left_top.transpose(1, 2, 0), right_bottom.transpose(1, 2, 0)
+        corners = np.array([[low[0, 0], low[0, 1]], [high[1, 0], low[1, 1]], high[2], [low[3, 0], high[3, 1]]])
+        with np.errstate(all="ignore"):  # corners that coincide have no map; then all is fill
+            coefficients = _perspective_maps(corners, sizes.T - 1)
+        flat = (sizes < 2).any(axis=1)
+        opcode = np.where((numbers[:, 0] < self._p) & ~flat, opcodes.WARP, opcodes.NOTHING)
+        return ColorProgram.from_step(opcode, [*coefficients, *self._sampling], count=len(sizes))
+
+
+class ElasticTransform(ColorTransform):
+    """Displace each pixel by blurred uniform noise. Uses 1 random number; the noise is drawn from a key of the image.
+
+    Args:
+        alpha: twice the greatest displacement before the blur, in pixels: one number, or two for x and y.
+        sigma: deviation of the blur in pixels, or two, across and down; 0 for none.
+        interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
+        fill: as of :class:`RandomPerspective`.
+
+    Raises:
+        UsageError: an argument has another value, or only one of ``sigma`` is 0.
+    """
+
+    moves_pixels = True
+
+    def __init__(self, alpha: Range = 50.0, sigma: Range = 5.0, interpolation: Any = "bilinear", fill: Any = 0) -> None:
+        name = "ElasticTransform"
+        alphas = checked_numbers([alpha] if is_number(alpha) else alpha, f"{name}: alpha", (1, 2))
+        sigmas = checked_numbers([sigma] if is_number(sigma) else sigma, f"{name}: sigma", (1, 2))
+        if not all(0 <= each <= _MAX_SIGMA for each in sigmas) or (max(sigmas) > 0 and min(sigmas) == 0):
+            raise UsageError(f"{name}: sigma is {sigma}; give deviations of at most {_MAX_SIGMA}, above 0 or all 0")
+        operands = [alphas[0] / 2, alphas[-1] / 2, sigmas[0], sigmas[-1], *[0.0] * (opcodes.SAMPLING - 4)]
+        self._operands = [*operands, checked_sampling(interpolation, name), *sampling_fill(fill, name)]
+
+    def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
+        key = pixel_keys(random.uniform(1)[:, 0])
+        return ColorProgram.from_step(opcodes.ELASTIC, self._operands, key=key, count=len(sizes))
+
+
+def sampling_fill(fill: Any, transform: str) -> tuple[float, float, float]:
+    """The operands of a fill; UsageError for anything but None, a level of 0 to 255 or three."""
+    if fill is None:
+        return opcodes.NO_FILL, opcodes.NO_FILL, opcodes.NO_FILL
+    red, green, blue = checked_fill(fill, transform)
+    return float(red), float(green), float(blue)
+
+
+def _perspective_maps(corners: F64, extent: I64) -> list[F64]:
+    """Coefficients of the maps from four points to the corners of upright rectangles.
+
+    The map from the unit square to four points has a closed form (Heckbert, "Fundamentals of texture mapping and image
+    warping", 1989); this is its inverse, times the extent.
+
+    Args:
+        corners: float64 (4, 2, n), x and y of left top, right top, right bottom, left bottom.
+        extent: int64 (2, n), x and y of the rectangle's right bottom.
+
+    Returns:
+        Eight arrays (n,), as ``opcodes.WARP`` has them.
+    """
+    (x0, y0), (x1, y1), (x2, y2), (x3, y3) = corners
+    right, below, rest = (x1 - x2, y1 - y2), (x3 - x2, y3 - y2), (x0 - x1 + x2 - x3, y0 - y1 + y2 - y3)
+    area = right[0] * below[1] - below[0] * right[1]
+    g, h = (rest[0] * below[1] - below[0] * rest[1]) / area, (right[0] * rest[1] - rest[0] * right[1]) / area
+    a, b, c = x1 - x0 + g * x1, x3 - x0 + h * x3, x0
+    d, e, f = y1 - y0 + g * y1, y3 - y0 + h * y3, y0
+    unit = a * e - b * d
+    width, height = extent
+    return [
+        width * (e - f * h) / unit,
+        width * (c * h - b) / unit,
+        width * (b * f - c * e) / unit,
+        height * (f * g - d) / unit,
+        height * (a - c * g) / unit,
+        height * (c * d - a * f) / unit,
+        (d * h - e * g) / unit,
+        (b * g - a * h) / unit,
+    ]
