@@ -9,32 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from picstore.jpeg.bit_reader import has_byte_ff
-from picstore.kernels.jit import inlined, kernel, load_u64, store_u8, store_u32, store_u64
+from picstore.jpeg.entropy import BEFORE, BEGIN, BLOCKS, DIFFERENCE, END, PER_BLOCK, STARTS, bit_length
+from picstore.jpeg.huffman import MAX_CODE_BITS
+from picstore.kernels.jit import device_function, inlined, kernel, load_u64, store_u8, store_u32, store_u64
 
 _u64, _u8 = np.uint64, np.uint8
 _MASK32 = np.uint64(0xFFFFFFFF)
-
-
-@kernel
-def count_sizes(differences, tables, frequencies):  # type: ignore[no-untyped-def]
-    """Count how often each table has to code each size of difference (T.81, F.1.2.1).
-
-    Args:
-        differences: int32 (edited MCUs, edited blocks), within ±2,047.
-        tables: int64 (edited blocks,), the DC table of each.
-        frequencies: int64 (DC tables, 12), added to.
-    """
-    for edit in range(differences.shape[0]):
-        for k in range(tables.size):
-            frequencies[tables[k], _bit_length(np.int64(differences[edit, k]))] += 1
-
-
-@inlined
-def _bit_length(difference):  # type: ignore[no-untyped-def]
-    size = 0
-    while abs(difference) >> size:
-        size += 1
-    return size
 
 
 @inlined
@@ -93,7 +73,7 @@ def _copy_bits(address, first, end, accumulator, pending, target):  # type: igno
 @inlined
 def _append_dc(difference, table, codes, lengths, accumulator, pending, target):  # type: ignore[no-untyped-def]
     """Append a DC difference (T.81, F.1.2.1); return (accumulator, pending bits, next address)."""
-    size = _bit_length(difference)
+    size = bit_length(difference)
     if difference < 0:
         difference += (1 << size) - 1
     value = _u64(codes[table, size]) << _u64(size) | _u64(difference)  # 16 + 11 bits at most
@@ -112,51 +92,62 @@ def flush_bits(accumulator, pending, target):  # type: ignore[no-untyped-def]
     return target
 
 
+@device_function
+def _fill_codes(tables, codes, bits):  # type: ignore[no-untyped-def]
+    """Fill in the codes of DC tables and their lengths, by symbol (T.81, C.1 and C.2)."""
+    for k in range(tables.shape[0]):
+        code = index = 0
+        for length in range(1, MAX_CODE_BITS + 1):
+            for _ in range(tables[k, length - 1]):
+                symbol = tables[k, MAX_CODE_BITS + index] & 15
+                codes[k, symbol], bits[k, symbol] = code, length
+                code += 1
+                index += 1
+            code <<= 1
+
+
 @kernel
-def write_scan(flat, edits, is_start, dc_codes, out, starts):  # type: ignore[no-untyped-def]
+def write_scan(flat, edits, columns, tables, out, lengths):  # type: ignore[no-untyped-def]
     """Write a scan with edits: runs of old bits, edited DC codes, and restart markers.
 
     Args:
         flat, edits: as ``entropy.find_edits`` took and filled them.
-        is_start: bool (edited MCUs,), whether a new segment begins there.
-        dc_codes: int64 (edited blocks,), the DC table of each; codes and their lengths, uint32 (DC tables, 256) each.
+        columns: int64 (edited blocks,), the DC table of each.
+        tables: uint8 (DC tables, 272), as ``huffman.pack_tables`` makes them; symbols are at most 15.
         out: uint8, long enough.
-        starts: int64 (new segments + 1,), takes the offset of each segment in ``out``, and last the end + 2, where a
-            further one would begin.
+        lengths: int64 (new segments,), takes the bytes of each segment without the marker that ends it.
 
     Returns:
         Bytes written.
     """
-    begin, end, previous_end, differences = edits
-    tables, codes, lengths = dc_codes
+    codes, bits = np.zeros((tables.shape[0], 16), np.uint32), np.zeros((tables.shape[0], 16), np.uint32)
+    _fill_codes(tables, codes, bits)
     address = _u64(flat.ctypes.data)
-    first_byte = _u64(out.ctypes.data)
+    first_byte = segment = _u64(out.ctypes.data)
     accumulator, pending, target = _u64(0), 0, first_byte
     markers = 0
-    starts[0] = 0
-    position = previous_end[0]
-    for edit in range(begin.shape[0]):
+    position = edits[0, BEFORE]
+    last = edits.shape[0] - 1
+    for edit in range(last):
+        end = edits[edit, BEFORE]
         if edit:
-            accumulator, pending, target = _copy_bits(
-                address, position, previous_end[edit], accumulator, pending, target
-            )
-            if is_start[edit]:
+            accumulator, pending, target = _copy_bits(address, position, end, accumulator, pending, target)
+            if edits[edit, STARTS]:
                 target = flush_bits(accumulator, pending, target)
+                lengths[markers] = np.int64(target - segment)
                 store_u8(target, _u8(0xFF))
                 store_u8(target + _u64(1), _u8(0xD0 + markers % 8))
                 accumulator, pending, target = _u64(0), 0, target + _u64(2)
+                segment = target
                 markers += 1
-                starts[markers] = np.int64(target - first_byte)
-        position = begin[edit, 0]
-        for k in range(begin.shape[1]):
-            accumulator, pending, target = _copy_bits(address, position, begin[edit, k], accumulator, pending, target)
-            difference = np.int64(differences[edit, k])
-            accumulator, pending, target = _append_dc(
-                difference, tables[k], codes, lengths, accumulator, pending, target
-            )
-            position = end[edit, k]
-    last = previous_end[begin.shape[0]]
-    accumulator, pending, target = _copy_bits(address, position, last, accumulator, pending, target)
-    length = np.int64(flush_bits(accumulator, pending, target) - first_byte)
-    starts[markers + 1] = length + 2
-    return length
+        position = edits[edit, BLOCKS + BEGIN]
+        for k in range(columns.size):
+            block = BLOCKS + PER_BLOCK * k
+            begin, difference = edits[edit, block + BEGIN], edits[edit, block + DIFFERENCE]
+            accumulator, pending, target = _copy_bits(address, position, begin, accumulator, pending, target)
+            accumulator, pending, target = _append_dc(difference, columns[k], codes, bits, accumulator, pending, target)
+            position = edits[edit, block + END]
+    accumulator, pending, target = _copy_bits(address, position, edits[last, BEFORE], accumulator, pending, target)
+    target = flush_bits(accumulator, pending, target)
+    lengths[markers] = np.int64(target - segment)
+    return np.int64(target - first_byte)

@@ -13,8 +13,24 @@ from picstore.jpeg.bit_reader import BAD_CODE, BAD_DC, TOO_MANY_COEFFICIENTS, TO
 from picstore.jpeg.huffman_lookup import END_OF_BLOCK, LOOKUP_BITS, SKIP_SHIFT
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u16
 
+# Columns of a row of edits, int64 (edited MCUs + 1, BLOCKS + PER_BLOCK * edited blocks): the bit at which the MCU
+# before ended; whether a new segment begins; and for each edited block the bits at which its DC code begins and its
+# difference ends, and the new difference. The last row has the end of the last MCU only.
+BEFORE, STARTS, BLOCKS, PER_BLOCK = 0, 1, 2, 3
+BEGIN, END, DIFFERENCE = 0, 1, 2  # of a block
+DC_SIZES = 12  # of differences of 8-bit samples (table F.1)
+
 _u64 = np.uint64
 _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
+
+
+@inlined
+def bit_length(difference):  # type: ignore[no-untyped-def]
+    """Return the size of a DC difference (T.81, F.1.2.1)."""
+    size = 0
+    while abs(difference) >> size:
+        size += 1
+    return size
 
 
 @inlined
@@ -94,7 +110,7 @@ def _skip_ac(address, table, lookups, accumulator, valid, byte):  # type: ignore
 
 
 @kernel
-def find_edits(flat, segments, blocks, tables, intervals, edits):  # type: ignore[no-untyped-def]  # noqa: C901 - split, 30 % slower
+def find_edits(flat, segments, blocks, tables, intervals, edits, sizes):  # type: ignore[no-untyped-def]  # noqa: C901 - split, 30 % slower
     """Read all codes of a scan and record the edits that new restart markers need.
 
     Every MCU whose number is a multiple of the new or the old interval begins with edits, one for each block of the MCU
@@ -106,9 +122,8 @@ def find_edits(flat, segments, blocks, tables, intervals, edits):  # type: ignor
         blocks: int64 (blocks of an MCU, 4): component, DC table, AC table, whether its DC is edited.
         tables: arrays of ``huffman_lookup.make_lookups``, over DC and AC tables.
         intervals: int64 (4,): MCUs, new interval, old interval (the MCUs for none), whether every MCU is edited.
-        edits: arrays to fill: int64 (edited MCUs, edited blocks) twice, the bits at which each edited DC code begins
-            and its difference ends; int64 (edited MCUs + 1,), the bit at which the MCU before ended; int32 (edited
-            MCUs, edited blocks), the new differences.
+        edits: as above, to fill; at least as long as needed.
+        sizes: int64 (DC tables, DC_SIZES), to fill: how often each table has to code each size of difference.
 
     Returns:
         The number of edited MCUs, or negative for damage.
@@ -118,7 +133,7 @@ def find_edits(flat, segments, blocks, tables, intervals, edits):  # type: ignor
     # which took a third of the time.
     first, by_length = _u64(single.ctypes.data), (_u64(ranges.ctypes.data), _u64(symbols.ctypes.data))
     lookups = first, _u64(several.ctypes.data), by_length
-    previous_end = edits[2]
+    sizes[:] = 0
     mcus, interval, old, every = intervals
     actual = np.zeros(4, np.int64)  # DC of the last block of each component
     predictor = np.zeros(4, np.int64)  # the same as a decoder of the new stream will have it
@@ -131,7 +146,8 @@ def find_edits(flat, segments, blocks, tables, intervals, edits):  # type: ignor
             return TOO_SHORT
         edited = every or until_new == 0 or until_old == 0
         if edited or mcu == mcus:
-            previous_end[edit] = position
+            edits[edit, BEFORE] = position
+            edits[edit, STARTS] = until_new == 0
         if mcu == mcus:
             break
         if until_old == 0:
@@ -146,7 +162,7 @@ def find_edits(flat, segments, blocks, tables, intervals, edits):  # type: ignor
             until_new = interval
         until_old -= 1
         until_new -= 1
-        column = 0
+        column = BLOCKS
         for b in range(blocks.shape[0]):
             component = blocks[b, 0]
             accumulator, valid, byte = refill(address, accumulator, valid, byte)
@@ -156,9 +172,14 @@ def find_edits(flat, segments, blocks, tables, intervals, edits):  # type: ignor
             actual[component] += difference
             if edited and blocks[b, 3]:
                 difference = actual[component] - predictor[component]
-                if not _record_edit(edits, edit, column, byte * 8 - valid, bits, difference):
+                if not -2047 <= difference <= 2047:  # a baseline JPEG has no others (table F.1)
                     return BAD_DC
-                column += 1
+                position = byte * 8 - valid
+                edits[edit, column + BEGIN] = position
+                edits[edit, column + END] = position + bits
+                edits[edit, column + DIFFERENCE] = difference
+                sizes[blocks[b, 1], bit_length(difference)] += 1
+                column += PER_BLOCK
             predictor[component] = actual[component]
             accumulator <<= _u64(bits)
             valid -= bits
@@ -167,13 +188,3 @@ def find_edits(flat, segments, blocks, tables, intervals, edits):  # type: ignor
                 return damage
         edit += edited
     return edit
-
-
-@inlined
-def _record_edit(edits, edit, column, start, bits, difference):  # type: ignore[no-untyped-def]
-    """Record an edit; return whether its difference is one that a baseline JPEG can have (table F.1)."""
-    begin, end, _, differences = edits
-    begin[edit, column] = start
-    end[edit, column] = start + bits
-    differences[edit, column] = difference
-    return -2047 <= difference <= 2047

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import mul
 
 import numpy as np
 
-from picstore.arrays import U32
+from picstore.arrays import U8
 from picstore.errors import ImageError
 
 MAX_CODE_BITS = 16
+_SHARES = [1 << bits for bits in reversed(range(MAX_CODE_BITS))]  # codes of 16 bits that begin with one of 1, 2, … bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,8 @@ class HuffmanTable:
     def __post_init__(self) -> None:
         if len(self.counts) != MAX_CODE_BITS or sum(self.counts) != len(self.symbols) or len(self.symbols) > 256:
             raise ImageError("a Huffman table is cut off")
-        free = 1
-        for count in self.counts:
-            free = 2 * free - count
-            if free < 1:  # the code of all ones stays free (C.2), and libjpeg insists
-                raise ImageError("a Huffman table has more codes than fit")
+        if sum(map(mul, self.counts, _SHARES)) >= 1 << MAX_CODE_BITS:  # C.2 keeps the code of all ones free
+            raise ImageError("a Huffman table has more codes than fit")
 
     def extended(self, symbols: Iterable[int]) -> HuffmanTable | None:
         """Add codes for more symbols; return None if none are free.
@@ -56,17 +55,11 @@ class HuffmanTable:
                 return HuffmanTable(bytes(counts), self.symbols + added)
         return None
 
-    def codes(self) -> tuple[U32, U32]:
-        """Return the code of every symbol and its bits, uint32 (256,) each; 0 bits where there is none (C.1, C.2)."""
-        codes, lengths = np.zeros(256, np.uint32), np.zeros(256, np.uint32)
-        code = k = 0
-        for length, count in enumerate(self.counts, start=1):
-            for symbol in self.symbols[k : k + count]:
-                codes[symbol], lengths[symbol] = code, length
-                code += 1
-            k += count
-            code <<= 1
-        return codes, lengths
+
+def pack_tables(tables: Iterable[HuffmanTable]) -> U8:
+    """Return tables as kernels take them: uint8 (tables, 272), counts and then symbols."""
+    raw = b"".join([table.counts + table.symbols.ljust(256, b"\0") for table in tables])
+    return np.frombuffer(raw, np.uint8).reshape(-1, MAX_CODE_BITS + 256)
 
 
 def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:

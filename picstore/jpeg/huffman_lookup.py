@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from picstore.arrays import U16, U32
-from picstore.jpeg.huffman import MAX_CODE_BITS, HuffmanTable
+from picstore.jpeg.huffman import MAX_CODE_BITS, HuffmanTable, pack_tables
 from picstore.kernels.jit import device_function, kernel
 
 # Bits looked up at once. Longer codes are rare (with T.81's own tables 0.3 % of AC symbols) and are searched.
@@ -34,9 +34,7 @@ def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> 
     shape = (len(tables), 1 << LOOKUP_BITS)
     single, several = np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
     ranges, symbols = np.zeros((len(tables), 3, 18), np.uint32), np.zeros((len(tables), 256), np.uint32)
-    raw = b"".join(table.counts + table.symbols.ljust(256, b"\0") for table in tables)
-    rows = np.frombuffer(raw, np.uint8).reshape(-1, MAX_CODE_BITS + 256)
-    _fill_tables(rows, len(dc), single, several, ranges, symbols)
+    _fill_tables(pack_tables(tables), len(dc), single, several, ranges, symbols)
     return single, several, ranges, symbols
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import gcd
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from picstore.arrays import I64, U8
 from picstore.errors import ImageError, NotTranscodable, UsageError
 from picstore.jpeg import bit_reader, bit_writer, entropy
 from picstore.jpeg.headers import CodingParameters, HuffmanTables, read_coding_parameters, write_headers
-from picstore.jpeg.huffman import optimal_table
+from picstore.jpeg.huffman import optimal_table, pack_tables
 from picstore.jpeg.huffman_lookup import make_lookups
 from picstore.jpeg.markers import EOI, Header, MarkerSegment, header_from_segments, iterate_marker_segments
 from picstore.jpeg.tiles import restart_interval
@@ -28,7 +30,6 @@ _DAMAGE = {
     bit_reader.BAD_MARKER: "restart markers out of order",
     bit_reader.TOO_MANY_SEGMENTS: "more restart markers than its headers announce",
 }
-_DC_SIZES = 12  # of differences of 8-bit samples (table F.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,18 @@ def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
     return flat, segments
 
 
+@lru_cache(maxsize=64)
+def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tuple[I64, I64]:
+    """Describe the blocks of an MCU for ``entropy.find_edits``; return also the DC table of each edited block.
+
+    Args:
+        parts: of each component the number of blocks, and the indices of its DC and AC table.
+        every: whether the DC of all blocks is edited, not only that of each component's first.
+    """
+    blocks = [(c, dc, ac, every or k == 0) for c, (repeat, dc, ac) in enumerate(parts) for k in range(repeat)]
+    return np.array(blocks, np.int64), np.array([dc for _, dc, _, edited in blocks if edited], np.int64)
+
+
 class _ScanRewriter:
     """A scan, its Huffman tables, and the edits that new segments need."""
 
@@ -158,49 +171,38 @@ class _ScanRewriter:
         self._ac = sorted({selector.ac for selector in coding.selectors})
         columns, rows = header.mcus
         self._mcus, self._old = columns * rows, header.restart_interval
-        blocks = []
-        for number, (c, selector) in enumerate(zip(header.components, coding.selectors, strict=True)):
-            repeat = 1 if len(header.components) == 1 else c.horizontal * c.vertical
-            tables = self._dc.index(selector.dc), len(self._dc) + self._ac.index(selector.ac)
-            blocks += [(number, *tables, k == 0) for k in range(repeat)]
-        self._blocks = np.array(blocks, np.int64)
+        single = len(header.components) == 1
+        self._parts = tuple(
+            [
+                (1 if single else c.horizontal * c.vertical, self._dc.index(s.dc), len(self._dc) + self._ac.index(s.ac))
+                for c, s in zip(header.components, coding.selectors, strict=True)
+            ]
+        )
         # Each block has at least a DC and an AC code; this bounds all that is allocated by the length of the data.
-        if 8 * int(segments[-1]) < 2 * len(blocks) * self._mcus:
+        if 8 * int(segments[-1]) < 2 * sum([repeat for repeat, _, _ in self._parts]) * self._mcus:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
 
     def find_edits(self, *, every: bool) -> None:
         """Find the edits; with ``every``, every DC code is one."""
-        if every:
-            self._blocks[:, 3] = 1
-        self._edited: I64 = self._blocks[self._blocks[:, 3] == 1, 1]  # the DC table of each edited block of an MCU
-        edited = np.arange(0, self._mcus, 1 if every else self._interval)
-        if self._old and not every:
-            edited = np.union1d(edited, np.arange(0, self._mcus, self._old))
-        width = self._edited.size
-        self._is_start = edited % self._interval == 0
-        begin, end = np.empty((2, len(edited), width), np.int64)
-        previous_end, differences = np.zeros(len(edited) + 1, np.int64), np.empty((len(edited), width), np.int32)
-        self._edits = begin, end, previous_end, differences
-        dc, ac = (tuple(self._huffman[kind, k] for k in ids) for kind, ids in ((0, self._dc), (1, self._ac)))
-        intervals = np.array([self._mcus, self._interval, self._old or self._mcus, every], np.int64)
-        count = entropy.find_edits(
-            self._flat, self._segments, self._blocks, make_lookups(dc, ac), intervals, self._edits
-        )
-        if count < 0:
-            raise NotTranscodable(f"damaged JPEG: {_DAMAGE[count]}")
-
-    def _frequencies(self) -> I64:
-        """Count how often each DC table has to code each size of difference: (tables, sizes)."""
-        frequencies = np.zeros((len(self._dc), _DC_SIZES), np.int64)
-        bit_writer.count_sizes(self._edits[3], self._edited, frequencies)
-        return frequencies
+        mcus, interval, old = self._mcus, self._interval, self._old or self._mcus
+        blocks, self._columns = _mcu_blocks(self._parts, every=every)
+        both = interval * old // gcd(interval, old)
+        edited = mcus if every else -(-mcus // interval) + -(-mcus // old) - -(-mcus // both)
+        self._edits: I64 = np.empty((edited + 1, entropy.BLOCKS + entropy.PER_BLOCK * self._columns.size), np.int64)
+        self._sizes: I64 = np.empty((len(self._dc), entropy.DC_SIZES), np.int64)
+        huffman = self._huffman
+        lookups = make_lookups(tuple([huffman[0, k] for k in self._dc]), tuple([huffman[1, k] for k in self._ac]))
+        intervals = mcus, interval, old, every
+        found = entropy.find_edits(self._flat, self._segments, blocks, lookups, intervals, self._edits, self._sizes)
+        if found < 0:
+            raise NotTranscodable(f"damaged JPEG: {_DAMAGE[found]}")
 
     def extended_tables(self) -> HuffmanTables | None:
         """Return the Huffman tables with codes for all edits added; None if a table is full."""
         huffman = dict(self._huffman)
-        for k, frequencies in zip(self._dc, self._frequencies(), strict=True):
+        for k, counts in zip(self._dc, self._sizes.tolist(), strict=True):
             table = self._huffman[0, k]
-            missing = {size for size, count in enumerate(frequencies.tolist()) if count and size not in table.symbols}
+            missing = [size for size, count in enumerate(counts) if count and size not in table.symbols]
             if missing:
                 extended = table.extended(missing)
                 if extended is None:
@@ -210,7 +212,7 @@ class _ScanRewriter:
 
     def rebuilt_tables(self) -> HuffmanTables:
         """Return the Huffman tables with those for DC made for this image; every DC code must be an edit."""
-        optimal = {(0, k): optimal_table(f.tolist()) for k, f in zip(self._dc, self._frequencies(), strict=True)}
+        optimal = {(0, k): optimal_table(counts) for k, counts in zip(self._dc, self._sizes.tolist(), strict=True)}
         return {**self._huffman, **optimal}
 
     def write_stream(self, huffman: HuffmanTables, headers: bytes) -> tuple[bytes, I64]:
@@ -218,15 +220,15 @@ class _ScanRewriter:
 
         The old scan is let go, so that a file is in memory three times at most: as it was given, and two more.
         """
-        codes = [huffman[0, k].codes() for k in self._dc]
-        dc_codes = self._edited, np.array([code for code, _ in codes]), np.array([lengths for _, lengths in codes])
+        tables = pack_tables([huffman[0, k] for k in self._dc])
         # An edit takes at most 16 + 11 bits, stuffing at most doubles them, a marker and its padding take 3 bytes.
-        edits, first = self._edits[0], len(headers)
-        out = np.empty(first + 2 * (int(self._segments[-1]) + 4 * edits.size) + 4 * len(edits) + 64, np.uint8)
-        starts = np.empty(-(-self._mcus // self._interval) + 1, np.int64)
-        length = bit_writer.write_scan(self._flat, self._edits, self._is_start, dc_codes, out[first:], starts)
+        edited, first = len(self._edits) - 1, len(headers)
+        edits = edited * self._columns.size
+        out = np.empty(first + 2 * (int(self._segments[-1]) + 4 * edits) + 4 * edited + 64, np.uint8)
+        lengths = np.empty(-(-self._mcus // self._interval), np.int64)
+        written = bit_writer.write_scan(self._flat, self._edits, self._columns, tables, out[first:], lengths)
         del self._flat
-        end = first + length
+        end = first + written
         out[:first] = np.frombuffer(headers, np.uint8)
         out[end : end + 2] = 0xFF, EOI
-        return out[: end + 2].tobytes(), starts[1:] - starts[:-1] - 2
+        return out[: end + 2].tobytes(), lengths
