@@ -10,7 +10,7 @@ import zstandard
 from picstore.arrays import I64, Array, Table
 from picstore.errors import UsageError
 from picstore.storage.format import layout
-from picstore.storage.format.checksum import crc32c, crc32c_of_buffers, entry_crcs
+from picstore.storage.format.checksum import combine_crcs, crc32c, entry_crcs
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.layout import ROW_CRCS
 from picstore.storage.format.record import Record
@@ -54,7 +54,7 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
         raise UsageError(f"{count} records of {size} bytes do not fit into a container; use smaller containers")
     if width > layout.MAX_ATTACHMENTS:
         raise UsageError(f"{width} attachments a record; at most {layout.MAX_ATTACHMENTS} can be stored")
-    index, table, blobs = _index(records, fields, payload_at, [len(crcs) for crcs in rows])
+    index, table, blobs, payload_crc = _index(records, fields, payload_at, [len(crcs) for crcs in rows])
     padding = bytes(size - payload_at - payload_size)
     header = layout.ContainerHeader(
         attachments=width,
@@ -68,7 +68,7 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
         index_crc=crc32c(index + table),
         segments_crc=crc32c(segments.tobytes()),
         extras_crc=crc32c(frame),
-        payload_crc=crc32c_of_buffers(blobs),
+        payload_crc=payload_crc,
         stream=ref.stream,
         file=ref.file,
         ordinal=ref.ordinal,
@@ -78,8 +78,8 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
 
 def _index(
     records: Sequence[Record], fields: Sequence[str], at: int, row_crcs: Sequence[int]
-) -> tuple[bytes, bytes, list[Buffer]]:
-    """Build index, attachment table and the blobs of a payload that begins ``at`` bytes into the container.
+) -> tuple[bytes, bytes, list[Buffer], int]:
+    """Build index, attachment table, and blobs and CRC of a payload that begins ``at`` bytes into the container.
 
     ``row_crcs`` has for each record the entries of the segment table that its row checksums take.
     """
@@ -101,9 +101,11 @@ def _index(
     index["sampling"] = [layout.SAMPLINGS.index(r.info.sampling) for r in records]
     for name in ("width", "height", "restart_interval", "header_length"):
         index[name] = [getattr(r.info, name) for r in records]
+    crcs = np.column_stack([index["crc"], table["crc"]])
     _seal(index)
     _seal(table)
-    return index.tobytes(), table.tobytes(), [blob for row in rows for blob in row]
+    blobs: list[Buffer] = [blob for row in rows for blob in row]
+    return index.tobytes(), table.tobytes(), blobs, combine_crcs(crcs.ravel(), lengths.ravel())
 
 
 def _starts(lengths: Array) -> I64:

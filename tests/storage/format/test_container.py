@@ -19,7 +19,7 @@ from samples import picture
 
 from picstore.errors import Corrupt, Damage, TooLarge, Truncated, UsageError
 from picstore.prepare.convert.row_writer import make_record
-from picstore.storage.format.checksum import crc32c, crc32c_of_buffers, masked, portable_crc32c
+from picstore.storage.format.checksum import combine_crcs, crc32c, masked, portable_crc32c
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ALIGNMENT, ATTACHMENT, ENTRY, SAMPLINGS, SEALED, SEGMENT, ContainerHeader
 from picstore.storage.format.pack_container import pack_container, packed_size
@@ -137,7 +137,14 @@ def test_the_crc_of_parts_is_that_of_the_whole(parts: list[bytes]) -> None:
     value = 0
     for part in parts:
         value = _EXTEND(part, value)
-    assert value == crc32c_of_buffers(map(memoryview, parts)) == crc32c(b"".join(parts))
+    crcs, lengths = np.array([crc32c(part) for part in parts], np.uint32), np.array([len(p) for p in parts], np.int64)
+    assert value == combine_crcs(crcs, lengths) == crc32c(b"".join(parts))
+
+
+def test_the_crc_of_long_parts_is_that_of_the_whole() -> None:
+    parts = [b"a", b"\xff" * (1 << 20), b"", b"b" * 0x7654321, b"c" * 0x1234567]
+    crcs, lengths = np.array([crc32c(part) for part in parts], np.uint32), np.array([len(p) for p in parts], np.int64)
+    assert combine_crcs(crcs, lengths) == crc32c(b"".join(parts))
 
 
 def test_the_crc_of_the_index_depends_on_the_entries() -> None:
