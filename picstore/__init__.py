@@ -47,6 +47,8 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.transforms.crops import Resize as Resize
     from picstore.train.transforms.distort import ElasticTransform as ElasticTransform
     from picstore.train.transforms.distort import RandomPerspective as RandomPerspective
+    from picstore.train.transforms.mix import CutMix as CutMix
+    from picstore.train.transforms.mix import MixUp as MixUp
     from picstore.train.transforms.tone import Grayscale as Grayscale
     from picstore.train.transforms.tone import RandomAdjustSharpness as RandomAdjustSharpness
     from picstore.train.transforms.tone import RandomAutocontrast as RandomAutocontrast
@@ -81,6 +83,7 @@ _NAMES = {  # by module
         "Grayscale RandomAdjustSharpness RandomAutocontrast RandomChannelPermutation RandomEqualize "
         "RandomPhotometricDistort"
     ),
+    "train.transforms.mix": "CutMix MixUp",
     "train.transforms.views": "Views",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

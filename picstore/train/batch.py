@@ -27,7 +27,7 @@ class Batch:
     Attributes:
         images: uint8 (N, 3, H, W), or floats with ``dtype`` or ``Normalize``; a list of N of (3, H, W) when no
             transform fixes the size; with ``Views`` a dict, see ``views``; or the result of the callables.
-        labels: int64 (N,).
+        labels: int64 (N,); after ``MixUp`` or ``CutMix`` float32 (N, classes).
         ids: int64 (N,), of the records.
         targets: with the loader's ``targets``, a dict an image, see docs/training.md, "Targets"; with ``Views`` a list
             for each view of a group, by the group's name.

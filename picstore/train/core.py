@@ -16,10 +16,11 @@ from picstore.train.batching.damage import DamageLog
 from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_threads
 from picstore.train.options import LoaderOptions
 from picstore.train.order.cursor import EpochCursor, Worker
-from picstore.train.order.requests import Order, TrainingSource, default_budget
+from picstore.train.order.requests import Order, TrainingSource, count_classes, default_budget
 from picstore.train.pipeline.runner import PipelineRunner
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.compose import UserTransform
+from picstore.train.transforms.mix import bind_batch_transforms
 
 OrderT = TypeVar("OrderT", bound=Order)
 
@@ -49,20 +50,27 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             raise UsageError(f"memory_format {memory_format} is neither contiguous_format nor channels_last")
         if budget is None:
             budget = default_budget([source.dataset for source in sources], order.lanes_read)
+        output = OutputSpec.from_plans(
+            [source.plan for source in sources],
+            dtype=None if dtype is None else str(dtype).removeprefix("torch."),
+            channels_last=memory_format is torch.channels_last,
+        )
         self._runner = PipelineRunner(
             PipelineSpec(
                 sources=sources,
-                output=OutputSpec.from_plans(
-                    [source.plan for source in sources],
-                    dtype=None if dtype is None else str(dtype).removeprefix("torch."),
-                    channels_last=memory_format is torch.channels_last,
-                ),
+                output=output,
                 resources=Resources(default_threads() if threads is None else threads, budget, options["max_pixels"]),
             ),
             damage_log=DamageLog(options["on_damage"]),
             device=torch.device(options["device"]),
             decoder=options["decoder"],
-            callables=callables,
+            callables=bind_batch_transforms(
+                callables,
+                classes=count_classes(sources),
+                one_size=all(group.size for group in output.groups),
+                floats=output.dtype != "uint8",
+                targets=output.targets,
+            ),
             isolate=options["isolate"],
             threads=threads,
         )

@@ -39,8 +39,9 @@ class Loader(BatchLoader[DatasetOrder]):
         path: a finished data set, its directory or URL; or an open one, which may have columns and deletions that are
             not saved, and its cache.
         batch_size: images of this rank in a batch; with ``Views`` records.
-        transform: geometric transforms, then those of colour, each composed into one pass; then any callables, which
-            take the images of the batch on its device, with torch's generators seeded for that batch. Or ``Views``.
+        transform: geometric transforms, then those of colour, each composed into one pass; then ``MixUp``, ``CutMix``
+            and any callables, which take the images of the batch on its device, with torch's generators seeded for that
+            batch. Or ``Views``.
         aug_repeats: images that a batch holds of each of its records, each with random transforms of its own ("repeated
             augmentation", Hoffer et al., CVPR 2020). It divides ``batch_size``; an epoch has so many times the batches.
         shuffle: False reads the stored order, each rank a contiguous range.

@@ -29,6 +29,7 @@ from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.epoch import Samples
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
+from picstore.train.transforms.mix import BatchTransform
 from picstore.train.transforms.views import Views
 
 Item: TypeAlias = tuple[Any, Any]  # the image, or its views; and its label or target
@@ -78,6 +79,8 @@ class MapDataset(data.Dataset[Item]):
         plan, callables = plan_transforms(transform, targets=targets, columns=self.dataset.columns)
         if isinstance(transform, Views) and (callables or plan.targets):
             raise UsageError("MapDataset takes Views without callables and without targets; use picstore.Loader")
+        if mixing := [type(each).__name__ for each in callables if isinstance(each, BatchTransform)]:
+            raise UsageError(f"{mixing[0]} mixes a batch, and MapDataset gives single images; use picstore.Loader")
         name = None if dtype is None else str(dtype).removeprefix("torch.")
         self._output = OutputSpec.from_plans([plan], dtype=name)
         self._source = TrainingSource(self.dataset, seed, plan=plan)

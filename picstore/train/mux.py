@@ -163,8 +163,10 @@ class DataMux(BatchLoader[MixOrder]):
         skip = self._read
         while True:
             for batch in self._batches(*self._cursor.position, Worker()):
-                if isinstance(batch.images, dict):
-                    raise UsageError("read and peek take single images, and Views make several; iterate for batches")
+                if isinstance(batch.images, dict) or batch.labels.ndim > 1:
+                    raise UsageError(
+                        "read and peek take single images, without Views, MixUp and CutMix; iterate for batches"
+                    )
                 nothing: list[dict[str, Any] | None] = [None] * len(batch)
                 targets = batch.targets or nothing
                 for k in range(skip, len(batch)):

@@ -160,3 +160,9 @@ def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
     """Bytes that ``lanes`` read at a time if each is in a container of the largest size, and a quarter more."""
     largest = max(int(dataset.rows["size"].max(initial=0)) for dataset in datasets)
     return max(_MIN_BUDGET, 5 * lanes * largest // 4)
+
+
+def count_classes(sources: Sequence[TrainingSource]) -> int:
+    """Number of the labels that sources have names for; 0 if one has none."""
+    counts = [len(source.dataset.classes) for source in sources]
+    return max(source.base + count for source, count in zip(sources, counts, strict=True)) if all(counts) else 0

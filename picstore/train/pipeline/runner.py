@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import Any
@@ -33,6 +33,9 @@ from picstore.train.pipeline.at_exit import Closables, wait_for_exit
 from picstore.train.pipeline.device import DecoderStage, DeviceStage, HostSource, TensorStage
 from picstore.train.pipeline.process import LoaderProcess, ProcessSequence
 from picstore.train.pipeline.stats import Stats, StatsCounter
+from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.compose import UserTransform
+from picstore.train.transforms.mix import BatchTransform
 
 
 class PipelineRunner:
@@ -40,7 +43,7 @@ class PipelineRunner:
 
     Args:
         decoder: a name of ``cuda/decode.py``; UsageError if it is not for the device.
-        callables: applied to the images on their device, one after the other.
+        callables: applied to the images on their device, one after the other; batch transforms to the labels too.
         isolate: run the pipeline in a process of its own. A DataLoader's worker is one already, and has none.
         threads: None for one a core, shared among the workers of a DataLoader.
     """
@@ -52,7 +55,7 @@ class PipelineRunner:
         damage_log: DamageLog,
         device: torch.device,
         decoder: str = "auto",
-        callables: Sequence[Callable[[Any], Any]] = (),
+        callables: Sequence[UserTransform] = (),
         isolate: bool = True,
         threads: int | None = None,
     ) -> None:
@@ -60,7 +63,7 @@ class PipelineRunner:
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder
-        self._callables = tuple(callables)
+        self._callables: tuple[Any, ...] = tuple(callables)
         self._isolate = isolate and bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
         self._threads = threads
         self._counter = StatsCounter()
@@ -106,12 +109,17 @@ class PipelineRunner:
         """Apply the callables to a batch on its device, with torch's generators seeded by ``seed``."""
         if not self._callables:
             return batch
-        images: Any = batch.images
-        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-            torch.manual_seed(seed & ((1 << 63) - 1))
+        images, labels, random = batch.images, batch.labels, BatchRandom(seed, 0, [0])
+        seeded = not all(isinstance(transform, BatchTransform) for transform in self._callables)
+        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else [], enabled=seeded):
+            if seeded:
+                torch.manual_seed(seed & ((1 << 63) - 1))
             for transform in self._callables:
-                images = transform(images)
-        return replace(batch, images=images)
+                if isinstance(transform, BatchTransform):
+                    images, labels = transform(images, labels, random)
+                else:
+                    images = transform(images)
+        return replace(batch, images=images, labels=labels)
 
     def close(self) -> None:
         """End all threads and processes, also those of iterators in use, which raise PicstoreError then."""

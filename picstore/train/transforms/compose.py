@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.transforms import affine, color, crops, distort, tone
+from picstore.train.transforms import affine, color, crops, distort, mix, tone
 from picstore.train.transforms.color_program import ColorTransform, check_color
 from picstore.train.transforms.geometry import common_fill
+from picstore.train.transforms.mix import BatchTransform
 from picstore.train.transforms.views import ViewCallables, ViewGroup, Views
 
 UserTransform: TypeAlias = Any  # a geometric or color transform, or any callable that takes the images of a batch
@@ -45,6 +46,8 @@ _TRANSFORMS: Mapping[str, Any] = {
         tone.RandomPhotometricDistort,
         affine.RandomAffine,
         affine.RandomRotation,
+        mix.CutMix,
+        mix.MixUp,
     )
 }
 
@@ -124,6 +127,8 @@ def plan_transforms(
         groups, of_groups, first = [], {}, 0
         for name, (count, listed) in transforms.groups.items():
             geometry, color, of_groups[name] = _split_stages(listed)
+            if mixing := [each for each in of_groups[name] if isinstance(each, BatchTransform)]:
+                raise UsageError(f"{_name_of(mixing[0])} mixes labels, which all views share; mix views in the loop")
             groups.append(ViewGroup(geometry, color, name, count, first))
             first += count
         callables = (ViewCallables(of_groups),) if any(of_groups.values()) else ()

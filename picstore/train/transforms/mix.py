@@ -1,0 +1,169 @@
+"""MixUp and CutMix: transforms of a whole batch, its images and labels, on its device."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from picstore.errors import UsageError
+from picstore.train.transforms.arguments import checked_probability, is_number
+from picstore.train.transforms.batch_random import BatchRandom
+
+if TYPE_CHECKING:  # the loader's process imports this module, and no torch
+    from torch import Tensor
+
+
+class BatchTransform:
+    """A step on the images (N, 3, H, W) and labels of a batch; the base of :class:`MixUp` and :class:`CutMix`.
+
+    Attributes:
+        needs_floats: whether it averages images, which bytes would round.
+    """
+
+    needs_floats: ClassVar[bool] = False
+
+    def for_classes(self, count: int) -> BatchTransform:
+        """A copy for a data set with so many names of classes, 0 if it has none; UsageError if they do not fit."""
+        raise NotImplementedError
+
+    def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
+        """Transform a batch, for which ``random`` has one row of numbers; labels become float32 (N, classes)."""
+        raise NotImplementedError
+
+
+class _Mix(BatchTransform):
+    """What MixUp and CutMix share: labels, and each image mixed with the one before it in the batch."""
+
+    def __init__(
+        self, alpha: float = 1.0, num_classes: int | None = None, *, p: float = 1.0, label_smoothing: float = 0.0
+    ) -> None:
+        name = type(self).__name__
+        if not is_number(alpha) or alpha <= 0:
+            raise UsageError(f"{name}: alpha is {alpha}; give a number above 0")
+        if num_classes is not None and (not isinstance(num_classes, int) or num_classes < 1):
+            raise UsageError(f"{name}: num_classes is {num_classes}; give an integer of at least 1")
+        if not is_number(label_smoothing) or not 0 <= label_smoothing < 1:
+            raise UsageError(f"{name}: label_smoothing is {label_smoothing}; give a number from 0 to below 1")
+        self._alpha, self._classes = float(alpha), num_classes
+        self._p, self._smoothing = checked_probability(p, name), float(label_smoothing)
+
+    def for_classes(self, count: int) -> BatchTransform:
+        """A copy for a data set with so many names of classes, 0 if it has none; UsageError if they do not fit."""
+        name = type(self).__name__
+        if not (self._classes or count):
+            raise UsageError(f"{name}: the data set has no names of classes; give num_classes")
+        if self._classes is not None and self._classes < count:
+            raise UsageError(f"{name}: num_classes is {self._classes}, and the data set has {count} classes")
+        bound = copy.copy(self)
+        bound._classes = self._classes or count
+        return bound
+
+    def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
+        """Mix a batch, with probability p; labels become float32 (N, classes) in any case."""
+        if isinstance(images, list) or (self.needs_floats and not images.is_floating_point()):
+            found = "images of several sizes" if isinstance(images, list) else f"images of {images.dtype}"
+            raise UsageError(f"{type(self).__name__} takes a batch of floats of one size, not {found}")
+        chance, *numbers = random.uniform(5)[0].tolist()
+        labels = self._soft_labels(labels)
+        if chance >= self._p:
+            return images, labels
+        images, weight = self._mix(images, symmetric_beta(self._alpha, *numbers[:2]), *numbers[2:])
+        return images, labels.mul(weight).add_(labels.roll(1, 0), alpha=1 - weight)
+
+    def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
+        """Mix images, given the weight of each and two more uniform numbers; returns the weight that it has then."""
+        raise NotImplementedError
+
+    def _soft_labels(self, labels: Tensor) -> Tensor:
+        """Labels as probabilities of classes; −1, unknown, has none."""
+        import torch
+
+        if labels.ndim == 2:
+            return labels
+        classes = self._classes or 0
+        if labels.device.type == "cpu" and int(labels.max()) >= classes:  # on a GPU the check would wait for it
+            raise UsageError(f"{type(self).__name__}: num_classes is {classes}, and a label is {int(labels.max())}")
+        soft = (labels[:, None] == torch.arange(classes, device=labels.device)).float()
+        return soft.mul_(1 - self._smoothing).add_(self._smoothing / classes) if self._smoothing else soft
+
+
+class MixUp(_Mix):
+    """Average each image with another of its batch ("mixup", Zhang et al., ICLR 2018). Uses 5 numbers of a batch.
+
+    Labels become float32 (N, classes). The images must be floats of one size: end the list's color transforms with
+    ``Normalize``, or give the loader a ``dtype``. The weight is one number for each batch, of a symmetric beta
+    distribution. An image's partner is the one before it in the batch, as in torchvision.
+
+    Args:
+        alpha: of the beta distribution.
+        num_classes: the length of a label; by default the data set's number of classes.
+        p: probability of mixing a batch; labels of others become float32 (N, classes) too.
+        label_smoothing: taken from each label and spread evenly over the classes, before mixing.
+
+    Raises:
+        UsageError: an argument has another value.
+    """
+
+    needs_floats = True
+
+    def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
+        return images.mul(weight).add_(images.roll(1, 0), alpha=1 - weight), weight
+
+
+class CutMix(_Mix):
+    """Replace a box of each image by that of another ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers of a batch.
+
+    Arguments and labels are those of :class:`MixUp`; images may be uint8. The box is the same for all images of a
+    batch, of 1 − weight of the area before it is clipped to the image, and its center is uniform in the image.
+    """
+
+    def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
+        height, width = images.shape[-2:]
+        left, right = _span(int(x * width), width, weight)
+        top, bottom = _span(int(y * height), height, weight)
+        mixed = images.clone()
+        mixed[..., top:bottom, left:right] = images.roll(1, 0)[..., top:bottom, left:right]
+        return mixed, 1 - (right - left) * (bottom - top) / (width * height)
+
+
+def _span(center: int, extent: int, weight: float) -> tuple[int, int]:
+    """Begin and end of CutMix' box along one side, rounded as torchvision does."""
+    half = int(0.5 * math.sqrt(1 - weight) * extent)
+    return max(center - half, 0), min(center + half, extent)
+
+
+def symmetric_beta(alpha: float, u: float, v: float) -> float:
+    """Draw of the distribution Beta(alpha, alpha), given two uniform numbers in [0, 1).
+
+    If T has Student's distribution of 2 α degrees, then T / sqrt(2 α + T²) is 2 X − 1 of such an X. Bailey's formula
+    for T ("Polar generation of random variates with the t-distribution", 1994) takes two numbers and rejects none.
+    """
+    power, cosine = (1 - u) ** (1 / alpha), math.cos(2 * math.pi * v)
+    spread = (1 - power) * cosine**2
+    return 0.5 + 0.5 * math.copysign(math.sqrt(spread / (power + spread)), cosine)
+
+
+def bind_batch_transforms(
+    callables: Sequence[Any], *, classes: int, one_size: bool, floats: bool, targets: Sequence[str]
+) -> tuple[Any, ...]:
+    """Fit the batch transforms among a loader's callables to its data set and images.
+
+    Args:
+        classes: number of names of classes, 0 for none.
+        one_size, floats: of the images before the first callable.
+        targets: names of those that move with the images.
+
+    Raises:
+        UsageError: one does not fit.
+    """
+    mixing = [each for each in callables if isinstance(each, BatchTransform)]
+    if mixing and targets:
+        raise UsageError(f"{type(mixing[0]).__name__} mixes images and labels, but not {', '.join(targets)}")
+    first = callables[0] if callables else None
+    if isinstance(first, BatchTransform) and not one_size:
+        raise UsageError(f"{type(first).__name__} mixes images of one size; add a crop, or Resize((height, width))")
+    if isinstance(first, BatchTransform) and first.needs_floats and not floats:
+        raise UsageError(f"{type(first).__name__} mixes floats; add Normalize, or give the loader dtype=torch.float16")
+    return tuple(each.for_classes(classes) if isinstance(each, BatchTransform) else each for each in callables)
