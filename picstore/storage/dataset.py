@@ -11,13 +11,14 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from picstore.arrays import I64, Array, Bools, Table
+from picstore.arrays import I64, U8, Array, Bools, Table
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.container_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, make_column, read_column
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import NpyFile, pack_npy_file, parse_npy_file, read_npy_file, write_npy_file
+from picstore.storage.edits.selection import SelectedRecords
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ENTRY
@@ -36,7 +37,8 @@ class Dataset(Sequence[Record]):
     data set.
 
     ``without`` and ``with_columns`` return edited data sets, which a loader takes as they are. ``save`` writes the
-    edits.
+    edits. ``select`` returns some of the records as a data set, for everything that takes one; a selection is not
+    saved.
 
     Args:
         path: the data set's directory, or its URL in an object store, such as ``s3://bucket/train``.
@@ -48,7 +50,7 @@ class Dataset(Sequence[Record]):
     Attributes:
         path: its location; ``str(ds.path)`` is its path or URL.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
-        live: the stored records that are not deleted.
+        live: the stored records that are not deleted, and of a selection those that were chosen.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
@@ -86,6 +88,7 @@ class Dataset(Sequence[Record]):
         local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, self.rows), root)
         self._cache_options: dict[str, Any] = {"cache": local and local.folder, "cache_limit": cache_limit}
         self._containers = ContainerReader(root, self.rows, manifest.attachments, local)
+        self._selected: U8 | None = None  # ``SelectedRecords.bits``
         self._set_manifest(manifest, unsaved)
 
     def _set_manifest(self, manifest: Manifest, unsaved: dict[str, bytes]) -> None:
@@ -93,13 +96,16 @@ class Dataset(Sequence[Record]):
         self.manifest, self._unsaved = manifest, unsaved
         tombstones = self._edits.tombstones
         deleted: Array = np.zeros(0, dtype=np.int64) if tombstones is None else self._read_npy_file(tombstones)
-        self.live = LiveRecords.from_deleted(self.rows["records"], deleted, file=str(self.path))
+        self.live: LiveRecords = LiveRecords.from_deleted(self.rows["records"], deleted, file=str(self.path))
         if len(self.live.deleted) != self._edits.deleted:
             raise Corrupt("the tombstones are not those of the manifest", str(self.path))
+        if self._selected is not None:
+            self.live = SelectedRecords.from_bits(self.live, self._selected)
 
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         """Make another process open the same version, whatever its working directory."""
-        return _reopen, (self.path.absolute(), self.manifest, self._origin, self._unsaved, self._cache_options)
+        edited = self.path.absolute(), self.manifest, self._origin, self._unsaved
+        return _reopen, (*edited, self._selected, self._cache_options)
 
     @property
     def classes(self) -> list[str]:
@@ -108,8 +114,15 @@ class Dataset(Sequence[Record]):
 
     @property
     def uuid(self) -> str:
-        """Uuid of the content: data sets with the same bytes have the same uuid."""
+        """Uuid of the content: data sets with the same bytes have the same uuid. A selection has that of the whole."""
         return self.manifest.uuid
+
+    @property
+    def identity(self) -> str:
+        """The uuid, and a hash of which records a selection holds: the name of the data set in a loader's state."""
+        if not isinstance(self.live, SelectedRecords):
+            return self.uuid
+        return f"{self.uuid}, selection {self.live.digest}"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -119,8 +132,8 @@ class Dataset(Sequence[Record]):
     @property
     def ids(self) -> I64:
         """Ids of the records in stored order, int64 (len(ds),); -1 where an index entry is damaged."""
-        chosen: I64 = self.stored_ids()[self.live.to_stored(np.arange(len(self)))]
-        return chosen
+        stored = self.stored_ids()
+        return stored if len(stored) == len(self) else stored[self.live.marks()]
 
     def __len__(self) -> int:
         return len(self.live)
@@ -231,8 +244,13 @@ class Dataset(Sequence[Record]):
         return self._columns[entry.values]
 
     def without(self, ids: Iterable[int]) -> Dataset:
-        """Delete records by their ids; UsageError for an id of no record. Deleting one again changes nothing."""
+        """Delete records by their ids; UsageError for an id of no record. Deleting one again changes nothing.
+
+        Of a selection they are merely left out.
+        """
         positions = self._containers.positions(np.fromiter(ids, dtype=np.int64))
+        if isinstance(self.live, SelectedRecords):
+            return self._select(~np.isin(self.live.numbers, positions))
         return self.without_positions(np.union1d(self.live.deleted, positions))
 
     def without_positions(self, deleted: I64) -> Dataset:
@@ -241,6 +259,24 @@ class Dataset(Sequence[Record]):
         tombstones = npy_file if len(deleted) else None
         edits = replace(self._edits, deleted=len(deleted), tombstones=tombstones)
         return self._edited({npy_file.file: raw}, edits=edits)
+
+    def select(self, chosen: npt.ArrayLike | None = None, *, ids: npt.ArrayLike | None = None) -> Dataset:
+        """Select records: those of a mask, bool (len(ds),), or those at some positions, or with some ids.
+
+        The order stays that of the data set. Nothing is read but the ids, if they are given, and no container is read
+        later that holds no chosen record.
+
+        Raises:
+            UsageError: a mask of another length; a position or id that no record has, or that is given twice.
+        """
+        if (chosen is None) == (ids is None):
+            raise UsageError("select takes a mask or positions, or ids=; give one of them")
+        if ids is None:
+            return self._select(_mask_of(chosen, len(self)))
+        positions = self._containers.positions(_integers(ids, "ids"))
+        if np.isin(positions, self.live.numbers, invert=True).any():
+            raise UsageError(f"{self.path}: some of the ids are those of deleted records or not in the selection")
+        return self._select(_mask_of(np.searchsorted(self.live.numbers, positions), len(self)))
 
     def with_columns(
         self,
@@ -254,7 +290,8 @@ class Dataset(Sequence[Record]):
         Args:
             columns: by name, n texts, numbers, or arrays of one shape. ``label`` replaces the records' labels.
             ids: ids of the values' records, int (n,). An existing column keeps the values of other records. By default
-                value i belongs to ``ds[i]``, and a column of the same name is replaced.
+                value i belongs to ``ds[i]``, and a column of the same name is replaced, or kept for the records that
+                are not in a selection.
             classes: names of the new labels.
 
         Raises:
@@ -271,7 +308,7 @@ class Dataset(Sequence[Record]):
         entries, files = {}, {}
         for name, values in columns.items():
             owners: I64 = chosen
-            if ids is not None and name in self.columns:
+            if (ids is not None or self._selected is not None) and name in self.columns:
                 owners, values = self.column(name).joined(chosen, values)
             entries[name], new_files = make_column(name, owners, values)
             files.update(new_files)
@@ -281,12 +318,29 @@ class Dataset(Sequence[Record]):
         ordered = tuple(merged[name] for name in sorted(merged))
         return self._edited(files, edits=replace(self._edits, columns=ordered), classes=names)
 
+    def column_files(self) -> tuple[Edits, dict[str, bytes]]:
+        """Make the columns of a copy of the data set, of a selection those of its records: edits, and bytes by file."""
+        if self._selected is None:
+            edits = Edits(columns=self._edits.columns)
+            return edits, {each.file: self._read_bytes(each) for each in edits.npy_files}
+        ids, entries, files = self.ids, [], {}
+        for name in self.columns:
+            owners, values = self.column(name).of(ids)
+            if len(owners):
+                entry, new_files = make_column(name, owners, values)
+                entries.append(entry)
+                files.update(new_files)
+        return Edits(columns=tuple(entries)), files
+
     def save(self) -> Dataset:
         """Write deletions and columns as a new version; no file of images is written.
 
         Readers that have an older version open keep reading it. Replacing the manifest, the last write, makes the
-        change. Returns the data set as it is now; UsageError if another process has edited it since it was opened.
+        change. Returns the data set as it is now; UsageError for a selection, or if another process has edited the
+        data set since it was opened.
         """
+        if self._selected is not None:
+            raise UsageError("a selection cannot be saved; `picstore shuffle` writes a copy of it, save edits before")
         if self.uuid != self._origin:
             for npy_file in self._edits.npy_files:
                 if npy_file.file in self._unsaved:
@@ -302,9 +356,21 @@ class Dataset(Sequence[Record]):
         edited._set_manifest(manifest, {**self._unsaved, **files})
         return edited
 
+    def _select(self, chosen: Bools) -> Dataset:
+        """Copy the data set with those of its records that are marked, bool (len(self),)."""
+        selection = Dataset.__new__(Dataset)
+        selection.__dict__.update(self.__dict__)
+        selection.live = selected = SelectedRecords.of(self.live, chosen)
+        selection._selected = selected.bits
+        return selection
+
     @property
     def _edits(self) -> Edits:
         return self.manifest.edits or Edits()
+
+    def _read_bytes(self, npy_file: NpyFile) -> bytes:
+        raw = self._unsaved.get(npy_file.file)
+        return (self.path / npy_file.file).read_all(npy_file.bytes) if raw is None else raw
 
     def _read_npy_file(self, npy_file: NpyFile) -> Array:
         raw = self._unsaved.get(npy_file.file)
@@ -320,8 +386,41 @@ class Dataset(Sequence[Record]):
 
 
 def _reopen(
-    path: Location, manifest: Manifest, origin: str, unsaved: dict[str, bytes], options: dict[str, Any]
+    path: Location,
+    manifest: Manifest,
+    origin: str,
+    unsaved: dict[str, bytes],
+    selected: U8 | None,
+    options: dict[str, Any],
 ) -> Dataset:
     dataset = Dataset.__new__(Dataset)
     dataset._open(path, manifest, origin, unsaved, **options)
+    if selected is not None:
+        dataset._selected = selected
+        dataset._set_manifest(manifest, unsaved)
     return dataset
+
+
+def _integers(values: npt.ArrayLike, name: str) -> I64:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise UsageError(f"{name} are an array of shape {array.shape} and {array.dtype}; give a list of integers")
+    return array.astype(np.int64)
+
+
+def _mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
+    """Make a mask of ``count`` records of a mask or of positions."""
+    if np.asarray(chosen).dtype.kind == "b":
+        mask: Bools = np.asarray(chosen)
+        if mask.shape != (count,):
+            raise UsageError(f"a mask of shape {mask.shape} for {count} records")
+        return mask
+    positions = _integers(np.asarray(chosen), "positions")
+    outside = positions[(positions < -count) | (positions >= count)]
+    if len(outside):
+        raise UsageError(f"position {outside[0]} of a data set of {count} records")
+    mask = np.zeros(count, dtype=np.bool_)
+    mask[positions] = True
+    if int(mask.sum()) < len(positions):
+        raise UsageError("a record is selected twice; a Loader's weights give it more often")
+    return mask

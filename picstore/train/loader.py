@@ -136,7 +136,7 @@ class Loader(BatchLoader[DatasetOrder]):
             isolate=isolate,
         )
         super().__init__(
-            DatasetOrder(shard, seed, self.dataset.uuid),
+            DatasetOrder(shard, seed, self.dataset.identity),
             (TrainingSource(self.dataset, seed, plan=plan),),
             options=options,
             callables=callables,

@@ -88,7 +88,7 @@ class DataMux(BatchLoader[MixOrder]):
             rank=rank,
             world_size=world_size,
             length=chosen["epoch_batches"],
-            uuids=tuple(source.dataset.uuid for source in sources),
+            uuids=tuple(source.dataset.identity for source in sources),
         )
         super().__init__(order, sources, options=chosen, callables=callables, whole_epochs=False)
         self._read = 0  # samples of the batch at the position

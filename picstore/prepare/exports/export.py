@@ -35,7 +35,7 @@ class Exported:
 
 
 def export(
-    source: Path, out: Path, *, format: str, shard_size: int = 256 << 20, progress: Progress | None = None
+    source: Path | Dataset, out: Path, *, format: str, shard_size: int = 256 << 20, progress: Progress | None = None
 ) -> Exported:
     """Write every record of a data set, in stored order. Damaged ones are left out and counted.
 
@@ -43,6 +43,7 @@ def export(
     writing removes them. That folder stays as long as files are missing, also if the process is killed.
 
     Args:
+        source: a finished data set, or an open one.
         out: a folder that does not exist or is empty.
         format: one of FORMATS.
         shard_size: approximate bytes of a tar or shard.
@@ -52,7 +53,7 @@ def export(
         UsageError: ``out`` holds something, or the format cannot take the data set.
         OSError: a file cannot be written.
     """
-    dataset = Dataset(source)
+    dataset = source if isinstance(source, Dataset) else Dataset(source)
     if not 1 <= shard_size <= MAX_SHARD_SIZE:
         raise UsageError(f"shards of {shard_size:,} bytes; 1 to {MAX_SHARD_SIZE:,} are possible")
     unfinished = out / _UNFINISHED
@@ -60,8 +61,8 @@ def export(
         raise UsageError(f"{out} holds an export that goes on or was interrupted; if none goes on, remove {out}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and is not an empty folder; choose another destination")
-    if out.resolve().is_relative_to(source.resolve()):
-        raise UsageError(f"{out} lies in the data set {source}; choose another destination")
+    if out.resolve().is_relative_to(Path(str(dataset.path)).resolve()):
+        raise UsageError(f"{out} lies in the data set {dataset.path}; choose another destination")
     make_folder(unfinished)
     try:
         done = _write_records(dataset, _make_writer(format, unfinished, dataset, shard_size), progress)

@@ -23,9 +23,10 @@ from picstore.prepare.progress import Progress, ProgressCallback, progress_callb
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import write_npy_file
+from picstore.storage.edits.selection import SelectedRecords
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.file import FileSummary, FileWriter
-from picstore.storage.format.record import Record
+from picstore.storage.format.record import Record, copy_record
 from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.location.resolve import UNFINISHED, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import Manifest
@@ -43,7 +44,8 @@ EXTENT = np.dtype(
 class FileTask:
     """Task to write one file of the result: the records of some containers, permuted.
 
-    ``extents`` is EXTENT (containers,); their ``file`` is a number in stream ``source_stream`` of ``source``.
+    ``extents`` is EXTENT (containers,); their ``file`` is a number in stream ``source_stream`` of ``source``. Of a
+    selection or after many deletions they are those of several files.
     ``deleted`` holds the omitted record numbers of each extent; it is empty where no record is omitted.
     """
 
@@ -68,7 +70,7 @@ class DealTask:
 
 
 def shuffle(
-    source: Where,
+    source: Where | Dataset,
     destination: Where,
     *,
     seed: int,
@@ -79,7 +81,7 @@ def shuffle(
     """Write a shuffled copy of a data set.
 
     Args:
-        source: a finished data set; it is not changed.
+        source: a finished data set, or an open one with deletions that are not saved or a selection. It is not changed.
         destination: a directory or URL that does not exist or is empty.
         method: one of METHODS.
         workers: number of processes, each of which holds one file in memory, or an engine; the result does not depend
@@ -94,7 +96,7 @@ def shuffle(
     """
     if method not in METHODS:
         raise UsageError(f"shuffle method {method!r} is not one of {', '.join(METHODS)}")
-    dataset = Dataset(locate(source))
+    dataset = source if isinstance(source, Dataset) else Dataset(locate(source))
     destination = locate(destination)
     shape = job.DatasetShape(container_size=dataset.manifest.container_size, seed=seed)
     wanted = {"verb": "shuffle", "picstore": __version__, "parent": dataset.uuid, "method": method, "seed": seed}
@@ -115,6 +117,8 @@ def shuffle(
             text = f"{written} of {len(dataset)} records were written; the source changed during the shuffle"
             raise PicstoreError(text)
         event = {"method": method, "seed": seed, "parent": dataset.uuid}
+        if isinstance(dataset.live, SelectedRecords):
+            event["selection"] = dataset.live.digest
         manifest = publish_dataset(
             destination,
             summaries,
@@ -133,23 +137,29 @@ def shuffle(
 
 def _copy_columns(dataset: Dataset, root: Location) -> Edits | None:
     """Copy the files of columns, which hold values by id and so are valid in the copy."""
-    edits = Edits(columns=dataset.manifest.edits.columns if dataset.manifest.edits else ())
+    edits, files = dataset.column_files()
     for npy_file in edits.npy_files:
-        write_npy_file(root, npy_file, (dataset.path / npy_file.file).read_all(npy_file.bytes))
+        write_npy_file(root, npy_file, files[npy_file.file])
     return edits if edits.columns else None
 
 
 def _file_tasks(dataset: Dataset, root: Location, shape: job.DatasetShape) -> Iterator[FileTask]:
-    """Make a task for each file of a data set, which writes the same file, permuted."""
-    rows = dataset.rows
+    """Make a task for each file of a data set, which writes the same file, permuted.
+
+    If little of the files is live, as in a selection, a task joins so many of a stream that its file is of their size.
+    """
+    rows, counts = dataset.rows, dataset.live.counts
+    live_bytes = (rows["size"] * (counts / np.maximum(1, rows["records"]))).sum()
+    joined = int(rows["size"].sum(dtype=np.int64) // max(1, live_bytes)) or 1
+    files = rows["file"].astype(np.int64) // joined
     order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
-    numbers = rows["stream"][order].astype(np.int64) << 32 | rows["file"][order]
+    numbers = rows["stream"][order].astype(np.int64) << 32 | files[order]
     for group in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(order) else []:
-        if not dataset.live.counts[group].any():
+        if not counts[group].any():
             continue
-        stream, file = int(rows["stream"][group[0]]), int(rows["file"][group[0]])
+        stream, file = int(rows["stream"][group[0]]), int(files[group[0]])
         extents = np.zeros(len(group), dtype=EXTENT)
-        extents["ordinal"] = np.arange(len(group))
+        extents["ordinal"] = [dataset.container_ref(number).ordinal for number in group]
         for name in ("file", "offset", "size", "records", "header_crc"):
             extents[name] = rows[name][group]
         yield FileTask(
@@ -195,7 +205,7 @@ def _dealt(
 
 
 def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
-    """Read all records of the task's containers; their images are views of the read buffers."""
+    """Read all records of the task's containers; their images are views of the read buffers, or copies of the few."""
     records: list[Record] = []
     for number, extent in enumerate(task.extents):
         if task.deleted and len(task.deleted[number]) == extent["records"]:
@@ -211,7 +221,8 @@ def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
             live[task.deleted[number]] = False
         if not container.good[live].all():
             raise container.damage[0]
-        records.extend(container.record(k) for k in np.flatnonzero(live).tolist())
+        found = (container.record(k) for k in np.flatnonzero(live).tolist())
+        records.extend(found if 2 * live.sum() > len(live) else map(copy_record, found))
         on_progress(int(live.sum()))
     return records
 

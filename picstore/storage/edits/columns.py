@@ -46,6 +46,13 @@ class Column:
         values[found] = self.values[indices[found]]
         return values
 
+    def of(self, ids: I64) -> tuple[I64, Values]:
+        """Look up those of some ids that have a value, and the values."""
+        indices, found = self.find_ids(ids)
+        if self.ends is not None:
+            return ids[found], [self._text(index) for index in indices[found]]
+        return ids[found], self.values[indices[found]]
+
     def missing_values(self, count: int) -> Values:
         """Make the values of ``count`` records that have none."""
         if self.ends is not None:

@@ -49,6 +49,17 @@ class LiveRecords:
         """Number of live records of each container, int64 (containers,)."""
         return np.diff(self.starts - np.searchsorted(self.deleted, self.starts))
 
+    @property
+    def numbers(self) -> I64:
+        """Numbers in stored order of the live records, ascending."""
+        return np.flatnonzero(self.marks())
+
+    def marks(self) -> Bools:
+        """Mark the live ones of all stored records: bool (records,)."""
+        marks = np.ones(int(self.starts[-1]), dtype=np.bool_)
+        marks[self.deleted] = False
+        return marks
+
     def to_stored(self, numbers: I64) -> I64:
         """Map live-record numbers to numbers in stored order."""
         if not len(self.deleted):
