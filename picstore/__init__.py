@@ -29,6 +29,10 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.mux import DataMux as DataMux
     from picstore.train.transforms.affine import RandomAffine as RandomAffine
     from picstore.train.transforms.affine import RandomRotation as RandomRotation
+    from picstore.train.transforms.auto_augment import AugMix as AugMix
+    from picstore.train.transforms.auto_augment import AutoAugment as AutoAugment
+    from picstore.train.transforms.auto_augment import RandAugment as RandAugment
+    from picstore.train.transforms.auto_augment import TrivialAugmentWide as TrivialAugmentWide
     from picstore.train.transforms.color import ColorJitter as ColorJitter
     from picstore.train.transforms.color import GaussianBlur as GaussianBlur
     from picstore.train.transforms.color import GaussianNoise as GaussianNoise
@@ -71,6 +75,7 @@ _NAMES = {  # by module
     "train.map_dataset": "MapDataset",
     "train.mux": "DataMux",
     "train.transforms.affine": "RandomAffine RandomRotation",
+    "train.transforms.auto_augment": "AugMix AutoAugment RandAugment TrivialAugmentWide",
     "train.transforms.color": (
         "ColorJitter GaussianBlur GaussianNoise Normalize RandomErasing RandomGrayscale RandomInvert "
         "RandomPosterize RandomSolarize"

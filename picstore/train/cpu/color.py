@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from picstore import rng
-from picstore.arrays import F32, F64, U8, Array
+from picstore.arrays import F64, U8, Array
 from picstore.errors import UsageError
 from picstore.kernels.strided import strided_image
 from picstore.train.cpu.blur import blur
 from picstore.train.cpu.canvas import move_pixels
+from picstore.train.cpu.mixture import Mixture
 from picstore.train.cpu.noise import add_noise, standard_normals
 from picstore.train.cpu.normalize import bit_patterns, normalize_image
 from picstore.train.cpu.pointwise import run_pointwise
@@ -74,7 +75,7 @@ def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: Ou
 def _run_on_levels(program: ColorProgram, slot: int, end: int, image: U8) -> None:
     """Run the steps before ``end`` in place, by separate kernels: those that no transform needs are not compiled."""
     steps = program.opcode_lists[slot]
-    mixture = _Mixture(image)
+    mixture = Mixture(image)
     step = 0
     while step < end:
         begin, opcode = step, steps[step]
@@ -95,24 +96,6 @@ def _run_on_levels(program: ColorProgram, slot: int, end: int, image: U8) -> Non
             mixture.add(*program.operands[slot, begin, :2].tolist())
         else:
             _erase(program, slot, begin, OutputDtype.UINT8, image)
-
-
-class _Mixture:
-    """The weighted sum of an image and of chains of steps that begin with it."""
-
-    def __init__(self, image: U8) -> None:
-        self._image = image
-        self._original: U8 = image
-        self._sum: F32 = np.empty(0, np.float32)
-
-    def add(self, weight: float, position: float) -> None:
-        """Run a step ``MIX`` by NumPy."""
-        weighted: F32 = self._image * np.float32(weight)
-        if position == opcodes.MIX_FIRST:
-            self._original, self._sum = self._image.copy(), weighted
-            return
-        self._sum += weighted
-        self._image[:] = self._original if position == opcodes.MIX_NEXT else self._sum.astype(np.uint8)
 
 
 def _erase(program: ColorProgram, slot: int, step: int, dtype: OutputDtype, out: Array) -> None:

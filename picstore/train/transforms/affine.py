@@ -134,15 +134,15 @@ def _linear_maps(angle: F64, scale: F64, shear_x: F64, shear_y: F64) -> F64:
     The forward map is rotation × scale × shear along y × shear along x, each shear [1, −tan] or its transpose. Its
     determinant is scale², so the inverse divides by the scale only.
     """
-    (sine, cosine), (sine_less, cosine_less) = _sine_cosine(angle), _sine_cosine(angle - shear_y)
-    (sine_x, cosine_x), (_, cosine_y) = _sine_cosine(shear_x), _sine_cosine(shear_y)
+    (sine, cosine), (sine_less, cosine_less) = sine_cosine(angle), sine_cosine(angle - shear_y)
+    (sine_x, cosine_x), (_, cosine_y) = sine_cosine(shear_x), sine_cosine(shear_y)
     slope = sine_x / cosine_x
     a, c = cosine_less / cosine_y, sine_less / cosine_y
     b, d = -a * slope - sine, cosine - c * slope
     return np.stack([np.stack([d, -b], axis=1), np.stack([-c, a], axis=1)], axis=1) / scale[:, None, None]
 
 
-def _sine_cosine(degrees: F64) -> tuple[F64, F64]:
+def sine_cosine(degrees: F64) -> tuple[F64, F64]:
     """Sine and cosine within 2**-52, exact at multiples of 90.
 
     They are computed from their series because the last bit of NumPy's functions depends on the processor.

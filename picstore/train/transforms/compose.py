@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.transforms import affine, color, crops, distort, mix, tone
+from picstore.train.transforms import affine, auto_augment, color, crops, distort, mix, tone
 from picstore.train.transforms.color_program import ColorTransform, check_color
 from picstore.train.transforms.geometry import common_fill
 from picstore.train.transforms.mix import BatchTransform
@@ -36,6 +36,10 @@ _TRANSFORMS: Mapping[str, Any] = {
         color.RandomInvert,
         color.RandomPosterize,
         color.RandomSolarize,
+        auto_augment.AugMix,
+        auto_augment.AutoAugment,
+        auto_augment.RandAugment,
+        auto_augment.TrivialAugmentWide,
         distort.ElasticTransform,
         distort.RandomPerspective,
         tone.Grayscale,
