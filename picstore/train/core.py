@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from picstore.errors import UsageError
 from picstore.train.batch import Batch
+from picstore.train.batching.collate import check_collate
 from picstore.train.batching.damage import DamageLog
 from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_threads
 from picstore.train.options import LoaderOptions
@@ -55,11 +56,13 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             dtype=None if dtype is None else str(dtype).removeprefix("torch."),
             channels_last=memory_format is torch.channels_last,
         )
+        check_collate(options["collate"], isolate=options["isolate"])
         self._runner = PipelineRunner(
             PipelineSpec(
                 sources=sources,
                 output=output,
                 resources=Resources(default_threads() if threads is None else threads, budget, options["max_pixels"]),
+                collate=options["collate"],
             ),
             damage_log=DamageLog(options["on_damage"]),
             device=torch.device(options["device"]),

@@ -10,7 +10,7 @@ import torch
 from picstore.errors import UsageError
 from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
-from picstore.train.batching.spec import MAX_PIXELS
+from picstore.train.batching.spec import MAX_PIXELS, Collate
 from picstore.train.core import BatchLoader
 from picstore.train.options import LoaderOptions
 from picstore.train.order.requests import DatasetOrder, TrainingSource
@@ -68,6 +68,10 @@ class Loader(BatchLoader[DatasetOrder]):
             Decoders differ by some levels; train and evaluate with the same one.
         isolate: make batches in a process of its own, which hands them over in shared memory, so that its threads and
             the training loop do not wait for each other. False makes them with threads of this process.
+        collate: a function that is called with each batch where it is made, ahead of the training loop, for instance to
+            tokenise. It gets the dict of ``Batch.asdict()``, of NumPy arrays, and returns further values of the records
+            by name, arrays (N, …) or lists of N, which come in ``batch.columns``. One thread at a time calls it. With
+            ``isolate`` it must stand in a module that the loader's process can import.
         cache, cache_limit: a folder that keeps the containers that were read, for a data set far away, and its largest
             size, as of :class:`picstore.Dataset`.
 
@@ -102,6 +106,7 @@ class Loader(BatchLoader[DatasetOrder]):
         memory_format: torch.memory_format = torch.contiguous_format,
         decoder: str = "auto",
         isolate: bool = True,
+        collate: Collate | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_limit: int | str = DEFAULT_LIMIT,
     ) -> None:
@@ -134,6 +139,7 @@ class Loader(BatchLoader[DatasetOrder]):
             memory_format=memory_format,
             decoder=decoder,
             isolate=isolate,
+            collate=collate,
         )
         super().__init__(
             DatasetOrder(shard, seed, self.dataset.identity),

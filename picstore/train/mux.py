@@ -54,7 +54,8 @@ class DataMux(BatchLoader[MixOrder]):
         lanes: runs of each source that batches mix; a multiple of the world size, by default such that all sources
             together have about 32.
         epoch_batches: end an iteration after so many batches; the next one goes on.
-        seed, device, threads, budget, targets, dtype, memory_format, decoder, isolate: as of :class:`picstore.Loader`.
+        seed, device, threads, budget, targets, dtype: as of :class:`picstore.Loader`.
+        memory_format, decoder, isolate, collate: as of :class:`picstore.Loader`.
         rank, world_size: as of :class:`picstore.Loader`; the counts are those of each rank.
         cache, cache_limit: as of :class:`picstore.Loader`; one folder for all data sets.
         max_pixels: as of :class:`picstore.Loader`.

@@ -138,6 +138,8 @@ def _option(name: str, value: Any, config: Path) -> Any:
     hint = options[name]
     members = (hint,) if get_origin(hint) is Sequence else get_args(hint) or (hint,)
     types = [_TOML_TYPES[member] for member in members if member in _TOML_TYPES]
+    if not types:
+        raise UsageError(f"{config}: {name} is {value!r}; give it to DataMux, not in a file")
     if type(value) not in types:
         raise UsageError(f"{config}: {name} is {value!r}; it must be of type {' or '.join(t.__name__ for t in types)}")
     return value

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
 
 import torch
 
@@ -26,6 +26,7 @@ class LoaderOptions(TypedDict, total=False):
     max_pixels: int
     decoder: str
     isolate: bool
+    collate: Callable[[dict[str, Any]], Mapping[str, Any]] | None
     cache: str | os.PathLike[str] | None
     cache_limit: int | str
     epoch_batches: int | None

@@ -7,7 +7,7 @@ process needs no torch, and this one no kernels.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,6 +19,8 @@ from picstore.train.transforms.compose import TransformPlan
 
 MAX_PIXELS = 1 << 28  # of an image, as of ``picstore convert``
 
+# From a batch, see :func:`picstore.train.batching.collate.run_collate`, further values of its records by name.
+Collate: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 MakeRequests: TypeAlias = Callable[[Sequence[TrainingSource]], Iterator[BatchRequest]]
 
 # numpy's dtype of the same size for each that images may have; it has no bfloat16.
@@ -106,3 +108,4 @@ class PipelineSpec:
     output: OutputSpec
     resources: Resources
     strict: bool = False  # stop at the first damaged record instead of replacing it
+    collate: Collate | None = None

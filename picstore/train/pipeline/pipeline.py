@@ -3,7 +3,7 @@
     planner thread            reader threads       decoding threads          consumer
     request ────────────────→ read, check CRC
             records ←──────── containers      ───→ decode, resample a chunk
-            batches being filled ────────────────────────────────────────→ receive: wait, replace damage
+            batches being filled                          last chunk: replace damage, collate ──→ receive: wait
 
 The planner runs ahead of the consumer by a few batches and holds containers within a budget of bytes; a slow consumer
 stops the planner. Nothing polls: a thread waits for a batch, for a free slot in the queue or for a container.
@@ -17,11 +17,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 from picstore.errors import Damage, NotADataset
+from picstore.train.batching.collate import run_collate
 from picstore.train.batching.columns import look_up_columns
 from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.gather import BatchRecords, ReadResult, gather_records
@@ -44,15 +46,6 @@ _CHUNK = 16  # images a task, all views counted: some 10 ms of work, so that thr
 _READERS = 4  # readers keep several requests under way on disks and networks
 
 
-@dataclass(slots=True)
-class _FillingBatch:
-    """A batch whose slots are being filled."""
-
-    records: BatchRecords
-    filler: BatchFiller
-    chunks: list[Future[dict[int, Damage]]] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class _RequestedBatch:
     """A batch whose containers are being read."""
@@ -63,18 +56,21 @@ class _RequestedBatch:
 
 
 class _Countdown:
-    """Calls ``then`` once ``count`` was called ``total`` times, from any threads."""
+    """Calls ``then`` once ``total`` futures that have ``count`` as callback are done, in the thread of the last."""
 
     def __init__(self, total: int, then: Callable[[], None]) -> None:
-        self._left, self._then = total, then
+        self._left = total
+        self._then: Callable[[], None] | None = then
         self._lock = threading.Lock()
 
-    def count(self) -> None:
+    def count(self, _: Future[Any]) -> None:
         with self._lock:
             self._left -= 1
             if self._left:
                 return
-        self._then()
+        then, self._then = self._then, None  # the futures keep their callbacks, and would keep what ``then`` refers to
+        if then is not None:
+            then()
 
 
 class Pipeline:
@@ -101,7 +97,8 @@ class Pipeline:
         read = partial(_read_container, spec, self._buffers, self._counter)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, threads=_READERS)
         self._decoders = ThreadPool(spec.resources.threads, "work")
-        self._queue: SimpleQueue[_FillingBatch | BaseException | None] = SimpleQueue()
+        self._collating = threading.Lock()  # tokenizers, for instance, cannot be called by two threads
+        self._queue: SimpleQueue[Future[HostBatch] | BaseException | None] = SimpleQueue()
         self._free_slots = threading.Semaphore(AHEAD)  # of the queue
         self._stop = self._started = False
         self._pid = os.getpid()
@@ -134,7 +131,7 @@ class Pipeline:
                 raise item
             finally:
                 del item  # the error's traceback holds this frame: without a cycle both are freed at once
-        return self._complete(item)
+        return item.result()
 
     def close(self) -> None:
         """End all threads; may be called at any time, twice too. In a fork there are none, and locks may be held."""
@@ -161,7 +158,7 @@ class Pipeline:
         except BaseException as error:  # a thread has no other way to report it
             self._queue.put(error)
 
-    def _start_batches(self) -> Iterator[_FillingBatch]:
+    def _start_batches(self) -> Iterator[Future[HostBatch]]:
         """Read ahead as far as the budget allows, and start to fill the batch that is first."""
         ahead: deque[_RequestedBatch] = deque()
         requests = ((request, self._container_uses(request)) for request in self._requests)
@@ -193,7 +190,7 @@ class Pipeline:
                     use.done.add(lane)
         return uses
 
-    def _start_filling(self, requested: _RequestedBatch) -> _FillingBatch:
+    def _start_filling(self, requested: _RequestedBatch) -> Future[HostBatch]:
         """Wait for a batch's containers, gather its records, and hand its chunks to the decoding threads."""
         with self._counter.timed("waited_on_disk"):
             containers = {(source, number): read.result() for (source, _, number), read in requested.futures.items()}
@@ -203,32 +200,41 @@ class Pipeline:
         params = make_params(requested.request, records.ids, records.layouts[:, :2], sources=sources)
         filler_class = ImageFiller if self._spec.output.decoded else StreamFiller
         filler: BatchFiller = filler_class(records, params, self._spec.output, self._buffers.batches)
-        filling = _FillingBatch(records, filler)
         size = max(1, _CHUNK // self._spec.output.view_count)
         chunks = [range(k, min(k + size, len(records))) for k in range(0, len(records), size)]
-        countdown = _Countdown(len(chunks), lambda: self._release(records, requested.uses))
+        filled: list[Future[dict[int, Damage]]] = []
+        finished: Future[HostBatch] = Future()
+        countdown = _Countdown(len(chunks), partial(self._finish, records, filler, filled, requested.uses, finished))
         for chunk in chunks:
-            filling.chunks.append(self._decoders.submit(self._fill, filler, chunk, countdown))
-        return filling
+            filled.append(self._decoders.submit(self._fill, filler, chunk))
+            filled[-1].add_done_callback(countdown.count)
+        return finished
 
-    def _fill(self, filler: BatchFiller, chunk: range, countdown: _Countdown) -> dict[int, Damage]:
+    def _fill(self, filler: BatchFiller, chunk: range) -> dict[int, Damage]:
+        with self._counter.timed("working"):
+            return filler.fill(chunk)
+
+    def _finish(
+        self,
+        records: BatchRecords,
+        filler: BatchFiller,
+        filled: list[Future[dict[int, Damage]]],
+        uses: dict[ContainerKey, ContainerUse],
+        finished: Future[HostBatch],
+    ) -> None:
+        """Complete a batch whose chunks are done, or hand the consumer their error."""
         try:
-            with self._counter.timed("working"):
-                return filler.fill(chunk)
-        finally:
-            countdown.count()
+            records.release()
+            self._prefetcher.release(uses)
+            problems = dict(records.problems)
+            for chunk in filled:
+                problems.update(chunk.result())
+            finished.set_result(self._complete(records, filler, dict(sorted(problems.items()))))
+        except BaseException as error:  # the consumer raises it
+            finished.set_exception(error)
 
-    def _release(self, records: BatchRecords, uses: dict[ContainerKey, ContainerUse]) -> None:
-        records.release()
-        self._prefetcher.release(uses)
-
-    def _complete(self, filling: _FillingBatch) -> HostBatch:
-        """Wait for a batch, and replace its damaged records."""
-        records, filler = filling.records, filling.filler
-        problems = dict(records.problems)
-        for chunk in filling.chunks:
-            problems.update(chunk.result())
-        problems = dict(sorted(problems.items()))
+    def _complete(self, records: BatchRecords, filler: BatchFiller, problems: dict[int, Damage]) -> HostBatch:
+        """Replace a batch's damaged records, and add its columns and the values of ``collate``."""
         batch = HostBatch(
             images=filler.images,
             labels=records.labels,
@@ -242,6 +248,9 @@ class Pipeline:
             raise batch.damage[0]
         replace_damaged(batch, problems)
         batch.columns = look_up_columns(self._spec.sources, batch.source, batch.ids)
+        if self._spec.collate is not None:
+            with self._counter.timed("working"), self._collating:
+                batch.columns |= run_collate(self._spec.collate, batch, self._spec.output)
         return batch
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import U8, Array
-from picstore.errors import PicstoreError
+from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools
@@ -88,6 +88,9 @@ class ProcessServer:
             spec = self._connection.recv()
         except (PicstoreError, OSError) as error:  # its data sets cannot be opened
             spec = error
+        except (ImportError, AttributeError) as error:
+            text = f"the loader's process cannot import collate or a transform: {error}"
+            spec = UsageError(f"{text}; define them in modules that it finds, or give isolate=False")
         while True:
             verb, *content = self._connection.recv()
             if verb == "begin":
