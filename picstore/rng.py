@@ -28,6 +28,8 @@ PLAN = 3  # loader: the order of containers and of the records in them
 AUGMENT = 4  # loader: the parameters of transforms
 MUX = 5  # mux: the order inside a batch
 MEASURE = 6  # convert --measure: the sample of inputs
+SPLIT = 7  # split: the part of a record
+WEIGHT = 8  # loader: which records an epoch rounds up
 
 _MASK = (1 << 64) - 1
 _GOLDEN, _M1, _M2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

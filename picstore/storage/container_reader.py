@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from picstore.arrays import I64, Bools, Table
+from picstore.arrays import I64, Array, Bools, Table
 from picstore.errors import Damage, NotADataset, Truncated, UsageError
 from picstore.storage.cache import Cache
 from picstore.storage.container_index import ordinals_of
@@ -27,6 +28,11 @@ _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
 _MAX_WARM = 16 << 20  # bytes of a container that is read in part into memory that was used before
 _MIN_TABLES = 4096  # bytes to read at first of a container in part
 _TABLES_SHARE = 64  # and at least this share: tables of photographs take a hundredth
+# What an index says of a record: 25 bytes.
+FACTS = np.dtype(
+    [("id", "<i8"), ("label", "<i8"), ("width", "<u2"), ("height", "<u2"), ("bytes", "<u4"), ("sampling", "u1")]
+)
+_SOURCES = {"bytes": "length"}  # names of facts in an index entry
 _MAX_MISSING = 1 << 24  # records whose bytes are not there; an index row of 32 bytes may claim 2**20
 
 
@@ -45,6 +51,7 @@ class ContainerReader:
         self._ordinals = ordinals_of(rows)
         self._indexes: OrderedDict[int, Container] = OrderedDict()
         self._ids: I64 | None = None
+        self._facts: Table | None = None
 
     def container_ref(self, number: int) -> ContainerRef:
         """Position of the ``number``-th container in stored order."""
@@ -124,9 +131,17 @@ class ContainerReader:
         Truncated if more than 2**24 records lie beyond the ends of their files.
         """
         if self._ids is None:
-            self.check_extent()
-            self._ids = np.concatenate([np.zeros(0, np.int64), *map_concurrently(self._ids_in, range(len(self.rows)))])
+            self._ids = self._collect(lambda facts: facts["id"], np.dtype(np.int64))
         return self._ids
+
+    def facts(self) -> Table:
+        """Read what the indexes say of all stored records once: FACTS (records,); the errors are those of :meth:`ids`.
+
+        The id is -1 and the rest 0 where an index entry is damaged.
+        """
+        if self._facts is None:
+            self._facts = self._collect(lambda facts: facts, FACTS)
+        return self._facts
 
     def positions(self, ids: I64) -> I64:
         """Find the numbers in stored order of the records with these ids; UsageError where one has no record."""
@@ -164,12 +179,24 @@ class ContainerReader:
         except NotADataset:
             return 0
 
-    def _ids_in(self, number: int) -> I64:
-        try:
+    def _collect(self, take: Callable[[Table], Array], dtype: np.dtype[Any]) -> Array:
+        """Join what is taken of the facts of each container."""
+        self.check_extent()
+        collected = np.empty(int(self.rows["records"].sum(dtype=np.int64)), dtype)
+        end = 0
+        for facts in map_concurrently(self._facts_in, range(len(self.rows))):
+            start, end = end, end + len(facts)
+            collected[start:end] = take(facts)
+        return collected
+
+    def _facts_in(self, number: int) -> Table:
+        facts: Table = np.zeros(int(self.rows["records"][number]), FACTS)
+        facts["id"] = -1
+        with contextlib.suppress(Damage, NotADataset):  # the latter where a file is missing
             container = self.index(number)
-        except (Damage, NotADataset):  # the latter where a file is missing
-            return np.full(int(self.rows["records"][number]), -1)
-        return np.where(container.good, container.index["id"].astype(np.int64), -1)
+            for name in FACTS.names or ():
+                facts[name][container.good] = container.index[_SOURCES.get(name, name)][container.good]
+        return facts
 
     def _read_cached(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
         """Read a container from the cache; None where it is missing, or was damaged and is now discarded."""

@@ -6,6 +6,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -26,7 +27,9 @@ from picstore.storage.format.record import Record, copy_record
 from picstore.storage.location.resolve import Allocate, Location, Where, fresh, locate
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
 from picstore.storage.publish import publish_edit
+from picstore.storage.record_table import RecordTable
 from picstore.storage.row_reader import RowsOf
+from picstore.storage.split import assign_parts, split_bounds
 
 
 class Dataset(Sequence[Record]):
@@ -134,6 +137,11 @@ class Dataset(Sequence[Record]):
         """Ids of the records in stored order, int64 (len(ds),); -1 where an index entry is damaged."""
         stored = self.stored_ids()
         return stored if len(stored) == len(self) else stored[self.live.marks()]
+
+    @property
+    def table(self) -> RecordTable:
+        """What is known of the records without reading images: ``ds.table["width"]``; read when it is asked for."""
+        return RecordTable(len(self), self._facts, {name: partial(self.column, name) for name in self.columns})
 
     def __len__(self) -> int:
         return len(self.live)
@@ -278,6 +286,32 @@ class Dataset(Sequence[Record]):
             raise UsageError(f"{self.path}: some of the ids are those of deleted records or not in the selection")
         return self._select(_mask_of(np.searchsorted(self.live.numbers, positions), len(self)))
 
+    def where(self, condition: str) -> Dataset:
+        """Select the records for which a condition holds, such as ``"label = 3 AND width > 512"``.
+
+        It is an expression in DuckDB's SQL over the columns of :attr:`table`, with the errors of
+        :meth:`picstore.storage.record_table.RecordTable.where`.
+        """
+        return self._select(self.table.where(condition))
+
+    def split(self, *fractions: float, seed: int = 0, by: str | None = None) -> tuple[Dataset, ...]:
+        """Split the records at random: ``first, second = ds.split(0.9)``, ``train, val, test = ds.split(0.8, 0.1)``.
+
+        Args:
+            fractions: of the records in each part; what is missing to 1 is one more part.
+            seed: other seeds give other parts.
+            by: name of a column of :attr:`table`, such as ``"label"``. Without it the part of a record is a function of
+                (seed, id) alone: it stays whatever is appended, deleted or shuffled, and parts have their sizes as n
+                draws have. With it each part of each value's records is within a few of its fraction; records that are
+                appended change nothing, and deletions may move later records of the same value.
+
+        Raises:
+            UsageError: the fractions are not positive with a sum of at most 1, or there is no such column.
+        """
+        bounds = split_bounds(fractions)
+        number = assign_parts(self.ids, bounds, seed=seed, values=None if by is None else self.table[by])
+        return tuple(self._select(number == part) for part in range(len(bounds) + 1))
+
     def with_columns(
         self,
         columns: Mapping[str, Sequence[Any] | Array],
@@ -363,6 +397,16 @@ class Dataset(Sequence[Record]):
         selection.live = selected = SelectedRecords.of(self.live, chosen)
         selection._selected = selected.bits
         return selection
+
+    def _facts(self) -> Table:
+        """Read the facts of the records, ``container_reader.FACTS`` (len(self),)."""
+        facts = self._containers.facts()
+        if len(facts) != len(self):
+            facts = facts[self.live.marks()]
+        if LABEL in self.columns:
+            facts = facts.copy()
+            facts["label"] = self.labels(facts["id"], facts["label"])
+        return facts
 
     @property
     def _edits(self) -> Edits:

@@ -1,0 +1,124 @@
+"""RecordTable: what is known of a data set's records without reading images, by column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from picstore.arrays import Array, Bools, Table
+from picstore.errors import MissingDependency, UsageError
+from picstore.storage.container_reader import FACTS
+from picstore.storage.edits.columns import LABEL, Column, Values
+from picstore.storage.format.layout import SAMPLINGS
+
+
+class RecordTable:
+    """What is known of a data set's records, in the order of ``dataset[i]``.
+
+    Nothing is read before a column is asked for. Then the indexes of all containers are read, once for a data set and
+    all that are made of it: 25 bytes of memory a record.
+
+    Attributes:
+        names: of the columns: ``id``, ``label``, ``width``, ``height``, ``bytes`` of the JPEG, ``sampling`` of its
+            chroma (``"420"``, ``"grey"``), and those of the data set's columns.
+    """
+
+    def __init__(self, count: int, facts: Callable[[], Table], columns: Mapping[str, Callable[[], Column]]) -> None:
+        self._count = count
+        self._read_facts = facts  # FACTS (count,), with the labels of the column ``label``
+        self._columns = {name: column for name, column in columns.items() if name != LABEL}
+        self.names = (*(FACTS.names or ()), *(name for name in self._columns if name not in (FACTS.names or ())))
+
+    def __len__(self) -> int:
+        """Records."""
+        return self._count
+
+    def __getitem__(self, name: str) -> Values:
+        """A column: an array (len(table), …), or a list of texts. A missing value is NaN, -1 or None."""
+        if name in self._columns:
+            return self._columns[name]().take(self._facts["id"])
+        if name == "sampling":
+            sampling: Array = np.array(SAMPLINGS)[self._facts[name]]
+            return sampling
+        if name not in self.names:
+            raise UsageError(f"there is no column {name!r}; there are {', '.join(self.names)}")
+        return np.ascontiguousarray(self._facts[name])
+
+    def to_numpy(self) -> Table:
+        """All columns as a structured array (len(table),); texts are objects."""
+        columns = {name: self[name] for name in self.names}
+        arrays = {name: np.array(each, object) if isinstance(each, list) else each for name, each in columns.items()}
+        table: Table = np.empty(len(self), [(name, each.dtype, each.shape[1:]) for name, each in arrays.items()])
+        for name, each in arrays.items():
+            table[name] = each
+        return table
+
+    def to_arrow(self, names: Iterable[str] | None = None) -> Any:
+        """Some columns, by default all, as a ``pyarrow.Table``; missing values are null.
+
+        Raises:
+            MissingDependency: pyarrow is not installed.
+            UsageError: there is no such column.
+        """
+        try:
+            import pyarrow as pa
+        except ImportError as error:
+            raise MissingDependency("an Arrow table needs pyarrow: pip install 'picstore[sql]'") from error
+
+        def to_arrow(name: str) -> Any:
+            values = self[name]
+            if isinstance(values, list):
+                return pa.array(values, pa.string())
+            missing = None
+            if name in self._columns:
+                missing = ~self._columns[name]().find_ids(self._facts["id"])[1]
+            if values.ndim == 1:
+                return pa.array(values, mask=missing)
+            flat, size = pa.array(values.reshape(-1)), int(np.prod(values.shape[1:]))
+            return pa.FixedSizeListArray.from_arrays(flat, size, mask=None if missing is None else pa.array(missing))
+
+        return pa.table({name: to_arrow(name) for name in (self.names if names is None else names)})
+
+    def where(self, condition: str) -> Bools:
+        """Mark the records for which a condition in DuckDB's SQL holds: bool (len(table),).
+
+        Only an expression over a record's columns is possible. It cannot reach files, extensions or settings.
+
+        Raises:
+            MissingDependency: DuckDB or pyarrow is not installed.
+            UsageError: the condition cannot be evaluated.
+        """
+        try:
+            import duckdb
+        except ImportError as error:
+            raise MissingDependency("conditions in SQL need DuckDB: pip install 'picstore[sql]'") from error
+        # Only columns whose name is in the text are read: embeddings may be larger than all else.
+        words = {word.lower() for word in re.findall(r"\w+", condition)}
+        table = self.to_arrow([name for name in self.names if name.lower() in words] or ["id"])
+        table = table.append_column(_NUMBER, [np.arange(len(self))])
+        marks = np.zeros(len(self), dtype=np.bool_)
+        with duckdb.connect(config=_CLOSED) as connection:
+            try:
+                chosen = connection.from_arrow(table).filter(duckdb.SQLExpression(condition)).select(_NUMBER)
+                marks[chosen.fetchnumpy()[_NUMBER]] = True
+            except duckdb.Error as error:
+                reason = str(error).partition("\n")[0]
+                text = f"the condition {condition!r} is refused: {reason}; columns are {', '.join(self.names)}"
+                raise UsageError(text) from error
+        return marks
+
+    @cached_property
+    def _facts(self) -> Table:
+        return self._read_facts()
+
+
+_NUMBER = "record_number_of_picstore"
+_CLOSED: dict[str, Any] = {
+    "enable_external_access": "false",
+    "autoload_known_extensions": "false",
+    "lock_configuration": "true",
+}

@@ -1,0 +1,146 @@
+"""The table of records, and conditions on it in SQL."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import picstore
+from picstore.errors import MissingDependency, UsageError
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def dataset(make_dataset: Make) -> picstore.Dataset:
+    """A data set with deletions, other labels, and columns of which some records lack values."""
+    dataset = picstore.Dataset(make_dataset()).without([0, 49])
+    dataset = dataset.with_columns({"label": [4, 3], "caption": ["a", "b"], "score": [0.5, -1.5]}, ids=[10, 11])
+    vectors = np.arange(2 * len(dataset), dtype=np.float32).reshape(-1, 2)
+    return dataset.with_columns({"count": [7, 8], "width_of": [1, 2]}, ids=[12, 13]).with_columns({"vector": vectors})
+
+
+def test_the_table_says_what_reading_each_record_says(dataset: picstore.Dataset) -> None:
+    table, records = dataset.table, list(dataset)
+    facts = ("id", "label", "width", "height", "bytes", "sampling")
+    assert table.names == (*facts, "caption", "count", "score", "vector", "width_of")
+    assert len(table) == len(records) == 48
+    assert table["id"].tolist() == dataset.ids.tolist()
+    assert table["label"].tolist() == [record.label for record in records]
+    assert table["width"].tolist() == [record.image.shape[-2] for record in records]
+    assert table["height"].tolist() == [record.image.shape[-3] for record in records]
+    assert table["bytes"].tolist() == [len(record.jpeg) for record in records]
+    assert set(table["sampling"].tolist()) == {"420"}
+    assert table["caption"] == [record.columns.get("caption") for record in records]
+    whole = table.to_numpy()
+    assert whole.dtype.names == table.names
+    assert whole["vector"].tolist() == [record.columns["vector"].tolist() for record in records]
+    selection = dataset.select(table["width"] > 63)
+    assert selection.table["width"].tolist() == table["width"][table["width"] > 63].tolist()
+    assert min(selection.table["width"]) > 63
+
+
+def test_the_table_reads_nothing_before_a_column_is_asked_for_and_each_index_once(
+    dataset: picstore.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from picstore.storage.container_reader import ContainerReader
+
+    read: list[int] = []
+    index = ContainerReader.index
+    monkeypatch.setattr(ContainerReader, "index", lambda self, number: (read.append(number), index(self, number))[1])
+    table = dataset.table
+    assert (len(table), read) == (48, [])
+    _ = table["width"], table["id"], dataset.table["height"], dataset.select([1]).table["label"]
+    assert sorted(read) == list(range(len(dataset.rows)))
+
+
+def test_an_arrow_table_has_null_where_a_record_has_no_value(dataset: picstore.Dataset) -> None:
+    table = dataset.table.to_arrow()
+    assert table.num_rows == 48
+    by_id = {row["id"]: row for row in table.to_pylist()}
+    assert (by_id[10]["caption"], by_id[10]["score"], by_id[10]["count"]) == ("a", 0.5, None)
+    assert (by_id[12]["caption"], by_id[12]["score"], by_id[12]["count"]) == (None, None, 7)
+    assert table.schema.field("vector").type == pa.list_(pa.float32(), 2)
+    assert dataset.select([]).table.to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("label = 3 AND width > 62", lambda row: row["label"] == 3 and row["width"] > 62),
+        ("Label in (4, 2)", lambda row: row["label"] in (4, 2)),
+        ("caption = 'b'", lambda row: row["caption"] == "b"),
+        ("score < 0", lambda row: row["score"] is not None and row["score"] < 0),
+        ("count IS NULL", lambda row: row["count"] is None),
+        ('"width" * height < 2500 -- a comment', lambda row: row["width"] * row["height"] < 2500),
+        ("sampling = '444'", lambda row: False),
+        ("true", lambda row: True),
+    ],
+)
+def test_a_condition_selects_the_records_for_which_it_holds(
+    dataset: picstore.Dataset, condition: str, expected: Callable[[dict[str, object]], bool]
+) -> None:
+    rows = dataset.table.to_arrow().to_pylist()
+    chosen = dataset.where(condition)
+    assert chosen.ids.tolist() == [row["id"] for row in rows if expected(row)]
+    few = dataset.select(np.arange(0, 48, 3)).where(condition)
+    assert few.ids.tolist() == [row["id"] for row in rows[::3] if expected(row)]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "",
+        "widht > 3",
+        "label =",
+        "label = 1; DROP TABLE x",
+        "label = 1) UNION SELECT (1",
+        "max(width) > 3",
+        "label = 'cat'",
+        "width < (SELECT count(*) FROM read_csv('/etc/passwd'))",
+        "width < (SELECT count(*) FROM read_text('/etc/passwd'))",
+        "width < (SELECT count(*) FROM glob('/*'))",
+        "width < (SELECT count(*) FROM sys)",
+        "label = 1, width = 2",
+    ],
+)
+def test_what_is_no_condition_or_reaches_out_of_the_table_is_refused(dataset: picstore.Dataset, condition: str) -> None:
+    with pytest.raises(UsageError, match="is refused"):
+        dataset.where(condition)
+
+
+def test_an_unknown_column_is_refused_with_the_names_of_all(dataset: picstore.Dataset) -> None:
+    with pytest.raises(UsageError, match=r"no column 'size'.*width.*caption"):
+        dataset.table["size"]
+    with pytest.raises(UsageError, match=r"columns are id.*caption"):
+        dataset.where("size > 3")
+
+
+def test_without_duckdb_or_pyarrow_the_message_says_what_to_install(
+    dataset: picstore.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("duckdb", "pyarrow"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, module, None)
+            with pytest.raises(MissingDependency, match=r"picstore\[sql\]"):
+                dataset.where("label = 1")
+            assert dataset.table["label"].size == 48
+
+
+def test_a_record_whose_index_entry_is_damaged_has_no_id_and_no_size(make_dataset: Make) -> None:
+    path = make_dataset(10, streams=1)
+    dataset = picstore.Dataset(path)
+    ref = dataset.container_ref(0)
+    data = bytearray((path / ref.name).read_bytes())
+    at = data.index(dataset.entries(0)[2].tobytes())
+    data[at] ^= 1
+    data[at + 20] ^= 1
+    (path / ref.name).write_bytes(data)
+    table = picstore.Dataset(path).table
+    assert (table["id"][2], table["width"][2]) == (-1, 0)
+    assert (table["width"] > 0).sum() == 9
