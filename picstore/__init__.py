@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.transforms.distort import RandomPerspective as RandomPerspective
     from picstore.train.transforms.mix import CutMix as CutMix
     from picstore.train.transforms.mix import MixUp as MixUp
+    from picstore.train.transforms.timm_augment import TimmAutoAugment as TimmAutoAugment
     from picstore.train.transforms.tone import Grayscale as Grayscale
     from picstore.train.transforms.tone import RandomAdjustSharpness as RandomAdjustSharpness
     from picstore.train.transforms.tone import RandomAutocontrast as RandomAutocontrast
@@ -84,6 +85,7 @@ _NAMES = {  # by module
         "CenterCrop Pad RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip Resize"
     ),
     "train.transforms.distort": "ElasticTransform RandomPerspective",
+    "train.transforms.timm_augment": "TimmAutoAugment",
     "train.transforms.tone": (
         "Grayscale RandomAdjustSharpness RandomAutocontrast RandomChannelPermutation RandomEqualize "
         "RandomPhotometricDistort"

@@ -63,3 +63,6 @@ EFFICIENTNET = _parse("""
     ShearY 0.4 7 + SolarizeAdd 0.6 7, Posterize 0.8 2 + Solarize 0.6 10, Solarize 0.6 8 + Equalize 0.6,
     Color 0.8 6 + Rotate 0.4 5
 """)
+
+# 3-Augment of Touvron et al., "DeiT III" (ECCV 2022).
+THREE_AUGMENT = _parse("Solarize 1 5, Desaturate 1 10, GaussianBlurRand 1 10")

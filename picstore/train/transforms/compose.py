@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.transforms import affine, auto_augment, color, crops, distort, mix, tone
+from picstore.train.transforms import affine, auto_augment, color, crops, distort, mix, timm_augment, tone
 from picstore.train.transforms.color_program import ColorTransform, check_color
 from picstore.train.transforms.geometry import common_fill
 from picstore.train.transforms.mix import BatchTransform
@@ -40,6 +40,7 @@ _TRANSFORMS: Mapping[str, Any] = {
         auto_augment.AutoAugment,
         auto_augment.RandAugment,
         auto_augment.TrivialAugmentWide,
+        timm_augment.TimmAutoAugment,
         distort.ElasticTransform,
         distort.RandomPerspective,
         tone.Grayscale,
