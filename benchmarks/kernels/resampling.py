@@ -15,6 +15,7 @@ from torch.nn.functional import interpolate
 from benchmarks.harness import MICROSECONDS, Case, Sample, Table, measure, tabulate
 from benchmarks.options import Options
 from benchmarks.photographs import crop_geometry, find
+from picstore.kernels.filters import BICUBIC, BILINEAR
 from picstore.kernels.resample import resample as resample_one
 
 SIZE = 224
@@ -49,16 +50,17 @@ def resample(options: Options) -> Table:
     tensors = [torch.from_numpy(image).permute(2, 0, 1)[None] for image in images]
     pictures = [Image.fromarray(image) for image in images]
 
-    def ours(number: int, antialias: bool) -> None:
-        resample_one(images[number], geometry.box[number], geometry.clip[number], False, antialias, batch[number])
+    def ours(number: int, antialias: bool, interpolation: int = BILINEAR) -> None:
+        box, clip = geometry.box[number], geometry.clip[number]
+        resample_one(images[number], box, clip, batch[number], interpolation=interpolation, antialias=antialias)
 
-    def torchs(number: int, antialias: bool) -> None:
+    def torchs(number: int, antialias: bool, mode: str = "bilinear") -> None:
         left, top, right, bottom = boxes[number]
         box = tensors[number][:, :, top:bottom, left:right]
-        planes[number] = interpolate(box, size=(SIZE, SIZE), mode="bilinear", antialias=antialias)[0]
+        planes[number] = interpolate(box, size=(SIZE, SIZE), mode=mode, antialias=antialias)[0]
 
-    def by_pillow(number: int) -> None:
-        image = pictures[number].resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=boxes[number])
+    def by_pillow(number: int, kind: Image.Resampling = Image.Resampling.BILINEAR) -> None:
+        image = pictures[number].resize((SIZE, SIZE), kind, box=boxes[number])
         batch[number] = np.asarray(image).transpose(2, 0, 1)
 
     def by_opencv(number: int, area: bool) -> None:
@@ -73,9 +75,12 @@ def resample(options: Options) -> Table:
     jobs: dict[str, Callable[[int], None]] = {
         "picstore, antialiased": lambda number: ours(number, True),
         "picstore, bilinear": lambda number: ours(number, False),
+        "picstore, bicubic": lambda number: ours(number, True, BICUBIC),
         "torch, antialiased": lambda number: torchs(number, True),
         "torch, bilinear": lambda number: torchs(number, False),
+        "torch, bicubic": lambda number: torchs(number, True, "bicubic"),
         "Pillow, antialiased": by_pillow,
+        "Pillow, bicubic": lambda number: by_pillow(number, Image.Resampling.BICUBIC),
         "OpenCV, bilinear": lambda number: by_opencv(number, False),
         "OpenCV, area": lambda number: by_opencv(number, True),
     }

@@ -13,19 +13,19 @@ from picstore.errors import ImageError, UsageError
 from picstore.jpeg.cut import cut
 from picstore.jpeg.markers import Header, parse_header
 from picstore.jpeg.rgb import SCALES, decode_rgb
-from picstore.kernels.resample import ANTIALIASED, LANCZOS, resample
+from picstore.kernels import filters
+from picstore.kernels.resample import resample
 
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, width, height
 
 _MAX_SIZE = 1 << 15  # pixels a side of the result
-_INTERPOLATIONS = {"bilinear": ANTIALIASED, "lanczos": LANCZOS}
 
 
 def decode(
     jpeg: bytes | memoryview,
     box: Sequence[int] | None = None,
     size: int | Sequence[int] | None = None,
-    interpolation: str = "bilinear",
+    interpolation: Any = "bilinear",
 ) -> U8:
     """Decode a JPEG, or a box of it, to RGB at a size; the pixels are those of a loader that crops and resizes so.
 
@@ -36,7 +36,8 @@ def decode(
         jpeg: one stream of any kind: baseline or progressive, grey, color or CMYK.
         box: left, top, width, height in pixels; all of the image by default.
         size: (height, width), or the length of the shorter side, which keeps the aspect ratio; the box's by default.
-        interpolation: ``"bilinear"`` or ``"lanczos"``, antialiased.
+        interpolation: ``"nearest"``, ``"box"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``, antialiased, or
+            torchvision's or Pillow's member of that name.
 
     Returns:
         uint8 (height, width, 3), C-contiguous, in memory of its own; grey images have three equal channels.
@@ -45,21 +46,22 @@ def decode(
         ImageError: the stream is damaged or no JPEG.
         UsageError: the box is empty or not within the image, or another argument has no such value.
     """
-    if interpolation not in _INTERPOLATIONS:
-        raise UsageError(f"interpolation is {interpolation!r}; possible are {', '.join(_INTERPOLATIONS)}")
+    code = filters.code_of(interpolation)
+    if code is None:
+        raise UsageError(f"interpolation is {interpolation!r}; possible are {', '.join(filters.NAMES)}")
     header = parse_header(jpeg)
     left, top, width, height = _checked_box(box, header)
     shape = (height, width) if size is None else _output_shape(size, width, height)
     stream, (x, y) = _cut(jpeg, header, (left, top, width, height))
     shown = parse_header(stream)
-    factor = _decode_factor(width, height, shape)
+    factor = 1 if code == filters.NEAREST else _decode_factor(width, height, shape)
     pixels = decode_rgb(stream, width=shown.width, height=shown.height, factor=factor)
     if shape == (height, width):
         return np.array(pixels[y : y + height, x : x + width])
     out = np.empty((*shape, 3), dtype=np.uint8)
     clip = x // factor, y // factor, -(-(x + width) // factor), -(-(y + height) // factor)
     region = np.array((x, y, width, height)) / factor
-    resample(pixels, region, clip, False, _INTERPOLATIONS[interpolation], out.transpose(2, 0, 1))
+    resample(pixels, region, clip, out.transpose(2, 0, 1), interpolation=code)
     return out
 
 

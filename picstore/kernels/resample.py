@@ -1,18 +1,13 @@
 """Resampling of a decoded image in one numba kernel: crop, resize, flips and padding.
 
-Filters:
-
-- ``ANTIALIASED``: torchvision's ``antialias=True``. A triangle of half-width 1, widened by the scale where the box is
-  larger than the output; weights are normalised over the pixels within ``clip``.
-- ``BILINEAR``: the triangle without widening, which is plain bilinear interpolation (``align_corners=False``).
-- ``LANCZOS``: Pillow's, of half-width 3, widened likewise; sharper, of three times as many pixels. ``convert`` resizes
-  by it.
+``filters.py`` has the filters. ``convert`` resizes by Lanczos, the sharpest one, of three times as many pixels as the
+triangle of bilinear interpolation.
 
 All arithmetic on pixels is in integers, with 14-bit weights, so no result depends on the machine's vector unit. The
 vertical pass comes first, along the contiguous bytes of rows. It keeps 6 fractional bits: pixels are rounded to 8 bits
-once, and Lanczos' over- and undershoots are clipped at the end only. For the horizontal pass ``_BLOCK`` rows of an
-output column are neighbours in memory, so each step is one operation on vectors of neighbours; docs/measurements.md has
-the figures of alternatives.
+once, and bicubic's and Lanczos' over- and undershoots are clipped at the end only, as torch does for floats (for bytes
+torch and Pillow clip after each pass). For the horizontal pass ``_BLOCK`` rows of an output column are neighbours in
+memory, so each step is one operation on vectors of neighbours; docs/measurements.md has the figures of alternatives.
 """
 
 from __future__ import annotations
@@ -25,6 +20,8 @@ import numpy.typing as npt
 
 from picstore.arrays import U8
 from picstore.errors import UsageError
+from picstore.kernels.filter_weights import axis_weights
+from picstore.kernels.filters import BILINEAR, LANCZOS, NEAREST
 from picstore.kernels.jit import device_function, kernel
 from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
 from picstore.kernels.strided import put_bytes, strided_image
@@ -36,25 +33,21 @@ _COLUMN = 3 * _BLOCK  # samples of a column of a block
 
 # numba's integer constants are 64 bits wide, which would halve the vector width.
 _i16, _i32, _u8, _u64 = np.int16, np.int32, np.uint8, np.uint64
-_ONE = 1 << 14  # the sum of an output pixel's weights
 _HALF_ROW = np.int32(1 << 7)  # rounds the vertical pass: of 14 fractional bits 6 are kept
 _HALF_PIXEL = np.int32(1 << 19)  # rounds the horizontal pass: half a grey level with 6 + 14 fractional bits
 _MAX_COORDINATE = 1 << 24  # pixels; bounds every loop and keeps coordinates within integers
 _BLACK = (0, 0, 0)
-BILINEAR, ANTIALIASED, LANCZOS = 0, 1, 2  # interpolations; ``Geometry.antialias`` has the first two
-_LOBES = 3  # half-width of the Lanczos filter
-_COSINE_SERIES = tuple(1 / (k * (k - 1)) for k in range(16, 0, -2))  # ratios of its terms, for Horner's rule
 
 
 def resample(
     source: U8,
     box: npt.ArrayLike,
     clip: npt.ArrayLike,
-    flip: bool,
-    interpolation: int,
     out: U8,
     *,
-    upside_down: bool = False,
+    interpolation: int = BILINEAR,
+    antialias: bool = True,
+    flips: tuple[bool, bool] = (False, False),
     fill: npt.ArrayLike = _BLACK,
 ) -> None:
     """Resample a box of an image into ``out``, without the GIL.
@@ -65,15 +58,15 @@ def resample(
             outside of the image.
         clip: left, top, right, bottom in whole source pixels. The filter uses pixels within it only; those outside of
             the image count as ``fill``. An output pixel whose centre lies outside of the clip is ``fill``.
-        flip: mirror the output left to right.
-        interpolation: ``BILINEAR``, ``ANTIALIASED`` or ``LANCZOS``.
         out: uint8 (3, H, W), any strides.
-        upside_down: mirror the output top to bottom.
+        interpolation: one of ``filters.py``.
+        antialias: widen the filter where the box is larger than the output.
+        flips: mirror the output left to right, and top to bottom.
         fill: red, green, blue, 0 to 255.
 
     Raises:
         UsageError: an array has another shape, dtype or layout or is empty, the box is empty, a coordinate exceeds
-            2**24 pixels, or ``fill`` is not within 0 to 255.
+            2**24 pixels, ``fill`` is not within 0 to 255, or there is no such interpolation.
     """
     if source.ndim != 3 or source.shape[2] != 3 or source.dtype != np.uint8 or not source.flags.c_contiguous:
         raise UsageError(f"source is {source.dtype} {source.shape}; give contiguous uint8 of shape (height, width, 3)")
@@ -88,77 +81,14 @@ def resample(
         raise UsageError(
             f"box, clip and fill have shapes {region.shape}, {visible.shape} and {color.shape}; give 4, 4 and 3 numbers"
         )
-    flips = bool(flip), bool(upside_down)
-    if not resample_box(source, region, visible, flips, int(interpolation), color, strided_image(out)):
+    mirrored = bool(flips[0]), bool(flips[1])
+    if not resample_box(
+        source, region, visible, mirrored, int(interpolation), bool(antialias), color, strided_image(out)
+    ):
         raise UsageError(
             f"box {region} is empty, a coordinate of it or of clip {visible} exceeds {_MAX_COORDINATE}, "
-            f"or fill {color} is not within 0 to 255"
+            f"fill {color} is not within 0 to 255, or interpolation {interpolation} is unknown"
         )
-
-
-@device_function
-def _filter_value(distance, lanczos):  # type: ignore[no-untyped-def]
-    """A filter's value, up to a factor, at a distance from its centre in half-widths."""
-    if distance >= 1.0:
-        return 0.0
-    if not lanczos:
-        return 1.0 - distance
-    angle = math.pi * distance
-    if angle < 1e-5:
-        return 1.0
-    # sin a = cos(a - pi/2) by the cosine's series to the 16th power, with an error below 5e-13: 72 us for the weights
-    # of a photograph, 105 us with libm's sine.
-    u = (angle - math.pi / 2) ** 2
-    sine = 1.0
-    for reciprocal in _COSINE_SERIES:
-        sine = 1.0 - sine * u * reciprocal
-    # sin a sin 3a = sin^2 a (3 - 4 sin^2 a)
-    return sine * sine * (3.0 - 4.0 * sine * sine) / (_LOBES * angle * angle)
-
-
-@device_function
-def _axis_weights(start, size, low, high, extent, interpolation, length):  # type: ignore[no-untyped-def]
-    """Weights of source pixels along one axis.
-
-    Returns:
-        For each output pixel its first source pixel, the number of source pixels, their weights, and the weight that is
-        missing to ``_ONE``: that of pixels outside of the image, or all if the centre lies outside of the clip.
-    """
-    scale = size / length
-    lanczos = interpolation == LANCZOS
-    support = 1.0 if interpolation == BILINEAR else max(scale, 1.0)
-    if lanczos:
-        support *= _LOBES
-    taps = min(2 * math.ceil(support) + 1, max(min(high, extent) - max(low, 0), 1))
-    first = np.zeros(length, np.int64)
-    count = np.zeros(length, np.int64)
-    missing = np.full(length, _ONE, np.int32)
-    weights = np.zeros((length, taps // 6 * 6 + 6), np.int16)  # passes take three and two at once
-    values = np.empty(min(2 * math.ceil(support) + 1, max(high - low, 1)))
-    for i in range(length):
-        centre = start + (i + 0.5) * scale
-        if not low <= centre < high:
-            continue
-        begin = max(math.floor(centre - support + 0.5), low)
-        end = min(math.floor(centre + support + 0.5), high)
-        total = 0.0
-        for j in range(begin, end):
-            values[j - begin] = _filter_value(abs(j + 0.5 - centre) / support, lanczos)
-            total += values[j - begin]
-        if begin < extent and end > 0:
-            first[i] = max(begin, 0)
-            count[i] = min(end, extent) - first[i]
-        # The running sum is rounded, not each weight, so that the integers add up to _ONE.
-        running = 0.0
-        before = 0
-        for j in range(begin, end):
-            running += values[j - begin]
-            now = math.floor(running / total * _ONE + 0.5)
-            if 0 <= j < extent:
-                weights[i, j - first[i]] = now - before
-                missing[i] -= now - before
-            before = now
-    return first, count, weights, missing
 
 
 @device_function
@@ -367,30 +297,29 @@ def _is_copy_box(source, box, clip, target):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def resample_box(source, box, clip, flips, interpolation, fill, target):  # type: ignore[no-untyped-def]
+def resample_box(source, box, clip, flips, interpolation, antialias, fill, target):  # type: ignore[no-untyped-def]
     """Resample as ``resample`` does, without checks of shapes and dtypes; for kernels too.
 
     Args:
-        source, box, clip, interpolation, fill: as for ``resample``.
-        flips: left to right, top to bottom.
+        source, box, clip, flips, interpolation, antialias, fill: as for ``resample``.
         target: ``strided_image`` of the output.
 
     Returns:
-        Whether box, clip and fill are valid and the output is written.
+        Whether box, clip, interpolation and fill are valid and the output is written.
     """
     flip, upside_down = flips
-    if not _is_valid(box, clip, fill):
+    if not _is_valid(box, clip, fill) or not NEAREST <= interpolation <= LANCZOS:
         return False
     height, width = target[5], target[6]
     byte = np.empty(width, np.uint8)
     if _is_copy_box(source, box, clip, target):
         _copy_box(source, int(box[0]), int(box[1]), flip, upside_down, byte, target)
         return True
-    x_first, x_count, x_weights, x_missing = _axis_weights(
-        box[0], box[2], clip[0], clip[2], source.shape[1], interpolation, width
+    x_first, x_count, x_weights, x_missing = axis_weights(
+        box[0], box[2], clip[0], clip[2], source.shape[1], interpolation, antialias, width
     )
-    y_first, y_count, y_weights, y_missing = _axis_weights(
-        box[1], box[3], clip[1], clip[3], source.shape[0], interpolation, height
+    y_first, y_count, y_weights, y_missing = axis_weights(
+        box[1], box[3], clip[1], clip[3], source.shape[0], interpolation, antialias, height
     )
     low, high, taps = _source_range(x_first, x_count)
     if high == 0:

@@ -61,14 +61,13 @@ def test_of_a_jpeg_with_restart_markers_only_the_tiles_of_the_box_are_decoded(mo
 
 
 @pytest.mark.parametrize("size", [(64, 48), (20, 24), (300, 400), 50, 211])
-@pytest.mark.parametrize("interpolation", ["bilinear", "lanczos"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
 def test_a_resized_box_is_close_to_pillows(size: int | tuple[int, int], interpolation: str) -> None:
     box = 90, 60, 201, 147
     decoded = picstore.decode(KINDS["4:4:4"], box, size, interpolation)
-    filters = {"bilinear": Image.Resampling.BILINEAR, "lanczos": Image.Resampling.LANCZOS}
     whole = Image.fromarray(picstore.decode(KINDS["4:4:4"], box))
     shape = size if isinstance(size, tuple) else (size, size * 201 // 147)
-    expected = np.asarray(whole.resize(shape[::-1], filters[interpolation]))
+    expected = np.asarray(whole.resize(shape[::-1], Image.Resampling[interpolation.upper()]))
     assert decoded.shape == expected.shape
     difference = np.abs(decoded.astype(int) - expected)
     if min(201 / shape[1], 147 / shape[0]) >= 2:  # the inverse DCT averages first
@@ -139,7 +138,7 @@ def test_damage_is_an_image_error(kind: str, damage: str) -> None:
         ({"size": "224"}, "size is '224'"),
         ({"size": (1, 2, 3)}, "size is"),
         ({"box": (0, 0, 333, 1), "size": 32768}, "size is"),
-        ({"interpolation": "cubist"}, "bilinear, lanczos"),
+        ({"interpolation": "cubist"}, "bilinear, bicubic, lanczos"),
     ],
 )
 def test_bad_arguments_are_usage_errors(arguments: dict[str, object], text: str) -> None:

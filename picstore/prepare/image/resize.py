@@ -6,7 +6,8 @@ import numpy as np
 from PIL import Image
 
 from picstore.arrays import U8
-from picstore.kernels.resample import LANCZOS, resample
+from picstore.kernels.filters import LANCZOS
+from picstore.kernels.resample import resample
 from picstore.prepare.image.strips import to_array
 
 
@@ -27,6 +28,6 @@ def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
         return pixels
     planes: U8 = np.empty((3, size[1], size[0]), np.uint8)
     whole = 0, 0, width, height
-    resample(pixels, whole, whole, False, LANCZOS, planes)
+    resample(pixels, whole, whole, planes, interpolation=LANCZOS)
     resized: U8 = planes.transpose(1, 2, 0)  # the kernel is faster at writing planes than pixels
     return resized

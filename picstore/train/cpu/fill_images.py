@@ -28,9 +28,9 @@ from picstore.train.transforms.opcodes import OutputDtype
 
 def decode_factors(geometry: Geometry) -> I64:
     """By how much each image may be decoded smaller, 1, 2, 4 or 8: as long as its part stays at least as large as its
-    output. Without antialiasing always 1: a smaller decode averages, which plain bilinear does not.
+    output. Without antialiasing always 1: a smaller decode averages, which plain interpolation does not.
     """
-    shrink = np.where(geometry.antialias & SCALES, geometry.shrink, 1.0)
+    shrink = np.where(geometry.minifies & SCALES, geometry.shrink, 1.0)
     factors: I64 = np.left_shift(1, np.clip(np.log2(np.maximum(shrink, 1)), 0, 3).astype(np.int64))
     return factors
 

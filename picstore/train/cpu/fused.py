@@ -53,6 +53,7 @@ class FusedKernel:
             ("box", np.float64),
             ("clip", np.int64),
             ("flip", np.bool_),
+            ("interpolation", np.int64),
             ("antialias", np.bool_),
             ("fill", np.int32),
         )
@@ -91,8 +92,8 @@ def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[n
         slots: the first slot, the last + 1, and the slot of the first target.
         marks: bool (n,), which images to make; bool (n,), set for those that are made.
         streams: addresses, sizes and layouts, as ``jpeg.cut.TiledJpegs`` has them.
-        geometry: boxes to cut (n, 4); of all views, view after view, boxes to resample, clips, flips, antialias and
-            fill.
+        geometry: boxes to cut (n, 4); of all views, view after view, boxes to resample, clips, flips,
+            interpolations, antialias and fill.
         workspace: the decoder's arrays, buffer of the cut, buffer of its pixels.
         targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, view after view.
 
@@ -101,7 +102,7 @@ def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[n
     """
     chosen, done = marks
     addresses, sizes, layouts = streams
-    cuts, boxes, clips, flips, antialias, fill = geometry
+    cuts, boxes, clips, flips, interpolations, antialias, fill = geometry
     arrays, cut, pixels = workspace
     frame = arrays[0]
     rect, box, clip = np.empty(4, np.int64), np.empty(4, np.float64), np.empty(4, np.int64)
@@ -125,7 +126,7 @@ def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[n
             for k in range(4):
                 box[k] = boxes[row, k] - (rect[k] if k < 2 else 0)
                 clip[k] = clips[row, k] - rect[k % 2]
-            flip, filter_code = (flips[row, 0], flips[row, 1]), np.int64(antialias[row])
-            made &= resample_box(image, box, clip, flip, filter_code, fill[row], targets[target])
+            flip, code = (flips[row, 0], flips[row, 1]), interpolations[row]
+            made &= resample_box(image, box, clip, flip, code, antialias[row], fill[row], targets[target])
         done[i] = made
     return slots[1]

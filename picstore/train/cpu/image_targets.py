@@ -13,6 +13,7 @@ from picstore.arrays import U8
 from picstore.errors import ImageError
 from picstore.jpeg.cut import cut
 from picstore.jpeg.markers import SOI, parse_header
+from picstore.kernels.filters import BILINEAR
 from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.cpu.decode import decode_rgb
 from picstore.train.cpu.render import render
@@ -63,7 +64,10 @@ def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
 
 
 def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, int]) -> Geometry:
-    """Geometry of one image, in source and output pixels that are ``scale`` times as large."""
+    """Geometry of one image, in source and output pixels that are ``scale`` times as large.
+
+    It is never of the nearest pixel, as crops that were whole pixels of the larger image may be half ones here.
+    """
     chosen = Geometry.concatenate([geometry], [slot])
     low, high = chosen.clip[:, :2] // scale, -(-chosen.clip[:, 2:] // scale)
     return replace(
@@ -72,5 +76,6 @@ def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, 
         frame=chosen.frame / scale,
         clip=np.concatenate([low, high], axis=1),
         size=chosen.size // scale,
+        interpolation=np.maximum(chosen.interpolation, BILINEAR),
         edges=chosen.edges * np.array([1.0, 1.0, 1.0 / scale]),
     )

@@ -1,8 +1,8 @@
 """Rendering of one decoded image or mask by its geometry.
 
-An upright image is one antialiased resampling (``kernels/resample.py``). A slanted one is a bilinear interpolation
-(``warp.py``); on antialiased minification the visible part is first resampled to the output's scale by the filter of
-upright images.
+An upright image is one antialiased resampling (``kernels/resample.py``). A slanted one is an interpolation
+(``warp.py``, ``warp_taps.py``): nearest for nearest and box, bilinear, or bicubic for bicubic and Lanczos. On
+antialiased minification the visible part is first resampled to the output's scale by the filter of upright images.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import numpy as np
 
 from picstore.arrays import F64, I64, U8, Array
 from picstore.errors import UsageError
+from picstore.kernels.filters import BICUBIC, BILINEAR, NEAREST
 from picstore.kernels.resample import resample
 from picstore.kernels.strided import strided_image
 from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
+from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.half_planes import vector_length
 
@@ -43,7 +45,16 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
         box = geometry.box[slot].copy()
         box[:2] -= origin
         box /= factor
-        resample(pixels, box, clip, flip, bool(geometry.antialias[slot]), out, upside_down=upside_down, fill=fill)
+        resample(
+            pixels,
+            box,
+            clip,
+            out,
+            interpolation=geometry.interpolation[slot],
+            antialias=geometry.antialias[slot],
+            flips=(flip, upside_down),
+            fill=fill,
+        )
     else:
         _check_images(pixels, out)
         matrix = geometry.matrix[slot].copy()
@@ -53,12 +64,19 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
         if (clip[:2] >= clip[2:]).any():
             out[:] = fill[:, None, None]
             return
-        if geometry.antialias[slot] and (geometry.scale[slot] > factor * (1 + _TOLERANCE)).any():
+        interpolation = int(geometry.interpolation[slot])
+        if geometry.minifies[slot] and (geometry.scale[slot] > factor * (1 + _TOLERANCE)).any():
             reach = _clip_in(geometry.reach[slot], origin, factor)
-            pixels, matrix, clip = _minified(pixels, reach, matrix, clip)
-        warp(pixels, matrix, clip, geometry.output_edges[slot], fill, strided_image(out))
+            pixels, matrix, clip = _minified(pixels, reach, matrix, clip, interpolation)
+        edges, target = geometry.output_edges[slot], strided_image(out)
+        if interpolation == BILINEAR:
+            warp(pixels, matrix, clip, edges, fill, target)
+        else:
+            kind = NEAREST if interpolation < BILINEAR else BICUBIC
+            warp_taps(pixels, matrix, clip, edges, fill, kind, bool(geometry.antialias[slot]), target)
     if geometry.shows_edges[slot]:
-        apply_edges(geometry.output_edges[slot], fill, strided_image(out))
+        hard = bool(geometry.interpolation[slot] < BILINEAR)
+        apply_edges(geometry.output_edges[slot], fill, hard, strided_image(out))
 
 
 def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill: int = 0) -> None:
@@ -81,7 +99,7 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
     warp_nearest((strided_image(mask), mask.itemsize), matrix, clip, edges, np.uint64(bits), strided_image(out))
 
 
-def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64) -> tuple[U8, F64, I64]:
+def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int) -> tuple[U8, F64, I64]:
     """Resample the visible part of an image to the output's scale; returns pixels, matrix and clip."""
     height, width = pixels.shape[:2]
     low, high = np.maximum(reach[:2], 0), np.minimum(reach[2:], (width, height))
@@ -91,7 +109,8 @@ def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64) -> tuple[U8, F64, 
     size = np.maximum(np.ceil((high - low) / scale - _TOLERANCE), 1).astype(np.int64)
     # Resampled to interleaved pixels directly: 240 us for 300 × 250; 440 with planes and a transposition.
     small = np.empty((size[1], size[0], 3), dtype=np.uint8)
-    resample(pixels, (*low, *(high - low)), np.concatenate([low, high]), False, True, small.transpose(2, 0, 1))
+    box, planes = (*low, *(high - low)), small.transpose(2, 0, 1)
+    resample(pixels, box, np.concatenate([low, high]), planes, interpolation=interpolation)
     scale = (high - low) / size
     matrix = (matrix - np.stack([np.zeros(2), np.zeros(2), low], axis=1)) / scale[:, None]
     # Where the clip ends beyond the resampled part, it ends beyond the image, or the output does not reach its end.

@@ -1,4 +1,4 @@
-"""Affine warps of slanted images and masks in numba: bilinear or nearest interpolation, and soft edges.
+"""Affine warps of slanted images by bilinear interpolation, and of masks by nearest; soft edges.
 
 Half-planes meet a row of the output in an interval, so bounds are checked once for a run of pixels, not in the inner
 loops. The first inner loop gathers the four neighbours of each pixel as two 64-bit words, the only scalar part. The
@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 
+from picstore.kernels.filters import TIE
 from picstore.kernels.jit import device_function, inlined, kernel, load_u16, load_u64, store_u8
 from picstore.kernels.simd import (
     load_byte,
@@ -30,11 +31,10 @@ _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
 _UNIT = float(1 << 32)  # one pixel in steps of position
 _BITS, _ONE = 12, 1 << 12  # of a weight
 _MAX_STEP = float(1 << 20)  # pixels; larger steps leave every image and would exceed integers
-_TIE = 1e-6  # pixels; a position no farther from a limit lies on it
 
 
 @device_function
-def _run(edges, y, width, least):  # type: ignore[no-untyped-def]
+def visible_run(edges, y, width, least):  # type: ignore[no-untyped-def]
     """First and last + 1 of the pixels of a row whose centres lie at least ``least`` inside of every edge."""
     low = 0.0
     high = width - 1.0
@@ -105,8 +105,9 @@ def _warp_inner(source, start, step, rows, line, run):  # type: ignore[no-untype
         blue[i] = _interpolated(upper[i], lower[i], 40, weights)
 
 
-@device_function
-def _at(source, x, y, c, fill):  # type: ignore[no-untyped-def]
+@inlined
+def level_at(source, x, y, c, fill):  # type: ignore[no-untyped-def]
+    """A level of an image, or the fill outside of it."""
     if 0 <= x < source.shape[1] and 0 <= y < source.shape[0]:
         return _i64(source[y, x, c])
     return _i64(fill[c])
@@ -126,10 +127,10 @@ def _warp_border(source, matrix, clip, fill, line, y, run):  # type: ignore[no-u
         both = (fx * fy + _ONE // 2) >> _BITS
         for c in range(3):
             total = (
-                _at(source, left, top, c, fill) * (_ONE - fx - fy + both)
-                + _at(source, right, top, c, fill) * (fx - both)
-                + _at(source, left, bottom, c, fill) * (fy - both)
-                + _at(source, right, bottom, c, fill) * both
+                level_at(source, left, top, c, fill) * (_ONE - fx - fy + both)
+                + level_at(source, right, top, c, fill) * (fx - both)
+                + level_at(source, left, bottom, c, fill) * (fy - both)
+                + level_at(source, right, bottom, c, fill) * both
             )
             line[c, x] = _u8((total + _ONE // 2) >> _BITS)
 
@@ -170,7 +171,7 @@ def warp(source, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-
     gentle = abs(step_x) < _MAX_STEP and abs(step_y) < _MAX_STEP
     to_x, to_y = (_i64(np.rint(step_x * _UNIT)), _i64(np.rint(step_y * _UNIT))) if gentle else (_i64(0), _i64(0))
     for y in range(height):
-        first, last = _run(edges, y, width, -0.5)
+        first, last = visible_run(edges, y, width, -0.5)
         start_x = 0.5 * step_x + matrix[0, 1] * (y + 0.5) + matrix[0, 2] - 0.5
         start_y = 0.5 * step_y + matrix[1, 1] * (y + 0.5) + matrix[1, 2] - 0.5
         begin, end = _narrow(start_x, step_x, low_x, high_x + 1.0, first, last)
@@ -194,12 +195,13 @@ def warp(source, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-
 
 
 @kernel
-def apply_edges(edges, fill, target):  # type: ignore[no-untyped-def]
+def apply_edges(edges, fill, hard, target):  # type: ignore[no-untyped-def]
     """Fill the pixels outside of the edges, and blend those within half a pixel of an edge with the fill.
 
     Args:
         edges: float64 (k, 3), in output pixels.
         fill: uint8 (3,).
+        hard: fill pixels whose centres lie outside, and blend none.
         target: ``strided_image`` of the output, uint8 (3, H, W).
     """
     height, width = target[5], target[6]
@@ -207,8 +209,8 @@ def apply_edges(edges, fill, target):  # type: ignore[no-untyped-def]
     for c in range(3):
         colors[c] = fill[c]
     for y in range(height):
-        first, last = _run(edges, y, width, -0.5)
-        begin, end = _run(edges, y, width, 0.5)
+        first, last = visible_run(edges, y, width, -TIE if hard else -0.5)
+        begin, end = (first, last) if hard else visible_run(edges, y, width, 0.5)
         if begin >= end:
             begin = end = last
         for c in range(3):
@@ -256,13 +258,13 @@ def warp_nearest(mask, matrix, clip, edges, fill, target):  # type: ignore[no-un
     low_x, high_x = max(clip[0], 0), min(clip[2], source[4])
     low_y, high_y = max(clip[1], 0), min(clip[3], source[3])
     for y in range(height):
-        first, last = _run(edges, y, width, -_TIE)
+        first, last = visible_run(edges, y, width, -TIE)
         for x in range(width):
             at = 0
             if first <= x < last:
                 # Ties go right and down, independent of rounding.
-                from_x = math.floor(matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] + _TIE)
-                from_y = math.floor(matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] + _TIE)
+                from_x = math.floor(matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] + TIE)
+                from_y = math.floor(matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] + TIE)
                 if low_x <= from_x < high_x and low_y <= from_y < high_y:
                     at = source[0] + from_y * source[1] + from_x * source[2]
             _copy_element(_u64(at), size, fill, _u64(target[0] + y * target[1] + x * target[2]))

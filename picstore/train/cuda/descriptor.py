@@ -31,7 +31,8 @@ TILES = tl.constexpr(25)  # of the output
 EDGES = tl.constexpr(26)  # word offset of the edges, and their number
 STEPS = tl.constexpr(28)  # word offset of the steps, and their number
 PHASES = tl.constexpr(30)  # word offset of the phases: the first step of each
-FIXED = tl.constexpr(31)
+FILTER = tl.constexpr(31)  # interpolation, as in kernels/filters.py, and 1 if it is antialiased
+FIXED = tl.constexpr(33)
 
 EDGE = tl.constexpr(3)  # words of an edge: float64 a, b, c
 STEP = tl.constexpr(14)  # words of a step: opcode, key, twelve float64

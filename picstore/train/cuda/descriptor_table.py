@@ -62,6 +62,7 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
         descriptor.EDGES: np.stack([np.full(n, first[0]), edge_counts], axis=1),
         descriptor.STEPS: np.stack([np.full(n, first[1]), phases.counts], axis=1),
         descriptor.PHASES: np.full(n, first[2]),
+        descriptor.FILTER: np.stack([params.interpolation, params.antialias], axis=1),
     }
     for word, column in fixed.items():
         columns = column.reshape(n, -1)

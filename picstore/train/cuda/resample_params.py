@@ -8,6 +8,7 @@ import numpy as np
 
 from picstore.arrays import F64, I64, Bools
 from picstore.errors import UsageError
+from picstore.kernels.filters import BILINEAR, HALF_WIDTHS, NEAREST
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.half_planes import open_edges, vector_length
 
@@ -28,6 +29,8 @@ class ResampleParams:
         taps: int64 (n, 2).
         map: float64 (n, 6).
         fill: int64 (n, 3).
+        interpolation: int64 (n,), of ``kernels/filters.py``.
+        antialias: bool (n,).
         size: int64 (n, 2), width and height of the outputs.
         edges: float64 (n, k, 3), in output pixels.
         shows_edges: bool (n,), whether the edges hide any output pixel.
@@ -41,25 +44,35 @@ class ResampleParams:
     taps: I64
     map: F64
     fill: I64
+    interpolation: I64
+    antialias: Bools
     size: I64
     edges: F64
     shows_edges: Bools
 
     @classmethod
     def from_boxes(
-        cls, planes: I64, source_size: I64, box: F64, clip: I64, size: I64, *, antialias: Bools
+        cls, planes: I64, source_size: I64, box: F64, clip: I64, size: I64, *, filters: tuple[I64, Bools]
     ) -> ResampleParams:
-        """Upright resampling of boxes (left, top, width, height in source pixels), without flips, fill or edges."""
+        """Upright resampling of boxes (left, top, width, height in source pixels), without flips, fill or edges.
+
+        ``filters`` are ``interpolation`` and ``antialias``.
+        """
+        interpolation, antialias = filters
         n = len(size)
         scale = box[:, 2:] / size
-        support = np.where(antialias[:, None], np.maximum(scale, 1.0), 1.0)
-        # The filter is twice the support wide. A thousandth of a pixel, which rounding may add, has no weight.
+        widened = (antialias & (interpolation != NEAREST))[:, None]
+        support = np.array(HALF_WIDTHS)[interpolation, None] * np.where(widened, np.maximum(scale, 1.0), 1.0)
+        # The filter is twice the support wide. A thousandth of a pixel, which rounding may add, has no weight, except
+        # in a box.
+        taps = np.ceil(2 * support - np.where(interpolation < BILINEAR, 0.0, 1e-3)[:, None])
         visible = np.maximum(clip[:, 2:] - clip[:, :2], 0)
-        taps = np.minimum(np.ceil(2 * support - 1e-3), visible).astype(np.int64)
+        taps = np.where(antialias[:, None], np.minimum(taps, visible), taps).astype(np.int64)
         numbers = np.concatenate([box[:, :2], scale, support], axis=1)
         never = np.zeros(n, dtype=np.bool_)
         flip, fill = np.zeros((n, 2), np.bool_), np.zeros((n, 3), np.int64)
-        return cls(planes, source_size, clip, never, flip, taps, numbers, fill, size, open_edges(n, 0), never)
+        edges = open_edges(n, 0)
+        return cls(planes, source_size, clip, never, flip, taps, numbers, fill, *filters, size, edges, never)
 
 
 def make_resample_params(
@@ -78,7 +91,8 @@ def make_resample_params(
     matrix[:, :, 2] -= origins
     matrix /= by[:, :, None]
     _check(box, matrix, clip, geometry.size)
-    params = ResampleParams.from_boxes(planes, source_size, box, clip, geometry.size, antialias=geometry.antialias)
+    filters = geometry.interpolation, geometry.antialias
+    params = ResampleParams.from_boxes(planes, source_size, box, clip, geometry.size, filters=filters)
     # An empty clip shows nothing of the source, which upright resampling expresses as well.
     slanted = ~geometry.upright & (clip[:, :2] < clip[:, 2:]).all(axis=1)
     return replace(
@@ -102,7 +116,7 @@ def minify_slanted(
         that, in which ``planes`` of the minified ones are still to be set.
     """
     larger = (geometry.scale > factors[:, None] * (1 + _TOLERANCE)).any(axis=1)
-    minified = params.slanted & geometry.antialias & larger
+    minified = params.slanted & geometry.minifies & larger
     reach = _clip_in(geometry.reach, origins, factors)
     low, high = np.maximum(reach[:, :2], 0), np.minimum(reach[:, 2:], params.source_size)
     indices = np.flatnonzero(minified & (low < high).all(axis=1))
@@ -113,7 +127,8 @@ def minify_slanted(
     box = np.concatenate([low, extent], axis=1).astype(np.float64)
     clip = np.concatenate([low, low + extent], axis=1)
     planes, source_size = params.planes[indices], params.source_size[indices]
-    smaller = ResampleParams.from_boxes(planes, source_size, box, clip, size, antialias=minified[indices])
+    filters = geometry.interpolation[indices], minified[indices]
+    smaller = ResampleParams.from_boxes(planes, source_size, box, clip, size, filters=filters)
     scale = extent / size
     matrix = matrix.copy()
     matrix[:, :, 2] -= low

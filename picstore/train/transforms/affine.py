@@ -1,7 +1,8 @@
 """Rotation, scaling, shear and translation of images, as in ``torchvision.transforms.v2``.
 
-Two things differ from torchvision: interpolation is always bilinear (its default is nearest), and a ``scale`` below 1
-is antialiased. An edge of the old canvas is blended with the fill over one pixel.
+Unlike torchvision's, bilinear and wider interpolations antialias a ``scale`` below 1, and blend an edge of the old
+canvas with the fill over one pixel. A list of transforms is one resampling, by the widest interpolation in it: after a
+``Resize`` of bilinear interpolation a rotation is bilinear too.
 """
 
 from __future__ import annotations
@@ -14,17 +15,24 @@ import numpy as np
 
 from picstore.arrays import F64, I64
 from picstore.errors import UsageError
-from picstore.train.transforms.arguments import Fill, check_interpolation, checked_angles, checked_fill, checked_numbers
+from picstore.train.transforms.arguments import (
+    Fill,
+    Interpolation,
+    checked_angles,
+    checked_fill,
+    checked_interpolation,
+    checked_numbers,
+)
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
 
 class RandomRotation:
-    """Rotate by an angle uniform in ``degrees``, counter-clockwise. Uses 1 random number.
+    """Rotate by an angle uniform in ``degrees``, counter-clockwise. Uses 1 random number, and as ``Resize``.
 
     Args:
         degrees: least and greatest angle, or d for (−d, d).
-        interpolation: ``"bilinear"``; other interpolations are not supported.
+        interpolation: as for ``Resize``; nearest is torchvision's default.
         expand: make the canvas as large as the rotated image needs; then sizes of images differ.
         center: (x, y) in pixels of the canvas; None is its centre.
         fill: colour outside of the image: grey level 0 to 255, or (red, green, blue).
@@ -38,14 +46,14 @@ class RandomRotation:
     def __init__(
         self,
         degrees: float | Sequence[float],
-        interpolation: Any = "bilinear",
+        interpolation: Interpolation = "nearest",
         expand: bool = False,
         center: Sequence[float] | None = None,
         fill: Any = 0,
     ) -> None:
         name = "RandomRotation"
         self._degrees = checked_angles(degrees, f"{name}: degrees", (2,))
-        check_interpolation(interpolation, name)
+        self._interpolation = checked_interpolation(interpolation, name)
         self.varies_size = bool(expand)
         self._center = None if center is None else checked_numbers(center, f"{name}: center", (2,))
         self.fill: Fill = checked_fill(fill, name)
@@ -64,11 +72,12 @@ class RandomRotation:
                 right_angle = (linear == 0).any(axis=(1, 2))[:, None]
                 size = np.where(right_angle, _times(np.abs(linear), 2 * middle), size).astype(np.int64)
         shift = shift + _times(linear, middle - size / 2)
-        return geometry.with_fill(self.fill).warp(np.concatenate([linear, shift[:, :, None]], axis=2), size)
+        geometry = geometry.with_fill(self.fill).resample_by(random.choice(self._interpolation))
+        return geometry.warp(np.concatenate([linear, shift[:, :, None]], axis=2), size)
 
 
 class RandomAffine:
-    """Rotate, translate, scale and shear about a centre. Uses 6 random numbers, whatever the arguments.
+    """Rotate, translate, scale and shear about a centre. Uses 6 random numbers, and as ``Resize``.
 
     These are angle, translation in x and y, scale, shear in x and y, each uniform in its range. Positive angles turn
     clockwise, as torchvision's, but unlike RandomRotation's. Translations are whole pixels.
@@ -79,7 +88,7 @@ class RandomAffine:
         scale: least and greatest factor, above 0.
         shear: degrees, above −90 and below 90: d for (−d, d) along x, or least and greatest along x, or these and then
             least and greatest along y.
-        interpolation: ``"bilinear"``; other interpolations are not supported.
+        interpolation: as for ``Resize``; nearest is torchvision's default.
         fill: colour outside of the image: grey level 0 to 255, or (red, green, blue).
         center: (x, y) in pixels of the canvas; None is its centre.
 
@@ -95,7 +104,7 @@ class RandomAffine:
         translate: Sequence[float] | None = None,
         scale: Sequence[float] | None = None,
         shear: float | Sequence[float] | None = None,
-        interpolation: Any = "bilinear",
+        interpolation: Interpolation = "nearest",
         fill: Any = 0,
         center: Sequence[float] | None = None,
     ) -> None:
@@ -111,7 +120,7 @@ class RandomAffine:
         if not all(-90 < angle < 90 for angle in shears):
             raise UsageError(f"{name}: shear is {shear}; give angles above -90 and below 90 degrees")
         self._shear_x, self._shear_y = shears[:2], shears[2:] or (0.0, 0.0)
-        check_interpolation(interpolation, name)
+        self._interpolation = checked_interpolation(interpolation, name)
         self.fill: Fill = checked_fill(fill, name)
         self._center = None if center is None else checked_numbers(center, f"{name}: center", (2,))
 
@@ -125,7 +134,8 @@ class RandomAffine:
         linear = _linear_maps(angle, scale, shear_x, shear_y)
         center = geometry.size / 2 if self._center is None else np.broadcast_to(self._center, moved.shape)
         shift = center - _times(linear, center + moved)
-        return geometry.with_fill(self.fill).warp(np.concatenate([linear, shift[:, :, None]], axis=2), geometry.size)
+        geometry = geometry.with_fill(self.fill).resample_by(random.choice(self._interpolation))
+        return geometry.warp(np.concatenate([linear, shift[:, :, None]], axis=2), geometry.size)
 
 
 def _linear_maps(angle: F64, scale: F64, shear_x: F64, shear_y: F64) -> F64:

@@ -12,24 +12,22 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from picstore.errors import UsageError
+from picstore.kernels import filters
 from picstore.train.transforms import opcodes
 
 Fill: TypeAlias = tuple[int, int, int]
+Interpolation: TypeAlias = Any  # a name, a member of torchvision's or Pillow's enumeration, or a sequence of these
 Padding: TypeAlias = "int | Sequence[int]"
 Range: TypeAlias = "float | Sequence[float]"
-Size: TypeAlias = "int | tuple[int, int]"
+Size: TypeAlias = "int | Sequence[int]"
 
 _CHANNELS = 3
 _MAX_SIZE = 1 << 15  # pixels a side; a baseline JPEG may have twice that
-_BILINEAR = ("bilinear", 2)  # torchvision's name and Pillow's number
-_SAMPLINGS = {  # by torchvision's name and Pillow's number; torchvision itself has no bicubic one for tensors
-    "nearest": opcodes.NEAREST,
-    "nearest-exact": opcodes.NEAREST,
-    "bilinear": opcodes.BILINEAR,
-    "bicubic": opcodes.PILLOW_BICUBIC,
-    0: opcodes.NEAREST,
-    2: opcodes.BILINEAR,
-    3: opcodes.PILLOW_BICUBIC,
+_RANDOM = ("bilinear", "bicubic")  # timm's choice for interpolation="random"
+_SAMPLINGS = {  # of canvases; torchvision itself has no bicubic one for tensors
+    filters.NEAREST: opcodes.NEAREST,
+    filters.BILINEAR: opcodes.BILINEAR,
+    filters.BICUBIC: opcodes.PILLOW_BICUBIC,
 }
 
 
@@ -91,12 +89,13 @@ def checked_fill(fill: Any, transform: str) -> Fill:
     return red, green, blue
 
 
-def checked_size(size: Size, transform: str) -> tuple[int, int]:
+def checked_size(size: Size, transform: str, name: str = "size") -> tuple[int, int]:
     """Return (height, width), of one integer a square; UsageError unless they are integers in 1 … 32768."""
-    sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+    sides = tuple(size) if isinstance(size, (tuple, list)) else (size,)
+    sides = sides * 2 if len(sides) == 1 else sides
     whole = len(sides) == 2 and all(isinstance(side, (int, np.integer)) for side in sides)
     if not whole or not all(0 < side <= _MAX_SIZE for side in sides):
-        raise UsageError(f"{transform}: size is {size}; give one or two (height, width) integers, 1 to {_MAX_SIZE}")
+        raise UsageError(f"{transform}: {name} is {size}; give one or two (height, width) integers, 1 to {_MAX_SIZE}")
     return int(sides[0]), int(sides[1])
 
 
@@ -119,15 +118,26 @@ def check_padding_mode(mode: str, transform: str) -> None:
         raise UsageError(f"{transform}: padding_mode is {mode!r}; only 'constant' is supported")
 
 
-def check_interpolation(interpolation: Any, transform: str) -> None:
-    """Raise UsageError for an interpolation that is not bilinear."""
-    if getattr(interpolation, "value", interpolation) not in _BILINEAR:
-        raise UsageError(f"{transform}: interpolation is {interpolation}; only 'bilinear' is supported")
+def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]:
+    """Return the codes (``kernels/filters.py``) of which an image gets one; UsageError for another value.
+
+    ``interpolation`` is a name, torchvision's or Pillow's member or number, a sequence of these, or ``"random"`` for
+    bilinear and bicubic.
+    """
+    given = _RANDOM if interpolation == "random" else interpolation
+    several = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    codes = [code for code in map(filters.code_of, several) if code is not None]
+    if not codes or len(codes) < len(several):
+        raise UsageError(
+            f"{transform}: interpolation is {interpolation}; give {', '.join(filters.NAMES)}, a sequence of these, or "
+            "'random' for bilinear or bicubic"
+        )
+    return tuple(codes)
 
 
 def checked_sampling(interpolation: Any, transform: str) -> int:
     """Return the ``opcodes.SAMPLING`` of an interpolation of canvases; UsageError for one that they do not have."""
-    value = getattr(interpolation, "value", interpolation)
-    if not isinstance(value, (str, int)) or value not in _SAMPLINGS:
+    code = filters.code_of(interpolation)
+    if code not in _SAMPLINGS:
         raise UsageError(f"{transform}: interpolation is {interpolation}; give 'nearest', 'bilinear' or 'bicubic'")
-    return _SAMPLINGS[value]
+    return _SAMPLINGS[code]

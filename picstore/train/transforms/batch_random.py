@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from picstore import rng
-from picstore.arrays import F64
+from picstore.arrays import F64, I64
 
 
 class BatchRandom:
@@ -30,3 +32,10 @@ class BatchRandom:
         counters = np.arange(self._position, self._position + count, dtype=np.uint64)
         self._position += count
         return rng.unit(self._keys, counters)
+
+    def choice(self, values: Sequence[int]) -> I64:
+        """One of the values for each image, int64 (n,), by its next number; of a single value no number is used."""
+        if len(values) == 1:
+            return np.full(len(self._keys), values[0], dtype=np.int64)
+        chosen: I64 = np.array(values, dtype=np.int64)[(self.uniform(1)[:, 0] * len(values)).astype(np.int64)]
+        return chosen

@@ -12,10 +12,12 @@ from picstore.arrays import F64, I64
 from picstore.errors import UsageError
 from picstore.train.transforms.arguments import (
     Fill,
+    Interpolation,
     Padding,
     Size,
     check_padding_mode,
     checked_fill,
+    checked_interpolation,
     checked_padding,
     checked_probability,
     checked_size,
@@ -27,29 +29,47 @@ _TRIES = 10  # torchvision's; afterwards it takes a central crop
 
 
 class Resize:
-    """Resize to (height, width), or the shorter side to ``size`` at the same aspect ratio. Uses no random numbers.
+    """Resize to (height, width), or at the same aspect ratio.
+
+    Uses no random numbers, or one if an interpolation is drawn.
 
     Args:
-        size: pixels; an int is the shorter side, and the longer one is rounded down.
-        antialias: widen the filter on minification; one False makes the whole list plain bilinear.
+        size: pixels; an int is the shorter side, and the longer one is rounded down. None fits the longer side to
+            ``max_size``.
+        interpolation: "nearest", "box", "bilinear", "bicubic" or "lanczos", torchvision's or Pillow's member of that
+            name, a sequence of which each image gets one, or "random" for bilinear or bicubic. Of several in a list of
+            transforms the widest is used. "nearest" takes the pixel under the centre, as torch's "nearest-exact".
+        max_size: the longer side is at most that.
+        antialias: widen the filter on minification; one False makes the whole list plain interpolation.
 
     Raises:
-        UsageError: a side is not in 1 … 32768.
+        UsageError: a side is not in 1 … 32768, or another argument has another value.
     """
 
-    def __init__(self, size: Size, *, antialias: bool = True) -> None:
-        sides = checked_size(size, "Resize")
-        self.fixes_size = sides if isinstance(size, (tuple, list)) else None
-        self._shorter = sides[0]
+    def __init__(
+        self,
+        size: Size | None,
+        interpolation: Interpolation = "bilinear",
+        max_size: int | None = None,
+        antialias: bool | None = True,
+    ) -> None:
+        self._longest = None if max_size is None else checked_size(max_size, "Resize", "max_size")[0]
+        sides = None if size is None else checked_size(size, "Resize")
+        self._shorter = None if sides is None else sides[0]
+        self.fixes_size = sides if isinstance(size, (tuple, list)) and len(size) == 2 else None
+        if (size is None and max_size is None) or (self.fixes_size is not None and max_size is not None):
+            raise UsageError(f"Resize: size is {size} and max_size {max_size}; give max_size with an integer or None")
+        if self._shorter is not None and self._longest is not None and self._longest <= self._shorter:
+            raise UsageError(f"Resize: max_size is {max_size} and size {size}; give a max_size above size")
+        self._interpolation = checked_interpolation(interpolation, "Resize")
         self._antialias = bool(antialias)
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
         if self.fixes_size is not None:
             size = _same_size(self.fixes_size, geometry)
         else:
-            shorter: I64 = geometry.size.min(axis=1, keepdims=True)
-            size = (self._shorter * geometry.size / shorter).astype(np.int64)
-        return replace(geometry, size=size, antialias=geometry.antialias & self._antialias)
+            size = proportional_size(geometry.size, self._shorter, self._longest)
+        return replace(geometry.resample_by(random.choice(self._interpolation), self._antialias), size=size)
 
 
 class CenterCrop:
@@ -152,16 +172,16 @@ class RandomResizedCrop:
     Ten pairs of an area (uniform in ``scale`` × the image's) and a ratio width / height (log-uniform in ``ratio``) are
     drawn. The first box that fits is placed uniformly; if none fits, the largest central box of a permitted ratio is
     taken (Szegedy et al., "Going deeper with convolutions", CVPR 2015, as torchvision implements it). Uses 22 random
-    numbers: ten areas, ten ratios, x, y.
+    numbers: ten areas, ten ratios, x, y; and one if an interpolation is drawn.
 
     Args:
         size: pixels.
         scale: least and greatest fraction of the image's area.
         ratio: least and greatest width / height.
-        antialias: widen the filter on minification; one False makes the whole list plain bilinear.
+        interpolation, antialias: as for ``Resize``.
 
     Raises:
-        UsageError: a side is not in 1 … 32768, or a range is empty or not above zero.
+        UsageError: a side is not in 1 … 32768, a range is empty or not above zero, or the interpolation is unknown.
     """
 
     def __init__(
@@ -169,19 +189,20 @@ class RandomResizedCrop:
         size: Size,
         scale: tuple[float, float] = (0.08, 1.0),
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
-        *,
-        antialias: bool = True,
+        interpolation: Interpolation = "bilinear",
+        antialias: bool | None = True,
     ) -> None:
         self.fixes_size = checked_size(size, "RandomResizedCrop")
         self._scale = _range(scale, "scale")
         self._ratio = _range(ratio, "ratio")
+        self._interpolation = checked_interpolation(interpolation, "RandomResizedCrop")
         self._antialias = bool(antialias)
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
         size, corner = self._draw_boxes(geometry.size, random.uniform(2 * _TRIES + 2))
         cropped = geometry.crop(corner, size).clip_to_canvas()  # the resize must not see beyond the crop
-        size = _same_size(self.fixes_size, geometry)
-        return replace(cropped, size=size, antialias=cropped.antialias & self._antialias)
+        resized = cropped.resample_by(random.choice(self._interpolation), self._antialias)
+        return replace(resized, size=_same_size(self.fixes_size, geometry))
 
     def _draw_boxes(self, image: I64, numbers: F64) -> tuple[I64, I64]:
         """Sizes and corners of the boxes, int64 (n, 2) each, from float64 (n, 22)."""
@@ -235,6 +256,23 @@ class RandomVerticalFlip(_RandomFlip):
     """
 
     _mirrored = (False, True)
+
+
+def proportional_size(size: I64, shorter: int | I64 | None, longest: int | None) -> I64:
+    """Sizes of canvases resized at the same aspect ratio, rounded down: int64 (n, 2).
+
+    Args:
+        size: int64 (n, 2).
+        shorter: pixels of the shorter side, or int64 (n, 1) of each; None for as many as ``longest`` allows.
+        longest: limit of the longer side; None for no limit.
+    """
+    least: I64 = size.min(axis=1, keepdims=True)
+    resized = size if shorter is None else (shorter * size / least).astype(np.int64)
+    if longest is not None:
+        most: I64 = resized.max(axis=1, keepdims=True)
+        limited = np.where(resized == most, longest, (longest * resized / most).astype(np.int64))
+        resized = np.where((most > longest) | (shorter is None), limited, resized)
+    return np.maximum(resized, 1)
 
 
 def _same_size(sides: tuple[int, int], geometry: Geometry) -> I64:

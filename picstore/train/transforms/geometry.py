@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from picstore.arrays import F64, I64, U8, Bools
 from picstore.errors import UsageError
+from picstore.kernels.filters import HALF_WIDTHS, NEAREST
 from picstore.train.transforms.arguments import Fill
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.cached_property import cached_property
@@ -50,7 +51,9 @@ class Geometry:
         size: int64 (n, 2), width and height of the output so far.
         edges: float64 (n, k, 3), half-planes a·x + b·y + c ≥ 0 in source coordinates, outside of which the output is
             ``fill``; distances are in pixels of the edge's canvas, over one of which the edge is blended.
-        antialias: bool (n,), whether the filter is widened on minification; False is plain bilinear interpolation.
+        interpolation: int64 (n,), of ``kernels/filters.py``: the widest that a transform of the list asks for, as the
+            whole list is one resampling.
+        antialias: bool (n,), whether the filter is widened on minification; nearest never is.
         fill: uint8 (n, 3), the colour outside of the image.
     """
 
@@ -59,6 +62,7 @@ class Geometry:
     clip: I64
     size: I64
     edges: F64
+    interpolation: I64
     antialias: Bools
     fill: U8
 
@@ -71,7 +75,8 @@ class Geometry:
         frame[:, 0, 0], frame[:, 1, 1] = size.T
         clip = np.concatenate([np.zeros_like(size), size], axis=1)
         fill = np.zeros((n, 3), dtype=np.uint8)
-        return cls(size, frame, clip, size, np.empty((n, 0, 3)), np.ones(n, dtype=np.bool_), fill)
+        nearest, antialias = np.full(n, NEAREST, dtype=np.int64), np.ones(n, dtype=np.bool_)
+        return cls(size, frame, clip, size, np.empty((n, 0, 3)), nearest, antialias, fill)
 
     @classmethod
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
@@ -82,7 +87,7 @@ class Geometry:
         edges = [np.concatenate([each.edges, more], axis=1) for each, more in zip(geometries, padding, strict=True)]
         others = {
             name: np.concatenate([getattr(each, name) for each in geometries])[chosen]
-            for name in ("source_size", "frame", "clip", "size", "antialias", "fill")
+            for name in ("source_size", "frame", "clip", "size", "interpolation", "antialias", "fill")
         }
         return cls(edges=np.concatenate(edges)[chosen], **others)
 
@@ -134,14 +139,22 @@ class Geometry:
         return hides_pixels(self.output_edges, self.size)
 
     @cached_property
+    def minifies(self) -> Bools:
+        """bool (n,): whether the filter is widened on minification."""
+        minifies: Bools = self.antialias & (self.interpolation != NEAREST)
+        return minifies
+
+    @cached_property
     def reach(self) -> I64:
         """int64 (n, 4): left, top, right, bottom of the source pixels that the filter can use.
 
         Pixels outside of it need not be decoded. Empty (right ≤ left or bottom ≤ top) where all output is padding.
         """
-        widened = np.where(self.antialias[:, None], np.maximum(self.scale, 1.0), 1.0)
-        # A slanted image is first resampled to fewer pixels, from each of which the filter reaches as far.
-        support = np.where(self.upright[:, None] | (widened <= 1), widened, 2 * widened)
+        widened = np.where(self.minifies[:, None], np.maximum(self.scale, 1.0), 1.0)
+        half_width = np.array(HALF_WIDTHS)[self.interpolation, None]
+        # A slanted image is first resampled to fewer pixels, from which it is interpolated.
+        steps = np.where(self.upright[:, None] | (widened <= 1), half_width, half_width + np.minimum(half_width, 2.0))
+        support = widened * steps
         low = np.clip(np.floor(self.box[:, :2] - support), -_LIMIT, _LIMIT).astype(np.int64)
         high = np.clip(np.ceil(self.box[:, :2] + self.box[:, 2:] + support), -_LIMIT, _LIMIT).astype(np.int64)
         low = np.maximum(np.maximum(low, self.clip[:, :2]), 0)
@@ -198,6 +211,11 @@ class Geometry:
         edges = append_edges(self.edges, self._exceeds_clip, lambda: clip_edges(self.clip, self.scale))
         edges = np.concatenate([edges, canvas_edges(self.matrix, self.size)], axis=1)
         return replace(self, frame=frame, size=size, edges=edges)
+
+    def resample_by(self, interpolation: I64, antialias: bool = True) -> Geometry:
+        """A copy resampled by these filters (n,), or wider ones that an earlier transform asked for."""
+        widest = np.maximum(self.interpolation, interpolation)
+        return replace(self, interpolation=widest, antialias=self.antialias & antialias)
 
     def with_fill(self, fill: Fill) -> Geometry:
         """A copy with another colour outside of the image."""

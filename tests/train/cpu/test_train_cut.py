@@ -18,6 +18,7 @@ from picstore.train.cpu import cut as train_cut
 from picstore.train.cpu import fill_images
 from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.fill_images import decode_factors
+from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
 
@@ -113,10 +114,11 @@ def test_streams_are_cut_to_the_tiles_that_are_reached(dataset: Path) -> None:
 
 def test_an_image_is_decoded_smaller_while_its_crop_is_at_least_twice_the_output() -> None:
     widths = np.array([100, 199, 200, 399, 400, 800, 8000])
-    geometry = picstore.Resize((100, 100))(Geometry.identity(widths, np.full(7, 10_000)), None)
+    geometry = picstore.Resize((100, 100))(Geometry.identity(widths, np.full(7, 10_000)), BatchRandom(0, 0, range(7)))
     assert decode_factors(geometry).tolist() == [1, 1, 2, 2, 4, 8, 8]
-    plain = picstore.Resize((100, 100), antialias=False)(Geometry.identity(widths, widths), None)
-    assert set(decode_factors(plain).tolist()) == {1}
+    for resize in (picstore.Resize((100, 100), antialias=False), picstore.Resize((100, 100), "nearest")):
+        plain = resize(Geometry.identity(widths, widths), BatchRandom(0, 0, range(7)))
+        assert set(decode_factors(plain).tolist()) == {1}
 
 
 def test_decoding_smaller_stays_close_to_decoding_whole(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,13 +154,24 @@ LISTS: dict[str, list] = {
     "crop, plain": [RandomResizedCrop((12, 40), antialias=False), RandomVerticalFlip()],
     "smaller": [Resize((7, 11))],
     "larger": [Resize((50, 33))],
+    "bicubic": [RandomResizedCrop((8, 35), (0.1, 0.9), interpolation="bicubic")],
+    "bicubic, plain": [RandomResizedCrop((30, 35), interpolation="bicubic", antialias=False)],
+    "lanczos": [Resize((20, 75), "lanczos")],
+    "box": [Resize((20, 75), "box")],
+    "nearest": [Resize((20, 75), "nearest"), RandomHorizontalFlip()],
+    "of any filter": [RandomResizedCrop((12, 40), interpolation=["nearest", "bilinear", "bicubic", "lanczos", "box"])],
+    "rotated, nearest": [CenterCrop((20, 33)), RandomRotation(50, fill=(200, 10, 77))],
+    "rotated, bicubic": [CenterCrop((20, 33)), RandomRotation(50, "bicubic", fill=7)],
+    "rotated, bicubic, plain": [RandomAffine(50, interpolation="bicubic"), Resize((33, 50), antialias=False)],
+    "rotated, smaller, lanczos": [RandomRotation(50), Resize((13, 20), "lanczos")],
+    "rotated, smaller, box": [RandomRotation(50), Resize((13, 20), "box")],
     "padded": [Pad((3, 11, 20, 7), (9, 130, 77)), RandomVerticalFlip(1.0), Resize((23, 35))],
     "padded crop": [RandomCrop((50, 34), 9, pad_if_needed=True, fill=200)],
-    "rotated": [CenterCrop((20, 33)), RandomRotation(50, fill=(200, 10, 77))],
+    "rotated": [CenterCrop((20, 33)), RandomRotation(50, "bilinear", fill=(200, 10, 77))],
     "rotated, smaller": [RandomRotation(50, fill=80), Resize((13, 20))],
     "rotated, smaller, plain": [RandomRotation(50), Resize((13, 20), antialias=False)],
     "rotated, expanded": [RandomRotation(180, expand=True, fill=5), RandomResizedCrop((12, 33))],
-    "affine": [RandomAffine(30, (0.2, 0.1), (0.5, 1.5), 20, fill=99), CenterCrop((17, 35))],
+    "affine": [RandomAffine(30, (0.2, 0.1), (0.5, 1.5), 20, "bilinear", fill=99), CenterCrop((17, 35))],
     "affine, padded": [RandomAffine(0, (0.3, 0.3)), Pad(5), RandomHorizontalFlip(), Resize((20, 31))],
 }
 
@@ -168,7 +179,7 @@ LISTS: dict[str, list] = {
 @pytest.mark.parametrize(
     ("name", "count"),
     interpreted(
-        [("crop", 2), ("rotated, smaller", 2)],
+        [("crop", 2), ("rotated, smaller", 2), ("of any filter", 2), ("rotated, bicubic", 2)],
         [*((name, 2) for name in LISTS), ("crop", 1), ("affine", 4)],
     ),
 )
@@ -192,9 +203,10 @@ def test_photographs_are_the_cpus_within_a_level(photographs: list[Path], device
 
 
 side = st.integers(1, 40)
+filters = st.sampled_from(["nearest", "box", "bilinear", "bicubic", "lanczos"])
 steps = st.lists(
     st.one_of(
-        st.builds(lambda a: RandomRotation((a, a), fill=77), st.floats(-180, 180)),
+        st.builds(lambda a, i: RandomRotation((a, a), i, fill=77), st.floats(-180, 180), filters),
         st.builds(
             lambda a, t, s, h: RandomAffine((a, a), t, (s, s), (-h, h, -h, h), fill=77),
             st.floats(-40, 40),
@@ -204,8 +216,8 @@ steps = st.lists(
         ),
         st.builds(lambda p: Pad(p, 77), st.tuples(*[st.integers(0, 12)] * 4)),
         st.builds(lambda h, w: RandomCrop((h, w), 20, True, 77), side, side),
-        st.builds(lambda s: Resize(s), side),
-        st.builds(lambda s, a: RandomResizedCrop(s, antialias=a), side, st.booleans()),
+        st.builds(Resize, side, filters),
+        st.builds(lambda s, i, a: RandomResizedCrop(s, interpolation=i, antialias=a), side, filters, st.booleans()),
         st.sampled_from([RandomHorizontalFlip(), RandomVerticalFlip()]),
     ),
     max_size=3,
@@ -218,7 +230,7 @@ def test_any_list_gives_the_cpus_pixels_within_a_level(
     device: str, source: tuple, steps: list, size: tuple, antialias: bool, seed: int
 ) -> None:
     images = noise(2, *(side * scaled(device) for side in source), seed=seed)
-    geometry = geometry_of(images, [Pad(0, 77), *steps, Resize(size, antialias=antialias)], seed)
+    geometry = geometry_of(images, [Pad(0, 77), *steps, Resize(size, "nearest", antialias=antialias)], seed)
     assert apart(made(images, geometry, device), rendered(images, geometry)).max() <= MOST
 
 
@@ -281,7 +293,8 @@ def test_no_map_clip_or_edge_makes_the_kernels_leave_the_images(device: str) -> 
         edges = random.normal(0, 1, (1, random.integers(0, 3), 3)) * [1, 1, 30]
         fill = np.array([[9, 9, 9]], np.uint8)
         antialias = np.array([number % 3 > 0])
-        geometry = Geometry(np.array([[width, height]]), frame, clip, size, edges, antialias, fill)
+        interpolation = np.array([number % 5])
+        geometry = Geometry(np.array([[width, height]]), frame, clip, size, edges, interpolation, antialias, fill)
         assert (made([np.full((height, width, 3), 9, np.uint8)], geometry, device) == 9).all()
 
 

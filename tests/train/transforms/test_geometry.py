@@ -38,7 +38,7 @@ def images(n: int) -> Geometry:
 
 
 def equal(a: Geometry, b: Geometry) -> bool:
-    names = ("source_size", "frame", "clip", "size", "edges", "antialias", "fill")
+    names = ("source_size", "frame", "clip", "size", "edges", "interpolation", "antialias", "fill")
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)
 
 
@@ -290,7 +290,12 @@ def test_the_reach_of_a_crop_is_the_crop_and_of_a_resize_a_margin_more():
     "make",
     [
         lambda: RandomResizedCrop(0),
-        lambda: RandomResizedCrop((224,)),
+        lambda: RandomResizedCrop(()),
+        lambda: RandomResizedCrop(224, interpolation="area"),
+        lambda: Resize(None),
+        lambda: Resize((9, 9), max_size=20),
+        lambda: Resize(9, max_size=9),
+        lambda: Resize(9, interpolation=()),
         lambda: RandomResizedCrop(224.5),
         lambda: RandomResizedCrop(224, scale=(0.5, 0.1)),
         lambda: RandomResizedCrop(224, scale=(0.0, 1.0)),
@@ -499,9 +504,11 @@ def test_padding_and_rotating_keep_a_size_known_unless_they_expand(transforms, s
         lambda: RandomRotation((1, 2, 3)),
         lambda: RandomRotation(math.nan),
         lambda: RandomRotation("3"),
-        lambda: RandomRotation(3, "nearest"),
-        lambda: RandomRotation(3, v2.InterpolationMode.BICUBIC),
-        lambda: RandomRotation(3, 0),
+        lambda: RandomRotation(3, "cubic"),
+        lambda: RandomRotation(3, v2.InterpolationMode.HAMMING),
+        lambda: RandomRotation(3, 5),
+        lambda: RandomRotation(3, []),
+        lambda: RandomRotation(3, ["bilinear", 7]),
         lambda: RandomRotation(3, center=(1,)),
         lambda: RandomRotation(3, center=5),
         lambda: RandomAffine(3, translate=(0.1, 1.1)),
@@ -511,7 +518,7 @@ def test_padding_and_rotating_keep_a_size_known_unless_they_expand(transforms, s
         lambda: RandomAffine(3, shear=90),
         lambda: RandomAffine(3, shear=(1, 2, 3)),
         lambda: RandomAffine(3, shear=(1, 2, 4, 3)),
-        lambda: RandomAffine(3, interpolation="nearest"),
+        lambda: RandomAffine(3, interpolation=True),
     ],
 )
 def test_arguments_that_torchvision_refuses_or_picstore_lacks_are_refused(make):
