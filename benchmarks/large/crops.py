@@ -23,6 +23,7 @@ from benchmarks.large.photographs import SIZES, TILE, LargeImages, evict, make_i
 from benchmarks.options import Options
 from benchmarks.torture.objects import object_stage
 from picstore.storage import container_reader
+from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import Location, locate
 from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.requests import TrainingSource
@@ -166,7 +167,8 @@ def _bytes_read(dataset: picstore.Dataset, transform: list[Any], *, whole: bool)
         return int(dataset.rows["size"].sum())
     rows_of = partial(needed_rows, TrainingSource(dataset, seed=0, plan=plan_transforms(transform)[0]), 0, 1 << 28)
     numbers = range(len(dataset.rows))
-    return sum(dataset.container_rows(number, rows_of, attachments=False).read_size for number in numbers)
+    read = (dataset.containers_in_part([number], rows_of, attachments=False)[0] for number in numbers)
+    return sum(container.read_size for container in read if isinstance(container, Container))
 
 
 def _files(

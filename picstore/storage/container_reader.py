@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,18 @@ from picstore.arrays import I64, Array, Bools, Table
 from picstore.errors import Damage, NotADataset, Truncated, UsageError
 from picstore.storage.cache import Cache
 from picstore.storage.container_index import ordinals_of
+from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import SEALED
 from picstore.storage.format.record import Record
-from picstore.storage.format.unpack_container import read_header, unpack_container
+from picstore.storage.format.unpack_container import ParsedHeader, read_header, unpack_container
 from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, map_concurrently, read_at
-from picstore.storage.row_reader import MIN_MEAN, RowsOf, read_rows, sparse_memory, whole_images
+from picstore.storage.row_reader import MIN_MEAN, RowsOf, read_rows, rows_by_record, whole_images
 
 _CACHED_BYTES = 32 << 20  # of indexes, each some 10 kB; without one, reading a record takes 0.26 ms more
 _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
-_MAX_WARM = 16 << 20  # bytes of a container that is read in part into memory that was used before
 _MIN_TABLES = 4096  # bytes to read at first of a container in part
-_TABLES_SHARE = 64  # and at least this share: tables of photographs take a hundredth
+_MAX_TABLES_SHARE = 1 / 64  # and at most this share: tables of photographs take a hundredth
 # What an index says of a record: 25 bytes.
 FACTS = np.dtype(
     [("id", "<i8"), ("label", "<i8"), ("width", "<u2"), ("height", "<u2"), ("bytes", "<u4"), ("sampling", "u1")]
@@ -52,6 +52,7 @@ class ContainerReader:
         self._indexes: OrderedDict[int, Container] = OrderedDict()
         self._ids: I64 | None = None
         self._facts: Table | None = None
+        self._tables_share: float | None = None  # of a container, the largest that was seen by any thread
 
     def container_ref(self, number: int) -> ContainerRef:
         """Position of the ``number``-th container in stored order."""
@@ -71,23 +72,28 @@ class ContainerReader:
             self.cache.store(ref, buffer)
         return container
 
-    def read_rows(
-        self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool, allocate: Allocate = fresh
-    ) -> Container:
-        """Read of a container of large images what is needed, of others all; see :meth:`Dataset.container_rows`."""
-        size = int(self.rows[number]["size"])
-        if self.cache is not None or not self._has_large_images(number):
-            return self.read(number, allocate=allocate)
-        buffer = allocate(size) if size <= _MAX_WARM else sparse_memory(size)
-        with contextlib.suppress(Damage):  # once more, whole: what is damaged may not be what is needed
-            tables = self._read_tables(number, buffer)
-            path = self._root / tables.ref.name
-            if not tables.damage and read_rows(path, tables, rows_of, wanted=wanted, attachments=attachments):
-                return tables
-        return self.read(number, allocate=lambda _: buffer)
+    def read_in_part(
+        self,
+        numbers: Sequence[int],
+        rows_of: RowsOf,
+        *,
+        live: LiveRecords,
+        attachments: bool,
+        allocate: Allocate = fresh,
+    ) -> list[Container | Damage]:
+        """Read of containers of large images what is needed, of others all; see :meth:`Dataset.containers_in_part`."""
+        tables = {number: found for number in numbers if (found := self._tables_of_large(number)) is not None}
+        rows = rows_by_record(tables.values(), [live.mask(number) for number in tables], rows_of)
+        done = {}
+        for (number, container), needed in zip(tables.items(), rows, strict=True):
+            path = self._root / container.ref.name
+            with contextlib.suppress(Damage, NotADataset):  # read whole below
+                if read_rows(path, container, needed, attachments=attachments, allocate=allocate):
+                    done[number] = container
+        return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
-        """Read some records of a container alone, of large images what is needed; see :meth:`Dataset.container_rows`.
+        """Read some records alone, of large images what is needed; see :meth:`Dataset.container_records`.
 
         The tables are kept as those of :meth:`index`. The cache is not used.
         """
@@ -96,10 +102,11 @@ class ContainerReader:
             return tables
         if attachments:
             _ = tables.extras  # decompressed, for later records too
-        container = tables.with_payload(sparse_memory(tables.size))
+        container = tables.without_payload()
         tables.release_extras(above=_KEPT_EXTRAS)
-        chosen = rows_of if self._has_large_images(number) else whole_images
-        if not read_rows(self._root / tables.ref.name, container, chosen, wanted=wanted, attachments=attachments):
+        (rows,) = rows_by_record([container], [wanted], rows_of if self._has_large_images(number) else whole_images)
+        path = self._root / tables.ref.name
+        if not read_rows(path, container, rows, attachments=attachments, allocate=fresh):
             return self.read(number)
         return container
 
@@ -211,20 +218,44 @@ class ContainerReader:
         cache.discard(ref)
         return None
 
-    def _read_tables(self, number: int, buffer: memoryview) -> Container:
-        """Read what precedes the payload into a buffer of the container's size."""
+    def _read_whole(self, number: int, allocate: Allocate) -> Container | Damage:
+        """Read a container whole; an error is a new one, without a traceback, which holds bytes."""
+        try:
+            return self.read(number, allocate=allocate)
+        except Damage as error:
+            return type(error)(error.what, error.file, error.offset)
+        except NotADataset:
+            ref = self.container_ref(number)
+            return Damage("the file is missing", ref.name, ref.offset)
+
+    def _tables_of_large(self, number: int) -> Container | None:
+        """Read the tables of a container to read in part; None for another, or where they are damaged.
+
+        The whole container tells what of a damaged one is good.
+        """
+        if self.cache is None and self._has_large_images(number):
+            with contextlib.suppress(Damage, NotADataset):
+                tables = self._read_tables(number)
+                if not tables.damage:
+                    return tables
+        return None
+
+    def _read_tables(self, number: int) -> Container:
+        """Read what precedes the payload."""
         ref, size = self.container_ref(number), int(self.rows[number]["size"])
         path = self._root / ref.name
-        guess = min(size, max(_MIN_TABLES, size // _TABLES_SHARE))
+        guess = min(size, max(_MIN_TABLES, int(size * (self._tables_share or _MAX_TABLES_SHARE))))
+        buffer = fresh(guess)
         path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
-        header, _ = read_header(buffer[:guess], ref=ref)
-        if header.payload_at > size:
-            raise ref.corrupt("the container's tables end behind it")
-        if header.payload_at > guess:
-            path.read_ranges([(guess, header.payload_at)], buffer, at=ref.offset, file=ref.name)
-        container = self._unpack(number, buffer[: header.payload_at], lambda begin, length: buffer[begin:][:length])
-        container.buffer, container.read = buffer, None
-        container.read_size = max(guess, header.payload_at)
+        parsed = read_header(buffer, ref=ref)
+        end = parsed[0].payload_at
+        if end > guess:
+            buffer, begun = fresh(end), buffer
+            buffer[:guess] = begun
+            path.read_ranges([(guess, end)], buffer[guess:], at=ref.offset, file=ref.name)
+        container = self._unpack(number, buffer[:end], _read_nothing, parsed)
+        container.read, container.read_size = None, max(guess, end)
+        self._tables_share = min(max(self._tables_share or 0, end / size), _MAX_TABLES_SHARE)
         return container
 
     def _read_index(self, number: int) -> Container:
@@ -234,11 +265,15 @@ class ContainerReader:
         def read(offset: int, length: int) -> memoryview:
             return read_at(path, ref.offset + offset, length, file=ref.name)
 
-        header, _ = read_header(read(0, SEALED), ref=ref)
-        return self._unpack(number, read(0, header.payload_at), read)
+        parsed = read_header(read(0, SEALED), ref=ref)
+        return self._unpack(number, read(0, parsed[0].payload_at), read, parsed)
 
     def _unpack(
-        self, number: int, buffer: memoryview, read: Callable[[int, int], memoryview] | None = None
+        self,
+        number: int,
+        buffer: memoryview,
+        read: Callable[[int, int], memoryview] | None = None,
+        parsed: ParsedHeader | None = None,
     ) -> Container:
         row = self.rows[number]
         return unpack_container(
@@ -249,4 +284,10 @@ class ContainerReader:
             header_crc=int(row["header_crc"]),
             size=int(row["size"]),
             read=read,
+            parsed=parsed,
         )
+
+
+def _read_nothing(begin: int, size: int) -> memoryview:
+    """Stand for bytes that :func:`picstore.storage.row_reader.read_rows` reads later."""
+    raise AssertionError((begin, size))

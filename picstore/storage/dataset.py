@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.arrays import I64, U8, Array, Bools, Table
-from picstore.errors import Corrupt, UsageError
+from picstore.errors import Corrupt, Damage, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.container_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, make_column, read_column
@@ -188,27 +188,32 @@ class Dataset(Sequence[Record]):
         """
         return self._containers.read(number, allocate=allocate)
 
-    def container_rows(
-        self, number: int, rows_of: RowsOf, *, attachments: bool, allocate: Allocate = fresh
-    ) -> Container:
-        """Read a container for some rows of tiles of each image; one of small images is read as :meth:`container` does.
+    def containers_in_part(
+        self, numbers: Sequence[int], rows_of: RowsOf, *, attachments: bool, allocate: Allocate = fresh
+    ) -> list[Container | Damage]:
+        """Read containers for some rows of tiles of each image; those of small images are read as by :meth:`container`.
 
-        What is needed of large images is read and checked alone: bytes of the buffer outside of it, and deleted
-        records, may be zeros. A data set with a cache reads whole containers, which it keeps.
+        What is needed of large images is read and checked alone; ``Container.held`` and ``tops`` tell what it is. A
+        data set with a cache reads whole containers, which it keeps. Several containers at once take less time than
+        one by one.
 
         Args:
+            numbers: containers in stored order, each once.
             rows_of: the rows of each live image, see :data:`picstore.storage.row_reader.RowsOf`.
             attachments: whether these are needed too.
-            allocate: makes the memory of a container that is read whole.
+            allocate: makes the memory of a container.
+
+        Returns:
+            By container: what was read, or why nothing of it can be read.
         """
-        return self._containers.read_rows(
-            number, rows_of, wanted=self.live.mask(number), attachments=attachments, allocate=allocate
+        return self._containers.read_in_part(
+            numbers, rows_of, live=self.live, attachments=attachments, allocate=allocate
         )
 
     def container_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
-        """Read the ``wanted`` records of a container alone, bool (records,), as :meth:`container_rows` does.
+        """Read the ``wanted`` records of a container alone, bool (records,), as :meth:`containers_in_part` does.
 
-        Bytes of other records are zeros; for them the container's ``good`` says nothing.
+        Other records have no bytes; for them the container's ``good`` says nothing.
         """
         return self._containers.read_records(number, rows_of, wanted=wanted, attachments=attachments)
 

@@ -64,7 +64,14 @@ def root(tmp_path: Path) -> Path:
 
 
 def read(root: Path, first: int = 10, stop: int = 14, *, attachments: bool = False) -> Container:
-    return picstore.Dataset(root).container_rows(0, rows_of(first, stop), attachments=attachments)
+    return read_from(picstore.Dataset(root), first, stop, attachments=attachments)
+
+
+def read_from(dataset: picstore.Dataset, first: int = 10, stop: int = 14, *, attachments: bool = False) -> Container:
+    (result,) = dataset.containers_in_part([0], rows_of(first, stop), attachments=attachments)
+    if isinstance(result, picstore.Damage):
+        raise result
+    return result
 
 
 def offset_of(root: Path, number: int, row: int) -> int:
@@ -110,12 +117,14 @@ def test_a_cut_needs_no_byte_beyond_the_header_and_its_rows(left: int, top: int,
     ends = row_ends(info, len(data))
     assert ends is not None
     first, stop = rows_to_cut(box, tiling)[0].tolist()
-    sparse = bytearray(len(data))
-    for start, end in ((0, ends[0]), (ends[first], ends[stop])):
-        sparse[start:end] = data[start:end]
-    cuts = [cut_batch(TiledJpegs.from_streams([each], tiling, [info.segments]), box) for each in (data, bytes(sparse))]
-    assert cuts[0].rects.tolist() == cuts[1].rects.tolist()
-    assert np.array_equal(*(each.data[: each.offsets[1]] for each in cuts))
+    rows = data[: ends[0]] + data[ends[first] : ends[stop]]
+    segments = info.segments.reshape(len(ends) - 1, -1)[first:stop].ravel()
+    shift = np.array([0, 16 * first, 0, 16 * first])
+    in_rows = tiling - [0, 256 - 16 * (stop - first), 0, 0, 0, 0]
+    whole = cut_batch(TiledJpegs.from_streams([data], tiling, [info.segments]), box)
+    part = cut_batch(TiledJpegs.from_streams([rows], in_rows, [segments]), box - shift)
+    assert (part.rects + shift * [1, 1, 0, 0]).tolist() == whole.rects.tolist()
+    assert np.array_equal(*(each.data[: each.offsets[1]] for each in (whole, part)))
 
 
 @given(st.integers(0, 10_000), st.integers(0, 7))
@@ -127,19 +136,26 @@ def test_one_wrong_bit_in_what_is_read_is_found_and_told_by_its_row(at: int, bit
     crcs = row_checksums(bytes(data), info).view("<u4")
     at %= len(data)
     data[at] ^= 1 << bit
-    assert wrong_row(data, ends, crcs, range(len(ends) - 1)) == int(np.searchsorted(ends, at, side="right")) - 1
+    wrong = int(np.searchsorted(ends, at, side="right")) - 1
+    assert wrong_row(data, ends, crcs, range(len(ends) - 1)) == wrong
+    part = bytes(data[: ends[0]]) + bytes(data[ends[2] : ends[5]])
+    assert wrong_row(part, ends, crcs, range(2, 5)) == (wrong if wrong in (-1, 2, 3, 4) else None)
 
 
 def test_rows_headers_and_tables_are_read_and_nothing_else(root: Path) -> None:
     whole, part = picstore.Dataset(root).container(0), read(root)
-    assert part.read_size < whole.size / 5
+    assert part.read_size < whole.size / 5 and len(part.buffer) < part.read_size
     assert np.array_equal(part.index, whole.index) and part.good.all() and not part.damage
     for k in range(4):
-        ends = row_ends(whole.info(k), int(whole.index["length"][k]))
-        assert ends is not None
-        for start, end in ((0, ends[0]), (ends[10], ends[14])):
-            assert part.jpeg(k)[start:end] == whole.jpeg(k)[start:end]
-        assert not any(part.jpeg(k)[ends[14] :]) and not any(part.jpeg(k)[ends[9] : ends[10]])
+        info, held = whole.info(k), layouts_of(part.held[[k]])[0]
+        ends = row_ends(info, int(whole.index["length"][k]))
+        assert ends is not None and part.segment_table is not None
+        assert part.jpeg(k) == bytes(whole.jpeg(k)[: ends[0]]) + bytes(whole.jpeg(k)[ends[10] : ends[14]])
+        assert held.tolist() == [WIDTH, 4 * 16, 16, 16, info.restart_interval, info.header_length]
+        first, count = part.held[k][["segment_first", "segment_count"]].tolist()
+        per_row = len(info.segments) // len(ends[1:])
+        assert np.array_equal(part.segment_table[first : first + count], info.segments[10 * per_row : 14 * per_row])
+    assert part.tops.tolist() == [160] * 4
 
 
 def test_attachments_are_read_where_they_are_asked_for(root: Path) -> None:
@@ -188,6 +204,24 @@ def test_a_file_that_ends_early_is_damage_only_where_bytes_are_missing(root: Pat
         read(root)
 
 
+def test_containers_that_are_read_together_fail_alone(tmp_path: Path) -> None:
+    root = write_dataset(tmp_path / "set", [record(k) for k in range(4)], container_size=1 << 16)
+    dataset = picstore.Dataset(root)
+    refs = [dataset.container_ref(number) for number in range(4)]
+    assert [each.ordinal for each in refs] == [0, 1, 2, 3]
+    flip(root, refs[1].offset + 64 + 3)
+    path = root / refs[0].name
+    path.write_bytes(path.read_bytes()[: refs[3].offset + 100])
+    first, second, third, last = dataset.containers_in_part(range(4), rows_of(10, 14), attachments=False)
+    assert isinstance(first, Container) and isinstance(second, Container) and isinstance(third, Container)
+    assert [each.good.tolist() for each in (first, second, third)] == [[True], [False], [True]]
+    assert isinstance(last, picstore.Damage) and last.offset == refs[3].offset and last.__cause__ is None
+    path.unlink()
+    (gone,) = dataset.containers_in_part([2], rows_of(10, 14), attachments=False)
+    assert isinstance(gone, picstore.Damage)
+    assert (gone.what, gone.file, gone.offset) == ("the file is missing", refs[2].name, refs[2].offset)
+
+
 def test_most_of_a_container_is_read_at_once(root: Path) -> None:
     assert read(root, 0, 40).read_size == picstore.Dataset(root).container(0).size
 
@@ -200,15 +234,16 @@ def test_records_without_row_checksums_are_read_whole(tmp_path: Path, monkeypatc
 
 
 def test_deleted_records_are_not_read(root: Path) -> None:
+    before = read(root)
     picstore.Dataset(root).without([1]).save()
     part = read(root)
-    assert not any(part.jpeg(1)) and any(part.jpeg(2))
+    assert not len(part.jpeg(1)) and part.jpeg(2) == before.jpeg(2) and part.read_size < before.read_size
 
 
 def test_a_data_set_with_a_cache_reads_and_keeps_whole_containers(root: Path, tmp_path: Path) -> None:
     dataset = picstore.Dataset(root, cache=tmp_path / "cache")
     for _ in range(2):
-        assert bytes(dataset.container_rows(0, rows_of(1, 2), attachments=False).jpeg(1)) == noise(1)
+        assert bytes(read_from(dataset, 1, 2).jpeg(1)) == noise(1)
 
 
 def test_small_images_have_no_row_checksums_and_containers_keep_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

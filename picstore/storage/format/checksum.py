@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from picstore.arrays import I64, U32, Table
+from picstore.arrays import I64, U8, U32, Table
 from picstore.storage.location.base import Buffer
 
-ExtendCrc: TypeAlias = Callable[[Buffer, int], int]  # from bytes and the CRC of the bytes before them
+ExtendCrc: TypeAlias = "Callable[[Buffer | U8, int], int]"  # from bytes and the CRC of the bytes before them
 
 
 def portable_crc32c() -> ExtendCrc:
@@ -31,15 +31,16 @@ def _fastest() -> ExtendCrc:
         return portable_crc32c()
     # Its argument parser refuses a memoryview but takes an array over the same bytes, without a copy.
     extend = google_crc32c.extend
-    return lambda data, before: int(extend(before, np.frombuffer(data, dtype=np.uint8)))
+    as_array = np.frombuffer
+    return lambda data, before: int(extend(before, data if isinstance(data, np.ndarray) else as_array(data, np.uint8)))
 
 
 _compute = _fastest()
 _BITS = np.arange(32, dtype=np.uint32)
 
 
-def crc32c(data: Buffer) -> int:
-    """CRC-32C of bytes."""
+def crc32c(data: Buffer | U8) -> int:
+    """CRC-32C of bytes; of many stretches of a buffer as an array, each slice of which saves 0.5 us of overhead."""
     return _compute(data, 0)
 
 

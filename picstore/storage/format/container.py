@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from picstore.arrays import U16, Bools, Table
+from picstore.arrays import I64, U16, Bools, Table
 from picstore.errors import Corrupt, Damage
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.layout import SAMPLINGS
@@ -45,8 +45,11 @@ class Container:
             extras) is listed too.
         read: fetches bytes of the container by offset and length when ``buffer`` ends before the payload; these bytes
             are checked record by record. None when the whole container is in ``buffer`` and checked.
-        read_size: bytes that were read from storage, less than ``size`` where a container was read in part; its buffer
-            then holds zeros for what was not read.
+        read_size: bytes that were read from storage, less than ``size`` where a container was read in part.
+        held: ``layout.ENTRY`` (n,), the images as they lie in ``buffer``: ``index``, except where a container was read
+            in part. Then an image is its header and the rows of tiles that were read, its height and segments are
+            those of the rows, and one that was not read has no bytes. The header still states the stored height.
+        tops: int64 (n,), the pixels of the stored images above those that ``held`` describes.
         causes: by record number, the damage that lost it, where its own checksum does not tell.
         extras_frame: zstd frame of the extras, a view of ``buffer`` whose CRC holds; empty for none, None if damaged.
         extras_size: bytes that the frame decompresses to.
@@ -65,9 +68,14 @@ class Container:
     damage: list[Damage] = field(default_factory=list)
     read: Callable[[int, int], memoryview] | None = None
     read_size: int = 0
+    held: Table = field(init=False, repr=False, compare=False)
+    tops: I64 = field(init=False, repr=False, compare=False)
     causes: dict[int, Damage] = field(default_factory=dict)
     _extras: bytes | None = field(default=None, init=False, repr=False, compare=False)
     _addresses: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.held, self.tops = self.index, np.zeros(len(self.index), np.int64)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -94,11 +102,9 @@ class Container:
             return extras
         return self._extras
 
-    def with_payload(self, buffer: memoryview) -> Container:
-        """Copy an index into a container whose payload is, or will be, in ``buffer``; the tables are shared."""
-        container = replace(
-            self, buffer=buffer, read=None, good=self.good.copy(), damage=[*self.damage], causes={**self.causes}
-        )
+    def without_payload(self) -> Container:
+        """Copy an index into a container that takes what is read of the payload; the tables are shared."""
+        container = replace(self, read=None, good=self.good.copy(), damage=[*self.damage], causes={**self.causes})
         container._extras = self._extras
         return container
 
@@ -120,8 +126,8 @@ class Container:
         self.damage.append(self.ref.corrupt(text))
 
     def jpeg(self, k: int) -> memoryview:
-        """Bytes of the image of record ``k``, without a copy."""
-        return self._blob(self.index[k])
+        """Bytes of the image of record ``k`` as ``held`` describes it, without a copy."""
+        return self._blob(self.held[k])
 
     def _blob(self, cell: Any) -> memoryview:
         offset, length = int(cell["offset"]), int(cell["length"])

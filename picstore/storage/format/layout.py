@@ -6,7 +6,8 @@ All integers are little-endian. Structures that hold their own CRC-32C keep it i
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -75,6 +76,11 @@ INDEX_ROW = np.dtype(
 )
 
 
+def join_entries(tables: Iterable[Table]) -> Table:
+    """Join index entries of several containers, as bytes: NumPy takes 0.5 ms to concatenate arrays of structures."""
+    return np.frombuffer(b"".join(table.tobytes() for table in tables), dtype=ENTRY)
+
+
 def aligned(size: int) -> int:
     """Round ``size`` up to a multiple of ALIGNMENT."""
     return -(-size // ALIGNMENT) * ALIGNMENT
@@ -106,7 +112,7 @@ class _Sealed:
     NOUN: ClassVar[str]
 
     def pack(self) -> bytes:
-        body = self.STRUCT.pack(self.MAGIC, *astuple(self))
+        body = self.STRUCT.pack(self.MAGIC, *vars(self).values())
         return body + struct.pack("<I", crc32c(body))
 
     @classmethod

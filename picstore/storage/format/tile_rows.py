@@ -7,6 +7,7 @@ the header and those rows from storage, and checks what it took.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -84,15 +85,15 @@ def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
     return halves.copy().view("<u4") if len(halves) == 2 * (1 + rows) else None
 
 
-def wrong_row(jpeg: Buffer, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
-    """Find the first of some rows of a stream that fails its checksum, −1 for the header; None if all are sound.
+def wrong_row(stream: Buffer, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
+    """Find the first of some rows of an image that fails its checksum, −1 for the header; None if all are sound.
 
-    ``ends`` is that of :func:`row_ends`, and ``jpeg`` need hold no more than the header and those rows.
+    ``stream`` begins with the image's header and those rows; ``ends`` is that of :func:`row_ends` for the whole image.
     """
-    view = memoryview(jpeg)
-    bounds: list[int] = [0, *ends.tolist()]
+    view = np.frombuffer(stream, np.uint8)
+    bounds = (ends[rows.start : rows.stop + 1] - ends[rows.start] + ends[0]).tolist()
     numbers: list[int] = [-1, *rows]
-    for row in numbers:
-        if crc32c(view[bounds[row + 1] : bounds[row + 2]]) != crcs[row + 1]:
+    for row, (begin, end) in zip(numbers, pairwise([0, *bounds]), strict=True):
+        if crc32c(view[begin:end]) != crcs[row + 1]:
             return row
     return None

@@ -9,6 +9,7 @@ with one flipped bit is corrected by its own CRC.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import zstandard
@@ -20,6 +21,8 @@ from picstore.storage.format.checksum import crc32c, entry_crcs
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.record import MAX_EXTRA
 
+ParsedHeader: TypeAlias = "tuple[layout.ContainerHeader, Damage | None]"
+
 
 def unpack_container(
     buffer: memoryview,
@@ -30,6 +33,7 @@ def unpack_container(
     header_crc: int | None = None,
     size: int | None = None,
     read: Callable[[int, int], memoryview] | None = None,
+    parsed: ParsedHeader | None = None,
 ) -> Container:
     """Check a container and make its records accessible.
 
@@ -41,6 +45,7 @@ def unpack_container(
             its extras.
         header_crc: CRC of the header by the footer or index; it reveals a file of another conversion.
         size: bytes of the whole container, ``len(buffer)`` by default.
+        parsed: what :func:`read_header` returned, if it was called.
 
     Raises:
         Damage: nothing of the container can be read: its header is lost and ``records`` is not given, or a sound
@@ -50,7 +55,7 @@ def unpack_container(
     damage: list[Damage] = []
     header: layout.ContainerHeader | None = None
     try:
-        header, flipped = read_header(buffer, ref=ref)
+        header, flipped = parsed or read_header(buffer, ref=ref)
         damage += [flipped] if flipped else []
     except Damage as error:
         width = layout.ENTRY.itemsize + len(fields) * layout.ATTACHMENT.itemsize
@@ -89,7 +94,7 @@ def unpack_container(
     return container
 
 
-def read_header(buffer: memoryview, *, ref: ContainerRef) -> tuple[layout.ContainerHeader, Damage | None]:
+def read_header(buffer: memoryview, *, ref: ContainerRef) -> ParsedHeader:
     """Read the header at the beginning of a container; returns the damage too if one flipped bit was corrected.
 
     Damage if it is cut off, or damaged by more than one bit, or a length in it is out of bounds.
@@ -172,6 +177,9 @@ def _load_segments(container: Container, header: layout.ContainerHeader) -> None
 def _locate_extras(container: Container, header: layout.ContainerHeader) -> None:
     """Check the frame of extras and where the records' lie in it; it is decompressed when it is asked for."""
     raw = container.buffer[header.extras_at : header.payload_at]
+    if not header.extras_raw and not container.index["extra_length"].any():
+        container.extras_frame = raw
+        return
     sound = not header.extras_raw or (crc32c(raw) == header.extras_crc and _declared_size(raw) == header.extras_raw)
     entries = container.index[container.good & (container.index["extra_length"] > 0)]
     starts, lengths = entries["extra_offset"].astype(np.int64), entries["extra_length"].astype(np.int64)

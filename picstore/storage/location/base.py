@@ -79,12 +79,12 @@ class Location(ABC):
 
     @abstractmethod
     def read_ranges(self, ranges: Sequence[Range], buffer: memoryview, *, at: int, file: str) -> None:
-        """Read parts of the file to the same places of a buffer, in an object store side by side.
+        """Read parts of the file into a buffer, one after the other, in an object store side by side.
 
         Args:
-            ranges: where each begins and ends in the buffer.
+            ranges: where each begins and ends, counted from ``at``.
             buffer: writable bytes.
-            at: offset in the file of the buffer's first byte.
+            at: offset in the file.
             file: name of the file in messages.
 
         Raises:

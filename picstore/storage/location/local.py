@@ -64,15 +64,19 @@ class Folder(Location):
         return view.toreadonly()
 
     def read_ranges(self, ranges: Sequence[Range], buffer: memoryview, *, at: int, file: str) -> None:
-        begin = end = at
+        begin = at
         try:
-            with self.path.open("rb", buffering=0) as opened:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
                 for first, last in ranges:
-                    begin, end = at + first, at + last
-                    while first < last and (got := os.preadv(opened.fileno(), [buffer[first:last]], at + first)):
-                        first += got
-                    if first < last:
-                        raise Truncated(f"the file ends after {at + first - begin} of {end - begin} bytes", file, begin)
+                    begin, size, done = at + first, last - first, 0
+                    while done < size and (got := os.preadv(descriptor, [buffer[done:size]], begin + done)):
+                        done += got
+                    if done < size:
+                        raise Truncated(f"the file ends after {done} of {size} bytes", file, begin)
+                    buffer = buffer[size:]
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise _translated(error, file=file, offset=begin) from error
 

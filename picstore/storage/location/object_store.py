@@ -118,7 +118,8 @@ class Bucket(Location):
             if len(data) < last - first:
                 text = f"the object ends after {len(data)} of {last - first} bytes"
                 raise Truncated(text, file, at + first)
-            buffer[first:last] = data
+            buffer[: last - first] = data
+            buffer = buffer[last - first :]
 
     def read_all(self, limit: int) -> bytes:
         with self._translated(str(self)):

@@ -133,13 +133,14 @@ class ImageFiller:
         if not chosen:
             return {}
         jpegs, segments = map(records.jpeg, chosen), map(records.lengths, chosen)
-        streams = cut_streams(list(jpegs), records.layouts[chosen], list(segments), self._reach[chosen])
+        reach = records.to_held(self._reach[chosen], chosen)
+        streams = cut_streams(list(jpegs), records.layouts[chosen], list(segments), reach)
         wrong = {}
         for slot, stream in zip(chosen, streams, strict=True):
             factor = int(self._factors[slot])
             try:
                 pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
-                origin = stream.left, stream.top
+                origin = stream.left, stream.top + int(records.tops[slot])
                 for view, images in zip(self._views, plain, strict=True):
                     row, out = view.first + slot, images[slot - slots.start]
                     render(pixels, view.params.geometry, row, origin=origin, factor=factor, out=out)

@@ -59,10 +59,11 @@ class StreamFiller:
             layouts = records.layouts[chosen]
             # The records keep the containers open.
             tiled = TiledJpegs(layouts, records.addresses[chosen], records.sizes[chosen], ())
-            boxes = boxes_to_cut(self._reach[chosen], layouts[:, :2])
+            boxes = boxes_to_cut(records.to_held(self._reach[chosen], chosen), layouts[:, :2])
             cuts = cut_batch(tiled, boxes, out=self._data[start:stop])
             self._encoded.bounds[chosen] = start + np.stack([cuts.offsets[:-1], cuts.offsets[1:]], axis=1)
             self._encoded.boxes[chosen] = cuts.rects
+            self._encoded.boxes[chosen, 1] += records.tops[chosen]
         wrong: dict[int, str] = {}
         for slot in chosen:
             self._encoded.files[slot] = records.address(slot)

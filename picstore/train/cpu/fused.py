@@ -69,7 +69,7 @@ class FusedKernel:
         """
         if not self._chosen[slots.start : slots.stop].any():
             return
-        streams = records.addresses, records.sizes, records.layouts
+        streams = records.addresses, records.sizes, records.layouts, records.image_sizes, records.tops
         marks = self._chosen, self.done
         cuts, pixels = CUTS.at_least(int(records.sizes[slots.start : slots.stop, 0].max())), PIXELS.at_least(0)
         slot = slots.start
@@ -91,7 +91,8 @@ def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[n
     Args:
         slots: the first slot, the last + 1, and the slot of the first target.
         marks: bool (n,), which images to make; bool (n,), set for those that are made.
-        streams: addresses, sizes and layouts, as ``jpeg.cut.TiledJpegs`` has them.
+        streams: addresses, sizes and layouts, as ``jpeg.cut.TiledJpegs`` has them, of what is held; width and height
+            of the stored images, and their pixels above those that are held.
         geometry: boxes to cut (n, 4); of all views, view after view, boxes to resample, clips, flips,
             interpolations, antialias and fill.
         workspace: the decoder's arrays, buffer of the cut, buffer of its pixels.
@@ -101,18 +102,21 @@ def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[n
         The slot for which the buffer of pixels was too small, otherwise the last + 1.
     """
     chosen, done = marks
-    addresses, sizes, layouts = streams
+    addresses, sizes, layouts, image_sizes, tops = streams
     cuts, boxes, clips, flips, interpolations, antialias, fill = geometry
     arrays, cut, pixels = workspace
     frame = arrays[0]
-    rect, box, clip = np.empty(4, np.int64), np.empty(4, np.float64), np.empty(4, np.int64)
+    rect, box, clip, part = np.empty(4, np.int64), np.empty(4), np.empty(4, np.int64), np.empty(4, np.int64)
     for i in range(slots[0], slots[1]):
         if not chosen[i] or sizes[i, 0] == 0:
             continue
-        rect[0], rect[1], rect[2], rect[3] = 0, 0, layouts[i, 0], layouts[i, 1]
+        rect[0], rect[1], rect[2], rect[3] = 0, 0, image_sizes[i, 0], image_sizes[i, 1]
         address, size = addresses[i, 0], sizes[i, 0]
         if cuts[i, 0] > 0 or cuts[i, 1] > 0 or cuts[i, 2] < rect[2] or cuts[i, 3] < rect[3]:
-            size = cut_one(addresses[i], sizes[i], layouts[i], cuts[i], cut, 0, rect)
+            for k in range(4):
+                part[k] = cuts[i, k] - (tops[i] if k % 2 else 0)
+            size = cut_one(addresses[i], sizes[i], layouts[i], part, cut, 0, rect)
+            rect[1] += tops[i]
             address = np.uint64(cut.ctypes.data)
         error = decode_stream(address, size, arrays, pixels)
         if (error and error != BUFFER_TOO_SMALL) or frame[WIDTH] != rect[2] or frame[HEIGHT] != rect[3]:

@@ -15,14 +15,16 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from queue import SimpleQueue
 from typing import Any
 
-from picstore.errors import Damage, NotADataset
+from picstore.errors import Damage
 from picstore.train.batching.collate import run_collate
 from picstore.train.batching.columns import look_up_columns
 from picstore.train.batching.damage import replace_damaged
@@ -94,7 +96,7 @@ class Pipeline:
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
         # No method of this object: without a cycle, batches and containers are free as soon as it is dropped.
-        read = partial(_read_container, spec, self._buffers, self._counter)
+        read = partial(_read_containers, spec, self._buffers, self._counter)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, threads=_READERS)
         self._decoders = ThreadPool(spec.resources.threads, "work")
         self._collating = threading.Lock()  # tokenizers, for instance, cannot be called by two threads
@@ -197,7 +199,7 @@ class Pipeline:
         sources = self._spec.sources
         limit = self._spec.resources.max_pixels
         records = gather_records(requested.request, containers, sources=sources, max_pixels=limit)
-        params = make_params(requested.request, records.ids, records.layouts[:, :2], sources=sources)
+        params = make_params(requested.request, records.ids, records.image_sizes, sources=sources)
         filler_class = ImageFiller if self._spec.output.decoded else StreamFiller
         filler: BatchFiller = filler_class(records, params, self._spec.output, self._buffers.batches)
         size = max(1, _CHUNK // self._spec.output.view_count)
@@ -254,22 +256,24 @@ class Pipeline:
         return batch
 
 
-def _read_container(
-    spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter, source: int, epoch: int, number: int
-) -> ReadResult:
-    """Read a container as far as an epoch needs it; an error is returned, without its traceback, which holds bytes."""
-    dataset, plan = spec.sources[source].dataset, spec.sources[source].plan
-    rows_of = partial(needed_rows, spec.sources[source], epoch, spec.resources.max_pixels)
-    ref = dataset.container_ref(number)
-    file = str(dataset.path / ref.name)
-    try:
+def _read_containers(
+    spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter, keys: Sequence[ContainerKey]
+) -> list[ReadResult]:
+    """Read containers as far as their epochs need them."""
+    results: list[ReadResult] = []
+    for (source, epoch), group in groupby(keys, key=itemgetter(0, 1)):
+        dataset, plan = spec.sources[source].dataset, spec.sources[source].plan
         with counter.timed("reading"):
-            container = dataset.container_rows(
-                number, rows_of, attachments=bool(plan.targets), allocate=buffers.containers.borrow
+            found = dataset.containers_in_part(
+                [number for _, _, number in group],
+                partial(needed_rows, spec.sources[source], epoch, spec.resources.max_pixels),
+                attachments=bool(plan.targets),
+                allocate=buffers.containers.borrow,
             )
-    except Damage as error:
-        return type(error)(error.what, file, error.offset)
-    except NotADataset:
-        return Damage("the file is missing", file, ref.offset)
-    counter.add(bytes=container.read_size)
-    return container
+        for result in found:
+            if isinstance(result, Damage):
+                results.append(type(result)(result.what, str(dataset.path / result.file), result.offset))
+            else:
+                results.append(result)
+    counter.add(bytes=sum(result.read_size for result in results if not isinstance(result, Damage)))
+    return results

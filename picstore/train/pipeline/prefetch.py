@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from picstore.errors import Damage
 from picstore.train.batching.gather import ReadResult
 from picstore.train.pipeline.thread_pool import ThreadPool
 
 ContainerKey: TypeAlias = tuple[int, int, int]  # source, epoch, container
+
+_TOGETHER = 16  # containers that a thread reads at once
 
 logger = logging.getLogger("picstore")
 
@@ -45,10 +49,15 @@ class Prefetcher:
     recently first, since lanes take turns and its turn is the farthest off.
     """
 
-    def __init__(self, read: Callable[[int, int, int], ReadResult], *, budget: int, threads: int) -> None:
-        self._read = read  # a container, given source, epoch and number
+    def __init__(
+        self, read: Callable[[Sequence[ContainerKey]], list[ReadResult]], *, budget: int, threads: int
+    ) -> None:
+        self._read = read  # some containers at once
         self._budget = budget  # bytes of containers to hold
+        self._threads = threads
         self._pool = ThreadPool(threads, "read")
+        self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # for a reader
+        self._reading = 0  # threads
         self._held: dict[ContainerKey, _HeldContainer] = {}  # in the order of their last use
         self._bytes = 0
         self._earliest: dict[int, int] = {}  # epoch of each source that is still read
@@ -78,6 +87,7 @@ class Prefetcher:
                 return None
             for key, use in uses.items():
                 self._hold(key, use)
+            self._start_readers()
             self._unreleased += 1
             return {key: self._held[key].future for key in uses}
 
@@ -97,17 +107,65 @@ class Prefetcher:
         """Stop reading and waiting."""
         with self._changed:
             self._closed = True
+            while self._waiting:
+                self._waiting.pop()[1].cancel()
             self._changed.notify_all()
         self._pool.close()
 
     def _hold(self, key: ContainerKey, use: ContainerUse) -> None:
         held = self._held.pop(key, None)
         if held is None:
-            held = _HeldContainer(self._pool.submit(self._read, *key), use.size)
+            held = _HeldContainer(Future(), use.size)
+            self._waiting.append((key, held.future))
             self._bytes += use.size
         held.batches += 1
         held.lanes |= use.lanes
         self._held[key] = held
+
+    def _start_readers(self) -> None:
+        """Have what is waiting read; those that read now go on until nothing is waiting."""
+        for _ in range(min(len(self._waiting), self._threads - self._reading)):
+            self._reading += 1
+            self._pool.submit(self._read_waiting)
+
+    def _read_waiting(self) -> None:
+        """Read until nothing is waiting."""
+        while self._read_some():
+            pass
+
+    def _read_some(self) -> bool:
+        """Read this thread's share of what is waiting; False for nothing. On return nothing holds what was read."""
+        with self._changed:
+            count = min(-(-len(self._waiting) // self._threads), _TOGETHER)
+            calls = [self._waiting.popleft() for _ in range(count)]
+            if not calls:
+                self._reading -= 1
+                return False
+        futures = [future for _, future in calls]
+        for future in futures:
+            future.set_running_or_notify_cancel()
+        try:
+            results = self._read([key for key, _ in calls])
+        except BaseException as error:  # the thread that waits for the futures raises it
+            for future in futures:
+                future.set_exception(error)
+        else:
+            self._count_memory(calls, results)
+            for future, result in zip(futures, results, strict=True):
+                future.set_result(result)
+        return True
+
+    def _count_memory(
+        self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
+    ) -> None:
+        """Let the budget count containers that were read in part by the memory that they take."""
+        with self._changed:
+            for (key, future), result in zip(calls, results, strict=True):
+                held = self._held.get(key)
+                if held is not None and held.future is future and not isinstance(result, Damage):
+                    self._bytes += result.read_size - held.size
+                    held.size = result.read_size
+            self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
         """Drop lanes of epochs before those of a batch: ``drop_last`` leaves out what they have not read."""

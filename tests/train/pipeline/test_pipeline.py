@@ -10,8 +10,8 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,9 @@ def loader_of(path: Path, **options: object) -> picstore.Loader:
 class Loaded:
     """Stands for a container."""
 
+    def __init__(self, size: int) -> None:
+        self.read_size = size
+
 
 class Reader:
     """Loads nothing, and counts what is alive."""
@@ -132,8 +135,11 @@ class Reader:
         self.sizes = sizes
         self.now = self.reads = 0
 
-    def __call__(self, source: int, epoch: int, number: int) -> Loaded:
-        loaded = Loaded()
+    def __call__(self, keys: Sequence[ContainerKey]) -> list[Loaded]:
+        return [self._load(number) for _, _, number in keys]
+
+    def _load(self, number: int) -> Loaded:
+        loaded = Loaded(self.sizes[number])
         self.now += self.sizes[number]
         self.reads += 1
         weakref.finalize(loaded, self._free, self.sizes[number])
@@ -229,6 +235,78 @@ def test_closing_the_fetcher_ends_a_wait() -> None:
         waiting = pool.submit(prefetcher.request, {(0, 0, 1): ContainerUse(6, {0}, {0})}, wait=True)
         prefetcher.close()
         assert waiting.result() is None
+
+
+def use(size: int = 6) -> ContainerUse:
+    return ContainerUse(size, {0}, {0})
+
+
+class GatedReader(Reader):
+    """Notes what is read at once, and waits in its first call."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        super().__init__(sizes)
+        self.calls: list[list[int]] = []
+        self.begun, self.gate = threading.Event(), threading.Event()
+
+    def __call__(self, keys: Sequence[ContainerKey]) -> list[Loaded]:
+        self.calls.append([number for _, _, number in keys])
+        self.begun.set()
+        assert self.gate.wait(10)
+        return super().__call__(keys)
+
+
+def test_containers_that_wait_for_a_reader_are_read_at_once() -> None:
+    reader = GatedReader([6] * 24)
+    prefetcher = Prefetcher(reader, budget=1000, threads=1)  # type: ignore[arg-type]
+    futures = []
+    for numbers in (range(1), range(1, 4), range(4, 24)):
+        requested = prefetcher.request({(0, 0, number): use() for number in numbers}, wait=False)
+        assert requested is not None and reader.begun.wait(10)
+        futures.extend(requested.values())
+    reader.gate.set()
+    assert all(isinstance(future.result(), Loaded) for future in futures)
+    prefetcher.close()
+    assert reader.calls == [[0], list(range(1, 17)), list(range(17, 24))]
+
+
+def test_closing_the_fetcher_cancels_what_waits_for_a_reader() -> None:
+    reader = GatedReader([6] * 3)
+    prefetcher = Prefetcher(reader, budget=1000, threads=1)  # type: ignore[arg-type]
+    first = prefetcher.request({(0, 0, 0): use()}, wait=False)
+    assert first is not None and reader.begun.wait(10)
+    others = prefetcher.request({(0, 0, 1): use(), (0, 0, 2): use()}, wait=False)
+    assert others is not None
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(prefetcher.close)
+        for future in others.values():
+            with pytest.raises(CancelledError):
+                future.result(timeout=10)
+        reader.gate.set()
+        closing.result()
+    assert reader.calls == [[0]]
+    assert all(isinstance(future.result(), Loaded) for future in first.values())
+
+
+def test_an_error_of_the_reader_is_that_of_all_that_it_read_at_once() -> None:
+    def fail(_: Sequence[ContainerKey]) -> list[Any]:
+        raise PermissionError
+
+    prefetcher = Prefetcher(fail, budget=1000, threads=1)
+    futures = prefetcher.request({(0, 0, number): use() for number in range(3)}, wait=False)
+    assert futures is not None
+    assert [type(future.exception()) for future in futures.values()] == [PermissionError] * 3
+    prefetcher.close()
+
+
+def test_a_container_read_in_part_counts_by_what_was_read_of_it() -> None:
+    prefetcher = Prefetcher(lambda keys: [Loaded(1) for _ in keys], budget=12, threads=1)  # type: ignore[misc]
+    for number in range(3):
+        futures = prefetcher.request({(0, 0, number): use(10)}, wait=False)
+        assert futures is not None
+        wait(futures.values())
+    assert prefetcher.request({(0, 0, 3): use(10)}, wait=False) is None
+    prefetcher.close()
 
 
 def test_a_block_is_taken_again_only_when_no_view_of_it_is_left() -> None:
