@@ -42,6 +42,9 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.transforms.color import RandomInvert as RandomInvert
     from picstore.train.transforms.color import RandomPosterize as RandomPosterize
     from picstore.train.transforms.color import RandomSolarize as RandomSolarize
+    from picstore.train.transforms.containers import RandomApply as RandomApply
+    from picstore.train.transforms.containers import RandomChoice as RandomChoice
+    from picstore.train.transforms.containers import RandomOrder as RandomOrder
     from picstore.train.transforms.crops import CenterCrop as CenterCrop
     from picstore.train.transforms.crops import Pad as Pad
     from picstore.train.transforms.crops import RandomCrop as RandomCrop
@@ -81,6 +84,7 @@ _NAMES = {  # by module
         "ColorJitter GaussianBlur GaussianNoise Normalize RandomErasing RandomGrayscale RandomInvert "
         "RandomPosterize RandomSolarize"
     ),
+    "train.transforms.containers": "RandomApply RandomChoice RandomOrder",
     "train.transforms.crops": (
         "CenterCrop Pad RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip Resize"
     ),

@@ -79,7 +79,7 @@ class MapDataset(data.Dataset[Item]):
         plan, callables = plan_transforms(transform, targets=targets, columns=self.dataset.columns)
         if isinstance(transform, Views) and (callables or plan.targets):
             raise UsageError("MapDataset takes Views without callables and without targets; use picstore.Loader")
-        if mixing := [type(each).__name__ for each in callables if isinstance(each, BatchTransform)]:
+        if mixing := [each.name for each in callables if isinstance(each, BatchTransform)]:
             raise UsageError(f"{mixing[0]} mixes a batch, and MapDataset gives single images; use picstore.Loader")
         name = None if dtype is None else str(dtype).removeprefix("torch.")
         self._output = OutputSpec.from_plans([plan], dtype=name)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore import rng
-from picstore.arrays import F64, I64
+from picstore.arrays import F64, I64, U64
 
 
 class BatchRandom:
@@ -32,6 +32,24 @@ class BatchRandom:
         counters = np.arange(self._position, self._position + count, dtype=np.uint64)
         self._position += count
         return rng.unit(self._keys, counters)
+
+    def child(self, number: int) -> BatchRandom:
+        """Another generator for each image, of key(key of this one, the next number's position, ``number``).
+
+        What is drawn from it leaves the position here as it is, so its use may differ between images.
+        """
+        place = rng.keys(self._keys[:, 0], np.array([self._position], np.uint64))
+        return self._of_keys(rng.keys(place, np.array([number], np.uint64)), 0)
+
+    def rows(self, slots: I64) -> BatchRandom:
+        """The generators of some images, which go on from here by themselves."""
+        return self._of_keys(self._keys[slots, 0], self._position)
+
+    @classmethod
+    def _of_keys(cls, keys: U64, position: int) -> BatchRandom:
+        random = cls.__new__(cls)
+        random._keys, random._position = keys[:, None], position
+        return random
 
     def choice(self, values: Sequence[int]) -> I64:
         """One of the values for each image, int64 (n,), by its next number; of a single value no number is used."""

@@ -100,6 +100,11 @@ class ColorTransform:
     erases = False
     moves_pixels = False
 
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         """Make the step for images of these sizes, int64 (n, 2), width first; all use equally many random numbers."""
         raise NotImplementedError
@@ -125,12 +130,11 @@ def check_color(transforms: Sequence[ColorTransform]) -> None:
     """Raise UsageError if a transform after ``Normalize`` needs grey levels, or an erasing value does not fit."""
     normalised = False
     for transform in transforms:
-        name = type(transform).__name__
         if normalised and transform.normalises:
             raise UsageError("Normalize stands twice in the list of transforms; keep one")
         if normalised and not transform.erases:
             raise UsageError(
-                f"{name} follows Normalize but works on grey levels; put it before Normalize"
+                f"{transform.name} follows Normalize but works on grey levels; put it before Normalize"
                 " (only RandomErasing and callables of your own may follow)"
             )
         transform.check(normalised=normalised)

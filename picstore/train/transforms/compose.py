@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.transforms import affine, auto_augment, color, crops, distort, mix, timm_augment, tone
+from picstore.train.transforms import affine, auto_augment, color, containers, crops, distort, mix, timm_augment, tone
 from picstore.train.transforms.color_program import ColorTransform, check_color
 from picstore.train.transforms.geometry import common_fill
 from picstore.train.transforms.mix import BatchTransform
@@ -49,6 +49,9 @@ _TRANSFORMS: Mapping[str, Any] = {
         tone.RandomChannelPermutation,
         tone.RandomEqualize,
         tone.RandomPhotometricDistort,
+        containers.RandomApply,
+        containers.RandomChoice,
+        containers.RandomOrder,
         affine.RandomAffine,
         affine.RandomRotation,
         mix.CutMix,
@@ -150,7 +153,7 @@ def _split_stages(transforms: Sequence[UserTransform]) -> tuple[tuple[UserTransf
     """Split a list of transforms into those of geometry, those of color, and callables."""
     stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])
     latest = 0
-    for transform in transforms:
+    for transform in map(containers.unfolded, transforms):
         stage = _stage_of(transform)
         if stage < latest:
             raise UsageError(
@@ -177,13 +180,15 @@ def _check_pixels_stay(color: Sequence[ColorTransform], targets: Sequence[str]) 
 
 
 def transform_from_config(table: Mapping[str, Any]) -> UserTransform:
-    """Make a transform from a configuration: a table of its ``name`` and arguments.
+    """Make a transform from a configuration: a table of its ``name`` and arguments, ``transforms`` being such tables.
 
     Raises:
         UsageError: there is no such transform, or it does not take these arguments.
     """
     arguments = dict(table)
     name = arguments.pop("name", None)
+    if isinstance(arguments.get("transforms"), list):  # of a container
+        arguments["transforms"] = [transform_from_config(each) for each in arguments["transforms"]]
     if not isinstance(name, str) or name not in _TRANSFORMS:
         raise UsageError(f"unknown transform {name!r}; possible are {', '.join(_TRANSFORMS)}")
     try:
@@ -203,4 +208,5 @@ def _stage_of(transform: UserTransform) -> int:
 
 
 def _name_of(transform: UserTransform) -> str:
-    return getattr(transform, "__name__", type(transform).__name__)
+    own = getattr(transform, "name", None)  # of a kind of picstore's; a callable of the user's may have any attribute
+    return own if isinstance(own, str) else getattr(transform, "__name__", type(transform).__name__)

@@ -268,7 +268,9 @@ def compose(transforms: Sequence[Transform], geometry: Geometry, random: BatchRa
 
 def common_fill(transforms: Sequence[Transform]) -> Fill:
     """The fill of a list of transforms, which resample once and so have one, black by default; UsageError for two."""
-    given: list[tuple[str, Fill]] = [(type(each).__name__, each.fill) for each in transforms if hasattr(each, "fill")]
+    given: list[tuple[str, Fill]] = [
+        (getattr(each, "name", type(each).__name__), each.fill) for each in transforms if hasattr(each, "fill")
+    ]
     first, color = given[0] if given else ("", (0, 0, 0))
     for name, fill in given[1:]:
         if fill != color:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from picstore.errors import UsageError
 from picstore.train.transforms.arguments import checked_probability, is_number
@@ -22,7 +22,12 @@ class BatchTransform:
         needs_floats: whether it averages images, which bytes would round.
     """
 
-    needs_floats: ClassVar[bool] = False
+    needs_floats = False
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
 
     def for_classes(self, count: int) -> BatchTransform:
         """A copy for a data set with so many names of classes, 0 if it has none; UsageError if they do not fit."""
@@ -160,10 +165,10 @@ def bind_batch_transforms(
     """
     mixing = [each for each in callables if isinstance(each, BatchTransform)]
     if mixing and targets:
-        raise UsageError(f"{type(mixing[0]).__name__} mixes images and labels, but not {', '.join(targets)}")
+        raise UsageError(f"{mixing[0].name} mixes images and labels, but not {', '.join(targets)}")
     first = callables[0] if callables else None
     if isinstance(first, BatchTransform) and not one_size:
-        raise UsageError(f"{type(first).__name__} mixes images of one size; add a crop, or Resize((height, width))")
+        raise UsageError(f"{first.name} mixes images of one size; add a crop, or Resize((height, width))")
     if isinstance(first, BatchTransform) and first.needs_floats and not floats:
-        raise UsageError(f"{type(first).__name__} mixes floats; add Normalize, or give the loader dtype=torch.float16")
+        raise UsageError(f"{first.name} mixes floats; add Normalize, or give the loader dtype=torch.float16")
     return tuple(each.for_classes(classes) if isinstance(each, BatchTransform) else each for each in callables)

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from picstore.errors import UsageError
-from picstore.train.transforms.affine import RandomAffine, RandomRotation, _sine_cosine
+from picstore.train.transforms.affine import RandomAffine, RandomRotation, sine_cosine
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.crops import (
     CenterCrop,
@@ -533,10 +533,10 @@ def test_bilinear_may_be_asked_for_by_any_of_torchvisions_names(interpolation):
 
 
 def test_sines_and_cosines_are_exact_where_they_can_be_and_right_elsewhere():
-    sine, cosine = _sine_cosine(np.array([-90.0, 0.0, 90.0, 180.0, 270.0, 360.0]))
+    sine, cosine = sine_cosine(np.array([-90.0, 0.0, 90.0, 180.0, 270.0, 360.0]))
     assert sine.tolist() == [-1, 0, 1, 0, -1, 0]
     assert cosine.tolist() == [0, 1, 0, -1, 0, 1]
     degrees = np.random.default_rng(0).uniform(-180, 180, 3000)
-    sine, cosine = _sine_cosine(degrees)
+    sine, cosine = sine_cosine(degrees)
     assert sine == pytest.approx(np.sin(np.radians(degrees)), abs=1e-15)
     assert cosine == pytest.approx(np.cos(np.radians(degrees)), abs=1e-15)
