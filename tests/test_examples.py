@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import re
 import subprocess
@@ -10,9 +11,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from pictures import quadrants, require
+from PIL import Image, ImageDraw
+from samples import picture
+
+import picstore
 
 Make = Callable[..., Path]
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -127,3 +133,108 @@ def test_super_resolution_trains_on_pairs_of_crops_and_gets_better(tmp_path: Pat
     options = ["--steps", 30, "--batch-size", 3, "--size", 64]
     found = [float(line.split()[-1]) for line in losses(run(program, "train", "pairs", *options, folder=tmp_path))]
     assert len(found) == 30 and sum(found[-5:]) < 0.7 * sum(found[:5])
+
+
+COLORS = {"red": (200, 50, 60), "green": (40, 200, 90), "blue": (60, 70, 210), "yellow": (230, 230, 60)}
+
+
+@pytest.fixture
+def colored(tmp_path: Path) -> Callable[[str, int], Path]:
+    """Makes a data set of pictures in four tints, their labels, with a column of captions that name the tint."""
+
+    def make(name: str, count: int) -> Path:
+        captions = [f"{list(COLORS)[k % 4]} picture {k}" for k in range(count)]
+        with picstore.Writer(tmp_path / name, classes=list(COLORS)) as writer:
+            for k in range(count):
+                tint = np.array(list(COLORS.values())[k % 4])
+                writer.add((tint + 0.15 * picture(k)).clip(0, 255).astype(np.uint8), label=k % 4)
+        dataset = picstore.Dataset(tmp_path / name)
+        dataset.with_columns({"caption": [captions[number] for number in dataset.ids]}).save()
+        return tmp_path / name
+
+    return make
+
+
+@pytest.mark.slow
+def test_timms_models_train_by_its_recipe_with_mixup_and_ema(
+    colored: Callable[[str, int], Path], tmp_path: Path
+) -> None:
+    require(importlib.util.find_spec("timm"), "timm")
+    options = [colored("train", 64), "--validation", colored("val", 21), "--model", "test_resnet"]
+    options += ["--batch-size", 8, "--epochs", 4, "--ema-decay", 0.9]
+    output = run(EXAMPLES / "train_timm.py", *options, folder=tmp_path)
+    assert len(losses(output)) == 32
+    *_, (accuracy, smoothed) = re.findall(r"accuracy (\S+) ema (\S+)", output)
+    assert float(accuracy) > 70 and float(smoothed) > 50
+
+
+@pytest.mark.slow
+def test_accelerate_has_the_same_losses_on_one_and_two_processes_and_when_it_dispatches(
+    colored: Callable[[str, int], Path], tmp_path: Path
+) -> None:
+    require(importlib.util.find_spec("accelerate"), "accelerate")
+    options = [colored("train", 70), "--cpu", "--model", "tiny", "--lr", 0.05]
+    options += ["--epochs", 1, "--global-batch", 16, "--size", 32]
+    program = EXAMPLES / "train_accelerate.py"
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, program]
+    outputs = [run(*command, *options, folder=tmp_path) for command in ([program], launch)]
+    outputs.append(run(*launch, *options, "--dispatch", folder=tmp_path))
+    one, two, dispatched = ([float(line.split()[-1]) for line in losses(output)] for output in outputs)
+    assert len(one) == len(set(one)) == 4
+    for others in (two, dispatched):
+        assert max(abs(a - b) for a, b in zip(one, others, strict=True)) < 1e-4
+
+
+@pytest.mark.slow
+def test_the_trainer_of_transformers_resumes_to_the_same_result(
+    colored: Callable[[str, int], Path], tmp_path: Path
+) -> None:
+    require(importlib.util.find_spec("transformers"), "transformers")
+    options = [colored("train", 64), colored("val", 21), "--tiny", "--size", 32, "--batch-size", 8, "--epochs", 3]
+    program, checkpoint = EXAMPLES / "train_trainer.py", tmp_path / "one" / "checkpoint-16"
+    whole = run(program, *options, "--output", "one", folder=tmp_path)
+    resumed = run(program, *options, "--output", "two", "--resume", checkpoint, folder=tmp_path)
+    found = [re.findall(r"'eval_(loss|accuracy)': ([\d.]+)", output)[-2:] for output in (whole, resumed)]
+    assert found[0] == found[1]
+    assert float(dict(found[0])["accuracy"]) > 0.6
+
+
+@pytest.mark.slow
+def test_image_and_text_towers_find_each_other(colored: Callable[[str, int], Path], tmp_path: Path) -> None:
+    options = [colored("train", 64), "--batch-size", 8, "--size", 32, "--epochs", 20, "--lr", 3e-3]
+    found = [float(line.split()[-1]) for line in losses(run(EXAMPLES / "train_clip.py", *options, folder=tmp_path))]
+    assert len(found) == 160
+    # Four tints, so two images of a batch of eight share theirs: log 2 if the towers know them, log 8 at first.
+    assert sum(found[-8:]) / 8 < 1.3 < 1.9 < sum(found[:4]) / 4
+
+
+@pytest.mark.slow
+def test_segmentation_trains_on_masks_that_move_with_their_images(tmp_path: Path) -> None:
+    with picstore.Writer(tmp_path / "shapes", attachments=["mask"]) as writer:
+        for k in range(24):
+            image, mask = Image.new("RGB", (80, 60), COLORS["green"]), Image.new("L", (80, 60), 0)
+            for value, color in ((1, "red"), (2, "blue")):
+                left, top = np.random.default_rng(10 * k + value).integers(0, 20, 2).tolist()
+                box = [left + 40 * (value - 1), top, left + 40 * value - 20, top + 30]
+                ImageDraw.Draw(image).rectangle(box, fill=COLORS[color])
+                ImageDraw.Draw(mask).rectangle(box, fill=value)
+            encoded = io.BytesIO()
+            mask.save(encoded, "PNG")
+            writer.add(image, attachments={"mask": encoded.getvalue()})
+    options = ["shapes", "--classes", 3, "--model", "tiny", "--size", 48, "--batch-size", 6, "--epochs", 4]
+    output = run(EXAMPLES / "train_segmentation.py", *options, "--lr", 1e-2, folder=tmp_path)
+    found = [float(value) for value in re.findall(r"mean IoU (\S+)", output)]
+    assert len(found) == 4 and found[-1] > 0.85
+
+
+@pytest.mark.slow
+def test_evaluation_takes_every_image_once_whatever_the_batch_size(
+    colored: Callable[[str, int], Path], tmp_path: Path
+) -> None:
+    shape = ["--model", "tiny", "--size", 32]
+    training = [colored("train", 64), *shape, "--batch-size", 8, "--epochs", 6, "--lr", 0.05]
+    run(EXAMPLES / "train_resnet.py", *training, "--checkpoint", "run.pt", "--every", 8, folder=tmp_path)
+    options = [colored("val", 21), *shape, "--weights", "run.pt", "--resize", 36]
+    outputs = [run(EXAMPLES / "evaluate.py", *options, "--batch-size", size, folder=tmp_path) for size in (4, 21)]
+    assert outputs[0] == outputs[1] and outputs[0].startswith("21 images, top-1 ")
+    assert float(re.findall(r"top-1 ([\d.]+) %", outputs[0])[0]) > 70
