@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import numpy.typing as npt
 import torch
 
 from picstore.errors import UsageError
@@ -13,6 +14,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.batching.spec import MAX_PIXELS, Collate
 from picstore.train.core import BatchLoader
 from picstore.train.options import LoaderOptions
+from picstore.train.order.apportionment import apportion
 from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes, find_rank
 from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
@@ -51,6 +53,13 @@ class Loader(BatchLoader[DatasetOrder]):
         threads: decoding threads; one a core by default, or a share of them in a DataLoader's worker.
         rank, world_size: of this process; by default those of ``torch.distributed`` or of the environment's RANK and
             WORLD_SIZE.
+        weights: how often each record comes, in proportion, each epoch: a number for each of ``dataset[i]``, or the
+            name of a column of :attr:`picstore.Dataset.table`. An epoch has as many samples as without; each record
+            comes as often as its share of them says, rounded down or up, and exactly so over epochs. Copies of a record
+            have random transforms of their own.
+        balance: name of a column of integers or texts, such as ``"label"``, whose values come equally often; instead of
+            weights.
+        repeat: samples of an epoch, in multiples of the records; less than 1 for short epochs.
         lanes: runs of the data set that shuffled batches mix; a multiple of the world size, at least 32 by default.
         on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
             and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
@@ -97,6 +106,9 @@ class Loader(BatchLoader[DatasetOrder]):
         threads: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        weights: str | npt.ArrayLike | None = None,
+        balance: str | None = None,
+        repeat: float = 1,
         lanes: int | None = None,
         on_damage: str = "skip",
         max_pixels: int = MAX_PIXELS,
@@ -116,8 +128,9 @@ class Loader(BatchLoader[DatasetOrder]):
         if not isinstance(aug_repeats, int) or aug_repeats < 1 or batch_size % aug_repeats:
             raise UsageError(f"aug_repeats is {aug_repeats}; give a number that divides the batch size, {batch_size}")
         rank, world_size = find_rank(rank, world_size)
+        shares = apportion(self.dataset, weights=weights, balance=balance, repeat=repeat, seed=seed)
         shard = RankShard(
-            records=len(self.dataset),
+            records=len(self.dataset) if shares is None else shares.samples,
             lanes=(default_lanes(world_size) if lanes is None else lanes) if shuffle else 1,
             batch_size=batch_size // aug_repeats,
             rank=rank,
@@ -142,8 +155,8 @@ class Loader(BatchLoader[DatasetOrder]):
             collate=collate,
         )
         super().__init__(
-            DatasetOrder(shard, seed, self.dataset.identity),
-            (TrainingSource(self.dataset, seed, plan=plan),),
+            DatasetOrder(shard, seed, self.dataset.identity, shares),
+            (TrainingSource(self.dataset, seed, plan=plan, copies=1 if shares is None else shares.copies),),
             options=options,
             callables=callables,
             whole_epochs=True,

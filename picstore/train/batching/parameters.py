@@ -40,9 +40,11 @@ def view_rows(slots: I64, *, count: int, n: int) -> I64:
 
 
 def draw_geometry(
-    source: TrainingSource, group: ViewGroup, epoch: int, ids: I64, sizes: I64
+    source: TrainingSource, group: ViewGroup, epoch: int, ids: I64, sizes: I64, copies: I64 | int = 0
 ) -> tuple[Geometry, BatchRandom]:
     """Draw the geometry of a group's views of images, by the record's id (n,) and the image's width and height (n, 2).
+
+    Views are counted on through the ``copies`` of a record in an epoch, (n,) or one for all.
 
     Returns:
         The geometry, view after view, and the numbers that follow, for colors.
@@ -50,7 +52,8 @@ def draw_geometry(
     Raises:
         UsageError: a transform refuses an image.
     """
-    views = group.first + np.repeat(np.arange(group.count), len(ids))
+    earlier = source.plan.view_count * np.broadcast_to(copies, ids.shape)
+    views = group.first + np.repeat(np.arange(group.count), len(ids)) + np.tile(earlier, group.count)
     draws = BatchRandom(source.seed, epoch, np.tile(ids, group.count), views)
     return compose(group.geometry, Geometry.identity(*np.tile(sizes.T, group.count)), draws), draws
 
@@ -83,7 +86,8 @@ def _make_group(
     for request in requests:
         source, slots = sources[request.source], request.slots
         group = source.plan.groups[number]
-        geometry, draws = draw_geometry(source, group, request.epoch, ids[slots], sizes[slots])
+        copies = 0 if request.samples.copy is None else request.samples.copy
+        geometry, draws = draw_geometry(source, group, request.epoch, ids[slots], sizes[slots], copies)
         geometries.append(geometry)
         programs.append(compose_color(group.color, geometry.size, draws))
         rows.append(view_rows(slots, count=group.count, n=len(ids)))

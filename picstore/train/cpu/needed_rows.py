@@ -5,6 +5,9 @@ Random parameters are functions of (seed, epoch, record id), so the reader of a 
 
 from __future__ import annotations
 
+import contextlib
+from itertools import product
+
 import numpy as np
 
 from picstore.arrays import I64, Table
@@ -14,6 +17,8 @@ from picstore.train.batching.gather import layouts_of
 from picstore.train.batching.parameters import draw_geometry, joint_reach
 from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.order.requests import TrainingSource
+
+_MAX_COPIES = 8  # of a record in an epoch; the crops of more reach about all rows
 
 
 def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Table) -> I64:
@@ -26,12 +31,12 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
     """
     layouts = layouts_of(entries)
     sizes = layouts[:, :2]
-    try:
-        ids = entries["id"].astype(np.int64)
-        geometries = [draw_geometry(source, group, epoch, ids, sizes)[0] for group in source.plan.groups]
-        reach = joint_reach(geometries, len(ids))
-    except UsageError:  # an image that a transform refuses; its batch tells, if there is one
-        reach = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
+    reach = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
+    if source.copies <= _MAX_COPIES:
+        ids, drawn = entries["id"].astype(np.int64), product(source.plan.groups, range(source.copies))
+        with contextlib.suppress(UsageError):  # an image that a transform refuses; its batch tells, if there is one
+            geometries = [draw_geometry(source, group, epoch, ids, sizes, copy)[0] for group, copy in drawn]
+            reach = joint_reach(geometries, len(ids))
     rows = rows_to_cut(boxes_to_cut(reach, sizes), layouts)
     rows[sizes.prod(axis=1) > max_pixels] = 0
     return rows

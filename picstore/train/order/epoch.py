@@ -29,6 +29,7 @@ class Samples:
     record: I64  # number in the container, among the live records
     lane: I64  # the lane that it was dealt from
     last: Bools  # whether its lane is done with the container after this sample
+    copy: I64 | None = None  # how often the record came before in the epoch; None where each comes once
 
     def __len__(self) -> int:
         return len(self.container)

@@ -32,7 +32,7 @@ class MixOrder:
     rank: int = 0
     world_size: int = 1
     length: int | None = None  # batches in an iteration of the mux; None without end
-    uuids: tuple[str, ...] = ()  # of the sources' data sets
+    uuids: tuple[str, ...] = ()  # of the sources' data sets, with their selections
 
     def __post_init__(self) -> None:
         if self.length is not None and self.length < 1:

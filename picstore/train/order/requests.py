@@ -12,11 +12,13 @@ from picstore import rng
 from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
+from picstore.train.order.apportionment import Apportionment
 from picstore.train.order.epoch import EpochOrder, Samples
 from picstore.train.order.sharding import RankShard
 from picstore.train.transforms.compose import TransformPlan
 
 _MIN_BUDGET = 64 << 20  # bytes
+_FIXED = ("version", "dataset", "seed", "shuffle", "lanes", "weights")  # fields of a state that a loader must share
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class TrainingSource:
     seed: int  # of its order and of its random transforms
     base: int = 0  # added to labels other than −1
     plan: TransformPlan = field(default_factory=TransformPlan)  # of its images
+    copies: int = 1  # times at most that a record comes in an epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ class DatasetOrder:
 
     shard: RankShard
     seed: int
-    uuid: str = ""
+    uuid: str = ""  # of the data set, with its selection
+    weights: Apportionment | None = None  # None where each record comes once an epoch
 
     @property
     def length(self) -> int:
@@ -95,13 +99,14 @@ class DatasetOrder:
         """Yield requests as :meth:`Order.requests` says; with a ``step``, of one epoch only."""
         dataset, shard = sources[0].dataset, self.shard
         while True:
-            order = EpochOrder(
-                dataset.live.counts, seed=self.seed, epoch=epoch, lanes=shard.lanes, shuffle=shard.shuffle
-            )
+            counts = dataset.live.counts if self.weights is None else self.weights.counts(epoch)
+            order = EpochOrder(counts, seed=self.seed, epoch=epoch, lanes=shard.lanes, shuffle=shard.shuffle)
             for batch in range(first, shard.batches, max(1, step)):
                 start, stop = shard.bounds(batch)
-                samples = skip_deleted(order.locate(shard.samples(start, stop)), dataset)
-                yield [SourceRequest(0, epoch, samples, np.arange(stop - start))]
+                samples = order.locate(shard.samples(start, stop))
+                if self.weights is not None:
+                    samples = self.weights.to_records(samples, epoch)
+                yield [SourceRequest(0, epoch, skip_deleted(samples, dataset), np.arange(stop - start))]
             if step:
                 return
             epoch, first = epoch + 1, 0
@@ -121,13 +126,14 @@ class DatasetOrder:
             "world_size": self.shard.world_size,
             "epoch": epoch,
             "samples": batch * self._global_batch,
+            **({} if self.weights is None else {"weights": self.weights.digest}),
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Epoch and batch at which a state goes on; UsageError between global batches, or for another order's."""
         # The stored order is read in a contiguous range a rank, so only the same ranks can go on in the middle of it.
         fixed = () if self.shard.shuffle else ("world_size",)
-        check_state(state, self.state(0, 0), ("version", "dataset", "seed", "shuffle", "lanes", *fixed), of="loader")
+        check_state(state, self.state(0, 0), (*_FIXED, *fixed), of="loader")
         epoch, samples = state.get("epoch"), state.get("samples")
         if not isinstance(epoch, int) or not isinstance(samples, int):
             raise UsageError(f"the state has epoch {epoch!r} and samples {samples!r}; both must be integers")
@@ -147,8 +153,8 @@ class DatasetOrder:
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str], *, of: str) -> None:
     """Raise UsageError if a state differs in one of its fields from the loader or mux that loads it."""
     for name in names:
-        if state.get(name) != own[name]:
-            raise UsageError(f"the state has {name} {state.get(name)!r}, this {of} {own[name]!r}")
+        if state.get(name) != own.get(name):
+            raise UsageError(f"the state has {name} {state.get(name)!r}, this {of} {own.get(name)!r}")
 
 
 def skip_deleted(samples: Samples, dataset: Dataset) -> Samples:

@@ -82,6 +82,11 @@ class TransformPlan:
         """Whether the images are floats."""
         return any(group.normalises for group in self.groups)
 
+    @property
+    def view_count(self) -> int:
+        """Images that are made of each record."""
+        return sum(group.count for group in self.groups)
+
 
 def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[str] = ()) -> tuple[str, ...]:
     """Check names of targets and drop repeated ones.
