@@ -52,6 +52,10 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.transforms.crops import RandomResizedCrop as RandomResizedCrop
     from picstore.train.transforms.crops import RandomVerticalFlip as RandomVerticalFlip
     from picstore.train.transforms.crops import Resize as Resize
+    from picstore.train.transforms.detection import RandomResize as RandomResize
+    from picstore.train.transforms.detection import RandomShortestSize as RandomShortestSize
+    from picstore.train.transforms.detection import RandomZoomOut as RandomZoomOut
+    from picstore.train.transforms.detection import ScaleJitter as ScaleJitter
     from picstore.train.transforms.distort import ElasticTransform as ElasticTransform
     from picstore.train.transforms.distort import RandomPerspective as RandomPerspective
     from picstore.train.transforms.mix import CutMix as CutMix
@@ -88,6 +92,7 @@ _NAMES = {  # by module
     "train.transforms.crops": (
         "CenterCrop Pad RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip Resize"
     ),
+    "train.transforms.detection": "RandomResize RandomShortestSize RandomZoomOut ScaleJitter",
     "train.transforms.distort": "ElasticTransform RandomPerspective",
     "train.transforms.timm_augment": "TimmAutoAugment",
     "train.transforms.tone": (

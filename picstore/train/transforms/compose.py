@@ -8,7 +8,18 @@ from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.train.transforms import affine, auto_augment, color, containers, crops, distort, mix, timm_augment, tone
+from picstore.train.transforms import (
+    affine,
+    auto_augment,
+    color,
+    containers,
+    crops,
+    detection,
+    distort,
+    mix,
+    timm_augment,
+    tone,
+)
 from picstore.train.transforms.color_program import ColorTransform, check_color
 from picstore.train.transforms.geometry import common_fill
 from picstore.train.transforms.mix import BatchTransform
@@ -41,6 +52,10 @@ _TRANSFORMS: Mapping[str, Any] = {
         auto_augment.RandAugment,
         auto_augment.TrivialAugmentWide,
         timm_augment.TimmAutoAugment,
+        detection.RandomResize,
+        detection.RandomShortestSize,
+        detection.RandomZoomOut,
+        detection.ScaleJitter,
         distort.ElasticTransform,
         distort.RandomPerspective,
         tone.Grayscale,
