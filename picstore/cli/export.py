@@ -26,9 +26,18 @@ _DAMAGE_FOUND = 3
 @click.option(
     "--shard-size", type=options.size, default="256MiB", show_default=True, help="Target size of each tar or MDS shard."
 )
+@options.selection
 @options.as_json
 @click.pass_context
-def command(context: click.Context, dataset: Path, out: Path, format_: str, shard_size: int, as_json: bool) -> None:
+def command(
+    context: click.Context,
+    dataset: Path,
+    out: Path,
+    format_: str,
+    shard_size: int,
+    selection: options.Selection,
+    as_json: bool,
+) -> None:
     """Export the JPEGs of DATASET unchanged, with labels, extras and attachments, to a new folder OUT.
 
     Damaged records are left out; the exit code is then 3.
@@ -38,7 +47,7 @@ def command(context: click.Context, dataset: Path, out: Path, format_: str, shar
 
     started = time.monotonic()
     with Bar("export") as bar:
-        done = export(dataset, out, format=format_, shard_size=shard_size, progress=bar)
+        done = export(selection.open(dataset), out, format=format_, shard_size=shard_size, progress=bar)
     seconds = time.monotonic() - started
     for remark in done.remarks:
         echo(remark, err=True)

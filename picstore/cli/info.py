@@ -15,15 +15,16 @@ from picstore.storage.location.resolve import Location, locate
 if TYPE_CHECKING:
     from picstore.storage.dataset import Dataset
 
+_WORTH_COPYING = 0.8  # of the bytes that are read
+
 
 @click.command("info")
 @click.argument("dataset", metavar="DATASET", type=locate)
+@options.selection
 @options.as_json
-def command(dataset: Location, as_json: bool) -> None:
+def command(dataset: Location, selection: options.Selection, as_json: bool) -> None:
     """Print what DATASET holds, how it was made, and how well it is shuffled."""
-    from picstore.storage.dataset import Dataset
-
-    facts = _facts(Dataset(dataset))
+    facts = _facts(selection.open(dataset))
     if as_json:
         echo_json(facts)
     else:
@@ -40,7 +41,9 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "format_version": FORMAT_VERSION if manifest.edits is None else EDITED_VERSION,
         "uuid": manifest.uuid,
         "images": len(dataset),
+        "stored_images": manifest.images,
         "deleted": len(dataset.live.deleted),
+        **_reading(dataset),
         "columns": list(dataset.columns),
         "bytes": manifest.bytes,
         "streams": manifest.streams,
@@ -58,6 +61,13 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
     }
 
 
+def _reading(dataset: Dataset) -> dict[str, int]:
+    """Count the bytes of containers with an image to read, and those that a copy of the images would have, about."""
+    size, counts = dataset.rows["size"].astype(int), dataset.live.counts
+    copied = size * counts / dataset.rows["records"].clip(1)
+    return {"read_bytes": int(size[counts > 0].sum()), "copy_bytes": int(copied.sum())}
+
+
 def _lines(dataset: Location, facts: dict[str, Any]) -> list[str]:
     lines = [
         f"{dataset}: picstore data set, format {facts['format_version']}, uuid {facts['uuid']}",
@@ -67,6 +77,13 @@ def _lines(dataset: Location, facts: dict[str, Any]) -> list[str]:
     ]
     if facts["deleted"]:
         lines.append(f"  deleted     {facts['deleted']:,} more images; shuffle leaves them out for good")
+    if (left := facts["stored_images"] - facts["deleted"]) > facts["images"]:
+        lines.append(f"  selection   {facts['images']:,} of {left:,} images")
+    if facts["copy_bytes"] < _WORTH_COPYING * facts["read_bytes"]:
+        read, copied = (facts[name] / 1e6 for name in ("read_bytes", "copy_bytes"))
+        lines.append(
+            f"  reading     an epoch reads {read:,.1f} MB; of a copy by picstore shuffle about {copied:,.1f} MB"
+        )
     if facts["columns"]:
         lines.append("  columns     " + ", ".join(facts["columns"]))
     if encode := facts["encode"]:

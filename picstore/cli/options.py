@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +17,8 @@ from picstore.storage.sizes import parse_size
 
 if TYPE_CHECKING:
     from picstore.prepare.engine.processes import Engine
+    from picstore.storage.dataset import Dataset
+    from picstore.storage.location.resolve import Where
 
 PATH = click.Path(path_type=Path)
 
@@ -54,6 +58,74 @@ engine = click.option(
     show_default=True,
     help="Run on this machine (local), or on the Ray cluster of RAY_ADDRESS (ray, needs picstore[ray]).",
 )
+
+
+def fractions(text: str) -> tuple[float, ...]:
+    """Parse fractions of a split: ``0.9`` or ``0.8,0.1``."""
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a list of numbers such as 0.8,0.1") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The records that ``--where`` and ``--split`` name: of those with the condition, one part of the split."""
+
+    where: str | None
+    split: tuple[float, ...] | None
+    part: int | None
+    split_seed: int
+    split_by: str | None
+
+    def open(self, path: Where) -> Dataset:
+        """Open a data set and select the records."""
+        from picstore.storage.dataset import Dataset
+
+        dataset = Dataset(path)
+        if self.where is not None:
+            dataset = dataset.where(self.where)
+        if (self.split is None) != (self.part is None):
+            raise UsageError("--split and --part belong together: --split 0.9 --part 1")
+        if self.split is None or self.part is None:
+            return dataset
+        parts = dataset.split(*self.split, seed=self.split_seed, by=self.split_by)
+        if self.part > len(parts):
+            raise UsageError(f"--part {self.part} of a split into {len(parts)} parts")
+        return parts[self.part - 1]
+
+
+_SELECTION = (
+    click.option(
+        "--where",
+        metavar="SQL",
+        help="Take the images for which a condition holds, such as 'label = 3 AND width > 512' (needs picstore[sql]).",
+    ),
+    click.option("--split", metavar="F[,F…]", type=fractions, help="Split at random, such as 0.9 or 0.8,0.1."),
+    click.option("--part", type=click.IntRange(min=1), help="The part of --split to take; 1 is the first."),
+    click.option(
+        "--split-seed",
+        type=click.IntRange(0, (1 << 64) - 1),
+        default=0,
+        show_default=True,
+        help="Random seed of --split.",
+    ),
+    click.option("--split-by", metavar="COLUMN", help="Split each value of a column, such as label, by itself."),
+)
+
+
+def selection(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--where``, ``--split`` and their like, as an argument ``selection``."""
+
+    @functools.wraps(command)
+    def with_selection(*args: Any, **given: Any) -> None:
+        mine = {name: given.pop(name) for name in Selection.__slots__}
+        command(*args, selection=Selection(**mine), **given)
+
+    decorated: Callable[..., None] = with_selection
+    for option in reversed(_SELECTION):
+        decorated = option(decorated)
+    return decorated
 
 
 def make_engine(engine: str, workers: int | None) -> AbstractContextManager[Engine]:

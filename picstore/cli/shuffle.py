@@ -21,13 +21,21 @@ from picstore.storage.location.resolve import Location, locate
     "uniform: make every order equally likely; two reads, two writes.",
 )
 @options.seed
+@options.selection
 @options.workers
 @options.engine
 @options.as_json
 def command(
-    source: Location, destination: Location, method: str, seed: int, workers: int | None, engine: str, as_json: bool
+    source: Location,
+    destination: Location,
+    method: str,
+    seed: int,
+    selection: options.Selection,
+    workers: int | None,
+    engine: str,
+    as_json: bool,
 ) -> None:
-    """Write a shuffled copy of the data set SRC to DST.
+    """Write a shuffled copy of the data set SRC, or of some of its images, to DST.
 
     Each worker holds one file in memory.
     """
@@ -35,7 +43,8 @@ def command(
     from picstore.prepare.upkeep.shuffle import shuffle
 
     with options.make_engine(engine, workers) as processes, Bar("shuffle") as bar:
-        manifest = shuffle(source, destination, seed=seed, method=method, workers=processes, progress=bar)
+        dataset = selection.open(source)
+        manifest = shuffle(dataset, destination, seed=seed, method=method, workers=processes, progress=bar)
     if as_json:
         result = {"dataset": str(destination), "uuid": manifest.uuid, "images": manifest.images}
         echo_json({**result, "shuffle": manifest.shuffle[-1]})

@@ -15,7 +15,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch
 from picstore.train.core import BatchLoader
 from picstore.train.loader import Loader
-from picstore.train.mux_config import MuxConfig, read_config
+from picstore.train.mux_config import MuxConfig, MuxEntry, read_config
 from picstore.train.options import LoaderOptions
 from picstore.train.order.cursor import Worker
 from picstore.train.order.mixing import MixOrder, mux_lanes
@@ -49,7 +49,8 @@ class DataMux(BatchLoader[MixOrder]):
 
     Args:
         config: a file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``. Options given here have
-            precedence over those of a TOML file.
+            precedence over those of a TOML file. Or a list of open data sets, such as selections, each with base label
+            and count.
         transform: of the sources that have none of their own. Callables in it take every batch.
         lanes: runs of each source that batches mix; a multiple of the world size, by default such that all sources
             together have about 32.
@@ -70,7 +71,7 @@ class DataMux(BatchLoader[MixOrder]):
 
     def __init__(
         self,
-        config: str | os.PathLike[str],
+        config: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]],
         *,
         transform: Sequence[UserTransform] | Views | None = None,
         **options: Unpack[LoaderOptions],
@@ -182,6 +183,11 @@ class DataMux(BatchLoader[MixOrder]):
         return {**self.__dict__, "_samples": None, "_next": None}
 
 
+def _open(entry: MuxEntry, **options: Any) -> Dataset:
+    dataset = entry.path if isinstance(entry.path, Dataset) else Dataset(entry.path, **options)
+    return dataset if entry.where is None else dataset.where(entry.where)
+
+
 def _open_sources(
     mixed: MuxConfig, transform: Sequence[UserTransform] | Views | None, options: LoaderOptions
 ) -> tuple[tuple[TrainingSource, ...], tuple[UserTransform, ...]]:
@@ -189,12 +195,12 @@ def _open_sources(
     common = mixed.transform if transform is None else transform
     _, callables = plan_transforms(common)
     cache, limit = options["cache"], options["cache_limit"]
-    datasets = [Dataset(entry.path, cache=cache, cache_limit=limit) for entry in mixed.entries]
+    datasets = [_open(entry, cache=cache, cache_limit=limit) for entry in mixed.entries]
     columns = {name for dataset in datasets for name in dataset.columns}
     sources = []
     for number, (entry, dataset) in enumerate(zip(mixed.entries, datasets, strict=True)):
         if len(dataset) == 0:
-            raise UsageError(f"{entry.path} has no records")
+            raise UsageError(f"{entry.path} has no records" + (f" with {entry.where}" if entry.where else ""))
         targets = check_targets(options["targets"], dataset, columns)
         steps = common if entry.transform is None else entry.transform
         plan, own = plan_transforms(steps, targets=targets, columns=tuple(columns))

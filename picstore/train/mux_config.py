@@ -5,6 +5,7 @@ transform = [{ name = "CenterCrop", size = 224 }]     # of the sources that have
 
 [[source]]
 path = "cats-shuffled"
+where = "width > 256"                           # of some of its records
 base = 0
 count = 20
 transform = [
@@ -25,6 +26,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import torch
 
 from picstore.errors import UsageError
+from picstore.storage.dataset import Dataset
 from picstore.train.options import LoaderOptions
 from picstore.train.transforms.compose import UserTransform, transform_from_config
 
@@ -43,10 +45,11 @@ _CHOICES = {"dtype": _DTYPES, "memory_format": _MEMORY_FORMATS}
 class MuxEntry:
     """One data set of a mux: ``count`` records of ``path`` in each batch, ``base`` added to their labels."""
 
-    path: Path
+    path: Path | Dataset
     base: int
     count: int
     transform: tuple[UserTransform, ...] | None = None  # None for the mux's own
+    where: str | None = None  # condition in SQL on its records
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,16 @@ class MuxConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def read_config(path: str | os.PathLike[str]) -> MuxConfig:
+def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]]) -> MuxConfig:
     """Read a configuration, TOML where its name ends so, else PicPoc's; UsageError for one that cannot be used.
 
-    A relative path is looked for beside the configuration file, then in the working directory.
+    A relative path is looked for beside the configuration file, then in the working directory. Instead of a file, open
+    data sets can be given, each with base label and count.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        if not path:
+            raise UsageError("a mux of no data sets")
+        return MuxConfig(tuple(_checked(MuxEntry(*triple), "the mux") for triple in path))
     config = Path(path)
     try:
         text = config.read_text(encoding="utf-8")
@@ -85,13 +93,16 @@ def _from_triple(name: str, base: str, count: str, config: Path) -> MuxEntry:
     return _entry(config, name, *numbers)
 
 
-def _entry(
-    config: Path, name: str, base: int, count: int, transform: tuple[UserTransform, ...] | None = None
-) -> MuxEntry:
-    if base < 0 or count < 1:
-        raise UsageError(f"{config}: {name} has base label {base} and count {count}; at least 0 and 1 are needed")
+def _entry(config: Path, name: str, base: int, count: int, **options: Any) -> MuxEntry:
     beside = config.parent / name
-    return MuxEntry(beside if beside.exists() else Path(name), base, count, transform)
+    return _checked(MuxEntry(beside if beside.exists() else Path(name), base, count, **options), f"{config}")
+
+
+def _checked(entry: MuxEntry, config: str) -> MuxEntry:
+    if entry.base < 0 or entry.count < 1:
+        numbers = f"base label {entry.base} and count {entry.count}"
+        raise UsageError(f"{config}: {entry.path} has {numbers}; at least 0 and 1 are needed")
+    return entry
 
 
 def _from_toml(tables: dict[str, Any], config: Path) -> MuxConfig:
@@ -106,13 +117,16 @@ def _from_toml(tables: dict[str, Any], config: Path) -> MuxConfig:
 
 def _source(table: dict[str, Any], config: Path, number: int) -> MuxEntry:
     where = f"{config}: [[source]] number {number}"
-    if unknown := set(table) - {"path", "base", "count", "transform"}:
-        raise UsageError(f"{where} has {min(unknown)!r}; path, base, count and transform are possible")
+    if unknown := set(table) - {"path", "where", "base", "count", "transform"}:
+        raise UsageError(f"{where} has {min(unknown)!r}; path, where, base, count and transform are possible")
     name, base, count = table.get("path"), table.get("base", 0), table.get("count")
     if not isinstance(name, str) or type(base) is not int or type(count) is not int:
         raise UsageError(f"{where} has path {name!r}, base {base!r}, count {count!r}; a string and integers are needed")
+    condition = table.get("where")
+    if not isinstance(condition, (str, type(None))):
+        raise UsageError(f"{where} has where {condition!r}; a condition in SQL is needed")
     steps = _steps(table["transform"], where) if "transform" in table else None
-    return _entry(config, name, base, count, steps)
+    return _entry(config, name, base, count, transform=steps, where=condition)
 
 
 def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:

@@ -542,3 +542,23 @@ def test_on_damage_raise_stops_the_mux(config: Path) -> None:
         take(mux_of(config, on_damage="raise"), 21)
     with pytest.raises(UsageError, match="neither 'skip' nor 'raise'"):
         mux_of(config, on_damage="stop")
+
+
+def test_a_mux_takes_open_data_sets_and_conditions_on_records(make_dataset: Make, tmp_path: Path) -> None:
+    path = make_dataset(20)
+    odd = picstore.Dataset(path).select(picstore.Dataset(path).ids % 2 == 1)
+    config = tmp_path / "mux.toml"
+    config.write_text(f'[[source]]\npath = "{path}"\nwhere = "id % 2 = 1"\ncount = 2\n')
+    options = {"threads": 1, "isolate": False, "epoch_batches": 5}
+    muxes = [picstore.DataMux([(odd, 0, 2)], **options), picstore.DataMux(config, **options)]
+    epochs = [[batch.ids.tolist() for batch in mux] for mux in muxes]
+    assert epochs[0] == epochs[1]
+    assert sorted(id_ for ids in epochs[0] for id_ in ids) == list(range(1, 20, 2))
+    muxes[1].load_state_dict(muxes[0].state_dict())
+    with pytest.raises(UsageError, match="selection"):
+        picstore.DataMux([(odd.select([1, 2, 3]), 0, 2)], **options).load_state_dict(muxes[0].state_dict())
+    with pytest.raises(UsageError, match="no data sets"):
+        picstore.DataMux([])
+    config.write_text(f'[[source]]\npath = "{path}"\nwhere = "id < 0"\ncount = 2\n')
+    with pytest.raises(UsageError, match="no records with id < 0"):
+        picstore.DataMux(config)
