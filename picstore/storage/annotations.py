@@ -5,6 +5,7 @@ An extra is a user's JSON and not trusted: :func:`read_objects` checks types, sh
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,14 @@ class Objects:
     labels: I64 | None = None
     polygons: list[list[F64]] | None = None
     keypoints: list[F64] | None = None
+
+
+def parse_extra(extra: bytes) -> Any:
+    """Parse a record's extra; None if it has none, ImageError if it is not JSON."""
+    try:
+        return json.loads(extra) if extra else None
+    except (ValueError, RecursionError) as error:
+        raise ImageError(f"has an extra that is not JSON: {error}") from error
 
 
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:

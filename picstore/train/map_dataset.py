@@ -154,7 +154,9 @@ class MapDataset(data.Dataset[Item]):
 
     def _make_batch(self, request: SourceRequest, records: BatchRecords) -> Batch:
         """Make images and targets of records; Damage if one does not decode."""
-        params = make_params([request], records.ids, records.image_sizes, sources=(self._source,))
+        params = make_params(
+            [request], records.ids, records.image_sizes, sources=(self._source,), extras=records.extras
+        )
         filler = ImageFiller(records, params, self._output, self._blocks)
         for damage in filler.fill(range(len(records))).values():
             raise damage

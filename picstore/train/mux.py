@@ -193,7 +193,7 @@ def _open_sources(
 ) -> tuple[tuple[TrainingSource, ...], tuple[UserTransform, ...]]:
     """Open the data sets; also returns the callables that every batch goes through."""
     common = mixed.transform if transform is None else transform
-    _, callables = plan_transforms(common)
+    _, callables = plan_transforms(common, targets=tuple(options["targets"]))
     cache, limit = options["cache"], options["cache_limit"]
     datasets = [_open(entry, cache=cache, cache_limit=limit) for entry in mixed.entries]
     columns = {name for dataset in datasets for name in dataset.columns}

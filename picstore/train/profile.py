@@ -144,7 +144,7 @@ def _time_stages(
             size += containers[key].size
         with clock.stage("plan"):
             records = gather_records(request, containers, sources=sources)
-            params = make_params(request, records.ids, records.image_sizes, sources=sources)
+            params = make_params(request, records.ids, records.image_sizes, sources=sources, extras=records.extras)
             filler = ImageFiller(records, params, output, buffers.batches)
         with clock.stage("fill"):
             filler.fill(range(len(records)))

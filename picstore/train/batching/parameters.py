@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from picstore.arrays import I64
+from picstore.arrays import F64, I64
+from picstore.errors import ImageError
+from picstore.storage.annotations import parse_extra, read_objects
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, compose_color
@@ -40,11 +42,24 @@ def view_rows(slots: I64, *, count: int, n: int) -> I64:
 
 
 def draw_geometry(
-    source: TrainingSource, group: ViewGroup, epoch: int, ids: I64, sizes: I64, copies: I64 | int = 0
+    source: TrainingSource,
+    group: ViewGroup,
+    epoch: int,
+    ids: I64,
+    sizes: I64,
+    *,
+    copies: I64 | int = 0,
+    boxes: F64 | None = None,
 ) -> tuple[Geometry, BatchRandom]:
-    """Draw the geometry of a group's views of images, by the record's id (n,) and the image's width and height (n, 2).
+    """Draw the geometry of a group's views of images.
 
-    Views are counted on through the ``copies`` of a record in an epoch, (n,) or one for all.
+    Args:
+        source: the data set, its seed and transforms.
+        group: one of the source's.
+        epoch: of the source.
+        ids, sizes: of the records and their images: int64 (n,), and width and height (n, 2).
+        copies: number among the copies of its record in the epoch, (n,) or one for all; views are counted on by it.
+        boxes: float64 (n, m, 4), those of the records' objects, for transforms that need them.
 
     Returns:
         The geometry, view after view, and the numbers that follow, for colors.
@@ -55,7 +70,9 @@ def draw_geometry(
     earlier = source.plan.view_count * np.broadcast_to(copies, ids.shape)
     views = group.first + np.repeat(np.arange(group.count), len(ids)) + np.tile(earlier, group.count)
     draws = BatchRandom(source.seed, epoch, np.tile(ids, group.count), views)
-    return compose(group.geometry, Geometry.identity(*np.tile(sizes.T, group.count)), draws), draws
+    widths, heights = np.tile(sizes.T, group.count)
+    repeated = None if boxes is None else np.tile(boxes, (group.count, 1, 1))
+    return compose(group.geometry, Geometry.identity(widths, heights, repeated), draws), draws
 
 
 def joint_reach(geometries: Sequence[Geometry], n: int) -> I64:
@@ -69,25 +86,60 @@ def joint_reach(geometries: Sequence[Geometry], n: int) -> I64:
     return np.concatenate([low, high], axis=1)
 
 
+def read_boxes(extras: Sequence[bytes]) -> F64:
+    """Read the boxes of records from their extras: float64 (n, m, 4), NaN where a record has fewer or no valid ones."""
+    found = [_boxes_of(extra) for extra in extras]
+    table = np.full((len(found), max(map(len, found), default=0), 4), np.nan)
+    for row, boxes in zip(table, found, strict=True):
+        row[: len(boxes)] = boxes
+    return table
+
+
+def _boxes_of(extra: bytes) -> F64:
+    try:
+        boxes = read_objects(parse_extra(extra), ["boxes"]).boxes
+    except ImageError:  # damage, which the targets of the record report
+        boxes = None
+    return np.empty((0, 4)) if boxes is None else boxes
+
+
 def make_params(
-    requests: Sequence[SourceRequest], ids: I64, sizes: I64, *, sources: Sequence[TrainingSource]
+    requests: Sequence[SourceRequest],
+    ids: I64,
+    sizes: I64,
+    *,
+    sources: Sequence[TrainingSource],
+    extras: Sequence[bytes],
 ) -> tuple[TransformParams, ...]:
-    """Draw the parameters of each group's transforms, given by slot the record's id and its width and height (n, 2)."""
-    return tuple(
-        _make_group(requests, ids, sizes, sources=sources, number=number)
-        for number in range(len(sources[0].plan.groups))
-    )
+    """Draw the parameters of each group's transforms.
+
+    Args:
+        requests: of the batch.
+        ids, sizes, extras: of the records, by slot: ids (n,), width and height of images (n, 2), extras as JSON.
+        sources: of the requests.
+    """
+    groups = range(len(sources[0].plan.groups))
+    return tuple(_make_group(requests, ids, sizes, extras, sources=sources, number=number) for number in groups)
 
 
 def _make_group(
-    requests: Sequence[SourceRequest], ids: I64, sizes: I64, *, sources: Sequence[TrainingSource], number: int
+    requests: Sequence[SourceRequest],
+    ids: I64,
+    sizes: I64,
+    extras: Sequence[bytes],
+    *,
+    sources: Sequence[TrainingSource],
+    number: int,
 ) -> TransformParams:
     geometries, programs, rows = [], [], []
     for request in requests:
         source, slots = sources[request.source], request.slots
         group = source.plan.groups[number]
         copies = 0 if request.samples.copy is None else request.samples.copy
-        geometry, draws = draw_geometry(source, group, request.epoch, ids[slots], sizes[slots], copies)
+        boxes = read_boxes([extras[slot] for slot in slots.tolist()]) if group.needs_boxes else None
+        geometry, draws = draw_geometry(
+            source, group, request.epoch, ids[slots], sizes[slots], copies=copies, boxes=boxes
+        )
         geometries.append(geometry)
         programs.append(compose_color(group.color, geometry.size, draws))
         rows.append(view_rows(slots, count=group.count, n=len(ids)))

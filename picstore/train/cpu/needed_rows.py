@@ -31,12 +31,18 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
     """
     layouts = layouts_of(entries)
     sizes = layouts[:, :2]
-    reach = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
-    if source.copies <= _MAX_COPIES:
-        ids, drawn = entries["id"].astype(np.int64), product(source.plan.groups, range(source.copies))
-        with contextlib.suppress(UsageError):  # an image that a transform refuses; its batch tells, if there is one
-            geometries = [draw_geometry(source, group, epoch, ids, sizes, copy)[0] for group, copy in drawn]
-            reach = joint_reach(geometries, len(ids))
+    reach = _reach(source, epoch, entries["id"].astype(np.int64), sizes)
     rows = rows_to_cut(boxes_to_cut(reach, sizes), layouts)
     rows[sizes.prod(axis=1) > max_pixels] = 0
     return rows
+
+
+def _reach(source: TrainingSource, epoch: int, ids: I64, sizes: I64) -> I64:
+    """What an epoch reaches of images: int64 (n, 4), all of them where it cannot be known before they are read."""
+    groups = source.plan.groups
+    if source.copies <= _MAX_COPIES and not any(group.needs_boxes for group in groups):
+        drawn = product(groups, range(source.copies))
+        with contextlib.suppress(UsageError):  # an image that a transform refuses; its batch tells, if there is one
+            geometries = [draw_geometry(source, group, epoch, ids, sizes, copies=copy)[0] for group, copy in drawn]
+            return joint_reach(geometries, len(ids))
+    return np.concatenate([np.zeros_like(sizes), sizes], axis=1)

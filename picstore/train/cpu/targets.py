@@ -7,7 +7,6 @@ from anybody; an invalid extra or mask is an ImageError, which the loader treats
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from picstore.arrays import F32, F64, I64, Array, Bools
 from picstore.errors import ImageError
-from picstore.storage.annotations import Objects, read_objects
+from picstore.storage.annotations import Objects, parse_extra, read_objects
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import GroupTargets
 from picstore.train.batching.parameters import TransformParams
@@ -49,7 +48,7 @@ def add_targets(
 ) -> dict[int, str]:
     """Make the targets of a slot's views, by group; returns what is wrong with them, by slot."""
     try:
-        extra, blobs = _parse(records.extras[slot]), records.attachments[slot]
+        extra, blobs = parse_extra(records.extras[slot]), records.attachments[slot]
         for group, parameters in zip(targets, params, strict=True):
             for number, view in enumerate(group):
                 row = number * len(records) + slot
@@ -59,14 +58,6 @@ def add_targets(
     except MemoryError:
         return {slot: "has targets that take more memory than there is"}
     return {}
-
-
-def _parse(extra: bytes) -> Any:
-    """Parse a record's extra; None if it has none."""
-    try:
-        return json.loads(extra) if extra else None
-    except (ValueError, RecursionError) as error:
-        raise ImageError(f"has an extra that is not JSON: {error}") from error
 
 
 def make_target(
@@ -124,7 +115,10 @@ def _object_targets(names: Sequence[str], objects: Objects, geometry: Geometry, 
     target: dict[str, Any] = {}
     if objects.boxes is not None:
         boxes = _move_boxes(objects.boxes, geometry, slot)
-        index = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] >= MIN_SIDE - _TOLERANCE).all(axis=1))
+        shown = (boxes[:, 2:] - boxes[:, :2] >= MIN_SIDE - _TOLERANCE).all(axis=1)
+        if geometry.kept is not None:
+            shown &= geometry.kept[slot, : len(boxes)]
+        index = np.flatnonzero(shown)
     if "boxes" in names:
         remaining = np.zeros((0, 4)) if objects.boxes is None else boxes[index]
         labels = np.full(objects.count, -1) if objects.labels is None else objects.labels

@@ -199,7 +199,9 @@ class Pipeline:
         sources = self._spec.sources
         limit = self._spec.resources.max_pixels
         records = gather_records(requested.request, containers, sources=sources, max_pixels=limit)
-        params = make_params(requested.request, records.ids, records.image_sizes, sources=sources)
+        params = make_params(
+            requested.request, records.ids, records.image_sizes, sources=sources, extras=records.extras
+        )
         filler_class = ImageFiller if self._spec.output.decoded else StreamFiller
         filler: BatchFiller = filler_class(records, params, self._spec.output, self._buffers.batches)
         size = max(1, _CHUNK // self._spec.output.view_count)

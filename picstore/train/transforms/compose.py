@@ -14,9 +14,10 @@ from picstore.train.transforms import (
     color,
     containers,
     crops,
-    detection,
     distort,
+    iou_crop,
     mix,
+    sizes,
     timm_augment,
     tone,
 )
@@ -38,6 +39,12 @@ _TRANSFORMS: Mapping[str, Any] = {
         crops.RandomResizedCrop,
         crops.RandomVerticalFlip,
         crops.Resize,
+        iou_crop.RandomIoUCrop,
+        sizes.RandomResize,
+        sizes.RandomShortestSize,
+        sizes.RandomSizeCrop,
+        sizes.RandomZoomOut,
+        sizes.ScaleJitter,
         color.ColorJitter,
         color.GaussianBlur,
         color.GaussianNoise,
@@ -52,10 +59,6 @@ _TRANSFORMS: Mapping[str, Any] = {
         auto_augment.RandAugment,
         auto_augment.TrivialAugmentWide,
         timm_augment.TimmAutoAugment,
-        detection.RandomResize,
-        detection.RandomShortestSize,
-        detection.RandomZoomOut,
-        detection.ScaleJitter,
         distort.ElasticTransform,
         distort.RandomPerspective,
         tone.Grayscale,
@@ -166,6 +169,8 @@ def plan_transforms(
     others = tuple(name for name in targets if name not in columns)
     for group in groups:
         _check_pixels_stay(group.color, others)
+        if group.needs_boxes and "boxes" not in others:
+            raise UsageError('RandomIoUCrop crops around objects; give the loader targets=["boxes"]')
     return TransformPlan(tuple(groups), others, tuple(name for name in targets if name in columns)), callables
 
 

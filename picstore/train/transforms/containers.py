@@ -143,6 +143,7 @@ class _GeometricStep:
     def __init__(self, container: Container, steps: Sequence[Transform]) -> None:
         self.name = type(container).__name__
         self._container, self._steps = container, steps
+        self.needs_boxes = any(getattr(step, "needs_boxes", False) for step in steps)
         sizes = {step.fixes_size for step in steps}
         one = isinstance(container, RandomChoice) and len(sizes) == 1 and not any(map(_varies, steps))
         self.fixes_size = sizes.pop() if one else None

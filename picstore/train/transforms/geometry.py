@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,9 @@ class Geometry:
             whole list is one resampling.
         antialias: bool (n,), whether the filter is widened on minification; nearest never is.
         fill: uint8 (n, 3), the colour outside of the image.
+        boxes: float64 (n, m, 4), the objects' boxes in source pixels, NaN where an image has fewer; None if no
+            transform needs them.
+        kept: bool (n, m), with them: the objects that no transform has dropped.
     """
 
     source_size: I64
@@ -65,10 +68,12 @@ class Geometry:
     interpolation: I64
     antialias: Bools
     fill: U8
+    boxes: F64 | None = None
+    kept: Bools | None = None
 
     @classmethod
-    def identity(cls, widths: npt.ArrayLike, heights: npt.ArrayLike) -> Geometry:
-        """The identity for images of these widths and heights in pixels, (n,) each."""
+    def identity(cls, widths: npt.ArrayLike, heights: npt.ArrayLike, boxes: F64 | None = None) -> Geometry:
+        """The identity for images of these widths and heights in pixels, (n,) each, and their objects' boxes."""
         size = np.stack([np.asarray(widths, dtype=np.int64), np.asarray(heights, dtype=np.int64)], axis=1)
         n = len(size)
         frame = np.zeros((n, 2, 3))
@@ -76,7 +81,8 @@ class Geometry:
         clip = np.concatenate([np.zeros_like(size), size], axis=1)
         fill = np.zeros((n, 3), dtype=np.uint8)
         nearest, antialias = np.full(n, NEAREST, dtype=np.int64), np.ones(n, dtype=np.bool_)
-        return cls(size, frame, clip, size, np.empty((n, 0, 3)), nearest, antialias, fill)
+        kept = None if boxes is None else np.ones(boxes.shape[:2], dtype=np.bool_)
+        return cls(size, frame, clip, size, np.empty((n, 0, 3)), nearest, antialias, fill, boxes, kept)
 
     @classmethod
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
@@ -89,7 +95,7 @@ class Geometry:
             name: np.concatenate([getattr(each, name) for each in geometries])[chosen]
             for name in ("source_size", "frame", "clip", "size", "interpolation", "antialias", "fill")
         }
-        return cls(edges=np.concatenate(edges)[chosen], **others)
+        return cls(edges=np.concatenate(edges)[chosen], **others, **_concatenate_objects(geometries, chosen))
 
     @cached_property
     def matrix(self) -> F64:
@@ -230,6 +236,15 @@ class Geometry:
         x, y = np.moveaxis(np.asarray(points, dtype=np.float64), -1, 0)
         return np.stack([row[0] * x + row[1] * y + row[2] for row in invert_maps(self.matrix[slot])], axis=-1)
 
+    def objects_on_canvas(self) -> tuple[F64, Bools]:
+        """Upright boxes around the objects on the canvas, float64 (n, m, 4), and which are kept, bool (n, m)."""
+        if self.boxes is None or self.kept is None:
+            return np.empty((len(self.size), 0, 4)), np.empty((len(self.size), 0), dtype=np.bool_)
+        corners = self.boxes[:, :, [[0, 1], [2, 1], [2, 3], [0, 3]]]
+        inverse = invert_maps(self.matrix)[:, None, None]
+        moved = (inverse[..., :2] * corners[..., None, :]).sum(axis=4) + inverse[..., 2]
+        return np.concatenate([moved.min(axis=2), moved.max(axis=2)], axis=2), self.kept
+
     @cached_property
     def _holds_clip(self) -> Bools:
         """Whether an upright canvas contains the clip, so that nothing of the image lies beyond it."""
@@ -245,6 +260,22 @@ class Geometry:
         inside = (self.clip[:, :2] <= low + _TOLERANCE) & (self.clip[:, 2:] >= high - _TOLERANCE)
         exceeds: Bools = self.upright & ~inside.all(axis=1)
         return exceeds
+
+
+def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[str, Any]:
+    """Boxes and marks of the chosen images' objects; none unless one geometry has them."""
+    held = [(each.boxes, each.kept, len(each.size)) for each in geometries]
+    most = max((boxes.shape[1] for boxes, _, _ in held if boxes is not None), default=None)
+    if most is None:
+        return {}
+    all_boxes, all_kept = [], []
+    for boxes, kept, n in held:
+        padded, marks = np.full((n, most, 4), np.nan), np.ones((n, most), dtype=np.bool_)
+        if boxes is not None and kept is not None:
+            padded[:, : boxes.shape[1]], marks[:, : boxes.shape[1]] = boxes, kept
+        all_boxes.append(padded)
+        all_kept.append(marks)
+    return {"boxes": np.concatenate(all_boxes)[chosen], "kept": np.concatenate(all_kept)[chosen]}
 
 
 class Transform(Protocol):

@@ -76,6 +76,11 @@ class ViewGroup:
         """Whether the images are floats."""
         return normalises(self.color)
 
+    @property
+    def needs_boxes(self) -> bool:
+        """Whether the geometry depends on the boxes of a record's objects."""
+        return any(getattr(transform, "needs_boxes", False) for transform in self.geometry)
+
 
 @dataclass(frozen=True, slots=True)
 class ViewCallables:
