@@ -163,6 +163,10 @@ def _emit_memcpy(builder: Any, target: Any, source: Any, count: Any) -> None:
 memcpy = intrinsic_function(types.void(types.uintp, types.uintp, types.intp), _emit_memcpy)
 
 
+# Counts the bits of a uint64 that are one.
+popcount = intrinsic_function(types.uint64(types.uint64), lambda builder, number: builder.ctpop(number))
+
+
 def _emit_prefetch(builder: Any, address: Any) -> None:
     byte, number = cgutils.voidptr_t, ir.IntType(32)
     function_type = ir.FunctionType(ir.VoidType(), [byte, number, number, number])

@@ -175,6 +175,16 @@ def read_dc(address, tables, accumulator, valid, byte):  # type: ignore[no-untyp
 
 
 @inlined
+def _end_of_block(entry, first, index, last):  # type: ignore[no-untyped-def]
+    """Find how many bits of the last entry belong to the block, and whether the block ends there."""
+    bits = entry & _63
+    if first >= last:  # the bits after the last coefficient belong to the next block
+        bits = entry >> _u64(_FIRST_BITS) & _63
+    ends = entry >> _u64(_FIRST) & _255 == _u64(_ENDS)
+    return bits, ends or first == last or (first < last and (index == last or index == first + _u64(_ENDS)))
+
+
+@inlined
 def read_ac(address, tables, zigzag, block, accumulator, valid, byte):  # type: ignore[no-untyped-def]
     """Read the AC coefficients of a block into it: (accumulator, valid, byte, whether they are valid)."""
     pairs, by_length = tables
@@ -197,9 +207,28 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):  # type: 
             break
         accumulator <<= entry & _63
         valid -= np.int64(entry & _63)
-    bits = entry & _63
-    if first >= last:  # the bits after the last coefficient belong to the next block
-        bits = entry >> _u64(_FIRST_BITS) & _63
-    ends = entry >> _u64(_FIRST) & _255 == _u64(_ENDS)
-    good = ends or first == last or (first < last and (index == last or index == first + _u64(_ENDS)))
+    bits, good = _end_of_block(entry, first, index, last)
+    return accumulator << bits, valid - np.int64(bits), byte, good
+
+
+@inlined
+def skip_ac(address, tables, accumulator, valid, byte):  # type: ignore[no-untyped-def]
+    """Skip the AC coefficients of a block: (accumulator, valid, byte, whether they are valid), as ``read_ac``."""
+    pairs, by_length = tables
+    index, last = _u64(0), _63
+    while True:
+        entry = load_native_u64(pairs + (accumulator >> _LOOKUP_SHIFT << _u64(3)))
+        accumulator, valid, byte = refill(address, accumulator, valid, byte)
+        if entry == 0:
+            found = _search_code(accumulator, by_length)
+            if found == 0:
+                return accumulator, valid, byte, False
+            entry = _entry_of_one(found >> 8, found & 255)
+        first = index + (entry >> _u64(_FIRST) & _255)
+        index += entry >> _u64(_LAST) & _255
+        if index >= last:
+            break
+        accumulator <<= entry & _63
+        valid -= np.int64(entry & _63)
+    bits, good = _end_of_block(entry, first, index, last)
     return accumulator << bits, valid - np.int64(bits), byte, good

@@ -19,7 +19,7 @@ from picstore.jpeg.decoder import coefficients, parse, scan
 from picstore.kernels.jit import array_at, kernel
 
 BUFFER_TOO_SMALL, _NO_EOI, _OTHER_MARKER = -20, -21, -22
-_REASONS = {
+REASONS = {
     bit_reader.BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
     bit_reader.TOO_SHORT: "its entropy-coded data ends early",
     bit_reader.BAD_MARKER: "restart markers out of order",
@@ -93,7 +93,7 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None) -> U8:
             raise ImageError(f"does not decode: its pixels take {size} bytes, and the buffer has {len(out)}")
         code = decode_stream(address, source.size, WORKSPACE.arrays, pixels)
     if code:
-        raise ImageError(f"does not decode: {_REASONS[code]}")
+        raise ImageError(f"does not decode: {REASONS[code]}")
     width, height = int(WORKSPACE.frame[parse.WIDTH]), int(WORKSPACE.frame[parse.HEIGHT])
     return pixels[: 3 * width * height].reshape(height, width, 3)
 
