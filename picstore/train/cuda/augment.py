@@ -1,8 +1,8 @@
 """Augmentation of decoded images on a GPU: the host's side of the kernels.
 
 A batch is one table of descriptors, which goes to the GPU in one copy, and one launch. Slanted images that are minified
-add a launch, each contrast one, and each blur two. The host never waits for the GPU. This package alone imports Triton,
-and is imported only when images are on a GPU.
+add a launch, each color step that reads other pixels one or two. The host never waits for the GPU. This package alone
+imports Triton, and is imported only when images are on a GPU.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ import numpy.typing as npt
 import torch
 
 from picstore.errors import UsageError
-from picstore.train.cuda.color_phases import ColorPhases
+from picstore.train.cuda.color_phases import CANVAS_STEPS, ROW_STEPS, TABLE_STEPS, ColorPhases
+from picstore.train.cuda.descriptor import COUNTS, HEADER
 from picstore.train.cuda.descriptor_table import DescriptorTable, make_descriptor_table
-from picstore.train.cuda.kernels import blur_rows, run_phase
+from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
 from picstore.train.cuda.resample_params import make_resample_params, minify_slanted
 from picstore.train.cuda.triton_jit import INTERPRETED
+from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
 
+_COUNTS = 3 * 256  # levels of an image
 _MAX_VALUES = 1 << 31  # of one image: offsets within it are 32-bit integers
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 # A fused multiplication and addition rounds once where the CPU rounds twice; color would differ.
@@ -156,6 +159,7 @@ def _outputs(
 def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> None:
     """Launch jobs (table, output, channels last) in turn; their tables go to the device in one asynchronous copy."""
     device = jobs[0][1].device
+    held = [_allocate_workspace(table, device) for table, _, _ in jobs]
     sizes = [table.words.size for table, _, _ in jobs]
     packed = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
     np.concatenate([table.words for table, _, _ in jobs], out=packed.numpy())
@@ -163,18 +167,42 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
     split = torch.split(packed.to(device, non_blocking=True), sizes)
     for (table, out, channels_last), words in zip(jobs, split, strict=True):
         _launch(table, words, out, channels_last)
+    held.clear()  # memory that is freed after the launches goes to later work of this stream alone
+
+
+def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
+    """Allocate what canvas steps need, and note the addresses in the header; keep it until they are launched."""
+    starts = frozenset[int]().union(*table.starts)
+    tables, mixes = bool(starts & TABLE_STEPS), opcodes.MIX in starts
+    counts = torch.zeros(tables * len(table.starts) * table.count * _COUNTS, dtype=torch.int32, device=device)
+    levels = torch.empty(tables * table.count * _COUNTS, dtype=torch.uint8, device=device)
+    mixed = torch.empty(mixes * table.values, dtype=torch.float32, device=device)
+    originals = torch.empty(mixes * table.values, dtype=torch.uint8, device=device)
+    workspace = [counts, levels, mixed, originals]
+    table.words[COUNTS.value : HEADER.value] = [part.data_ptr() for part in workspace]
+    return workspace
 
 
 def _launch(table: DescriptorTable, words: torch.Tensor, out: torch.Tensor, channels_last: bool) -> None:
     """Launch all phases of a table."""
-    device, several = out.device, len(table.blurs) > 1
+    device, several = out.device, len(table.starts) > 1
+    passes = any(starts & ROW_STEPS for starts in table.starts)
     levels = torch.empty(2 * table.values if several else 0, dtype=torch.uint8, device=device)
-    rows = torch.empty(table.values if any(table.blurs) else 0, dtype=torch.float32, device=device)
-    sums = torch.zeros(len(table.blurs) * table.count if several else 0, dtype=torch.int64, device=device)
+    rows = torch.empty(table.values if passes else 0, dtype=torch.float32, device=device)
+    sums = torch.zeros(len(table.starts) * table.count if several else 0, dtype=torch.int64, device=device)
     grid = (table.tiles, table.count)
-    for phase, blurs in enumerate(table.blurs):
-        if blurs:
+    for phase, starts in enumerate(table.starts):
+        following = table.starts[phase + 1] if phase + 1 < len(table.starts) else frozenset()
+        if opcodes.BLUR in starts:
             blur_rows[grid](words, phase, levels, rows, **_OPTIONS)
-        run_phase[grid](
-            words, phase, out, levels, rows, sums, FIRST=phase == 0, CHANNELS_LAST=channels_last, **_OPTIONS
-        )
+        if opcodes.ELASTIC in starts:
+            displace_rows[grid](words, phase, rows, **_OPTIONS)
+        if starts & TABLE_STEPS:
+            make_tables[(1, table.count)](words, phase, **_OPTIONS)
+        constants = {
+            "FIRST": phase == 0,
+            "CHANNELS_LAST": channels_last,
+            "CANVAS": bool(starts & CANVAS_STEPS),
+            "COUNTED": bool(following & TABLE_STEPS),
+        }
+        run_phase[grid](words, phase, out, levels, rows, sums, **constants, **_OPTIONS)

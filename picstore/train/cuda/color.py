@@ -1,7 +1,7 @@
 """Color steps on a tile on the GPU, in the arithmetic of the CPU's kernels: equal to the bit, except blur.
 
 Pointwise steps follow each other in registers (``run_steps``). Contrast, which needs the mean grey level of the image,
-and blur, which needs neighbours, begin a new phase, another launch (``kernels.py``). Before normalisation values are
+and steps that need other pixels begin a new phase, another launch (``kernels.py``). Before normalisation values are
 whole grey levels in float32.
 """
 
@@ -19,6 +19,8 @@ _SATURATION = tl.constexpr(opcodes.SATURATION)
 _HUE = tl.constexpr(opcodes.HUE)
 _SOLARIZE = tl.constexpr(opcodes.SOLARIZE)
 _POSTERIZE = tl.constexpr(opcodes.POSTERIZE)
+_SOLARIZE_ADD = tl.constexpr(opcodes.SOLARIZE_ADD)
+_PERMUTE = tl.constexpr(opcodes.PERMUTE)
 _NOISE = tl.constexpr(opcodes.NOISE)
 _ERASE = tl.constexpr(opcodes.ERASE)
 _ERASE_RANDOM = tl.constexpr(opcodes.ERASE_RANDOM)
@@ -32,7 +34,7 @@ _ROUND = tl.constexpr(1.5 * 2**23)  # added and subtracted, it rounds to integer
 
 
 @device_function
-def run_steps(descriptor, begin, end, r, g, b, y, x):  # type: ignore[no-untyped-def]
+def run_steps(descriptor, begin, end, r, g, b, y, x):  # type: ignore[no-untyped-def]  # noqa: C901 - a branch an opcode
     """Run the steps ``begin`` … ``end`` on the pixels (y, x)."""
     for k in range(begin, end):
         step = descriptor + load_i32(descriptor, STEPS) + k * STEP
@@ -54,6 +56,13 @@ def run_steps(descriptor, begin, end, r, g, b, y, x):  # type: ignore[no-untyped
         elif opcode == _POSTERIZE:
             width = load_f32(step, OPERANDS)
             r, g, b = _posterized(r, width), _posterized(g, width), _posterized(b, width)
+        elif opcode == _SOLARIZE_ADD:
+            added, most = load_f32(step, OPERANDS), load_f32(step, OPERANDS + 1)
+            r, g, b = _brightened(r, added, most), _brightened(g, added, most), _brightened(b, added, most)
+        elif opcode == _PERMUTE:
+            first, second = load_f32(step, OPERANDS), load_f32(step, OPERANDS + 1)
+            third = 3.0 - first - second
+            r, g, b = _picked(first, r, g, b), _picked(second, r, g, b), _picked(third, r, g, b)
         elif opcode == _NOISE:
             r, g, b = (
                 _noisy(descriptor, step, r, y, x, 0),
@@ -92,8 +101,8 @@ def smoothed(source, fixed, i, extent, stride, radius, slope, weight):  # type: 
     """
     total = weight * tl.load(source + fixed + i * stride).to(tl.float32)
     for k in range(1, radius + 1):
-        low = tl.load(source + fixed + _reflected(i - k, extent) * stride).to(tl.float32)
-        high = tl.load(source + fixed + _reflected(i + k, extent) * stride).to(tl.float32)
+        low = tl.load(source + fixed + reflected(i - k, extent) * stride).to(tl.float32)
+        high = tl.load(source + fixed + reflected(i + k, extent) * stride).to(tl.float32)
         distance = 1.0 * k
         total += weight * tl.exp(slope * distance * distance) * (low + high)
     return total
@@ -106,7 +115,8 @@ def rounded(value):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _reflected(i, extent):  # type: ignore[no-untyped-def]
+def reflected(i, extent):  # type: ignore[no-untyped-def]
+    """Reflect indices at the first and the last element, repeatedly."""
     period = tl.maximum(2 * (extent - 1), 1)
     i = tl.abs(i) % period
     return tl.where(i >= extent, period - i, i)
@@ -148,6 +158,16 @@ def _inverted(value, least):  # type: ignore[no-untyped-def]
 @device_function
 def _posterized(value, width):  # type: ignore[no-untyped-def]
     return width * tl.floor(value * (1.0 / width))
+
+
+@device_function
+def _brightened(value, added, most):  # type: ignore[no-untyped-def]
+    return tl.where(value < most, tl.minimum(value + added, 255.0), value)
+
+
+@device_function
+def _picked(channel, r, g, b):  # type: ignore[no-untyped-def]
+    return tl.where(channel == 0, r, tl.where(channel == 1, g, b))
 
 
 @device_function

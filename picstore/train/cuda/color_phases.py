@@ -1,4 +1,4 @@
-"""Color phases: color programs as words of descriptors, split into launches at contrast and blur."""
+"""Color phases: color programs as words of descriptors, split into launches at steps that read other pixels."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from picstore.train.cuda.descriptor import OPERANDS, STEP
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 
+CANVAS_STEPS = frozenset(
+    (opcodes.AUTOCONTRAST, opcodes.EQUALIZE, opcodes.SHARPNESS, opcodes.WARP, opcodes.ELASTIC, opcodes.MIX)
+)
+TABLE_STEPS = frozenset((opcodes.AUTOCONTRAST, opcodes.EQUALIZE))  # need a table made of the counts of levels
+ROW_STEPS = frozenset((opcodes.BLUR, opcodes.ELASTIC))  # have a horizontal pass first
+_BARS = [opcodes.CONTRAST, opcodes.BLUR, *CANVAS_STEPS]  # steps that begin a phase
+
 _NEGLIGIBLE = 2.0**-16  # of the sum of a blur's weights, on either side; as in train/cpu/blur.py
 
 
@@ -23,18 +30,19 @@ class ColorPhases:
         words: int64 (n, k, 14), see ``descriptor.py``.
         counts: int64 (n,), number of steps of each image.
         begins: int64 (n, p + 1), the first step of each phase, and the last step + 1.
-        blurs: whether each phase begins with a blur in any image.
+        starts: opcodes with which each phase begins in any image.
     """
 
     words: I64
     counts: I64
     begins: I64
-    blurs: list[bool]
+    starts: list[frozenset[int]]
 
     @classmethod
     def empty(cls, n: int) -> ColorPhases:
         """One phase without steps for n images."""
-        return cls(np.zeros((n, 0, STEP.value), np.int64), np.zeros(n, np.int64), np.zeros((n, 2), np.int64), [False])
+        none = np.zeros((n, 0, STEP.value), np.int64)
+        return cls(none, np.zeros(n, np.int64), np.zeros((n, 2), np.int64), [frozenset()])
 
     @classmethod
     def from_program(cls, program: ColorProgram, size: I64, *, floats: bool) -> ColorPhases:
@@ -50,12 +58,12 @@ class ColorPhases:
         words = np.empty((*opcode.shape, STEP.value), dtype=np.int64)
         words[:, :, 0], words[:, :, 1] = opcode, program.key.view(np.int64)
         words[:, :, OPERANDS.value :] = operands.view(np.int64)
-        bar = (opcode == opcodes.CONTRAST) | (opcode == opcodes.BLUR)
+        bar = np.isin(opcode, _BARS)
         phase = np.cumsum(bar, axis=1)
         last = int(phase.max(initial=0))
         begins = np.stack([np.minimum((phase < p).sum(axis=1), counts) for p in range(last + 2)], axis=1)
-        blurs = [bool((bar & (phase == p) & (opcode == opcodes.BLUR)).any()) for p in range(last + 1)]
-        return cls(words, counts, begins, blurs)
+        starts = [frozenset(opcode[bar & (phase == p)].tolist()) for p in range(last + 1)]
+        return cls(words, counts, begins, starts)
 
 
 def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalised: Bools) -> None:
@@ -72,12 +80,17 @@ def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalised: Bools) -> 
 
 def _prepare_operands(opcode: I64, operands: F64) -> None:
     """Replace operands by numbers that kernels would compute again for each pixel."""
-    blends = (opcode == opcodes.CONTRAST) | (opcode == opcodes.SATURATION)
+    blends = np.isin(opcode, [opcodes.CONTRAST, opcodes.SATURATION, opcodes.SHARPNESS])
     operands[:, :, 1] = np.where(blends, 1 - operands[:, :, 0], operands[:, :, 1])
     operands[:, :, 0] = np.where(opcode == opcodes.HUE, 6 * operands[:, :, 0], operands[:, :, 0])
     blurs = opcode == opcodes.BLUR
     if blurs.any():
         operands[blurs, :5] = _blur_operands(operands[blurs])
+    elastic = opcode == opcodes.ELASTIC
+    sigmas = operands[elastic, 2:4]
+    with np.errstate(divide="ignore"):
+        operands[elastic, 2:4] = np.where(sigmas > 0, -0.5 / sigmas**2, 0.0)  # slopes of the logarithms of taps
+    operands[elastic, 4:6] = (8 * sigmas + 1).astype(np.int64) // 2  # taps on either side
 
 
 def _blur_operands(operands: F64) -> F64:

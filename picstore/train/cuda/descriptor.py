@@ -13,7 +13,11 @@ from picstore.train.cuda.triton_jit import device_function, tl
 DESCRIPTOR_WORDS = tl.constexpr(0)
 IMAGES = tl.constexpr(1)
 VALUES = tl.constexpr(2)  # of all outputs
-HEADER = tl.constexpr(3)
+COUNTS = tl.constexpr(3)  # address of int32 (phases, images, 3, 256): pixels of each level, zero before phase 0
+TABLES = tl.constexpr(4)  # address of uint8 (images, 3, 256): the level that each level becomes
+MIXED = tl.constexpr(5)  # address of float32, one for each value of the outputs: sums of chains
+ORIGINALS = tl.constexpr(6)  # address of uint8, one for each value: the images that chains begin with
+HEADER = tl.constexpr(7)
 
 # Words of a descriptor. Coordinates are in pixels; x precedes y.
 ADDRESS = tl.constexpr(0)  # of the source: contiguous planes of bytes, (height, width)

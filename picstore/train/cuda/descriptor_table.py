@@ -21,14 +21,14 @@ class DescriptorTable:
         offsets: int64 (n,), values of the outputs before each output.
         values: number of values of all outputs.
         tiles: number of tiles of the largest output.
-        blurs: whether each phase begins with blurs.
+        starts: opcodes with which each phase begins.
     """
 
     words: I64
     offsets: I64
     values: int
     tiles: int
-    blurs: list[bool]
+    starts: list[frozenset[int]]
 
     @property
     def count(self) -> int:
@@ -69,9 +69,10 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
         rows[:, word.value : word.value + columns.shape[1]] = columns
     for word, columns in zip(first, (edges, steps, begins), strict=False):
         rows[:, word : word + columns.shape[1]] = columns
-    header = np.array([rows.shape[1], n, ends[-1]], dtype=np.int64)
+    header = np.zeros(descriptor.HEADER.value, dtype=np.int64)
+    header[: descriptor.COUNTS.value] = rows.shape[1], n, ends[-1]
     words = np.concatenate([header, rows.ravel()])
-    return DescriptorTable(words, ends - values, int(ends[-1]), int((across * down).max()), phases.blurs)
+    return DescriptorTable(words, ends - values, int(ends[-1]), int((across * down).max()), phases.starts)
 
 
 def _flat(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> I64:

@@ -1,23 +1,29 @@
-"""The two kernels that the host launches: each program makes one tile of one image, by the image's descriptor.
+"""The kernels that the host launches: each program makes one tile of one image, by the image's descriptor.
 
 One launch of ``run_phase`` resamples, runs color steps, and converts a batch to the output's dtype and layout. Each
-contrast and blur begins a further launch, a *phase*, which reads the levels of the phase before. Blur also takes a
-launch of ``blur_rows`` for its horizontal pass. Images of fewer phases than others are finished earlier.
+step that reads other pixels begins a further launch, a *phase*, which reads the levels of the phase before. Blur and
+elastic displacement take one more for their horizontal pass, and equalization one for its tables. Images of fewer
+phases than others are finished earlier.
 """
 
 from __future__ import annotations
 
+from picstore.train.cuda.canvas import displaced_row, looked_up, mixed, moved, sharpened
 from picstore.train.cuda.color import blended, grey_of, rounded, run_steps, smoothed
 from picstore.train.cuda.descriptor import (
+    COUNTS,
     DESCRIPTOR_WORDS,
     HEADER,
     IMAGES,
+    MIXED,
     OFFSET,
     OPERANDS,
+    ORIGINALS,
     PHASES,
     SIZE,
     STEP,
     STEPS,
+    TABLES,
     TILE_HEIGHT,
     TILE_WIDTH,
     TILES,
@@ -31,10 +37,29 @@ from picstore.train.transforms import opcodes
 
 _CONTRAST = tl.constexpr(opcodes.CONTRAST)
 _BLUR = tl.constexpr(opcodes.BLUR)
+_AUTOCONTRAST = tl.constexpr(opcodes.AUTOCONTRAST)
+_EQUALIZE = tl.constexpr(opcodes.EQUALIZE)
+_SHARPNESS = tl.constexpr(opcodes.SHARPNESS)
+_ELASTIC = tl.constexpr(opcodes.ELASTIC)
+_MIX = tl.constexpr(opcodes.MIX)
+
+_LEVELS = tl.constexpr(256)
+_PER_LEVEL = tl.constexpr(1 / 255)
 
 
 @kernel
-def run_phase(table, phase, out, levels, rows, sums, FIRST: tl.constexpr, CHANNELS_LAST: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803 - constexpr parameters are in capitals
+def run_phase(  # type: ignore[no-untyped-def]  # noqa: PLR0913
+    table,
+    phase,
+    out,
+    levels,
+    rows,
+    sums,
+    FIRST: tl.constexpr,  # noqa: N803 - constexpr parameters are in capitals
+    CHANNELS_LAST: tl.constexpr,  # noqa: N803
+    CANVAS: tl.constexpr,  # noqa: N803
+    COUNTED: tl.constexpr,  # noqa: N803
+):
     """Run one phase of a batch.
 
     Args:
@@ -46,6 +71,9 @@ def run_phase(table, phase, out, levels, rows, sums, FIRST: tl.constexpr, CHANNE
         sums: int64 (phases, images), zero before phase 0: sums of grey levels.
         FIRST: whether this is phase 0, which resamples.
         CHANNELS_LAST: whether the channels of the output come last.
+        CANVAS: whether the phase begins with other steps than contrast and blur; lists without them, which are most,
+            keep a kernel of few registers.
+        COUNTED: whether the next phase begins with a step that needs the counts of levels.
     """
     descriptor = _find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
@@ -64,8 +92,11 @@ def run_phase(table, phase, out, levels, rows, sums, FIRST: tl.constexpr, CHANNE
     else:
         previous = levels + (phase + 1) % 2 * values + tl.load(descriptor + OFFSET)
         step = descriptor + load_i32(descriptor, STEPS) + begin * STEP
-        if load_i32(step, 0) == _BLUR:
+        opcode = load_i32(step, 0)
+        if opcode == _BLUR:
             r, g, b = _blurred_down(descriptor, step, rows, y, x)
+        elif CANVAS and opcode != _CONTRAST:
+            r, g, b = _canvas_step(table, descriptor, step, previous, rows, y, x)
         else:
             total = tl.load(sums + (phase - 1) * tl.load(table + IMAGES))
             r, g, b = _contrasted(descriptor, step, previous, total, y, x)
@@ -75,7 +106,10 @@ def run_phase(table, phase, out, levels, rows, sums, FIRST: tl.constexpr, CHANNE
         _store_tile(descriptor, out + tl.load(descriptor + OFFSET), r, g, b, y, x, CHANNELS_LAST)
     else:
         _store_tile(descriptor, levels + phase % 2 * values + tl.load(descriptor + OFFSET), r, g, b, y, x, False)
-        if load_i32(descriptor + load_i32(descriptor, STEPS) + end * STEP, 0) == _CONTRAST:
+        following = load_i32(descriptor + load_i32(descriptor, STEPS) + end * STEP, 0)
+        if COUNTED and (following == _EQUALIZE) | (following == _AUTOCONTRAST):
+            _count_levels(table, descriptor, phase, r, g, b, y, x)
+        if following == _CONTRAST:
             grey = tl.where(_inside(descriptor, y, x), grey_of(r, g, b), 0.0).to(tl.int32)
             tl.atomic_add(sums + phase * tl.load(table + IMAGES), tl.sum(grey).to(tl.int64))
 
@@ -104,6 +138,104 @@ def blur_rows(table, phase, levels, rows):  # type: ignore[no-untyped-def]
         plane = channel * (width * height)
         blurred = smoothed(source + plane, line, column, width, 1, radius, slope, weight)
         tl.store(rows + offset + plane + y * width + x, blurred, _inside(descriptor, y, x))
+
+
+@kernel
+def displace_rows(table, phase, rows):  # type: ignore[no-untyped-def]
+    """Run the horizontal pass of the elastic displacements with which ``phase``, not 0, begins."""
+    descriptor = _find_descriptor(table)
+    begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
+    if tl.program_id(0) >= load_i32(descriptor, TILES):
+        return
+    if begin == load_i32(descriptor, STEPS + 1):
+        return
+    step = descriptor + load_i32(descriptor, STEPS) + begin * STEP
+    if load_i32(step, 0) != _ELASTIC:
+        return
+    y, x = _pixels(descriptor)
+    width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
+    line, column = tl.minimum(y, height - 1), tl.minimum(x, width - 1)
+    pixel = rows + tl.load(descriptor + OFFSET) + y * width + x
+    inside = _inside(descriptor, y, x)
+    tl.store(pixel, displaced_row(step, 0, line, column, width, height), inside)
+    tl.store(pixel + width * height, displaced_row(step, 1, line, column, width, height), inside)
+
+
+@kernel
+def make_tables(table, phase):  # type: ignore[no-untyped-def]
+    """Make tables from the counts of levels, for the images of which ``phase``, not 0, begins with a step for them."""
+    descriptor = _find_descriptor(table)
+    begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
+    if begin == load_i32(descriptor, STEPS + 1):
+        return
+    opcode = load_i32(descriptor + load_i32(descriptor, STEPS) + begin * STEP, 0)
+    if (opcode != _EQUALIZE) & (opcode != _AUTOCONTRAST):
+        return
+    levels = tl.arange(0, _LEVELS)
+    counts = _counts(table, phase - 1) + levels
+    tables = tl.load(table + TABLES).to(tl.pointer_type(tl.uint8)) + tl.program_id(1) * 3 * _LEVELS + levels
+    for channel in range(3):
+        counted = tl.load(counts + channel * _LEVELS)
+        becomes = _equalized(counted, levels) if opcode == _EQUALIZE else _stretched(counted, levels)
+        tl.store(tables + channel * _LEVELS, becomes.to(tl.uint8))
+
+
+@device_function
+def _counts(table, phase):  # type: ignore[no-untyped-def]
+    """Address of the counts of this program's image after a phase."""
+    image = phase * tl.load(table + IMAGES) + tl.program_id(1)
+    return tl.load(table + COUNTS).to(tl.pointer_type(tl.int32)) + image * 3 * _LEVELS
+
+
+@device_function
+def _count_levels(table, descriptor, phase, r, g, b, y, x):  # type: ignore[no-untyped-def]
+    counts, inside = _counts(table, phase), _inside(descriptor, y, x)
+    one = tl.full(inside.shape, 1, tl.int32)
+    tl.atomic_add(counts + r.to(tl.int32), one, inside)
+    tl.atomic_add(counts + _LEVELS + g.to(tl.int32), one, inside)
+    tl.atomic_add(counts + 2 * _LEVELS + b.to(tl.int32), one, inside)
+
+
+@device_function
+def _equalized(counts, levels):  # type: ignore[no-untyped-def]
+    """The levels that equalize the histogram, as in ``train/cpu/tone.py``."""
+    highest = tl.max(tl.where(counts > 0, levels, 0))
+    step = (tl.sum(counts) - tl.sum(tl.where(levels == highest, counts, 0))) // 255
+    below = tl.cumsum(counts) - counts + step // 2
+    return tl.where(step > 0, tl.minimum(below // tl.maximum(step, 1), 255), levels)
+
+
+@device_function
+def _stretched(counts, levels):  # type: ignore[no-untyped-def]
+    """The levels that make the least 0 and the greatest 255."""
+    low, high = tl.min(tl.where(counts > 0, levels, 255)), tl.max(tl.where(counts > 0, levels, 0))
+    scale = tl.maximum(high - low, 1).to(tl.float32) * _PER_LEVEL
+    above = tl.maximum(levels - low, 0).to(tl.float32)
+    stretched = tl.minimum(tl.math.div_rn(above, tl.full(above.shape, 1.0, tl.float32) * scale), 255.0)
+    return tl.where(high > low, tl.floor(stretched).to(tl.int32), levels)
+
+
+@device_function
+def _canvas_step(table, descriptor, step, levels, rows, y, x):  # type: ignore[no-untyped-def]
+    """Run a step that begins a phase, other than contrast and blur, on the levels of the phase before."""
+    opcode = load_i32(step, 0)
+    offset = tl.load(descriptor + OFFSET)
+    if opcode == _SHARPNESS:
+        r, g, b = sharpened(descriptor, step, levels, y, x)
+    elif (opcode == _EQUALIZE) | (opcode == _AUTOCONTRAST):
+        tables = tl.load(table + TABLES).to(tl.pointer_type(tl.uint8)) + tl.program_id(1) * 3 * _LEVELS
+        r, g, b = looked_up(descriptor, levels, tables, y, x)
+    elif opcode == _MIX:
+        sums = tl.load(table + MIXED).to(tl.pointer_type(tl.float32)) + offset
+        originals = tl.load(table + ORIGINALS).to(tl.pointer_type(tl.uint8)) + offset
+        width = load_i32(descriptor, SIZE)
+        plane, pixel, inside = width * load_i32(descriptor, SIZE + 1), y * width + x, _inside(descriptor, y, x)
+        r = mixed(step, levels, sums, originals, 0, pixel, inside)
+        g = mixed(step, levels, sums, originals, plane, pixel, inside)
+        b = mixed(step, levels, sums, originals, 2 * plane, pixel, inside)
+    else:
+        r, g, b = moved(descriptor, step, levels, rows + offset, y, x)
+    return r, g, b
 
 
 @device_function
