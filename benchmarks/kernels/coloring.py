@@ -36,6 +36,11 @@ def jitter_and_hue(image: torch.Tensor) -> torch.Tensor:
     return functional.adjust_hue(jitter(image), 0.1)
 
 
+def sharpen(image: torch.Tensor) -> torch.Tensor:
+    """Sharpness."""
+    return functional.adjust_sharpness(image, 1.9)
+
+
 def normalize(dtype: torch.dtype) -> Transform:
     """Normalization to a type."""
     return lambda image: functional.normalize(functional.to_dtype(image, torch.float32, scale=True), MEAN, STD).to(
@@ -56,6 +61,9 @@ def pairs() -> dict[str, tuple[list[ColorTransform], torch.dtype, Transform]]:
         "brightness, contrast, saturation": ([picstore.ColorJitter(*levels)], byte, jitter),
         "the same and hue": ([picstore.ColorJitter(*levels, (0.1, 0.1))], byte, jitter_and_hue),
         "noise": ([picstore.GaussianNoise()], byte, functional.gaussian_noise),
+        "equalize": ([picstore.RandomEqualize(1)], byte, functional.equalize),
+        "autocontrast": ([picstore.RandomAutocontrast(1)], byte, functional.autocontrast),
+        "sharpness": ([picstore.RandomAdjustSharpness(1.9, 1)], byte, sharpen),
     }
     for sigma in (2.0, 9.0):
         found[f"blur, 23 taps, σ {sigma:g}"] = ([picstore.GaussianBlur(23, sigma)], byte, blur(sigma))
