@@ -52,16 +52,16 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.transforms.crops import RandomResizedCrop as RandomResizedCrop
     from picstore.train.transforms.crops import RandomVerticalFlip as RandomVerticalFlip
     from picstore.train.transforms.crops import Resize as Resize
+    from picstore.train.transforms.detection import RandomResize as RandomResize
+    from picstore.train.transforms.detection import RandomShortestSize as RandomShortestSize
+    from picstore.train.transforms.detection import RandomSizeCrop as RandomSizeCrop
+    from picstore.train.transforms.detection import RandomZoomOut as RandomZoomOut
+    from picstore.train.transforms.detection import ScaleJitter as ScaleJitter
     from picstore.train.transforms.distort import ElasticTransform as ElasticTransform
     from picstore.train.transforms.distort import RandomPerspective as RandomPerspective
     from picstore.train.transforms.iou_crop import RandomIoUCrop as RandomIoUCrop
     from picstore.train.transforms.mix import CutMix as CutMix
     from picstore.train.transforms.mix import MixUp as MixUp
-    from picstore.train.transforms.sizes import RandomResize as RandomResize
-    from picstore.train.transforms.sizes import RandomShortestSize as RandomShortestSize
-    from picstore.train.transforms.sizes import RandomSizeCrop as RandomSizeCrop
-    from picstore.train.transforms.sizes import RandomZoomOut as RandomZoomOut
-    from picstore.train.transforms.sizes import ScaleJitter as ScaleJitter
     from picstore.train.transforms.timm_augment import TimmAutoAugment as TimmAutoAugment
     from picstore.train.transforms.tone import Grayscale as Grayscale
     from picstore.train.transforms.tone import RandomAdjustSharpness as RandomAdjustSharpness
@@ -94,8 +94,8 @@ _NAMES = {  # by module
     "train.transforms.crops": (
         "CenterCrop Pad RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip Resize"
     ),
+    "train.transforms.detection": "RandomResize RandomShortestSize RandomSizeCrop RandomZoomOut ScaleJitter",
     "train.transforms.distort": "ElasticTransform RandomPerspective",
-    "train.transforms.sizes": "RandomResize RandomShortestSize RandomSizeCrop RandomZoomOut ScaleJitter",
     "train.transforms.timm_augment": "TimmAutoAugment",
     "train.transforms.tone": (
         "Grayscale RandomAdjustSharpness RandomAutocontrast RandomChannelPermutation RandomEqualize "

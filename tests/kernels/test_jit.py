@@ -22,16 +22,25 @@ with event.install_recorder("numba:compile") as compiled:
 print(len(compiled.buffer) > 0)
 """
 
+THEN_COMPILE = """
+import sys
+import numba
+assert "numba.cpython.listobj" not in sys.modules, "loading filled the registries"
+assert numba.njit(lambda numbers: np.sort(numbers)[-1])(np.arange(3.0)) == 2
+"""
+
 
 def copy_package(folder: Path) -> Path:
     shutil.copytree(PACKAGE, folder / "picstore", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
-def compiles(folder: Path) -> bool:
-    """Whether a new process that uses a kernel of the package in a folder compiles it."""
+def compiles(folder: Path, then: str = "") -> bool:
+    """Whether a new process that uses a kernel of the package in a folder compiles it; it runs ``then`` after that."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "cache")}
-    done = subprocess.run([sys.executable, "-c", USE], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", USE + then], cwd=folder, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout == "True\n"
 
@@ -46,6 +55,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_later_process_loads_what_an_earlier_one_compiled(compiled: Path) -> None:
     assert not compiles(compiled)
+
+
+def test_loading_takes_nothing_that_only_compiling_needs_and_a_process_compiles_after_it(compiled: Path) -> None:
+    assert not compiles(compiled, THEN_COMPILE)
 
 
 @pytest.mark.parametrize("changed", slow_except(["kernels/jit.py"], ["train/cpu/normalize.py", "kernels/jit.py"]))
