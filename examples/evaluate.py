@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--resize", type=int, default=256)
     parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--interpolation", default="bilinear")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
 
@@ -32,7 +33,7 @@ def main() -> None:
         options.dataset,
         batch_size=options.batch_size,
         transform=[
-            picstore.Resize(options.resize),
+            picstore.Resize(options.resize, options.interpolation),
             picstore.CenterCrop(options.size),
             picstore.Normalize(MEAN, STD),
         ],

@@ -1,4 +1,4 @@
-"""Train timm's models by timm's recipe: Mixup, label smoothing, random erasing, AdamW, cosine schedule, EMA.
+"""Train timm's models by timm's recipe: Mixup and CutMix, label smoothing, random erasing, AdamW, cosine schedule, EMA.
 
     python examples/train_timm.py train-shuffled --validation val --model resnet50 --device cuda
 
@@ -48,22 +48,27 @@ def main() -> None:
     model = timm.create_model(options.model, num_classes=classes).to(options.device)
     data = timm.data.resolve_model_data_config(model)
     size, normalize = data["input_size"][1:], picstore.Normalize(data["mean"], data["std"])
+    mixes = [picstore.MixUp(0.8, label_smoothing=0.1), picstore.CutMix(1.0, label_smoothing=0.1)]
     loader = picstore.Loader(
         options.dataset,
         batch_size=options.batch_size,
         transform=[
-            picstore.RandomResizedCrop(size),
+            picstore.RandomResizedCrop(size, interpolation="random"),  # bilinear or bicubic
             picstore.RandomHorizontalFlip(),
             normalize,
             picstore.RandomErasing(0.25, value="random"),
-            picstore.MixUp(0.8, label_smoothing=0.1),
+            picstore.RandomChoice(mixes),
         ],
         device=options.device,
     )
     validation = options.validation and picstore.Loader(
         options.validation,
         batch_size=options.batch_size,
-        transform=[picstore.Resize(round(size[0] / data["crop_pct"])), picstore.CenterCrop(size), normalize],
+        transform=[
+            picstore.Resize(round(size[0] / data["crop_pct"]), interpolation=data["interpolation"]),
+            picstore.CenterCrop(size),
+            normalize,
+        ],
         shuffle=False,
         drop_last=False,
         device=options.device,

@@ -78,20 +78,20 @@ def test_a_resized_box_is_close_to_pillows(size: int | tuple[int, int], interpol
 
 @pytest.mark.parametrize("size", [(40, 56), 37, (500, 400)])
 @pytest.mark.parametrize("crop", [None, 150])
+@pytest.mark.parametrize("interpolation", ["nearest", "box", "bilinear", "bicubic", "lanczos"])
 def test_the_pixels_are_those_of_a_loader_that_crops_and_resizes_so(
-    tmp_path: Path, size: int | tuple[int, int], crop: int | None
+    tmp_path: Path, size: int | tuple[int, int], crop: int | None, interpolation: str
 ) -> None:
     with picstore.Writer(tmp_path / "dataset") as writer:
         for width, height in ((333, 211), (180, 400), (700, 500)):
             writer.add(encoded(width=width, height=height))
     crops = [] if crop is None else [picstore.CenterCrop(crop)]
-    loader = picstore.Loader(
-        tmp_path / "dataset", batch_size=1, shuffle=False, transform=[*crops, picstore.Resize(size)], isolate=False
-    )
+    steps = [*crops, picstore.Resize(size, interpolation)]
+    loader = picstore.Loader(tmp_path / "dataset", batch_size=1, shuffle=False, transform=steps, isolate=False)
     for record, batch in zip(loader.dataset, loader, strict=True):
         corner = [round((side - (crop or 0)) / 2) for side in (record.width, record.height)]
         box = None if crop is None else (*corner, crop, crop)
-        decoded = picstore.decode(record.jpeg, box, size)
+        decoded = picstore.decode(record.jpeg, box, size, interpolation)
         assert np.array_equal(decoded.transpose(2, 0, 1), batch.images[0].numpy())
     loader.close()
 

@@ -70,8 +70,8 @@ def test_dtypes_are_those_of_the_loader(make_dataset: Make) -> None:
         assert image.dtype == dtype and torch.equal(image, expected[dataset.dataset[3].id][0])
 
 
-def test_deletions_and_columns_count_and_a_slot_may_come_twice(make_dataset: Make) -> None:
-    dataset = picstore.Dataset(make_dataset(40)).without(range(0, 40, 3))
+def test_deletions_selections_and_columns_count_and_a_slot_may_come_twice(make_dataset: Make) -> None:
+    dataset = picstore.Dataset(make_dataset(40)).without(range(0, 40, 3)).select(range(2, 24))
     dataset = dataset.with_columns({"label": [4] * len(dataset), "caption": [f"of {k}" for k in dataset.ids]})
     expected = by_id(dataset, 1, transform=CROP)[0]
     mapped = picstore.MapDataset(dataset, transform=CROP, targets=["caption"])
