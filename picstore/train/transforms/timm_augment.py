@@ -14,8 +14,9 @@ import numpy as np
 
 from picstore.arrays import F64, I64
 from picstore.errors import UsageError
+from picstore.kernels import filters
 from picstore.train.transforms import augment_policies, opcodes
-from picstore.train.transforms.arguments import checked_fill, is_number
+from picstore.train.transforms.arguments import checked_fill, checked_interpolation, is_number
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.chain_mixing import DEEPEST, draw_depths, draw_weights, mix_chains
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
@@ -34,10 +35,9 @@ _POLICIES = {  # and what "Posterize" means in each
     "3a": (augment_policies.THREE_AUGMENT, "Posterize"),
 }
 _SAMPLINGS = {
-    "nearest": (opcodes.NEAREST,),
-    "bilinear": (opcodes.PILLOW_BILINEAR,),
-    "bicubic": (opcodes.PILLOW_BICUBIC,),
-    "random": (opcodes.PILLOW_BILINEAR, opcodes.PILLOW_BICUBIC),
+    filters.NEAREST: opcodes.NEAREST,
+    filters.BILINEAR: opcodes.PILLOW_BILINEAR,
+    filters.BICUBIC: opcodes.PILLOW_BICUBIC,
 }
 _DEFAULTS = {  # of the sections of each family
     "rand": {"m": 10.0, "n": 2.0, "p": 0.5, "mstd": 0.0, "mmax": _DENOMINATOR, "inc": 0.0},
@@ -61,7 +61,8 @@ class TimmAutoAugment(ColorTransform):
         img_mean: colour outside of the image. timm's ``create_transform`` takes the mean of its normalisation.
         translate_const: greatest translation in pixels, of policies that move by pixels.
         translate_pct: greatest translation as a fraction of the side. timm's ``create_transform`` has 0.3 for AugMix.
-        interpolation: ``"bilinear"`` or ``"bicubic"``, Pillow's; ``"nearest"``; or ``"random"``, one of the first two.
+        interpolation: ``"bilinear"`` or ``"bicubic"``, Pillow's; ``"nearest"``; a sequence of these, of which each
+            operation gets one; or ``"random"``, the first two.
 
     Raises:
         UsageError: ``config`` has a section that picstore does not know, or an argument has another value.
@@ -84,10 +85,10 @@ class TimmAutoAugment(ColorTransform):
             given = f"translate_const is {translate_const}, translate_pct {translate_pct}"
             raise UsageError(f"{name}: {given}; give numbers")
         self._translate = float(translate_const), float(translate_pct)
-        sampling = getattr(interpolation, "value", interpolation)
-        if not isinstance(sampling, str) or sampling not in _SAMPLINGS:
-            raise UsageError(f"{name}: interpolation is {interpolation}; give one of {', '.join(_SAMPLINGS)}")
-        self._samplings = np.array(_SAMPLINGS[sampling])
+        codes = checked_interpolation(interpolation, name)
+        if not _SAMPLINGS.keys() >= set(codes):
+            raise UsageError(f"{name}: interpolation is {interpolation}; give nearest, bilinear, bicubic or random")
+        self._samplings = np.array([_SAMPLINGS[code] for code in codes])
         self._family, self._values, self._set = _parse(config)
         if self._family == "rand" and self._values["mstd"] > _UNIFORM:
             self._values["mstd"] = math.inf
