@@ -9,6 +9,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 
 import picstore
 from picstore.errors import PicstoreError, UsageError
+from picstore.train.pipeline.pipeline import Pipeline
 
 Make = Callable[..., Path]
 CROP: list[Any] = [picstore.RandomResizedCrop(24)]
@@ -110,6 +112,20 @@ def test_it_gets_the_fields_of_a_batch_as_arrays(
     assert seen == {"labels": "int64 (8,)", "ids": "int64 (8,)", **expected}
     assert all(len(values) == len(batch) for values in batch.columns.values())
     loader.close()
+
+
+def test_images_that_a_device_will_decode_are_missing(make_dataset: Make) -> None:
+    """A pipeline as of a loader on a GPU, which hands over streams."""
+    loader = loader_of(make_dataset(8), collate=kinds)
+    spec = loader._runner._spec
+    pipeline = Pipeline(
+        loader._order.requests(spec.sources, epoch=0), replace(spec, output=replace(spec.output, decoded=False))
+    )
+    batch = pipeline.receive()
+    pipeline.close()
+    loader.close()
+    assert batch is not None and batch.encoded is not None
+    assert list(batch.columns) == ["labels", "ids"]
 
 
 def test_it_sees_replacements_and_not_damaged_records(make_dataset: Make) -> None:

@@ -82,14 +82,15 @@ def test_deletions_selections_and_columns_count_and_a_slot_may_come_twice(make_d
         assert torch.equal(image, expected[number][0])
 
 
-def test_targets_come_in_a_dict_with_label_and_id(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [CROP, [picstore.RandomIoUCrop(), picstore.Resize((24, 24))]])
+def test_targets_come_in_a_dict_with_label_and_id(tmp_path: Path, steps: list[Any]) -> None:
     with picstore.Writer(tmp_path / "set", classes=["a", "b"], attachments=["mask"]) as writer:
         for k in range(6):
             mask = io.BytesIO()
             Image.fromarray(picture(k)[..., 0]).save(mask, "PNG")
             extra = {"boxes": [[2, 3, 20 + k, 30], [5, 5, 50, 35]], "box_labels": [0, 1]}
             writer.add(picture(k), label=k % 2, extra=extra, attachments={"mask": mask.getvalue()})
-    options: dict[str, Any] = {"transform": CROP, "targets": ["boxes", "mask"]}
+    options: dict[str, Any] = {"transform": steps, "targets": ["boxes", "mask"]}
     expected = by_id(tmp_path / "set", 1, **options)[0]
     dataset = picstore.MapDataset(tmp_path / "set", **options)
     for k in range(6):
