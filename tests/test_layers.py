@@ -13,13 +13,13 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "picstore"
 # Of each package its layers, the lowest first. Parts of one layer, separated by |, do not import each other.
 LAYERS = {
-    "picstore": ["_version | errors | arrays", "rng", "kernels", "jpeg", "storage", "prepare | train", "cli"],
+    "picstore": ["_version | errors | arrays", "rng", "kernels", "jpeg", "storage", "prepare", "train", "cli"],
     "picstore.storage": [
         "json_types | sizes | annotations | location",
         "format",
         "container_index | edits | manifest_fields",
         "manifest",
-        "cache | manifest_copy | row_reader",
+        "cache | manifest_copy | references | row_reader",
         "container_reader | publish | split",
         "record_table",
         "dataset",

@@ -25,7 +25,7 @@ def index_rows(summaries: Sequence[FileSummary]) -> Table:
     for summary in summaries:
         rows = np.zeros(len(summary.footer), dtype=layout.INDEX_ROW)
         rows["stream"], rows["file"] = summary.stream, summary.file
-        for name in ("offset", "size", "records", "header_crc"):
+        for name in ("offset", "size", "records", "header_crc", "referenced"):
             rows[name] = summary.footer[name]
         by_file.append(rows)
         ordinals.append(np.arange(len(rows)))

@@ -22,6 +22,7 @@ from picstore.storage.format.layout import SEALED
 from picstore.storage.format.record import Record
 from picstore.storage.format.unpack_container import ParsedHeader, read_header, unpack_container
 from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, map_concurrently, read_at
+from picstore.storage.references import open_references, read_references
 from picstore.storage.row_reader import MIN_MEAN, RowsOf, read_rows, rows_by_record, whole_images
 
 _CACHED_BYTES = 32 << 20  # of indexes, each some 10 kB; without one, reading a record takes 0.26 ms more
@@ -39,13 +40,25 @@ _MAX_MISSING = 1 << 24  # records whose bytes are not there; an index row of 32 
 class ContainerReader:
     """Reader of containers by number. No file stays open between calls, so threads and forked processes can share it.
 
-    ``rows`` is ``layout.INDEX_ROW`` (containers,) in stored order; ``fields`` names the attachments; ``cache`` keeps
-    the containers that were read whole.
+    Args:
+        rows: ``layout.INDEX_ROW`` (containers,) in stored order.
+        fields: names of the attachments.
+        cache: keeps the containers that were read whole.
+        references: folder of the files that containers refer to; None where they hold their images.
     """
 
-    def __init__(self, root: Location, rows: Table, fields: tuple[str, ...], cache: Cache | None = None) -> None:
+    def __init__(
+        self,
+        root: Location,
+        rows: Table,
+        fields: tuple[str, ...],
+        *,
+        cache: Cache | None = None,
+        references: Location | None = None,
+    ) -> None:
         self.rows = rows
         self.cache = cache
+        self._references = references
         self._root = root
         self._fields = fields
         self._ordinals = ordinals_of(rows)
@@ -62,15 +75,26 @@ class ContainerReader:
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read and check a whole container, into memory from ``allocate``; see :meth:`Dataset.container`."""
-        ref, size = self.container_ref(number), int(self.rows[number]["size"])
+        if self._references is not None:
+            return self._read_references(number, self._references, allocate=allocate)
         cached = None if self.cache is None else self._read_cached(self.cache, number, allocate)
         if cached is not None:
             return cached
-        buffer = read_at(self._root / ref.name, ref.offset, size, file=ref.name, allocate=allocate)
-        container = self._unpack(number, buffer)
+        container = self._read_stored(number, allocate=allocate)
         if self.cache is not None and not container.damage:
-            self.cache.store(ref, buffer)
+            self.cache.store(self.container_ref(number), container.buffer)
         return container
+
+    def _read_references(
+        self, number: int, root: Location, *, wanted: Bools | None = None, allocate: Allocate = fresh
+    ) -> Container:
+        limit = int(self.rows[number]["referenced"])
+        return read_references(self._read_stored(number), root, limit=limit, wanted=wanted, allocate=allocate)
+
+    def _read_stored(self, number: int, *, allocate: Allocate = fresh) -> Container:
+        """Read a container as it is stored."""
+        ref, size = self.container_ref(number), int(self.rows[number]["size"])
+        return self._unpack(number, read_at(self._root / ref.name, ref.offset, size, file=ref.name, allocate=allocate))
 
     def read_in_part(
         self,
@@ -97,6 +121,8 @@ class ContainerReader:
 
         The tables are kept as those of :meth:`index`. The cache is not used.
         """
+        if self._references is not None:
+            return self._read_references(number, self._references, wanted=wanted)
         tables = self.index(number)
         if tables.read is None:  # damaged tables, which were read with the rest
             return tables
@@ -259,6 +285,9 @@ class ContainerReader:
         return container
 
     def _read_index(self, number: int) -> Container:
+        if self._references is not None:
+            limit = int(self.rows[number]["referenced"])
+            return open_references(self._read_stored(number), self._references, limit=limit)
         ref = self.container_ref(number)
         path = self._root / ref.name
 

@@ -28,6 +28,7 @@ from picstore.storage.location.resolve import Allocate, Location, Where, fresh, 
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
 from picstore.storage.publish import publish_edit
 from picstore.storage.record_table import RecordTable
+from picstore.storage.references import find_references_root
 from picstore.storage.row_reader import RowsOf
 from picstore.storage.split import assign_parts, split_bounds
 
@@ -90,7 +91,10 @@ class Dataset(Sequence[Record]):
         self._columns: dict[NpyFile, Column] = {}  # by the file of their values
         local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, self.rows), root)
         self._cache_options: dict[str, Any] = {"cache": local and local.folder, "cache_limit": cache_limit}
-        self._containers = ContainerReader(root, self.rows, manifest.attachments, local)
+        references = find_references_root(root, manifest)
+        if references is not None and cache is not None:
+            raise UsageError(f"{root} is an index, whose images a cache does not keep; convert it")
+        self._containers = ContainerReader(root, self.rows, manifest.attachments, cache=local, references=references)
         self._selected: U8 | None = None  # ``SelectedRecords.bits``
         self._set_manifest(manifest, unsaved)
 
@@ -122,10 +126,26 @@ class Dataset(Sequence[Record]):
 
     @property
     def identity(self) -> str:
-        """The uuid, and a hash of which records a selection holds: the name of the data set in a loader's state."""
+        """Name of the data set in a loader's state: ``order_uuid``, and a hash of which records a selection holds."""
         if not isinstance(self.live, SelectedRecords):
-            return self.uuid
-        return f"{self.uuid}, selection {self.live.digest}"
+            return self.order_uuid
+        return f"{self.order_uuid}, selection {self.live.digest}"
+
+    @property
+    def order_uuid(self) -> str:
+        """The uuid, or that of the index from which convert took all records, with ids and order."""
+        provenance = self.manifest.provenance
+        kept = (
+            self.manifest.edits is None
+            and not self.manifest.shuffle
+            and provenance.get("outcome", {}).get("failed") == 0
+        )
+        return str(provenance.get("index", self.uuid)) if kept else self.uuid
+
+    @property
+    def foreign(self) -> int:
+        """Number of images of an index that are no upright JPEGs, which only the CPU decodes."""
+        return 0 if self.manifest.references is None else self.manifest.references.foreign
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -180,6 +200,10 @@ class Dataset(Sequence[Record]):
         """Position of the ``number``-th container in stored order."""
         return self._containers.container_ref(number)
 
+    def container_size(self, number: int) -> int:
+        """Bytes that a container takes once it is read; in an index also those of its images."""
+        return int(self.rows["size"][number]) + int(self.rows["referenced"][number])
+
     def container(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read and check the ``number``-th container in stored order, into memory from ``allocate``.
 
@@ -187,6 +211,10 @@ class Dataset(Sequence[Record]):
         readable is listed in it; Damage is raised where nothing can be read, NotADataset where the file is missing.
         """
         return self._containers.read(number, allocate=allocate)
+
+    def tables(self, number: int) -> Container:
+        """Read the ``number``-th container without its images; each is read and checked when it is asked for."""
+        return self._containers.index(number)
 
     def containers_in_part(
         self, numbers: Sequence[int], rows_of: RowsOf, *, attachments: bool, allocate: Allocate = fresh

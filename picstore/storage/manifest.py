@@ -17,10 +17,19 @@ from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarg
 from picstore.storage.container_index import read_index_file
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.layout import EDITED_VERSION, FORMAT_VERSION, MAX_MANIFEST, check_version
+from picstore.storage.format.layout import (
+    EDITED_VERSION,
+    FORMAT_VERSION,
+    MAX_MANIFEST,
+    REFERENCES_VERSION,
+    check_version,
+)
 from picstore.storage.json_types import MalformedJson
 from picstore.storage.location.resolve import COPY, EDITS, INDEX, MANIFEST, UNFINISHED, Location, Where, locate
-from picstore.storage.manifest_fields import UUID, check_edited, check_plain
+from picstore.storage.manifest_fields import UUID, check_edited, check_plain, check_referring
+
+_RESUMABLE = ("convert", "index")  # verbs
+_CHECKS = {FORMAT_VERSION: check_plain, EDITED_VERSION: check_edited, REFERENCES_VERSION: check_referring}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +43,20 @@ class FileEntry:
     crc32c: int
 
 
+@dataclass(frozen=True, slots=True)
+class References:
+    """Files that an index refers to: path or URL of their folder, and number of images that are no upright JPEGs."""
+
+    root: str
+    foreign: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The description of a data set; docs/format.md defines each field. ``edits`` is None for an unedited one."""
+    """The description of a data set; docs/format.md defines each field.
+
+    ``edits`` is None for an unedited one, ``references`` for one that holds its images.
+    """
 
     uuid: str
     images: int
@@ -52,6 +72,14 @@ class Manifest:
     index_crc32c: int = 0
     files: tuple[FileEntry, ...] = ()
     edits: Edits | None = None
+    references: References | None = None
+
+    @property
+    def format_version(self) -> int:
+        """The lowest version whose readers know all fields that are set."""
+        if self.references is not None:
+            return REFERENCES_VERSION
+        return FORMAT_VERSION if self.edits is None else EDITED_VERSION
 
     @property
     def images_left(self) -> int:
@@ -69,7 +97,7 @@ def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
     # Through JSON and back, so that tuples and keys have the same uuid before writing and after reading.
     body = json.loads(json.dumps(_body(bare)))
     try:
-        return _parse_fields({**body, "uuid": _content_uuid(body, rows)}, edited=edits is not None)
+        return _parse_fields({**body, "uuid": _content_uuid(body, rows)}, bare.format_version)
     except MalformedJson as error:
         raise UsageError(f"no manifest can hold this: {error}") from error
 
@@ -95,18 +123,19 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Turn the fields into JSON values; fields of version 2 only where they are needed."""
+    """Turn the fields into JSON values; those of later versions only where they are needed."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
-    if manifest.edits is None:
-        del body["edits"]
+    if manifest.references is None:
+        del body["references"]
+        if manifest.edits is None:
+            del body["edits"]
     return body
 
 
 def manifest_file(manifest: Manifest) -> bytes:
     """Serialise a manifest: one line a field and one a file, so that it reads well and compares line by line."""
-    version = FORMAT_VERSION if manifest.edits is None else EDITED_VERSION
-    document = {"format": "picstore", "format_version": version, **_body(manifest)}
+    document = {"format": "picstore", "format_version": manifest.format_version, **_body(manifest)}
     document["crc32c"] = crc32c(_canonical(document))
     lines = []
     for name, value in document.items():
@@ -172,13 +201,13 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
     version = document.get("format_version")
     if type(version) is not int:  # true is not 1
         raise Corrupt("the manifest has no format_version", file=str(path))
-    check_version(version, str(path), known=(FORMAT_VERSION, EDITED_VERSION))
+    check_version(version, str(path), known=tuple(_CHECKS))
     stored = document.pop("crc32c", None)
     if stored != crc32c(_canonical(document)):
         raise Corrupt(f"the manifest fails its CRC: it was edited or damaged; {_remedy(path)}", file=str(path))
     del document["format"], document["format_version"]
     try:
-        return _parse_fields(document, edited=version == EDITED_VERSION)
+        return _parse_fields(document, version)
     except MalformedJson as error:
         raise Corrupt(f"the manifest does not have the fields of version {version}: {error}", str(path)) from error
 
@@ -192,15 +221,17 @@ def holds_crc(raw: bytes) -> bool:
     return isinstance(document, dict) and document.pop("crc32c", None) == crc32c(_canonical(document))
 
 
-def _parse_fields(document: dict[str, Any], *, edited: bool) -> Manifest:
+def _parse_fields(document: dict[str, Any], version: int) -> Manifest:
     """Check the fields against their table and make a Manifest of them; MalformedJson where one does not hold."""
-    (check_edited if edited else check_plain)(document)
+    _CHECKS[version](document)
     fields = dict(document)
     fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
     for name in ("classes", "attachments", "shuffle"):
         fields[name] = tuple(fields[name])
-    if edited:
+    if fields.get("edits") is not None:
         fields["edits"] = Edits.parse(fields["edits"])
+    if "references" in fields:
+        fields["references"] = References(**fields["references"])
     return Manifest(**fields)
 
 
@@ -220,7 +251,7 @@ def _absence(root: Location) -> NotADataset:
     verb = _unfinished_verb(root)
     # An append begins in a finished data set and never removes the manifest, so that manifest was lost otherwise.
     if verb not in (None, "append"):
-        remedy = "run the same command with --resume" if verb == "convert" else "remove it and run it again"
+        remedy = "run the same command with --resume" if verb in _RESUMABLE else "remove it and run it again"
         return Unfinished(f"{root} is an unfinished {verb}; {remedy}")
     if (root / COPY).is_file():
         return NotADataset(f"{root} has lost its {MANIFEST}; `picstore repair` restores it from {COPY}")

@@ -53,6 +53,7 @@ _PROVENANCE = open_object(
         "shape": open_object({}),
     },
 )
+_REFERENCES = closed_object({"root": text(r"(?s).+", "a path or URL"), "foreign": _COUNT})
 _FIELDS: dict[str, Check] = {
     "uuid": _UUID,
     "images": _COUNT,
@@ -70,3 +71,4 @@ _FIELDS: dict[str, Check] = {
 }
 check_plain = closed_object(_FIELDS)
 check_edited = closed_object({**_FIELDS, "edits": _EDITS})
+check_referring = closed_object({**_FIELDS, "edits": optional(_EDITS), "references": _REFERENCES})

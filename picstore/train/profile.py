@@ -19,7 +19,7 @@ from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cpu.color import run_color
 from picstore.train.cpu.cut import cut_streams
-from picstore.train.cpu.decode import decode_rgb
+from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.fill_images import ImageFiller, decode_factors
 from picstore.train.cpu.render import render
 from picstore.train.loader import Loader
@@ -160,12 +160,12 @@ def _time_stages_of_fill(records: BatchRecords, params: TransformParams, output:
     """Time cutting, decoding and augmenting one by one, with the kernels that the fused one calls."""
     slots, geometry, dtype = range(len(records)), params.geometry, OutputDtype.from_dtype(output.dtype)
     jpegs, segments = [records.jpeg(slot) for slot in slots], [records.lengths(slot) for slot in slots]
-    factors = decode_factors(geometry).tolist()
+    factors = np.where(records.foreign, 1, decode_factors(geometry)).tolist()
     with clock.stage("cut"):
         streams = cut_streams(jpegs, records.layouts, segments, geometry.reach)
     for slot, (stream, factor) in enumerate(zip(streams, factors, strict=True)):
         with clock.stage("decode"):
-            pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
+            pixels = decode_slot(records, slot, stream, factor=factor)
         width, height = geometry.size[slot].tolist()
         levels = np.empty((3, height, width), dtype=np.uint8)
         out = levels if output.dtype == "uint8" else np.empty(levels.shape, dtype=output.numpy_dtype)

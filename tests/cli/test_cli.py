@@ -82,6 +82,6 @@ def test_info_on_anything_else_is_one_line_that_says_what_to_do(tmp_path: Path) 
     (tmp_path / "unfinished" / "unfinished").mkdir()
     (tmp_path / "unfinished" / "unfinished" / "job.json").write_text('{"verb": "convert"}')
     (tmp_path / "foreign" / "picstore.json").write_text('{"name": "another program"}')
-    (tmp_path / "future" / "picstore.json").write_text(json.dumps({"format": "picstore", "format_version": 3}))
+    (tmp_path / "future" / "picstore.json").write_text(json.dumps({"format": "picstore", "format_version": 9}))
     for name, words in cases.items():
         assert words in one_line(picstore_command("info", tmp_path / name, code=1))

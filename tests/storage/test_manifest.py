@@ -137,8 +137,8 @@ def test_a_manifest_cut_off_anywhere_is_truncated(make_dataset: MakeDataset) -> 
 
 def test_a_manifest_of_a_later_version_asks_for_an_upgrade(make_dataset: MakeDataset) -> None:
     root = make_dataset(5)
-    reseal(root, format_version=3)
-    with pytest.raises(UnsupportedVersion, match=r"format version 3; .*upgrade picstore") as caught:
+    reseal(root, format_version=9)
+    with pytest.raises(UnsupportedVersion, match=r"format version 9; .*upgrade picstore") as caught:
         picstore.Dataset(root)
     one_line(caught.value)
 

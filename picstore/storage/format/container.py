@@ -15,7 +15,7 @@ import zstandard
 from picstore.arrays import I64, U16, Bools, Table
 from picstore.errors import Corrupt, Damage
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.layout import SAMPLINGS
+from picstore.storage.format.layout import FOREIGN, SAMPLINGS
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
 
 
@@ -51,6 +51,7 @@ class Container:
             those of the rows, and one that was not read has no bytes. The header still states the stored height.
         tops: int64 (n,), the pixels of the stored images above those that ``held`` describes.
         causes: by record number, the damage that lost it, where its own checksum does not tell.
+        origin: finds file and offset of a byte of ``buffer`` that was read from another file; None where none was.
         extras_frame: zstd frame of the extras, a view of ``buffer`` whose CRC holds; empty for none, None if damaged.
         extras_size: bytes that the frame decompresses to.
     """
@@ -71,6 +72,7 @@ class Container:
     held: Table = field(init=False, repr=False, compare=False)
     tops: I64 = field(init=False, repr=False, compare=False)
     causes: dict[int, Damage] = field(default_factory=dict)
+    origin: Callable[[int], tuple[str, int]] | None = None
     _extras: bytes | None = field(default=None, init=False, repr=False, compare=False)
     _addresses: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -115,9 +117,13 @@ class Container:
 
     def mark_lost(self, k: int, what: str, offset: int) -> None:
         """List record ``k`` as lost to damage at an offset in the container."""
+        self.add_loss(k, Corrupt(what, *self.locate(offset)))
+
+    def add_loss(self, k: int, cause: Damage) -> None:
+        """List record ``k`` as lost."""
         self.good[k] = False
-        self.causes[k] = self.ref.corrupt(what, offset)
-        self.damage.append(self.causes[k])
+        self.causes[k] = cause
+        self.damage.append(cause)
 
     def mark_extras_damaged(self) -> None:
         """List the extras as damaged, and hold none."""
@@ -135,8 +141,12 @@ class Container:
             return self.buffer[offset : offset + length]
         blob = self.read(offset, length)
         if crc32c(blob) != cell["crc"]:
-            raise self.ref.corrupt("an image fails its CRC", offset)
+            raise Corrupt("an image fails its CRC", *self.locate(offset))
         return blob
+
+    def locate(self, offset: int) -> tuple[str, int]:
+        """Find the file of a byte of the buffer, relative to the data set unless it is another one, and its offset."""
+        return (self.ref.name, self.ref.offset + offset) if self.origin is None else self.origin(offset)
 
     def info(self, k: int) -> ImageInfo:
         """Read size, sampling and segments of record ``k``; the segments are empty where their table is damaged."""
@@ -152,6 +162,7 @@ class Container:
             restart_interval=int(entry["restart_interval"]),
             header_length=int(entry["header_length"]),
             segments=segments,
+            foreign=bool(entry["flags"] & FOREIGN),
         )
 
     def record(self, k: int) -> Record:

@@ -56,22 +56,27 @@ class FileWriter:
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._records = 0
         self._pending: list[Record] = []
-        self._segments = self._extras = self._payload = 0
+        self._segments = self._extras = self._payload = self._referenced = 0
 
-    def add(self, record: Record) -> None:
-        """Append one record; UsageError, and nothing appended, if it is larger than a container may be."""
+    def add(self, record: Record, *, referenced: int = 0) -> None:
+        """Append one record; UsageError, and nothing appended, if it is larger than a container may be.
+
+        ``referenced`` bytes elsewhere count as the record's own: a container of references is as large as its images.
+        """
         segments = self._segments + len(record.info.segments) + checksum_entries(record.jpeg, record.info)
         extras = self._extras + len(record.extra_json)
         payload = self._payload + len(record.jpeg) + sum(map(len, record.attachments.values()))
         count, width = len(self._pending) + 1, len(self._fields)
         size = packed_size(count, attachments=width, segments=segments, extras=extras, payload=payload)
+        size += self._referenced + referenced
         exceeded = size > self._container_size
         full = exceeded or extras > layout.MAX_EXTRAS or len(self._pending) == layout.MAX_RECORDS
         if self._pending and full:
             self.end_container()
-            self.add(record)
+            self.add(record, referenced=referenced)
             return
         self._pending.append(record)
+        self._referenced += referenced
         self._segments, self._extras, self._payload = segments, extras, payload
         if exceeded:  # nothing else fits: a row of 16 streams would hold 16 images of any size
             self.end_container()
@@ -86,13 +91,14 @@ class FileWriter:
         if self._pending:
             ref = ContainerRef(self._name, self._offset, self.stream, self.file, len(self._rows))
             records, self._pending = self._pending, []
+            referenced, self._referenced = self._referenced, 0
             self._segments = self._extras = self._payload = 0
             buffers = pack_container(records, fields=self._fields, ref=ref)
             for buffer in buffers:
                 self._out.write(buffer)
             size = sum(map(len, buffers))
             header_crc = int.from_bytes(buffers[0][layout.SEALED - 4 : layout.SEALED], "little")
-            self._rows.append((self._offset, size, len(records), header_crc, 0))
+            self._rows.append((self._offset, size, len(records), header_crc, referenced))
             self._offset += size
             self._records += len(records)
         return len(self._rows)

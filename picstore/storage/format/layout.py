@@ -18,6 +18,7 @@ from picstore.storage.format.checksum import crc32c
 
 FORMAT_VERSION = 1
 EDITED_VERSION = 2  # of a manifest with edits; all other structures have version 1
+REFERENCES_VERSION = 3  # of a manifest of references, with or without edits
 SEALED = 64  # bytes of each fixed structure: file header, container header, trailer, index header
 ALIGNMENT = 4096  # a page and a block of every common file system, so that direct I/O stays possible
 
@@ -36,6 +37,7 @@ INDEX_MAGIC = b"PICINDEX"
 SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # position = code in an index entry
 MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))  # pixels, by the code of sampling (T.81, A.2)
 ROW_CRCS = 1  # flag of an index entry: checksums of rows of tiles follow the record's segment lengths
+FOREIGN = 2  # flag of an index entry: no upright JPEG but a file of any format, decoded as convert does
 
 ENTRY = np.dtype(
     [
@@ -61,7 +63,7 @@ ENTRY = np.dtype(
 ATTACHMENT = np.dtype([("offset", "<u4"), ("length", "<u4"), ("crc", "<u4"), ("entry_crc", "<u4")])
 SEGMENT = np.dtype("<u2")
 FOOTER_ROW = np.dtype(
-    [("offset", "<u8"), ("size", "<u4"), ("records", "<u4"), ("header_crc", "<u4"), ("reserved", "<u4")]
+    [("offset", "<u8"), ("size", "<u4"), ("records", "<u4"), ("header_crc", "<u4"), ("referenced", "<u4")]
 )
 INDEX_ROW = np.dtype(
     [
@@ -71,7 +73,7 @@ INDEX_ROW = np.dtype(
         ("size", "<u4"),
         ("records", "<u4"),
         ("header_crc", "<u4"),
-        ("reserved", "<u4"),
+        ("referenced", "<u4"),  # bytes that the container's references name
     ]
 )
 
@@ -250,7 +252,7 @@ def check_rows(rows: Table, *, file: str) -> None:
     """Bound the rows of a footer or an index before anything is read or allocated by them; Corrupt beyond."""
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
     bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
-    bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS)
+    bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS) | (rows["referenced"] > MAX_CONTAINER)
     bad |= SEALED + rows["records"].astype(np.int64) * ENTRY.itemsize > rows["size"]
     if bad.any():
         raise Corrupt(f"row {int(np.flatnonzero(bad)[0])} describes an impossible container", file=file)
@@ -260,6 +262,6 @@ def check_version(version: int, file: str, *, known: tuple[int, ...] = (FORMAT_V
     """Refuse a format version that this picstore does not know; UnsupportedVersion."""
     if version not in known:
         raise UnsupportedVersion(
-            f"{file}: format version {version}; this picstore reads version {' and '.join(map(str, known))}: "
+            f"{file}: format version {version}; this picstore reads version {', '.join(map(str, known))}: "
             "upgrade picstore"
         )

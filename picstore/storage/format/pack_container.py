@@ -12,7 +12,7 @@ from picstore.errors import UsageError
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import combine_crcs, crc32c, entry_crcs
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.format.layout import ROW_CRCS
+from picstore.storage.format.layout import FOREIGN, ROW_CRCS
 from picstore.storage.format.record import Record
 from picstore.storage.format.tile_rows import row_checksums
 from picstore.storage.location.base import Buffer
@@ -97,7 +97,7 @@ def _index(
     index["extra_length"] = [len(r.extra_json) for r in records]
     index["segment_first"] = _starts(index["segment_count"] + np.array(row_crcs))
     index["extra_offset"] = _starts(index["extra_length"])
-    index["flags"] = np.where(row_crcs, ROW_CRCS, 0)
+    index["flags"] = np.where(row_crcs, ROW_CRCS, 0) | np.where([r.info.foreign for r in records], FOREIGN, 0)
     index["sampling"] = [layout.SAMPLINGS.index(r.info.sampling) for r in records]
     for name in ("width", "height", "restart_interval", "header_length"):
         index[name] = [getattr(r.info, name) for r in records]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import U8, U16
-from picstore.errors import Corrupt, UsageError
+from picstore.errors import Corrupt, ImageError, UsageError
 from picstore.storage.format.layout import SAMPLINGS, SEGMENT
 
 MAX_EXTRA = 1 << 24  # bytes of one record's extra as JSON
@@ -28,6 +28,7 @@ class ImageInfo:
         header_length: bytes before the entropy-coded data.
         segments: uint16, the length of each restart segment without the marker that ends it; empty when the image
             has no restart markers or a segment is longer than 65,535 bytes.
+        foreign: the image is no upright JPEG but a file of any format, which decodes to ``width`` × ``height``.
     """
 
     width: int
@@ -36,6 +37,7 @@ class ImageInfo:
     restart_interval: int = 0
     header_length: int = 0
     segments: U16 = field(default_factory=lambda: NO_SEGMENTS, compare=False)
+    foreign: bool = False
 
     def __post_init__(self) -> None:
         if not (0 < self.width < 1 << 16 and 0 < self.height < 1 << 16):
@@ -85,6 +87,8 @@ class Record:
     @property
     def image(self) -> U8:
         """The pixels, RGB, uint8 (height, width, 3), decoded at each access; ImageError if ``jpeg`` does not decode."""
+        if self.info.foreign:
+            raise ImageError("it is no upright JPEG but a file as it lies in its source: decode it by Pillow")
         from picstore.jpeg.pixels import decode  # with kernels, which reading and writing records do without
 
         return decode(self.jpeg)

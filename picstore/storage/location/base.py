@@ -12,6 +12,7 @@ PARTIAL = ".partial"  # suffix of a file that is being written
 
 Range: TypeAlias = "tuple[int, int]"  # the first byte, and the last + 1
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Piece: TypeAlias = "tuple[int, memoryview]"  # an offset in a file, and writable memory for the bytes from there on
 Allocate: TypeAlias = "Callable[[int], memoryview]"  # makes writable memory of a number of bytes
 
 _COPY_CHUNK = 8 << 20  # bytes
@@ -77,7 +78,6 @@ class Location(ABC):
     def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
         """Read ``size`` bytes of the file at ``offset``; see :func:`picstore.storage.location.resolve.read_at`."""
 
-    @abstractmethod
     def read_ranges(self, ranges: Sequence[Range], buffer: memoryview, *, at: int, file: str) -> None:
         """Read parts of the file into a buffer, one after the other, in an object store side by side.
 
@@ -86,6 +86,24 @@ class Location(ABC):
             buffer: writable bytes.
             at: offset in the file.
             file: name of the file in messages.
+
+        Raises:
+            Truncated: the file ends before the last of them.
+        """
+        pieces = []
+        for first, last in ranges:
+            pieces.append((at + first, buffer[: last - first]))
+            buffer = buffer[last - first :]
+        self.read_pieces(pieces, file=file)
+
+    @abstractmethod
+    def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
+        """Read parts of the file, each to memory of its own, in an object store side by side.
+
+        Args:
+            pieces: offset in the file and writable memory of each.
+            file: name of the file in messages.
+            near: a store reads parts that are at most so many bytes apart by one request.
 
         Raises:
             Truncated: the file ends before the last of them.

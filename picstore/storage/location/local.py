@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from picstore.errors import Conflict, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import PARTIAL, Allocate, Buffer, Entry, Location, Range, fresh
+from picstore.storage.location.base import PARTIAL, Allocate, Buffer, Entry, Location, Piece, fresh
 
 _LOCK_POLL = 0.01  # seconds between attempts to lock
 
@@ -63,22 +63,21 @@ class Folder(Location):
             raise Truncated(f"the file ends after {got} of {size} bytes", file=file, offset=offset)
         return view.toreadonly()
 
-    def read_ranges(self, ranges: Sequence[Range], buffer: memoryview, *, at: int, file: str) -> None:
-        begin = at
+    def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
+        offset = 0
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for ever
             try:
-                for first, last in ranges:
-                    begin, size, done = at + first, last - first, 0
-                    while done < size and (got := os.preadv(descriptor, [buffer[done:size]], begin + done)):
-                        done += got
-                    if done < size:
-                        raise Truncated(f"the file ends after {done} of {size} bytes", file, begin)
-                    buffer = buffer[size:]
+                for offset, memory in pieces:
+                    end = 0
+                    while end < len(memory) and (got := os.preadv(descriptor, [memory[end:]], offset + end)):
+                        end += got
+                    if end < len(memory):
+                        raise Truncated(f"the file ends after {end} of {len(memory)} bytes", file, offset)
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise _translated(error, file=file, offset=begin) from error
+            raise _translated(error, file=file, offset=offset) from error
 
     def read_all(self, limit: int) -> bytes:
         if (size := self.size()) > limit:
@@ -317,6 +316,6 @@ def sync_folder(path: Path) -> None:
 def _translated(error: OSError, *, file: str, offset: int) -> PicstoreError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
         return NotADataset(f"{file} is missing")
-    if error.errno == errno.EIO:
+    if error.errno in (errno.EIO, errno.ESPIPE):  # the latter of a pipe
         return Damage(f"the disk cannot read it ({error.strerror})", file=file, offset=offset)
     return PicstoreError(f"{file} cannot be read: {error.strerror}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import Allocate, AtomicWriter, Entry, Location, Range, fresh
+from picstore.storage.location.base import Allocate, AtomicWriter, Entry, Location, Piece, fresh
 from picstore.storage.location.multipart import PART_SIZE, MultipartUpload
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import has_credentials, redact
@@ -104,22 +104,21 @@ class Bucket(Location):
         view[:] = got
         return view.toreadonly()
 
-    def read_ranges(self, ranges: Sequence[Range], buffer: memoryview, *, at: int, file: str) -> None:
-        if not ranges:
+    def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
+        if not pieces:
             return
-        starts, ends = [at + first for first, _ in ranges], [at + last for _, last in ranges]
+        starts, lengths = [offset for offset, _ in pieces], [len(memory) for _, memory in pieces]
+        client = self._client(patient=True)
         try:
             with self._translated(file):
-                got = library().get_ranges(self._client(patient=True), self.key, starts=starts, ends=ends, coalesce=0)
+                got = library().get_ranges(client, self.key, starts=starts, lengths=lengths, coalesce=near)
         except _OutOfRange as error:
-            raise Truncated(f"the object ends before byte {max(ends)}", file, at) from error
-        for (first, last), answer in zip(ranges, got, strict=True):
+            raise Truncated("the object ends before the last of its bytes that are read", file, starts[0]) from error
+        for (offset, memory), answer in zip(pieces, got, strict=True):
             data = memoryview(answer)
-            if len(data) < last - first:
-                text = f"the object ends after {len(data)} of {last - first} bytes"
-                raise Truncated(text, file, at + first)
-            buffer[: last - first] = data
-            buffer = buffer[last - first :]
+            if len(data) < len(memory):
+                raise Truncated(f"the object ends after {len(data)} of {len(memory)} bytes", file, offset)
+            memory[:] = data
 
     def read_all(self, limit: int) -> bytes:
         with self._translated(str(self)):

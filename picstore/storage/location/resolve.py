@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from picstore.errors import UsageError
-from picstore.storage.location.base import PARTIAL, Allocate, AtomicWriter, Entry, Location, Range, fresh
+from picstore.storage.location.base import PARTIAL, Allocate, AtomicWriter, Entry, Location, Piece, Range, fresh
 from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
 from picstore.storage.location.redact import redact
 
 # Names of ``base`` that other modules import from here.
-__all__ = ["PARTIAL", "Allocate", "AtomicWriter", "Entry", "Location", "Range", "fresh"]
+__all__ = ["PARTIAL", "Allocate", "AtomicWriter", "Entry", "Location", "Piece", "Range", "fresh"]
 
 MANIFEST = "picstore.json"
 COPY = "picstore.copy.json"  # of the manifest

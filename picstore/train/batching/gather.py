@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from picstore.arrays import I64, U16, U64, Table
+from picstore.arrays import I64, U16, U64, Bools, Table
 from picstore.errors import Corrupt, Damage
 from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.container import Container
-from picstore.storage.format.layout import ENTRY, MCU_SIZES, SEGMENT, join_entries
+from picstore.storage.format.layout import ENTRY, FOREIGN, MCU_SIZES, SEGMENT, join_entries
 from picstore.storage.format.record import NO_SEGMENTS
 from picstore.storage.location.resolve import Location
 from picstore.train.batching.damage import next_sound, replacements
@@ -75,6 +75,12 @@ class BatchRecords:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def foreign(self) -> Bools:
+        """Slots whose image is no upright JPEG, bool (n,): its stream is a file of any format."""
+        foreign: Bools = (self.entries["flags"] & FOREIGN) != 0
+        return foreign
+
     def jpeg(self, slot: int) -> memoryview:
         """A slot's stream, a view of its container; empty for none."""
         if not self.sizes[slot, 0]:
@@ -95,8 +101,11 @@ class BatchRecords:
 
     def address(self, slot: int) -> tuple[str, int]:
         """File and offset of the record in a slot."""
-        ref = self.containers[self.container[slot]].ref
-        return str(self.folders[self.source[slot]] / ref.name), ref.offset + int(self.entries["offset"][slot])
+        container: Container = self.containers[self.container[slot]]
+        offset = int(self.entries["offset"][slot])
+        if container.origin is not None:
+            return container.origin(offset)
+        return str(self.folders[self.source[slot]] / container.ref.name), container.ref.offset + offset
 
     def to_held(self, boxes: I64, slots: Sequence[int]) -> I64:
         """Move boxes, int64 (n, 4), from the stored images of some slots to what is held of these."""
@@ -153,7 +162,8 @@ def _refuse_large(records: BatchRecords, max_pixels: int) -> None:
     """Empty the slots whose images claim too many pixels, so that nothing is allocated for them."""
     pixels = records.image_sizes.prod(axis=1)
     held = records.entries["length"].astype(np.int64)
-    for slot in np.flatnonzero((held > 0) & (pixels > np.minimum(max_pixels, MAX_PIXELS_A_BYTE * held))).tolist():
+    limits = np.where(records.foreign, max_pixels, np.minimum(max_pixels, MAX_PIXELS_A_BYTE * held))
+    for slot in np.flatnonzero((held > 0) & (pixels > limits)).tolist():
         width, height = records.image_sizes[slot].tolist()
         reason = f"max_pixels allows ({max_pixels:,})" if pixels[slot] > max_pixels else f"{held[slot]:,} bytes hold"
         text = f"record {records.ids[slot]} claims {width} × {height} pixels, more than {reason}"
@@ -241,6 +251,8 @@ def _enter_targets(
 def _describe_damage(container: Container, record: int, file: str) -> Damage:
     """The error of a damaged record; it has id and offset if the index entry is sound."""
     if cause := container.causes.get(record):
+        if cause.file != container.ref.name:
+            return cause
         return type(cause)(cause.what, file, cause.offset)
     entry = container.index[record]
     start = container.ref.offset

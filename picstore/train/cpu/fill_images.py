@@ -18,7 +18,7 @@ from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import PLAIN, BufferPool
 from picstore.train.cpu.color import run_color
 from picstore.train.cpu.cut import cut_streams
-from picstore.train.cpu.decode import decode_rgb
+from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.fused import FusedKernel
 from picstore.train.cpu.render import render
 from picstore.train.cpu.targets import add_targets, empty_targets
@@ -65,8 +65,8 @@ class ImageFiller:
         self._reach = joint_reach(geometries, n)
         # The smallest decoding that all views allow.
         factors = np.concatenate([decode_factors(geometry).reshape(-1, n) for geometry in geometries])
-        self._factors: I64 = factors.min(axis=0)
-        self._fused = FusedKernel(geometries, self._reach, self._factors)
+        self._factors: I64 = np.where(records.foreign, 1, factors.min(axis=0))
+        self._fused = FusedKernel(geometries, self._reach, self._factors, records.foreign)
         self._dtype = OutputDtype.from_dtype(output.dtype)
         self._uncolored = all(each.program.empty for each in params)
         self._in_place = output.dtype == "uint8" and (self._uncolored or not output.channels_last)
@@ -139,7 +139,7 @@ class ImageFiller:
         for slot, stream in zip(chosen, streams, strict=True):
             factor = int(self._factors[slot])
             try:
-                pixels = decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
+                pixels = decode_slot(records, slot, stream, factor=factor)
                 origin = stream.left, stream.top + int(records.tops[slot])
                 for view, images in zip(self._views, plain, strict=True):
                     row, out = view.first + slot, images[slot - slots.start]

@@ -76,6 +76,8 @@ class StreamFiller:
         """Check the stream of a slot, as decoders on devices allocate by its headers; returns what is wrong by slot."""
         start, stop = self._encoded.bounds[slot].tolist()
         width, height = self._encoded.boxes[slot, 2:].tolist()
+        if self._records.foreign[slot]:
+            return {slot: "is no upright JPEG, which decoders of devices do not take: use decoder='cpu'"}
         try:
             check_stream(self._data[start:stop], width=width, height=height)
         except ImageError as error:

@@ -38,15 +38,16 @@ class FusedKernel:
         geometries: of each group of views.
         reach: int64 (n, 4), around what all views of each slot reach.
         factors: int64 (n,).
+        foreign: bool (n,), images that are no upright JPEGs.
 
     Attributes:
         done: bool (n,), the slots whose views ``run`` has made.
     """
 
-    def __init__(self, geometries: Sequence[Geometry], reach: I64, factors: I64) -> None:
+    def __init__(self, geometries: Sequence[Geometry], reach: I64, factors: I64, foreign: Bools) -> None:
         n = len(factors)
         views = [can_fuse(each, np.tile(factors, len(each.size) // n)).reshape(-1, n) for each in geometries]
-        self._chosen: Bools = np.logical_and.reduce(np.concatenate(views))
+        self._chosen: Bools = np.logical_and.reduce(np.concatenate(views)) & ~foreign
         self.done: Bools = np.zeros(n, dtype=np.bool_)
         self._cuts = np.ascontiguousarray(boxes_to_cut(reach, geometries[0].source_size[:n]))
         columns = (

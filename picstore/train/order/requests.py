@@ -164,7 +164,7 @@ def skip_deleted(samples: Samples, dataset: Dataset) -> Samples:
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
     """Bytes that ``lanes`` read at a time if each is in a container of the largest size, and a quarter more."""
-    largest = max(int(dataset.rows["size"].max(initial=0)) for dataset in datasets)
+    largest = max(int((ds.rows["size"] + ds.rows["referenced"]).max(initial=0)) for ds in datasets)
     return max(_MIN_BUDGET, 5 * lanes * largest // 4)
 
 

@@ -182,11 +182,13 @@ class Pipeline:
         """The containers of a batch."""
         uses: dict[ContainerKey, ContainerUse] = {}
         for wanted in request:
-            sizes = self._spec.sources[wanted.source].dataset.rows["size"]
+            dataset = self._spec.sources[wanted.source].dataset
             samples = wanted.samples
             columns = (samples.container.tolist(), samples.lane.tolist(), samples.last.tolist())
             for number, lane, last in zip(*columns, strict=True):
-                use = uses.setdefault((wanted.source, wanted.epoch, number), ContainerUse(int(sizes[number])))
+                use = uses.setdefault(
+                    (wanted.source, wanted.epoch, number), ContainerUse(dataset.container_size(number))
+                )
                 use.lanes.add(lane)
                 if last:
                     use.done.add(lane)

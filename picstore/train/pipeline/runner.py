@@ -59,6 +59,8 @@ class PipelineRunner:
         isolate: bool = True,
         threads: int | None = None,
     ) -> None:
+        if decoder == "auto" and any(source.dataset.foreign for source in spec.sources):
+            decoder = "cpu"  # devices decode JPEGs only
         output = replace(spec.output, decoded=find_decoder(decoder, device) is None)
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log

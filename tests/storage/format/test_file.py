@@ -114,7 +114,7 @@ def test_footer_and_trailer_tell_where_every_container_is(path: Path) -> None:
         container = unpack_container(memoryview(data)[first : first + size], ref=ref, records=int(row["records"]))
         assert not container.damage
         assert row["header_crc"] == int.from_bytes(data[first + SEALED - 4 : first + SEALED], "little")
-        assert row["reserved"] == 0
+        assert row["referenced"] == 0
         expected += size
     assert data[expected:-SEALED] == footer.tobytes()
 

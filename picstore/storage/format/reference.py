@@ -1,0 +1,53 @@
+"""References: where bytes lie in a file of another program, stored in their place (docs/format.md, "References")."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from picstore.errors import Corrupt, UsageError
+from picstore.storage.format.layout import MAX_CONTAINER, MAX_FILE
+
+MAX_PATH = 1 << 12  # bytes, as of Linux
+
+_FIXED = struct.Struct("<QII")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Where an image or attachment lies, and its checksum.
+
+    Attributes:
+        path: of the file, below the root that the manifest names, with slashes.
+        offset, length: byte range in the file.
+        crc: CRC-32C of these bytes.
+
+    Raises:
+        UsageError: the path leads out of the root, or the range is empty or impossible.
+    """
+
+    path: str
+    offset: int
+    length: int
+    crc: int
+
+    def __post_init__(self) -> None:
+        if "\0" in self.path or not {"", ".", ".."}.isdisjoint(self.path.split("/")) or len(self.path) > MAX_PATH:
+            raise UsageError(f"{self.path[:200]!r} is no name of a file below a folder")
+        if not (0 < self.length <= MAX_CONTAINER and 0 <= self.offset <= MAX_FILE):
+            raise UsageError(f"{self.length:,} bytes at {self.offset:,} of {self.path} cannot be referred to")
+
+    def pack(self) -> bytes:
+        """Serialise; bytes of the path that are not UTF-8 are surrogates, as of ``os.fsdecode``."""
+        return _FIXED.pack(self.offset, self.length, self.crc) + self.path.encode("utf-8", "surrogateescape")
+
+
+def unpack_reference(blob: bytes | memoryview) -> Reference:
+    """Parse the bytes of a reference; Corrupt if they are none."""
+    if len(blob) <= _FIXED.size or len(blob) > _FIXED.size + MAX_PATH:
+        raise Corrupt(f"{len(blob)} bytes are no reference", "")
+    offset, length, crc = _FIXED.unpack_from(blob)
+    try:
+        return Reference(bytes(blob[_FIXED.size :]).decode("utf-8", "surrogateescape"), offset, length, crc)
+    except UsageError as error:
+        raise Corrupt(str(error), "") from error
