@@ -21,6 +21,7 @@ _VERBS = {
     "delete": "Delete images from a data set by id, without rewriting files.",
     "dupes": "List near-duplicates in a data set, or images that two data sets share.",
     "export": "Export a data set as folders, WebDataset or MDS.",
+    "index": "Index images where they lie, to train on them without a copy.",
     "info": "Print contents, origin and shuffling of a data set.",
     "merge": "Join the shards of a conversion to one data set.",
     "repair": "Repair a damaged data set: restore its manifest and index, delete lost records.",
@@ -66,7 +67,7 @@ def _terminate(*_: object) -> None:
 
 def _hint() -> str:
     """Return how to continue an interrupted verb."""
-    return "; continue with the same command and --resume" if sys.argv[1:2] == ["convert"] else ""
+    return "; continue with the same command and --resume" if sys.argv[1:2] in (["convert"], ["index"]) else ""
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from picstore.cli import options
 from picstore.cli.outcome import report_outcome
 from picstore.cli.terminal import echo
 from picstore.errors import UsageError
-from picstore.prepare.image.settings import ENCODERS, IMAGE_TIMEOUT, EncodeSettings, Size
+from picstore.prepare.image.settings import ENCODERS, EncodeSettings, Size
 from picstore.storage.location.resolve import Location, locate
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from picstore.prepare.convert.finish import ConversionResult
     from picstore.prepare.sources.inputs import Listing
 
-_SOURCE_OPTIONS = ("kind", "root", "synsets", "annotations", "image_field", "label_field", "classes")
 _SHAPE_OPTIONS = ("streams", "file_size", "container_size", "seed")
 _ENCODE_OPTIONS = ("quality", "subsampling", "background", "max_pixels", "reencode", "encoder")
 
@@ -38,41 +37,7 @@ def parse_color(text: str) -> tuple[int, int, int]:
 @click.command("convert")
 @click.argument("source", metavar="SRC", type=locate)
 @click.argument("destination", metavar="DST", type=locate, required=False)
-@click.option(
-    "--source",
-    "kind",
-    metavar="KIND",
-    default="auto",
-    show_default=True,
-    help="Format of SRC: auto (look at SRC), folder (a sub-folder per class), list (lines `path label`), table (CSV or "
-    "JSONL), imagenet (a tar per synset), coco, webdataset, mds, litdata, ffcv, parquet, lmdb, hdf5, recordio, "
-    "tfrecord, picpoc, or a source of another package.",
-)
-@click.option(
-    "--root",
-    metavar="DIR",
-    type=locate,
-    help="Directory that the paths in a list or table are relative to, and lie below.  [default: directory of SRC]",
-)
-@click.option(
-    "--synsets",
-    metavar="FILE",
-    type=locate,
-    help="File of synset names in the order of labels, for imagenet.  [default: sorted names]",
-)
-@click.option("--annotations", metavar="FILE", type=locate, help="COCO file of objects or keypoints, for coco.")
-@click.option(
-    "--image-field", metavar="NAME", help="Column or field that holds the image.  [default: found by usual names]"
-)
-@click.option(
-    "--label-field", metavar="NAME", help="Column or field that holds the label.  [default: found by usual names]"
-)
-@click.option(
-    "--classes",
-    metavar="FILE",
-    type=locate,
-    help="File of class names, one per line, in the order of labels.  [default: names found in SRC]",
-)
+@options.source
 @click.option(
     "--resize",
     metavar="SIZE",
@@ -95,21 +60,8 @@ def parse_color(text: str) -> tuple[int, int, int]:
     show_default=True,
     help="Background colour of transparent images.",
 )
-@click.option(
-    "--max-pixels",
-    type=click.IntRange(1),
-    default=1 << 28,
-    show_default=True,
-    help="Maximum number of pixels of an image; larger images fail.",
-)
-@click.option(
-    "--image-timeout",
-    type=click.FloatRange(0, 86_400),
-    default=int(IMAGE_TIMEOUT),
-    show_default=True,
-    metavar="SECONDS",
-    help="Maximum time to decode and encode an image, which fails if it takes longer; 0 for no limit.",
-)
+@options.max_pixels
+@options.image_timeout
 @click.option("--reencode", is_flag=True, help="Re-encode JPEGs that could be stored without loss.")
 @click.option(
     "--encoder",
@@ -125,14 +77,8 @@ def parse_color(text: str) -> tuple[int, int, int]:
     show_default=True,
     help="Number of sub-directories that images are spread over.",
 )
-@click.option("--file-size", type=options.size, default="256MiB", show_default=True, help="Target size of each file.")
-@click.option(
-    "--container-size",
-    type=options.size,
-    default="8MiB",
-    show_default=True,
-    help="Target size of a container, the unit of reading and checking.",
-)
+@options.file_size
+@options.container_size
 @options.seed
 @options.workers
 @options.engine
@@ -197,7 +143,7 @@ def command(
     from picstore.prepare.sources.open import open_source
 
     shape = DatasetShape(**{name: arguments[name] for name in _SHAPE_OPTIONS})
-    listing = open_source(source, **{name: arguments[name] for name in _SOURCE_OPTIONS})
+    listing = open_source(source, **{name: arguments[name] for name in options.SOURCE})
     for remark in listing.remarks:
         echo(remark, err=True)
     if destination is None:

@@ -32,13 +32,12 @@ def command(dataset: Location, selection: options.Selection, as_json: bool) -> N
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
-    from picstore.storage.format.layout import EDITED_VERSION, FORMAT_VERSION
     from picstore.storage.order_statistics import order_statistics
 
     manifest = dataset.manifest
     order = order_statistics(dataset)
     return {
-        "format_version": FORMAT_VERSION if manifest.edits is None else EDITED_VERSION,
+        "format_version": manifest.format_version,
         "uuid": manifest.uuid,
         "images": len(dataset),
         "stored_images": manifest.images,
@@ -53,6 +52,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "classes": list(manifest.classes),
         "attachments": list(manifest.attachments),
         "encode": manifest.encode,
+        "references": None if manifest.references is None else asdict(manifest.references),
         "provenance": manifest.provenance,
         "outcome": manifest.provenance.get("outcome"),
         "shuffle": manifest.shuffle[-1] if manifest.shuffle else None,
@@ -89,6 +89,8 @@ def _lines(dataset: Location, facts: dict[str, Any]) -> list[str]:
     if encode := facts["encode"]:
         size = encode["resize"] or "as the source"
         lines.append(f"  encoding    quality {encode['quality']}, {encode['subsampling']}, size {size}")
+    if references := facts["references"]:
+        lines.append(f"  images in   {references['root']}, {references['foreign']:,} of them no upright JPEGs")
     source = facts["provenance"]
     lines.append(f"  made        by picstore {source.get('picstore')} from {source.get('source')}")
     if outcome := facts["outcome"]:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from picstore.errors import UsageError
+from picstore.prepare.image.settings import IMAGE_TIMEOUT
+from picstore.storage.location.resolve import locate
 from picstore.storage.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -21,6 +23,46 @@ if TYPE_CHECKING:
     from picstore.storage.location.resolve import Where
 
 PATH = click.Path(path_type=Path)
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+_SOURCE_OPTIONS = (
+    click.option(
+        "--source",
+        "kind",
+        metavar="KIND",
+        default="auto",
+        show_default=True,
+        help="Format of SRC: auto (look at SRC), folder (a sub-folder per class), list (lines `path label`), table "
+        "(CSV or JSONL), imagenet (a tar per synset), coco, webdataset, mds, litdata, ffcv, parquet, lmdb, hdf5, "
+        "recordio, tfrecord, picpoc, index (of `picstore index`), or a source of another package.",
+    ),
+    click.option(
+        "--root",
+        metavar="DIR",
+        type=locate,
+        help="Directory that the paths in a list or table are relative to, and lie below.  [default: directory of SRC]",
+    ),
+    click.option(
+        "--synsets",
+        metavar="FILE",
+        type=locate,
+        help="File of synset names in the order of labels, for imagenet.  [default: sorted names]",
+    ),
+    click.option("--annotations", metavar="FILE", type=locate, help="COCO file of objects or keypoints, for coco."),
+    click.option(
+        "--image-field", metavar="NAME", help="Column or field that holds the image.  [default: found by usual names]"
+    ),
+    click.option(
+        "--label-field", metavar="NAME", help="Column or field that holds the label.  [default: found by usual names]"
+    ),
+    click.option(
+        "--classes",
+        metavar="FILE",
+        type=locate,
+        help="File of class names, one per line, in the order of labels.  [default: names found in SRC]",
+    ),
+)
 
 
 def size(text: str) -> int:
@@ -49,6 +91,31 @@ max_errors = click.option(
     help="Number or percentage of inputs that may fail; with more, the exit code is 3.",
 )
 workers = click.option("--workers", type=click.IntRange(min=1), help="Number of processes.  [default: number of cores]")
+max_pixels = click.option(
+    "--max-pixels",
+    type=click.IntRange(1),
+    default=1 << 28,
+    show_default=True,
+    help="Maximum number of pixels of an image; larger images fail.",
+)
+image_timeout = click.option(
+    "--image-timeout",
+    type=click.FloatRange(0, 86_400),
+    default=int(IMAGE_TIMEOUT),
+    show_default=True,
+    metavar="SECONDS",
+    help="Maximum time to decode and encode an image, which fails if it takes longer; 0 for no limit.",
+)
+file_size = click.option(
+    "--file-size", type=size, default="256MiB", show_default=True, help="Target size of each file."
+)
+container_size = click.option(
+    "--container-size",
+    type=size,
+    default="8MiB",
+    show_default=True,
+    help="Target size of a container, the unit of reading and checking.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 seed = click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Random seed.")
 engine = click.option(
@@ -58,6 +125,17 @@ engine = click.option(
     show_default=True,
     help="Run on this machine (local), or on the Ray cluster of RAY_ADDRESS (ray, needs picstore[ray]).",
 )
+
+
+# Arguments of ``open_source`` that the options of :func:`source` give.
+SOURCE = ("kind", "root", "synsets", "annotations", "image_field", "label_field", "classes")
+
+
+def source(command: C) -> C:
+    """Add the options that say how to read SRC."""
+    for option in reversed(_SOURCE_OPTIONS):
+        command = option(command)
+    return command
 
 
 def fractions(text: str) -> tuple[float, ...]:

@@ -19,9 +19,12 @@ _SHOWN_FORMATS = 10
 
 def format_outcome(outcome: dict[str, int]) -> str:
     """Format as ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
-    statuses = (name for name in ("lossless", "reencoded", "failed", "duplicate") if name in outcome)
-    counts = ", ".join(f"{outcome[status]:,} {status}" for status in statuses)
+    indexed = outcome.get("indexed")
+    known = ("indexed", "failed") if indexed else ("lossless", "reencoded", "failed", "duplicate")
+    counts = ", ".join(f"{outcome[status]:,} {status}" for status in known if status in outcome)
     source, jpeg = outcome["source_bytes"], outcome["jpeg_bytes"]
+    if indexed:
+        return f"{counts}; {source / 1e6:,.1f} MB stay where they are"
     if not source:
         return counts
     return f"{counts}; {jpeg / 1e6:,.1f} MB of JPEGs from {source / 1e6:,.1f} MB" + _format_change(source, jpeg)
@@ -112,7 +115,7 @@ def _print(result: ConversionResult, destination: Location, seconds: float) -> N
     echo("  " + format_outcome(tally.outcome()))
     if result.seconds:
         echo("  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in result.seconds.items()))
-    formats = tally.formats()
+    formats = {} if manifest and manifest.references else tally.formats()
     for line in format_lines(formats):
         echo(line)
     reasons = [item for item in _reasons(result) if item[0][1] not in formats]

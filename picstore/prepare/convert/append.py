@@ -51,10 +51,13 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
         MissingDependency: the encoder asked for is not installed.
         PicstoreError: a row dies again and again, or its files were lost.
     """
+    convert.require_no_partition(listing)
     convert.start_engine(options.encode)
     clock = convert.StageClock()
     root = locate(destination)
     manifest = read_manifest(root)
+    if manifest.references is not None:
+        raise UsageError(f"{root} is an index, which takes no images; convert it, and append to that")
     _join_classes(manifest, listing)  # fails before anything is converted
     described = convert.describe_job(listing, options)
     settings = {name: value for name, value in described.items() if name not in ("verb", "dedupe")}
@@ -64,7 +67,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
         return _read_append(root, manifest, len(listing.inputs))
     resumed = begun is not None
     if begun is None:
-        begun = _describe_append(root, listing, settings, convert.choose_rows(listing.inputs, options))
+        begun = _describe_append(root, listing, settings, convert.choose_rows(listing, options))
     clock.end_stage("sampling")
     with job.hold_job(root, begun):
         manifest = read_manifest(root)

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from picstore._version import __version__
 from picstore.errors import UsageError
 from picstore.prepare.convert import job, ledger
@@ -24,7 +26,8 @@ from picstore.prepare.engine import processes
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.progress import Progress, progress_callback
-from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.inputs import Input, Listing, Partition
+from picstore.storage.format.layout import MAX_CONTAINER
 from picstore.storage.location.resolve import MANIFEST, Location, Where, locate
 
 
@@ -35,6 +38,7 @@ class ConvertOptions:
     Attributes:
         workers: processes, or another engine; they do not change the result.
         image_timeout: seconds for decoding and encoding an image, which fails if it takes longer; 0 is no limit.
+        references: folder of the source's files, for an index, which refers to images below it; None to store them.
     """
 
     encode: EncodeSettings
@@ -42,6 +46,7 @@ class ConvertOptions:
     workers: int | processes.Engine
     progress: Progress | None = None
     image_timeout: float = IMAGE_TIMEOUT
+    references: Location | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,7 @@ class RowPlan:
         attachments: names of the attachments that records may have.
         first_id, first_file: id of input 0, and number of the files of row 0.
         reuse: look for former files of rows, which a retry left.
+        partition: ids, containers and rows that the inputs have in their source.
     """
 
     inputs: Sequence[Input]
@@ -64,6 +70,7 @@ class RowPlan:
     first_id: int = 0
     first_file: int = 0
     reuse: bool = False
+    partition: Partition | None = None
 
     @property
     def own_rows(self) -> range:
@@ -72,20 +79,24 @@ class RowPlan:
 
     def row_inputs(self, row: int) -> range:
         """Return the numbers of a row's inputs."""
+        if self.partition is not None:
+            return range(*self.partition.rows[row : row + 2])
         return job.row_slice(len(self.inputs), self.rows, row)
 
     def make_tasks(self, root: Location, options: ConvertOptions, position_folder: Path) -> deque[RowTask]:
         """Make the tasks of all rows that are not finished."""
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()
+        # With a partition, only that ends containers.
+        shape = replace(options.shape, container_size=MAX_CONTAINER) if self.partition else options.shape
         return deque(
             RowTask(
                 root,
                 row,
-                self.first_id + numbers.start,
+                self._ids(numbers),
                 self.inputs[numbers.start : numbers.stop],
                 options.encode,
-                options.shape,
+                shape,
                 position_folder,
                 self.attachments,
                 image_timeout=options.image_timeout,
@@ -96,11 +107,24 @@ class RowPlan:
                 },
                 first_file=self.first_file,
                 reuse=reuse_folder(root, row) if row in reusable else None,
+                container_starts=self._container_starts(numbers),
+                references=options.references,
             )
             for row in self.own_rows
             if row not in finished
             for numbers in [self.row_inputs(row)]
         )
+
+    def _ids(self, numbers: range) -> Sequence[int]:
+        if self.partition is not None:
+            return self.partition.ids[numbers.start : numbers.stop]
+        return range(self.first_id + numbers.start, self.first_id + numbers.stop)
+
+    def _container_starts(self, numbers: range) -> frozenset[int]:
+        if self.partition is None:
+            return frozenset()
+        first, stop = np.searchsorted(self.partition.containers, (numbers.start, numbers.stop))
+        return frozenset(self.partition.ids[k] for k in self.partition.containers[first:stop])
 
 
 class StageClock:
@@ -136,6 +160,10 @@ def convert(
         MissingDependency: the encoder asked for is not installed.
         PicstoreError: a row dies again and again, or its files were lost.
     """
+    if listing.partition is not None:
+        if shard is not None or listing.duplicates is not None:
+            require_no_partition(listing)
+        options = replace(options, shape=replace(options.shape, streams=1))
     start_engine(options.encode)
     clock = StageClock()
     root = locate(destination)
@@ -145,7 +173,7 @@ def convert(
         return read_result(root, settings)
     begun = job.begin_job(root, settings if shard is None else outline, resume=resume, shard=shard)
     if "rows" not in begun:
-        begun = {**begun, "rows": choose_rows(listing.inputs, options)}
+        begun = {**begun, "rows": choose_rows(listing, options)}
         begun = begun if shard else job.new_job(**begun, samples=sample_sizes(listing.inputs))
     else:
         require_same_images(root, begun, listing)
@@ -158,6 +186,7 @@ def convert(
         attachments=listing.attachments,
         shard=shard,
         reuse=resume,
+        partition=listing.partition,
     )
     with job.hold_job(root, begun, shard):
         job.require_free(root, shard)
@@ -174,15 +203,25 @@ def start_engine(encode: EncodeSettings) -> None:
 def describe_job(listing: Listing, options: ConvertOptions) -> dict[str, Any]:
     """Describe a conversion as its manifest's provenance does; a resumed one must be described alike."""
     settings = {
-        "verb": "convert",
+        "verb": "convert" if options.references is None else "index",
         "picstore": __version__,
         "source": listing.kind,
         "inputs": len(listing.inputs),
         "inputs_sha256": listing.digest(),
-        "encode": options.encode.to_json(),
+        "encode": options.encode.to_json() if options.references is None else None,
         "shape": asdict(options.shape),
     }
+    if options.references is not None:
+        settings["references"] = str(options.references)
+    if listing.partition is not None:
+        settings["index"] = listing.partition.uuid
     return settings if listing.duplicates is None else {**settings, "dedupe": True}
+
+
+def require_no_partition(listing: Listing) -> None:
+    """Refuse an index as a source of rows that are divided anew; UsageError."""
+    if listing.partition is not None:
+        raise UsageError("an index is converted as a whole, without --append, --retry-failed, --shard or --dedupe")
 
 
 def require_same_images(root: Location, begun: dict[str, Any] | None, listing: Listing) -> None:
@@ -193,8 +232,14 @@ def require_same_images(root: Location, begun: dict[str, Any] | None, listing: L
         )
 
 
-def choose_rows(inputs: Sequence[Input], options: ConvertOptions) -> int:
-    """Choose the number of rows by converting a sample of the inputs."""
+def choose_rows(listing: Listing, options: ConvertOptions) -> int:
+    """Choose the number of rows: those of the source, or by converting a sample of the inputs."""
+    inputs = listing.inputs
+    if listing.partition is not None:
+        return len(listing.partition.rows) - 1
+    if options.references is not None:
+        sizes = sample_sizes(inputs)
+        return job.count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
     engine = processes.as_engine(options.workers)
     if not isinstance(engine, processes.LocalEngine):  # the sample of a cluster is converted here
         engine = processes.LocalEngine(processes.default_workers())

@@ -11,7 +11,7 @@ from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.location.resolve import LEDGER, Location, file_name, map_concurrently
-from picstore.storage.manifest import Manifest, read_manifest
+from picstore.storage.manifest import Manifest, References, read_manifest
 from picstore.storage.publish import publish_dataset
 
 
@@ -32,7 +32,7 @@ def finish_dataset(root: Location, outline: dict[str, Any]) -> ConversionResult:
     """
     provenance = dict(outline)
     rows, classes, attachments = (provenance.pop(name) for name in ("rows", "classes", "attachments"))
-    encode, shape = provenance.pop("encode"), provenance["shape"]
+    encode, shape, folder = provenance.pop("encode"), provenance["shape"], provenance.get("references")
     root.sweep()
     tallies = ledger.write_ledger(root, rows)
     total = sum(tallies, ledger.Tally())
@@ -45,6 +45,7 @@ def finish_dataset(root: Location, outline: dict[str, Any]) -> ConversionResult:
         attachments=tuple(attachments),
         encode=encode,
         provenance={**provenance, "outcome": total.outcome()},
+        references=None if folder is None else References(folder, total.foreign),
     )
     return ConversionResult(manifest, total)
 

@@ -17,7 +17,7 @@ from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location
 _JOB = "job.json"
 _FRAGMENT = re.compile(r"row-\d+\.jsonl")
 _SHARD = re.compile(rf"{UNFINISHED}/shard-(\d{{1,6}})-of-(\d{{1,6}})\.json")
-_RESUMABLE = ("convert", "append")  # verbs; the others begin again
+_RESUMABLE = ("convert", "index", "append")  # verbs; the others begin again
 MIB = 1 << 20
 TARGET_ROWS = 256  # work for every core of a large machine, and a short tail
 MAX_SHARDS = 100_000

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from picstore.errors import Corrupt
+from picstore.prepare.image.index_image import INDEXED
 from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, map_concurrently
@@ -24,7 +25,7 @@ _MAX_FRAGMENT_BYTES = 1 << 32  # a row of ten million inputs
 
 _CRC = b', "crc32c": '  # last member of a line: the checksum of all bytes before it
 
-FAILED, DUPLICATE = "failed", "duplicate"  # LOSSLESS and REENCODED are those of training_jpeg
+FAILED, DUPLICATE = "failed", "duplicate"  # the others are those of training_jpeg and index_image
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def source_format(status: str, reason: str) -> str:
 
     The reason of an image that is re-encoded for its format begins with the format; all other reasons are of JPEGs.
     """
-    if status == LOSSLESS or reason in ("rotated by EXIF", "resize", "--reencode"):
+    if status == LOSSLESS or reason in ("", "rotated by EXIF", "resize", "--reencode"):
         return "JPEG"
     return reason.partition(":")[0]  # "damaged JPEG: its end is missing"
 
@@ -115,7 +116,7 @@ class Tally:
         """Return the totals of the converted inputs by format of the source, the most frequent first."""
         totals: dict[str, FormatTotals] = {}
         for (status, reason), count in self.reasons.items():
-            if status in (LOSSLESS, REENCODED):
+            if status in (LOSSLESS, REENCODED, INDEXED):
                 name, key = source_format(status, reason), (status, reason)
                 added = FormatTotals(count, count if status == LOSSLESS else 0, self.sources[key], self.jpegs[key])
                 totals[name] = totals.get(name, FormatTotals()) + added
@@ -127,7 +128,12 @@ class Tally:
 
     @property
     def images(self) -> int:
-        return self.status[LOSSLESS] + self.status[REENCODED]
+        return self.status[LOSSLESS] + self.status[REENCODED] + self.status[INDEXED]
+
+    @property
+    def foreign(self) -> int:
+        """Indexed images that are no upright JPEGs."""
+        return sum(count for (status, reason), count in self.reasons.items() if status == INDEXED and reason)
 
     @property
     def failed(self) -> int:
@@ -136,8 +142,7 @@ class Tally:
     def outcome(self) -> dict[str, int]:
         """Return the counts and sums that the manifest's provenance holds."""
         counts = {status: self.status[status] for status in (LOSSLESS, REENCODED, FAILED)}
-        if self.status[DUPLICATE]:
-            counts[DUPLICATE] = self.status[DUPLICATE]
+        counts |= {status: self.status[status] for status in (DUPLICATE, INDEXED) if self.status[status]}
         return {**counts, "source_bytes": self.source_bytes, "jpeg_bytes": self.bytes}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.convert import job, ledger
-from picstore.prepare.convert.convert import ConvertOptions, convert, describe_job
+from picstore.prepare.convert.convert import ConvertOptions, convert, describe_job, require_no_partition
 from picstore.prepare.convert.finish import ConversionResult, read_own_manifest, read_result
 from picstore.prepare.convert.row_reuse import save_for_reuse
 from picstore.prepare.convert.rows import convert_sample
@@ -43,6 +43,7 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
         MissingDependency: the encoder asked for is not installed.
         PicstoreError: the ledger is not that of the data set, a row dies again and again, or its files were lost.
     """
+    require_no_partition(listing)
     root = locate(destination)
     if (root / MANIFEST).is_file():
         settings = describe_job(listing, options)

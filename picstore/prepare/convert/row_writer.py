@@ -62,14 +62,19 @@ class RowWriter:
             opened.pop_all()
         self._streams = rng.permutation(rng.key(rng.DEAL, shape.seed, row, 0), shape.streams)
 
-    def add(self, record: Record) -> None:
-        """Append one record to the next stream of the permutation."""
+    def add(self, record: Record, *, referenced: int = 0) -> None:
+        """Append one record to the next stream of the permutation; ``referenced`` as of :meth:`FileWriter.add`."""
         group, turn = divmod(self._added, len(self._writers))
         if turn == 0:
             self._streams = rng.permutation(rng.key(rng.DEAL, self._seed, self._row, group), len(self._writers))
-        self._writers[self._streams[turn]].add(record)
+        self._writers[self._streams[turn]].add(record, referenced=referenced)
         self._added += 1
         self.bytes += len(record.jpeg) + len(record.extra_json) + sum(map(len, record.attachments.values()))
+
+    def end_containers(self) -> None:
+        """Let the next record of each stream begin a container."""
+        for writer in self._writers:
+            writer.end_container()
 
     def close(self) -> list[FileSummary]:
         """Finish every file that has records, and remove files of the same names in streams without records."""

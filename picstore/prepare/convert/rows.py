@@ -20,11 +20,13 @@ from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import ledger
 from picstore.prepare.convert.fork_server import start_fork_server
 from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.reference_records import make_reference_record
 from picstore.prepare.convert.row_reuse import ReusableRow
 from picstore.prepare.convert.row_writer import RowWriter, make_record
 from picstore.prepare.convert.source_samples import sample_numbers
 from picstore.prepare.engine import processes
 from picstore.prepare.image.coordinates import map_targets
+from picstore.prepare.image.index_image import index_image
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg
 from picstore.prepare.progress import ProgressCallback
@@ -39,18 +41,20 @@ class RowTask:
     """Everything that one row is made from.
 
     Attributes:
-        first_id: id of its first input; the others follow.
+        ids: of its inputs.
         attachments: names of the attachments that records may have.
         blamed: ids of inputs that ended their process, with the reason.
         image_timeout: seconds for decoding and encoding an image; 0 is no limit.
         duplicates: ids of inputs that are left out, with the id of the input that each repeats.
         first_file: number of the file that row 0 writes.
         reuse: folder of the row's former files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
+        container_starts: ids of the inputs that begin a container.
+        references: folder of the source's files, for records that refer to images instead of holding them.
     """
 
     root: Location
     row: int
-    first_id: int
+    ids: Sequence[int]
     inputs: Sequence[Input]
     encode: EncodeSettings
     shape: DatasetShape
@@ -61,6 +65,8 @@ class RowTask:
     duplicates: dict[int, int] = field(default_factory=dict)
     first_file: int = 0
     reuse: Location | None = None
+    container_starts: frozenset[int] = frozenset()
+    references: Location | None = None
 
     @property
     def position_file(self) -> Path:
@@ -109,7 +115,7 @@ def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> None:
 def _read_position(task: RowTask) -> int:
     """Return the id of the input at which a row's process died."""
     written = task.position_file.read_bytes() if task.position_file.is_file() else b""
-    return int.from_bytes(written, "little") if written else task.first_id
+    return int.from_bytes(written, "little") if written else task.ids[0]
 
 
 def convert_row(task: RowTask, on_progress: ProgressCallback) -> None:
@@ -120,13 +126,16 @@ def convert_row(task: RowTask, on_progress: ProgressCallback) -> None:
     lines = []
     reusable = ReusableRow(task.reuse, task.attachments)
     unread = reusable.settled_ids | task.duplicates.keys() | task.blamed.keys()
-    sources = (source for id_, source in enumerate(task.inputs, start=task.first_id) if id_ not in unread)
+    numbered = list(zip(task.ids, task.inputs, strict=True))
+    sources = (source for id_, source in numbered if id_ not in unread)
     descriptor = os.open(task.position_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         with RowWriter(task.root, row=task.first_file + task.row, shape=task.shape, fields=task.attachments) as writer:
             with ReadAhead(sources) as ahead:
-                for id_, source in enumerate(task.inputs, start=task.first_id):
+                for id_, source in numbered:
                     os.pwrite(descriptor, id_.to_bytes(8, "little"), 0)
+                    if id_ in task.container_starts:
+                        writer.end_containers()
                     lines.append(reusable.copy_record(id_, writer) or _convert_input(source, id_, task, writer, ahead))
                     on_progress(1)
             writer.close()
@@ -146,12 +155,18 @@ def _convert_input(source: Input, id_: int, task: RowTask, writer: RowWriter, ah
     try:
         data = ahead.read(source)
         with processes.time_limit(task.image_timeout):
-            made = make_training_jpeg(data, settings=task.encode, name=source.name)
+            make = make_training_jpeg if task.references is None else index_image
+            made = make(data, settings=task.encode, name=source.name)
         attachments = _read_attachments(source, ahead.read)
         extra = _make_extra(source, made)
-        writer.add(
-            make_record(made.jpeg, id=id_, label=source.label, extra=extra, attachments=attachments, info=made.info)
-        )
+        if task.references is not None:
+            record, referenced = make_reference_record(
+                source, made, attachments, id=id_, extra=extra, root=task.references
+            )
+            writer.add(record, referenced=referenced)
+        else:
+            label, info = source.label, made.info
+            writer.add(make_record(made.jpeg, id=id_, label=label, extra=extra, attachments=attachments, info=info))
     except (ImageError, UsageError) as error:  # UsageError: the extra is too large
         return ledger.LedgerLine(source.name, id_, ledger.FAILED, str(error))
     return ledger.LedgerLine(source.name, id_, made.status, made.reason, len(data), len(made.jpeg))
@@ -164,7 +179,8 @@ def _make_extra(source: Input, made: TrainingJpeg) -> Any:
         extra |= json.loads(source.extra)
     elif source.annotated is None:
         return extra
-    return map_targets(extra, made.coordinates, annotated=source.annotated)
+    coordinates = replace(made.coordinates, orientation=1) if source.upright else made.coordinates
+    return map_targets(extra, coordinates, annotated=source.annotated)
 
 
 def _read_attachments(source: Input, read: Callable[[Input], bytes]) -> dict[str, bytes]:

@@ -56,6 +56,10 @@ def export(
     dataset = source if isinstance(source, Dataset) else Dataset(source)
     if not 1 <= shard_size <= MAX_SHARD_SIZE:
         raise UsageError(f"shards of {shard_size:,} bytes; 1 to {MAX_SHARD_SIZE:,} are possible")
+    if dataset.foreign:
+        raise UsageError(
+            f"{dataset.path} is an index of other files than upright JPEGs ({dataset.foreign:,}); convert it"
+        )
     unfinished = out / _UNFINISHED
     if unfinished.exists():
         raise UsageError(f"{out} holds an export that goes on or was interrupted; if none goes on, remove {out}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from picstore.errors import Damage, ImageError, NotADataset, PicstoreError, TooLarge, UsageError
 from picstore.prepare.sources.named_files import open_regular
+from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.resolve import locate
 
 MAX_INPUT = 1 << 30  # bytes of one source image
@@ -33,6 +34,8 @@ class Input:
             ``size`` and ``key``; None for a byte range. Other processes import it by name. It raises ImageError, and
             may keep files open.
         key: argument for the reader only.
+        crc: CRC-32C that the bytes must have, if it is known.
+        upright: whether targets in the extra are in pixels of the upright image, whatever the file's orientation.
     """
 
     name: str
@@ -46,6 +49,25 @@ class Input:
     attachments: tuple[tuple[str, Input], ...] = ()
     reader: Callable[[Input], bytes] | None = None
     key: bytes = b""
+    crc: int | None = None
+    upright: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Ids of inputs, and their division into containers and rows, which a conversion keeps.
+
+    Attributes:
+        uuid: of the index that they come from, or of the one that it shares ids and order with.
+        ids: of all inputs.
+        containers: number of the first input of each container, and the number of inputs.
+        rows: the same of each row.
+    """
+
+    uuid: str
+    ids: tuple[int, ...]
+    containers: tuple[int, ...]
+    rows: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +81,7 @@ class Listing:
         remarks: messages for the user: files skipped, objects left out.
         duplicates: number of each input to leave out, with the number of the first that has the same bytes; None if
             nobody searched.
+        partition: ids, containers and rows of the inputs, if the source has them.
     """
 
     kind: str
@@ -67,6 +90,7 @@ class Listing:
     attachments: tuple[str, ...] = ()
     remarks: list[str] = field(default_factory=list)
     duplicates: dict[int, int] | None = None
+    partition: Partition | None = None
 
     def digest(self) -> str:
         """SHA-256 of names, labels, extras and attachments; a resumed conversion compares it with the first run's."""
@@ -86,6 +110,8 @@ def read_input(source: Input) -> bytes:
     data = _read_range(source) if source.reader is None else _call_reader(source.reader, source)
     if len(data) > MAX_INPUT:
         raise ImageError(f"larger than {MAX_INPUT >> 20} MiB")
+    if source.crc is not None and crc32c(data) != source.crc:
+        raise ImageError("its bytes have changed since they were indexed")
     return data
 
 

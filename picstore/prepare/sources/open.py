@@ -20,7 +20,18 @@ from picstore.storage.location.resolve import Location, Where, locate
 
 __all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
-_WITH_MAGIC = ("mds", "litdata", "ffcv", "parquet", "hdf5", "lmdb", "recordio", "tfrecord", "picpoc")  # or an index
+_WITH_MAGIC = (
+    "index",
+    "mds",
+    "litdata",
+    "ffcv",
+    "parquet",
+    "hdf5",
+    "lmdb",
+    "recordio",
+    "tfrecord",
+    "picpoc",
+)  # or an index
 _GENERAL = ("folder", "list")  # any folder and any file
 # In the order of recognition; entry points of other packages are tried before _GENERAL.
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "coco", *_GENERAL)

@@ -97,6 +97,8 @@ def shuffle(
     if method not in METHODS:
         raise UsageError(f"shuffle method {method!r} is not one of {', '.join(METHODS)}")
     dataset = source if isinstance(source, Dataset) else Dataset(locate(source))
+    if dataset.manifest.references is not None:
+        raise UsageError(f"{dataset.path} is an index, which the loader shuffles; convert it to shuffle its images")
     destination = locate(destination)
     shape = job.DatasetShape(container_size=dataset.manifest.container_size, seed=seed)
     wanted = {"verb": "shuffle", "picstore": __version__, "parent": dataset.uuid, "method": method, "seed": seed}

@@ -16,6 +16,7 @@ from picstore.arrays import I64, Table
 from picstore.errors import Damage, ImageError, NotADataset
 from picstore.prepare.engine import processes
 from picstore.prepare.image.image_info import parse_image_info
+from picstore.prepare.image.index_image import index_image
 from picstore.prepare.image.read import foreign_errors
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.size_limits import check_size, pillow_limits
@@ -26,12 +27,14 @@ from picstore.storage.edits.npy_files import read_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.file import FileSummary, read_summary
+from picstore.storage.format.layout import MAX_CONTAINER
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.format.tile_rows import row_ends, stored_checksums, wrong_row
 from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_copy import check_copy
+from picstore.storage.references import find_references_root, read_references
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class FileCheck:
         rows: containers of the file by the data set's index, None where that is damaged.
         deleted: deleted record numbers of each container, whose damage loses nothing.
         max_pixels: of an image that is decoded; None if none is.
+        references: folder of the files that containers refer to; None where they hold their images.
     """
 
     root: Location
@@ -68,6 +72,7 @@ class FileCheck:
     deleted: tuple[I64, ...]
     fields: tuple[str, ...]
     max_pixels: int | None
+    references: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,8 @@ def verify(
         decode: also decode every image and compare its headers with the index.
 
     Raises:
-        NotADataset, Unfinished, UnsupportedVersion: there is no data set, or a later picstore wrote it.
+        NotADataset, Unfinished, UnsupportedVersion: there is no data set, or a later picstore wrote it; or it is an
+            index of images that are gone.
         Damage: the manifest is damaged, so its files are not known.
     """
     root = locate(root)
@@ -146,6 +152,7 @@ def _check_edits(root: Location, manifest: Manifest, rows: Table | None, finding
 def _tasks(
     root: Location, manifest: Manifest, rows: Table | None, live: LiveRecords | None, max_pixels: int | None
 ) -> Iterator[FileCheck]:
+    references = find_references_root(root, manifest)
     by_file: dict[tuple[int, int], tuple[Table | None, tuple[I64, ...]]] = {}
     if rows is not None:
         order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
@@ -156,7 +163,7 @@ def _tasks(
             by_file[stream, file] = rows[group], deleted
     for entry in manifest.files:
         file_rows, deleted = by_file.get((entry.stream, entry.file), (None, ()))
-        yield FileCheck(root, entry, file_rows, deleted, manifest.attachments, max_pixels)
+        yield FileCheck(root, entry, file_rows, deleted, manifest.attachments, max_pixels, references)
 
 
 def _check_ids(checked: Iterable[CheckedFile]) -> list[Finding]:
@@ -198,6 +205,8 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
             container = unpack_container(
                 buffer, ref=ref, fields=task.fields, records=records, header_crc=int(row["header_crc"])
             )
+            if task.references is not None:
+                container = read_references(container, task.references, limit=int(row["referenced"]))
         except Damage as error:
             findings.append(Finding(name, error.offset, error.what, records - len(deleted)))
         else:
@@ -212,6 +221,8 @@ def _check_recovered(task: FileCheck, findings: list[Finding], on_progress: Prog
     ids = []
     found = 0
     for container in recover_containers(task.root, stream=task.entry.stream, file=task.entry.file, fields=task.fields):
+        if task.references is not None:
+            container = read_references(container, task.references, limit=MAX_CONTAINER)
         findings += _check_container(container, task.max_pixels, np.zeros(0, np.int64))
         ids.append(container.index["id"][container.good].astype(np.int64))
         found += len(container)
@@ -239,9 +250,8 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
         if not problem and max_pixels is not None:
             problem = _decode_problem(container, k, max_pixels)
         if problem:
-            offset = container.ref.offset + int(container.index[k]["offset"])
             text = f"record {container.index[k]['id']}: {problem}"
-            findings.append(Finding(container.ref.name, offset, text, 1))
+            findings.append(Finding(*container.locate(int(container.index[k]["offset"])), text, 1))
     return findings
 
 
@@ -259,12 +269,17 @@ def _wrong_row_checksum(container: Container, k: int) -> str:
 
 def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
     """Compare a decoded image with the index; returns the difference, or an empty text."""
-    jpeg = bytes(container.jpeg(k))
+    jpeg, stored = bytes(container.jpeg(k)), container.info(k)
+    name, _ = container.locate(int(container.index[k]["offset"]))
     try:
-        info, stored = parse_image_info(jpeg), container.info(k)
+        if container.origin is None:
+            info = parse_image_info(jpeg)
+        else:
+            info = index_image(jpeg, settings=EncodeSettings(max_pixels=max_pixels), name=name).info
         check_size(info.width, info.height, max_pixels=max_pixels)
-        with pillow_limits(max_pixels), foreign_errors("damaged"):
-            Image.open(io.BytesIO(jpeg), formats=["JPEG"]).load()
+        if not info.foreign:
+            with pillow_limits(max_pixels), foreign_errors("damaged"):
+                Image.open(io.BytesIO(jpeg), formats=["JPEG"]).load()
     except ImageError as error:
         return f"does not decode: {error}"
     try:

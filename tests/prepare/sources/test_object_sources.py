@@ -167,6 +167,12 @@ def coco(root: Path) -> Built:
     return "images", {"annotations": "instances.json"}
 
 
+def index(root: Path) -> Built:
+    folder(root / "images")
+    picstore_command("index", root / "images", root / "index")
+    return "index", {}
+
+
 BUILDERS: dict[str, tuple[str, Callable[[Path], Built]]] = {
     **{build.__name__: ("folder", build) for build in (folder, flat)},
     **{build.__name__: ("webdataset", build) for build in (webdataset, webdataset_by_braces)},
@@ -185,6 +191,7 @@ BUILDERS: dict[str, tuple[str, Callable[[Path], Built]]] = {
     **{build.__name__: ("table", build) for build in (csv, jsonl_with_a_root_and_classes)},
     "list": ("list", caffes_list),
     "coco": ("coco", coco),
+    "index": ("index", index),
 }
 LOCAL = {"lmdb", "hdf5"}
 
@@ -245,6 +252,21 @@ def test_convert_writes_the_same_bytes_from_a_store(name: str, bucket: str, tmp_
         given = [part for option, value in options.items() for part in (f"--{option}", f"{root}/{value}")]
         picstore_command("convert", f"{root}/{source}".rstrip("/"), tmp_path / out, *SHAPE, *given, "--workers", 2)
     assert tree(tmp_path / "there") == tree(tmp_path / "here")
+
+
+def test_an_index_in_a_store_of_objects_in_a_store_is_read_and_converted(bucket: str, tmp_path: Path) -> None:
+    source, _ = webdataset(tmp_path / "source")
+    shards = f"{put_all(tmp_path / 'source', f'{bucket}/source')}/{source}".rstrip("/")
+    picstore_command("index", shards, f"{bucket}/index")
+    dataset = picstore.Dataset(f"{bucket}/index")
+    expected = [read_input(one) for one in open_source(shards).inputs]
+    assert [bytes(record.jpeg) for record in dataset] == expected
+    picstore_command("convert", f"{bucket}/index", tmp_path / "out")
+    assert picstore.Dataset(tmp_path / "out").ids.tolist() == dataset.ids.tolist()
+    name = locate(shards).files().__next__()[0] if locate(shards).is_folder() else ""
+    (locate(shards) / name if name else locate(shards)).remove()
+    lost = {finding["file"] for finding in picstore_json("verify", f"{bucket}/index", code=3)["damage"]}
+    assert lost == {f"{shards}/{name}" if name else shards}
 
 
 # What is not there, not reachable, or not read

@@ -1,0 +1,78 @@
+"""An index of picstore as a source: its images, read from where they lie, with its ids, files and containers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from picstore.errors import Damage, UsageError
+from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.inputs import Input, Listing, Partition
+from picstore.prepare.sources.source_file import printable
+from picstore.storage.dataset import Dataset
+from picstore.storage.format.container import Container
+from picstore.storage.location.resolve import MANIFEST, Location
+
+
+def list_index(location: Location) -> Listing:
+    """List the live records of an index in stored order; UsageError for a data set that holds its images."""
+    dataset = Dataset(location)
+    if dataset.manifest.references is None:
+        raise UsageError(f"{location} is a picstore data set already; `picstore shuffle` makes a copy of it")
+    numbers = np.flatnonzero(dataset.live.counts)
+    inputs: list[Input] = []
+    ids: list[int] = []
+    for number in numbers.tolist():
+        container = dataset.tables(number)
+        labels = dataset.labels(container.index["id"], container.index["label"])
+        for k in np.flatnonzero(dataset.live.mask(number)).tolist():
+            ids.append(int(container.index["id"][k]))
+            inputs.append(_input(container, k, int(labels[k])))
+    ends = np.cumsum(dataset.live.counts[numbers])
+    last_of_file = np.diff(dataset.rows["file"][numbers], append=-1) != 0
+    partition = Partition(
+        uuid=dataset.order_uuid,
+        ids=tuple(ids),
+        containers=(0, *ends.tolist()),
+        rows=(0, *ends[last_of_file].tolist()),
+    )
+    unkept = sorted(set(dataset.columns) - {"label"})
+    remarks = [f"the columns {', '.join(unkept)} of {location} are left out"] if unkept else []
+    return Listing("index", inputs, dataset.classes, dataset.manifest.attachments, remarks, partition=partition)
+
+
+def _input(container: Container, k: int, label: int) -> Input:
+    """Make the input of a record, whose extra is in pixels of the upright image already."""
+    try:
+        extra = container.extra_json(k)
+        if not container.good[k]:
+            raise container.ref.corrupt("its reference is damaged")
+    except Damage as error:
+        return Input(f"{container.ref.name}/{k}", label, container.ref.name, problem=f"damaged: {error.what}")
+    image = _blob(container, container.index[k], label)
+    path = json.loads(extra).get("path") if extra else None
+    attached = zip(container.fields, container.attached[k], strict=True)
+    return replace(
+        image,
+        name=path if isinstance(path, str) else image.name,
+        extra=extra,
+        upright=True,
+        attachments=tuple((name, _blob(container, cell, -1)) for name, cell in attached if cell["length"]),
+    )
+
+
+def _blob(container: Container, cell: Any, label: int) -> Input:
+    """Make the input of an image or attachment, given its index entry."""
+    path, offset = container.locate(int(cell["offset"]))
+    return Input(printable(path), label, path, offset, int(cell["length"]), crc=int(cell["crc"]))
+
+
+def recognizes(probe: SourceProbe) -> bool:
+    """Whether it is a picstore data set."""
+    return MANIFEST in probe.files
+
+
+FORMAT = SourceFormat(list_index, recognizes=recognizes, object_stores=True)
