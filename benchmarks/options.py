@@ -24,6 +24,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
     "loaders": {
         "peers": "benchmarks.loaders.standard_job:peers",
         "color": "benchmarks.loaders.standard_job:color",
+        "index": "benchmarks.loaders.standard_job:index",
         "accuracy": "benchmarks.loaders.accuracy:accuracy",
         "isolate": "benchmarks.loaders.isolation:isolate",
         "python": "benchmarks.loaders.python_time:python",

@@ -31,6 +31,11 @@ def color(options: Options) -> Table:
     return _compare(("picstore-color", "torchvision-color"), options)
 
 
+def index(options: Options) -> Table:
+    """The standard job over files as they are: a folder of JPEGs, and tars."""
+    return _compare(("picstore-index", "torchvision", "picstore-index-tars", "webdataset"), options)
+
+
 def _compare(names: Sequence[str], options: Options) -> Table:
     count = options.images or (64 if options.quick else None)
     per_class = copy_images(options.photographs, options.work / "images", options.copies, count)

@@ -26,6 +26,8 @@ MODULES = {
     "picstore": "picstore_loader",
     "picstore-q90": "picstore_loader",
     "picstore-color": "picstore_loader",
+    "picstore-index": "picstore_loader",
+    "picstore-index-tars": "picstore_loader",
     "ffcv": "ffcv_loader",
     "ffcv-q90": "ffcv_loader",
     "ffcv-shorter": "ffcv_loader",
