@@ -33,6 +33,8 @@ CROPS = {
     "resized": [picstore.Resize(800), picstore.RandomCrop(96)],
     "resized crop": [picstore.RandomResizedCrop(64, scale=(0.01, 0.1))],
     "rotated": [picstore.RandomCrop(96), picstore.RandomRotation(30)],
+    "reflected": [picstore.RandomCrop(96, 60, padding_mode="reflect")],
+    "bicubic": [picstore.RandomResizedCrop(64, interpolation="bicubic")],
     "all": [picstore.Resize((64, 64))],
 }
 

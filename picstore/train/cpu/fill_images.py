@@ -22,6 +22,7 @@ from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.fused import FusedKernel
 from picstore.train.cpu.render import render
 from picstore.train.cpu.targets import add_targets, empty_targets
+from picstore.train.transforms.borders import CONSTANT
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
 
@@ -30,7 +31,7 @@ def decode_factors(geometry: Geometry) -> I64:
     """By how much each image may be decoded smaller, 1, 2, 4 or 8: as long as its part stays at least as large as its
     output. Without antialiasing always 1: a smaller decode averages, which plain interpolation does not.
     """
-    shrink = np.where(geometry.minifies & SCALES, geometry.shrink, 1.0)
+    shrink = np.where(geometry.minifies & (geometry.border == CONSTANT) & SCALES, geometry.shrink, 1.0)
     factors: I64 = np.left_shift(1, np.clip(np.log2(np.maximum(shrink, 1)), 0, 3).astype(np.int64))
     return factors
 

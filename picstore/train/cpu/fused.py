@@ -22,12 +22,19 @@ from picstore.kernels.strided import StridedImage
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.buffers import CUTS, PIXELS
 from picstore.train.cpu.cut import boxes_to_cut
+from picstore.train.transforms.borders import CONSTANT
 from picstore.train.transforms.geometry import Geometry
 
 
 def can_fuse(geometry: Geometry, factors: I64) -> Bools:
     """bool (n,): the images that the kernel tries. Tests replace this to have none of them fused."""
-    chosen: Bools = geometry.upright & ~geometry.shows_edges & (factors == 1) & (geometry.size > 0).all(axis=1)
+    chosen: Bools = (
+        geometry.upright
+        & ~geometry.shows_edges
+        & (geometry.border == CONSTANT)
+        & (factors == 1)
+        & (geometry.size > 0).all(axis=1)
+    )
     return chosen
 
 

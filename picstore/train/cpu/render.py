@@ -18,6 +18,7 @@ from picstore.kernels.resample import resample
 from picstore.kernels.strided import strided_image
 from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
 from picstore.train.cpu.warp_taps import warp_taps
+from picstore.train.transforms.borders import CONSTANT, border_indices
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.half_planes import vector_length
 
@@ -39,6 +40,8 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
         UsageError: an array has another shape, dtype or layout or is empty, or the geometry is not finite.
     """
     fill = geometry.fill[slot]
+    if geometry.border[slot] != CONSTANT:
+        pixels, origin = _with_border(pixels, geometry, slot, origin)
     clip = _clip_in(geometry.clip[slot], origin, factor)
     if geometry.upright[slot]:
         flip, upside_down = geometry.flip[slot].tolist()
@@ -66,7 +69,7 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
             return
         interpolation = int(geometry.interpolation[slot])
         if geometry.minifies[slot] and (geometry.scale[slot] > factor * (1 + _TOLERANCE)).any():
-            reach = _clip_in(geometry.reach[slot], origin, factor)
+            reach = _clip_in(geometry.window[slot], origin, factor)
             pixels, matrix, clip = _minified(pixels, reach, matrix, clip, interpolation)
         edges, target = geometry.output_edges[slot], strided_image(out)
         if interpolation == BILINEAR:
@@ -91,12 +94,29 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
         raise UsageError(f"out is {out.dtype} {out.shape}; give {mask.dtype} of shape (height, width)")
     if mask.dtype.kind != "b" and not np.iinfo(mask.dtype).min <= fill <= np.iinfo(mask.dtype).max:
         raise UsageError(f"fill is {fill}; give a value of {mask.dtype}")
-    matrix, clip = geometry.matrix[slot].copy(), _clip_in(geometry.clip[slot], (0, 0), 1)
+    origin = 0, 0
+    if geometry.border[slot] != CONSTANT:
+        mask, origin = _with_border(mask, geometry, slot, origin)
+    matrix, clip = geometry.matrix[slot].copy(), _clip_in(geometry.clip[slot], origin, 1)
+    matrix[:, 2] -= origin
     _check_map(matrix, clip)
     edges = geometry.output_edges[slot]
     # The kernel copies elements of any dtype by their size.
     bits = int.from_bytes(np.array(fill, mask.dtype).tobytes(), sys.byteorder)
     warp_nearest((strided_image(mask), mask.itemsize), matrix, clip, edges, np.uint64(bits), strided_image(out))
+
+
+def _with_border(
+    pixels: Array, geometry: Geometry, slot: int, origin: tuple[int, int]
+) -> tuple[Array, tuple[int, int]]:
+    """An image or mask with what its border mode puts around it, as far as it is seen; returns its new origin too."""
+    (left, top, right, bottom), (width, height) = geometry.window[slot].tolist(), geometry.source_size[slot].tolist()
+    if left >= right or top >= bottom:
+        return pixels, origin
+    border = int(geometry.border[slot])
+    rows = border_indices(top, bottom, height, border) - origin[1]
+    columns = border_indices(left, right, width, border) - origin[0]
+    return pixels[rows[:, None], columns], (left, top)
 
 
 def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int) -> tuple[U8, F64, I64]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.train.cuda.color_phases import CANVAS_STEPS, ROW_STEPS, TABLE_STEPS, ColorPhases
 from picstore.train.cuda.descriptor import COUNTS, HEADER
@@ -24,6 +25,7 @@ from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, r
 from picstore.train.cuda.resample_params import make_resample_params, minify_slanted
 from picstore.train.cuda.triton_jit import INTERPRETED
 from picstore.train.transforms import opcodes
+from picstore.train.transforms.borders import CONSTANT, border_indices
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
@@ -82,12 +84,13 @@ def augment(
             f"origins have shape {origins.shape} and factors {factors.shape}; give left, top and a factor of "
             f"at least 1 for each of {count} images"
         )
+    images, corners = _with_borders(images, origins, geometry)
     planes, source_size = _sources(images)
-    params = make_resample_params(geometry, planes, source_size, origins, factors)
+    params = make_resample_params(geometry, planes, source_size, corners, factors)
     batch, result = _outputs(geometry, output, channels_last, images[0].device, out)
     phases = ColorPhases.from_program(program, geometry.size, floats=output != OutputDtype.UINT8)
     with torch.cuda.device(batch.device) if batch.is_cuda else contextlib.nullcontext():
-        indices, minified, params = minify_slanted(params, geometry, origins, factors)
+        indices, minified, params = minify_slanted(params, geometry, corners, factors)
         if len(indices) == 0:
             _launch_all([(make_descriptor_table(params, phases), batch, channels_last)])
             return result
@@ -99,6 +102,25 @@ def augment(
         second = make_descriptor_table(replace(params, planes=planes), phases)
         _launch_all([(first, pixels, False), (second, batch, channels_last)])
     return result
+
+
+def _with_borders(
+    images: Sequence[torch.Tensor], origins: I64, geometry: Geometry
+) -> tuple[Sequence[torch.Tensor], I64]:
+    """Images with what their border modes put around them, as far as it is seen, and their origins."""
+    made, origins = list(images), origins.copy()
+    for slot in np.flatnonzero(geometry.border != CONSTANT).tolist():
+        (left, top, right, bottom), (width, height) = (
+            geometry.window[slot].tolist(),
+            geometry.source_size[slot].tolist(),
+        )
+        if left < right and top < bottom:
+            border, (x, y) = int(geometry.border[slot]), origins[slot]
+            rows = torch.from_numpy(border_indices(top, bottom, height, border) - y).to(images[slot].device)
+            columns = torch.from_numpy(border_indices(left, right, width, border) - x).to(images[slot].device)
+            made[slot] = images[slot][:, rows][:, :, columns].contiguous()
+            origins[slot] = left, top
+    return made, origins
 
 
 def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:

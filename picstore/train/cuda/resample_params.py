@@ -117,7 +117,7 @@ def minify_slanted(
     """
     larger = (geometry.scale > factors[:, None] * (1 + _TOLERANCE)).any(axis=1)
     minified = params.slanted & geometry.minifies & larger
-    reach = _clip_in(geometry.reach, origins, factors)
+    reach = _clip_in(geometry.window, origins, factors)
     low, high = np.maximum(reach[:, :2], 0), np.minimum(reach[:, 2:], params.source_size)
     indices = np.flatnonzero(minified & (low < high).all(axis=1))
     low, extent = low[indices], (high - low)[indices]

@@ -14,6 +14,7 @@ import numpy as np
 from picstore.errors import UsageError
 from picstore.kernels import filters
 from picstore.train.transforms import opcodes
+from picstore.train.transforms.borders import BORDERS
 
 Fill: TypeAlias = tuple[int, int, int]
 Interpolation: TypeAlias = Any  # a name, a member of torchvision's or Pillow's enumeration, or a sequence of these
@@ -112,10 +113,11 @@ def checked_padding(padding: Padding, transform: str) -> tuple[int, int, int, in
     return int(left), int(top), int(right), int(bottom)
 
 
-def check_padding_mode(mode: str, transform: str) -> None:
-    """Raise UsageError for a padding mode that is not constant."""
-    if mode != "constant":
-        raise UsageError(f"{transform}: padding_mode is {mode!r}; only 'constant' is supported")
+def checked_padding_mode(mode: str, transform: str) -> int:
+    """Return the code of a padding mode, of ``borders.py``; UsageError for another value."""
+    if not isinstance(mode, str) or mode not in BORDERS:
+        raise UsageError(f"{transform}: padding_mode is {mode!r}; give one of {', '.join(BORDERS)}")
+    return BORDERS[mode]
 
 
 def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from picstore.train.transforms import (
     tone,
 )
 from picstore.train.transforms.color_program import ColorTransform, check_color
-from picstore.train.transforms.geometry import common_fill
+from picstore.train.transforms.geometry import check_borders, common_fill
 from picstore.train.transforms.mix import BatchTransform
 from picstore.train.transforms.views import ViewCallables, ViewGroup, Views
 
@@ -189,6 +189,7 @@ def _split_stages(transforms: Sequence[UserTransform]) -> tuple[tuple[UserTransf
         latest = stage
     geometry, color, callables = map(tuple, stages)
     common_fill(geometry)
+    check_borders(geometry)
     check_color(color)
     return geometry, color, callables
 

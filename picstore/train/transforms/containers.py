@@ -16,6 +16,7 @@ from picstore.errors import UsageError
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.arguments import checked_numbers, checked_probability
 from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.borders import CONSTANT
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 from picstore.train.transforms.geometry import Geometry, Transform, common_fill
 from picstore.train.transforms.mix import BatchTransform
@@ -142,6 +143,8 @@ class _GeometricStep:
 
     def __init__(self, container: Container, steps: Sequence[Transform]) -> None:
         self.name = type(container).__name__
+        if any(getattr(step, "border", CONSTANT) != CONSTANT for step in steps):
+            raise UsageError(f"{self.name} holds a transform with a padding_mode; only 'constant' is possible there")
         self._container, self._steps = container, steps
         self.needs_boxes = any(getattr(step, "needs_boxes", False) for step in steps)
         sizes = {step.fixes_size for step in steps}

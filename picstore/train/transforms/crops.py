@@ -15,10 +15,10 @@ from picstore.train.transforms.arguments import (
     Interpolation,
     Padding,
     Size,
-    check_padding_mode,
     checked_fill,
     checked_interpolation,
     checked_padding,
+    checked_padding_mode,
     checked_probability,
     checked_size,
 )
@@ -96,7 +96,8 @@ class Pad:
     Args:
         padding: pixels, 0 to 32768: on all sides, or (left and right, top and bottom), or (left, top, right, bottom).
         fill: grey level 0 to 255, or (red, green, blue).
-        padding_mode: ``"constant"``, torchvision's default; other modes are not supported.
+        padding_mode: "constant"; or "edge", "reflect" or "symmetric", which repeat the image's border, if this is the
+            list's first transform but for flips.
 
     Raises:
         UsageError: an argument has another value.
@@ -107,12 +108,13 @@ class Pad:
     def __init__(self, padding: Padding, fill: Any = 0, padding_mode: str = "constant") -> None:
         self._padding = checked_padding(padding, "Pad")
         self.fill: Fill = checked_fill(fill, "Pad")
-        check_padding_mode(padding_mode, "Pad")
+        self.border = checked_padding_mode(padding_mode, "Pad")
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
         left, top, right, bottom = self._padding
         size = geometry.size + np.array([left + right, top + bottom])
-        return geometry.with_fill(self.fill).crop(np.broadcast_to([-left, -top], size.shape), size)
+        padded = geometry.with_fill(self.fill).crop(np.broadcast_to([-left, -top], size.shape), size)
+        return padded.with_border(self.border) if self.border else padded
 
 
 class RandomCrop:
@@ -123,7 +125,8 @@ class RandomCrop:
         padding: pixels added on each side before the crop, see ``Pad``.
         pad_if_needed: pad an image smaller than ``size`` on both sides.
         fill: colour of the padding: grey level 0 to 255, or (red, green, blue).
-        padding_mode: ``"constant"``, torchvision's default; other modes are not supported.
+        padding_mode: "constant"; or "edge", "reflect" or "symmetric", which repeat the image's border, if this is the
+            list's first transform but for flips.
         multiple_of: pixels of which left and top are a multiple, so that the crop falls on whole pixels of an image
             that is so many times smaller; not in torchvision.
 
@@ -145,7 +148,7 @@ class RandomCrop:
         self._padding = checked_padding(0 if padding is None else padding, "RandomCrop")
         self._pad_if_needed = bool(pad_if_needed)
         self.fill: Fill = checked_fill(fill, "RandomCrop")
-        check_padding_mode(padding_mode, "RandomCrop")
+        self.border = checked_padding_mode(padding_mode, "RandomCrop")
         if not isinstance(multiple_of, int) or multiple_of < 1:
             raise UsageError(f"RandomCrop: multiple_of is {multiple_of}; give pixels, at least 1")
         self._multiple_of = multiple_of
@@ -163,7 +166,8 @@ class RandomCrop:
             )
         spare = padded + 2 * lacking - size
         corner = np.floor(random.uniform(2) * (spare // self._multiple_of + 1)).astype(np.int64) * self._multiple_of
-        return geometry.with_fill(self.fill).crop(corner - lacking - [left, top], size)
+        cropped = geometry.with_fill(self.fill).crop(corner - lacking - [left, top], size)
+        return cropped.with_border(self.border) if self.border else cropped
 
 
 class RandomResizedCrop:
@@ -228,6 +232,7 @@ class RandomResizedCrop:
 
 
 class _RandomFlip:
+    only_mirrors = True  # so that a border that is repeated afterwards is the stored image's
     fixes_size: tuple[int, int] | None = None
     _mirrored: tuple[bool, bool]  # left to right, top to bottom
 

@@ -22,6 +22,7 @@ from picstore.errors import UsageError
 from picstore.kernels.filters import HALF_WIDTHS, NEAREST
 from picstore.train.transforms.arguments import Fill
 from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.borders import CONSTANT, mirrored_reach
 from picstore.train.transforms.cached_property import cached_property
 from picstore.train.transforms.half_planes import (
     append_edges,
@@ -55,6 +56,7 @@ class Geometry:
             whole list is one resampling.
         antialias: bool (n,), whether the filter is widened on minification; nearest never is.
         fill: uint8 (n, 3), the colour outside of the image.
+        border: int64 (n,), of ``borders.py``: what stands outside of the image instead of ``fill``, up to the edges.
         boxes: float64 (n, m, 4), the objects' boxes in source pixels, NaN where an image has fewer; None if no
             transform needs them.
         kept: bool (n, m), with them: the objects that no transform has dropped.
@@ -68,6 +70,7 @@ class Geometry:
     interpolation: I64
     antialias: Bools
     fill: U8
+    border: I64
     boxes: F64 | None = None
     kept: Bools | None = None
 
@@ -81,8 +84,9 @@ class Geometry:
         clip = np.concatenate([np.zeros_like(size), size], axis=1)
         fill = np.zeros((n, 3), dtype=np.uint8)
         nearest, antialias = np.full(n, NEAREST, dtype=np.int64), np.ones(n, dtype=np.bool_)
+        constant = np.full(n, CONSTANT, dtype=np.int64)
         kept = None if boxes is None else np.ones(boxes.shape[:2], dtype=np.bool_)
-        return cls(size, frame, clip, size, np.empty((n, 0, 3)), nearest, antialias, fill, boxes, kept)
+        return cls(size, frame, clip, size, np.empty((n, 0, 3)), nearest, antialias, fill, constant, boxes, kept)
 
     @classmethod
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
@@ -93,7 +97,7 @@ class Geometry:
         edges = [np.concatenate([each.edges, more], axis=1) for each, more in zip(geometries, padding, strict=True)]
         others = {
             name: np.concatenate([getattr(each, name) for each in geometries])[chosen]
-            for name in ("source_size", "frame", "clip", "size", "interpolation", "antialias", "fill")
+            for name in ("source_size", "frame", "clip", "size", "interpolation", "antialias", "fill", "border")
         }
         return cls(edges=np.concatenate(edges)[chosen], **others, **_concatenate_objects(geometries, chosen))
 
@@ -156,6 +160,21 @@ class Geometry:
 
         Pixels outside of it need not be decoded. Empty (right ≤ left or bottom ≤ top) where all output is padding.
         """
+        window = self._window
+        low, high = np.maximum(window[:, :2], 0), np.minimum(window[:, 2:], self.source_size)
+        mirrored = mirrored_reach(window[:, :2], window[:, 2:], self.source_size)
+        repeats = (self.border != CONSTANT)[:, None]
+        return np.concatenate([np.where(repeats, mirrored[0], low), np.where(repeats, mirrored[1], high)], axis=1)
+
+    @cached_property
+    def window(self) -> I64:
+        """int64 (n, 4): the pixels that the filter can use of images with their borders; otherwise as ``reach``."""
+        window: I64 = np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
+        return window
+
+    @cached_property
+    def _window(self) -> I64:
+        """Pixels within the clip that the filter can use."""
         widened = np.where(self.minifies[:, None], np.maximum(self.scale, 1.0), 1.0)
         half_width = np.array(HALF_WIDTHS)[self.interpolation, None]
         # A slanted image is first resampled to fewer pixels, from which it is interpolated.
@@ -163,9 +182,7 @@ class Geometry:
         support = widened * steps
         low = np.clip(np.floor(self.box[:, :2] - support), -_LIMIT, _LIMIT).astype(np.int64)
         high = np.clip(np.ceil(self.box[:, :2] + self.box[:, 2:] + support), -_LIMIT, _LIMIT).astype(np.int64)
-        low = np.maximum(np.maximum(low, self.clip[:, :2]), 0)
-        high = np.minimum(np.minimum(high, self.clip[:, 2:]), self.source_size)
-        return np.concatenate([low, high], axis=1)
+        return np.concatenate([np.maximum(low, self.clip[:, :2]), np.minimum(high, self.clip[:, 2:])], axis=1)
 
     def crop(self, corner: npt.ArrayLike, size: npt.ArrayLike) -> Geometry:
         """Crop canvases to boxes, by int64 (n, 2) left and top, width and height; outside the output is ``fill``."""
@@ -175,7 +192,8 @@ class Geometry:
         frame[:, :, :2] = linear * size[:, None, :]
         frame[:, :, 2] = self.frame[:, :, 2] + linear[:, :, 0] * corner[:, :1] + linear[:, :, 1] * corner[:, 1:]
         beyond = ((corner < 0) | (corner + size > self.size)).any(axis=1)
-        edges = append_edges(self.edges, beyond & ~self._holds_clip, lambda: canvas_edges(self.matrix, self.size))
+        ends = ~self._holds_clip | (self.border != CONSTANT)  # at the canvas, and not at the image
+        edges = append_edges(self.edges, beyond & ends, lambda: canvas_edges(self.matrix, self.size))
         cropped = replace(self, frame=frame, size=size, edges=edges)
         # Pixels that were not resized before are cropped exactly: a later resize uses none that were cropped away, and
         # uses the padding around the image. After a resize the filter has already used pixels across the edge.
@@ -226,6 +244,10 @@ class Geometry:
     def with_fill(self, fill: Fill) -> Geometry:
         """A copy with another colour outside of the image."""
         return replace(self, fill=np.tile(np.array(fill, dtype=np.uint8), (len(self.size), 1)))
+
+    def with_border(self, border: int) -> Geometry:
+        """A copy of which the canvas beyond the image repeats the image."""
+        return replace(self, border=np.full(len(self.size), border, dtype=np.int64))
 
     def points_to_output(self, slot: int, points: npt.ArrayLike) -> F64:
         """Map points (k, 2), x and y in source pixels, of image ``slot`` to the output, or beyond it.
@@ -307,6 +329,18 @@ def common_fill(transforms: Sequence[Transform]) -> Fill:
         if fill != color:
             raise UsageError(f"{first} has the fill {color} and {name} {fill}; give all transforms the same fill")
     return color
+
+
+def check_borders(transforms: Sequence[Transform]) -> None:
+    """Raise UsageError for a transform that repeats the image's border but does not get the whole stored image."""
+    for i, transform in enumerate(transforms):
+        if getattr(transform, "border", CONSTANT) != CONSTANT:
+            others = [each for each in transforms[:i] if not getattr(each, "only_mirrors", False)]
+            if others:
+                raise UsageError(
+                    f"{type(transform).__name__} repeats the border of the stored image and follows "
+                    f"{type(others[0]).__name__}; put it first, or use padding_mode='constant'"
+                )
 
 
 def output_size(transforms: Sequence[Transform]) -> tuple[int, int] | None:

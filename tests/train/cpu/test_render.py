@@ -572,7 +572,8 @@ for number in range(700):
     edges = random.normal(0, 1, (1, random.integers(0, 3), 3)) * [1, 1, 30]
     true = np.array([random.random() < 0.5])
     interpolation, fill = random.integers(5, size=1), np.array([[9, 9, 9]], np.uint8)
-    geometry = Geometry(np.array([[width, height]]), frame, clip, size[None], edges, interpolation, true, fill)
+    border = np.zeros(1, np.int64)
+    geometry = Geometry(np.array([[width, height]]), frame, clip, size[None], edges, interpolation, true, fill, border)
     out = np.zeros((3, size[1], size[0]), np.uint8)
     image = np.full((height, width, 3), 9, np.uint8)
     render(image, geometry, 0, origin=(0, 0), factor=1, out=out)

@@ -166,6 +166,8 @@ LISTS: dict[str, list] = {
     "rotated, smaller, lanczos": [RandomRotation(50), Resize((13, 20), "lanczos")],
     "rotated, smaller, box": [RandomRotation(50), Resize((13, 20), "box")],
     "padded": [Pad((3, 11, 20, 7), (9, 130, 77)), RandomVerticalFlip(1.0), Resize((23, 35))],
+    "reflected": [Pad((30, 11, 20, 70), padding_mode="reflect"), Resize((23, 35))],
+    "repeated, rotated": [RandomCrop((50, 34), 19, padding_mode="edge"), RandomRotation(30), Resize((13, 20))],
     "padded crop": [RandomCrop((50, 34), 9, pad_if_needed=True, fill=200)],
     "rotated": [CenterCrop((20, 33)), RandomRotation(50, "bilinear", fill=(200, 10, 77))],
     "rotated, smaller": [RandomRotation(50, fill=80), Resize((13, 20))],
@@ -179,7 +181,7 @@ LISTS: dict[str, list] = {
 @pytest.mark.parametrize(
     ("name", "count"),
     interpreted(
-        [("crop", 2), ("rotated, smaller", 2), ("of any filter", 2), ("rotated, bicubic", 2)],
+        [("crop", 2), ("rotated, smaller", 2), ("of any filter", 2), ("rotated, bicubic", 2), ("reflected", 2)],
         [*((name, 2) for name in LISTS), ("crop", 1), ("affine", 4)],
     ),
 )
@@ -294,7 +296,9 @@ def test_no_map_clip_or_edge_makes_the_kernels_leave_the_images(device: str) -> 
         fill = np.array([[9, 9, 9]], np.uint8)
         antialias = np.array([number % 3 > 0])
         interpolation = np.array([number % 5])
-        geometry = Geometry(np.array([[width, height]]), frame, clip, size, edges, interpolation, antialias, fill)
+        geometry = Geometry(
+            np.array([[width, height]]), frame, clip, size, edges, interpolation, antialias, fill, np.zeros(1, int)
+        )
         assert (made([np.full((height, width, 3), 9, np.uint8)], geometry, device) == 9).all()
 
 
