@@ -21,7 +21,6 @@ from picstore.prepare.upkeep.verify import verify
 from picstore.storage.annotations import MAX_OBJECTS, read_objects
 from picstore.storage.format.record import Record
 from picstore.train.cpu import decode as cpu_decode
-from picstore.train.cpu import fill_images
 from picstore.train.cpu.decode import decode_rgb
 
 GOOD = [good_record(number) for number in range(8)]
@@ -119,7 +118,7 @@ def test_an_image_that_takes_more_memory_than_there_is_is_damage(
         return cpu_decode_rgb(*args, width=width, **rest)
 
     cpu_decode_rgb = cpu_decode.decode_rgb
-    monkeypatch.setattr(fill_images, "decode_rgb", out_of_memory)
+    monkeypatch.setattr(cpu_decode, "decode_rgb", out_of_memory)
     monkeypatch.setattr("picstore.train.cpu.fused.can_fuse", lambda geometry, factors: np.zeros(len(factors), bool))
     if fused:
         monkeypatch.undo()

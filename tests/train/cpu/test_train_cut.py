@@ -15,6 +15,7 @@ from picstore.jpeg import rgb
 from picstore.storage.format.record import NO_SEGMENTS
 from picstore.train.batching.gather import layouts_of
 from picstore.train.cpu import cut as train_cut
+from picstore.train.cpu import decode as cpu_decode
 from picstore.train.cpu import fill_images
 from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.fill_images import decode_factors
@@ -47,14 +48,14 @@ def test_cutting_changes_no_pixel_of_any_batch(
     in_one_go = batches(dataset, transform)
     request.getfixturevalue("stage_by_stage")
     decoded: dict[str, list[int]] = {"cut": [], "whole": []}  # of the epoch, and of what of the next is made
-    decode = fill_images.decode_rgb
+    decode = cpu_decode.decode_rgb
 
     def count(how: str) -> None:
         def decode_rgb(jpeg: object, **size: int) -> np.ndarray:
             decoded[how].append(size["width"] * size["height"])
             return decode(jpeg, **size)
 
-        monkeypatch.setattr(fill_images, "decode_rgb", decode_rgb)
+        monkeypatch.setattr(cpu_decode, "decode_rgb", decode_rgb)
 
     count("cut")
     cut = batches(dataset, transform)

@@ -28,6 +28,7 @@ from picstore.storage import container_reader
 from picstore.storage.location.resolve import read_at
 from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources
 from picstore.train.buffers import BufferPool
+from picstore.train.cpu import decode as cpu_decode
 from picstore.train.cpu import fill_images
 from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
@@ -540,7 +541,7 @@ def test_closing_while_the_planner_waits_for_room_in_the_budget_ends_it(
         go_on.wait()
         return np.zeros((1, 1, 3), dtype=np.uint8)
 
-    monkeypatch.setattr(fill_images, "decode_rgb", decode_late)
+    monkeypatch.setattr(cpu_decode, "decode_rgb", decode_late)
     pipeline = pipeline_of(make_dataset(100), batch_size=2, budget=1)
     pipeline.start()
     decoding.wait()
