@@ -476,7 +476,7 @@ def test_images_elsewhere_than_the_kernels_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["first phase", "later phase", "blur"])
+@pytest.mark.parametrize("kernel", ["first phase", "later phase", "canvas phase", "blur", "displacement", "tables"])
 def test_the_kernels_compile_for_a_gpu_where_there_is_none(kernel: str, tmp_path: Path) -> None:
     code = """
 import sys
@@ -484,7 +484,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from picstore.train.cuda.augment import _OPTIONS
-from picstore.train.cuda.kernels import blur_rows, run_phase
+from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
 
 def compile(kernel, types, **picks):
     signature = {**types, **dict.fromkeys(picks, "constexpr")}
@@ -495,10 +495,14 @@ words = {"table": "*i64", "phase": "i32"}
 scratch = {"levels": "*u8", "rows": "*fp32"}
 if sys.argv[1] == "blur":
     compile(blur_rows, {**words, **scratch})
+elif sys.argv[1] == "displacement":
+    compile(displace_rows, {**words, "rows": "*fp32"})
+elif sys.argv[1] == "tables":
+    compile(make_tables, words)
 else:
-    first = sys.argv[1] == "first phase"
+    first, canvas = sys.argv[1] == "first phase", sys.argv[1] == "canvas phase"
     types = {**words, "out": "*u8" if first else "*bf16", **scratch, "sums": "*i64"}
-    compile(run_phase, types, FIRST=first, CHANNELS_LAST=first)
+    compile(run_phase, types, FIRST=first, CHANNELS_LAST=first, CANVAS=canvas, COUNTED=canvas)
 """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
