@@ -121,3 +121,11 @@ def test_below_reaches_every_number_equally_often():
 def test_below_refuses_a_limit_outside_1_to_two_to_the_32(limit):
     with pytest.raises(ValueError, match="limit"):
         rng.below(0, [0], limit)
+
+
+@pytest.mark.parametrize("distinct", [1, 3, 40_000, 1 << 63])
+def test_long_arrays_are_sorted_as_by_numpys_stable_sort(distinct: int) -> None:
+    """Of random bits, of bits with the same high half, and of many equal ones."""
+    values = np.random.default_rng(distinct).integers(0, distinct, 50_000, dtype=np.uint64)
+    for each in (values, values << np.uint64(40), values | np.uint64(1 << 63)):
+        assert rng.stable_argsort(each).tolist() == np.argsort(each, kind="stable").tolist()
