@@ -47,6 +47,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "memory": "benchmarks.runtime.memory:memory",
         "cores": "benchmarks.runtime.scale:cores",
         "records": "benchmarks.runtime.scale:records",
+        "selecting": "benchmarks.runtime.selecting:selecting",
     },
     "large": {
         "crops": "benchmarks.large.crops:crops",

@@ -104,12 +104,13 @@ def stable_argsort(values: U64) -> I64:
     """
     n = len(values)
     if n < _LONG:
-        return np.argsort(values, kind="stable").astype(np.int64)
+        few: I64 = np.argsort(values, kind="stable").astype(np.int64)
+        return few
     low = np.uint64((1 << (n - 1).bit_length()) - 1)
     packed = values & ~low
     packed |= np.arange(n, dtype=np.uint64)
     packed.sort()
-    order = (packed & low).astype(np.int64)
+    order: I64 = (packed & low).astype(np.int64)
     packed &= ~low
     same = packed[1:] == packed[:-1]
     if same.any():

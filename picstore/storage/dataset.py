@@ -19,7 +19,7 @@ from picstore.storage.container_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, make_column, read_column
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import NpyFile, pack_npy_file, parse_npy_file, read_npy_file, write_npy_file
-from picstore.storage.edits.selection import SelectedRecords
+from picstore.storage.edits.selection import SelectedRecords, integers, mask_of
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ENTRY
@@ -313,11 +313,11 @@ class Dataset(Sequence[Record]):
         if (chosen is None) == (ids is None):
             raise UsageError("select takes a mask or positions, or ids=; give one of them")
         if ids is None:
-            return self._select(_mask_of(chosen, len(self)))
-        positions = self._containers.positions(_integers(ids, "ids"))
+            return self._select(mask_of(chosen, len(self)))
+        positions = self._containers.positions(integers(ids, "ids"))
         if np.isin(positions, self.live.numbers, invert=True).any():
             raise UsageError(f"{self.path}: some of the ids are those of deleted records or not in the selection")
-        return self._select(_mask_of(np.searchsorted(self.live.numbers, positions), len(self)))
+        return self._select(mask_of(np.searchsorted(self.live.numbers, positions), len(self)))
 
     def where(self, condition: str) -> Dataset:
         """Select the records for which a condition holds, such as ``"label = 3 AND width > 512"``.
@@ -476,28 +476,3 @@ def _reopen(
         dataset._selected = selected
         dataset._set_manifest(manifest, unsaved)
     return dataset
-
-
-def _integers(values: npt.ArrayLike, name: str) -> I64:
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise UsageError(f"{name} are an array of shape {array.shape} and {array.dtype}; give a list of integers")
-    return array.astype(np.int64)
-
-
-def _mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
-    """Make a mask of ``count`` records of a mask or of positions."""
-    if np.asarray(chosen).dtype.kind == "b":
-        mask: Bools = np.asarray(chosen)
-        if mask.shape != (count,):
-            raise UsageError(f"a mask of shape {mask.shape} for {count} records")
-        return mask
-    positions = _integers(np.asarray(chosen), "positions")
-    outside = positions[(positions < -count) | (positions >= count)]
-    if len(outside):
-        raise UsageError(f"position {outside[0]} of a data set of {count} records")
-    mask = np.zeros(count, dtype=np.bool_)
-    mask[positions] = True
-    if int(mask.sum()) < len(positions):
-        raise UsageError("a record is selected twice; a Loader's weights give it more often")
-    return mask

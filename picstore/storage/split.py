@@ -15,7 +15,7 @@ from picstore.storage.edits.columns import Values
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of 2**64
 _MAX_PARTS = 100
-_CHUNK = 1 << 22  # ids to hash at a time
+_CHUNK = 1 << 15  # ids to hash at a time, in the cache
 
 
 def split_bounds(fractions: Sequence[float]) -> F64:

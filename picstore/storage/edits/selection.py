@@ -10,8 +10,10 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from picstore.arrays import I64, U8, Bools
+from picstore.errors import UsageError
 from picstore.storage.edits.tombstones import LiveRecords
 
 _BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
@@ -32,8 +34,10 @@ class SelectedRecords(LiveRecords):
     @classmethod
     def of(cls, live: LiveRecords, chosen: Bools) -> SelectedRecords:
         """Keep the marked ones of ``live``, bool (len(live),)."""
-        marks = live.marks()
-        marks[marks] = chosen
+        marks = chosen
+        if len(live) < int(live.starts[-1]):
+            marks = live.marks()
+            marks[marks] = chosen
         return cls.from_bits(live, np.append(np.packbits(marks), np.uint8(0)))
 
     @classmethod
@@ -87,3 +91,29 @@ class SelectedRecords(LiveRecords):
         first = start & ~7
         marks = np.unpackbits(self.bits[first >> 3 : (stop + 7) >> 3]).view(np.bool_)
         return marks[start - first : stop - first]
+
+
+def integers(values: npt.ArrayLike, name: str) -> I64:
+    """Take a list of integers, int64 (n,); UsageError for anything else."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise UsageError(f"{name} are an array of shape {array.shape} and {array.dtype}; give a list of integers")
+    return array.astype(np.int64)
+
+
+def mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
+    """Make a mask of ``count`` records of a mask or of positions; UsageError where these are not of the records."""
+    if np.asarray(chosen).dtype.kind == "b":
+        mask: Bools = np.asarray(chosen)
+        if mask.shape != (count,):
+            raise UsageError(f"a mask of shape {mask.shape} for {count} records")
+        return mask
+    positions = integers(np.asarray(chosen), "positions")
+    outside = positions[(positions < -count) | (positions >= count)]
+    if len(outside):
+        raise UsageError(f"position {outside[0]} of a data set of {count} records")
+    mask = np.zeros(count, dtype=np.bool_)
+    mask[positions] = True
+    if int(mask.sum()) < len(positions):
+        raise UsageError("a record is selected twice; a Loader's weights give it more often")
+    return mask

@@ -25,7 +25,7 @@ from picstore.train.order.epoch import Samples
 _TICKS = 30  # a sample is 2**30 ticks
 _GOLDEN = 663_608_941  # of 2**30; odd, so that 2**30 epochs have all offsets
 _MAX_SAMPLES = 1 << 31  # and records, so that sums have 63 bits
-_CHUNK = 1 << 22  # weights at a time
+_CHUNK = 1 << 15  # weights at a time, in the cache
 
 
 @dataclass(frozen=True, slots=True)
