@@ -25,6 +25,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "peers": "benchmarks.loaders.standard_job:peers",
         "color": "benchmarks.loaders.standard_job:color",
         "index": "benchmarks.loaders.standard_job:index",
+        "recipes": "benchmarks.loaders.recipes:run",
         "accuracy": "benchmarks.loaders.accuracy:accuracy",
         "isolate": "benchmarks.loaders.isolation:isolate",
         "python": "benchmarks.loaders.python_time:python",

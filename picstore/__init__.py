@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # type checkers take a name imported as itself for a public one
+    from picstore import recipes as recipes
     from picstore._version import __version__ as __version__
     from picstore.errors import Damage as Damage
     from picstore.errors import ImageError as ImageError
@@ -105,12 +106,16 @@ _NAMES = {  # by module
     "train.transforms.mix": "CutMix MixUp",
     "train.transforms.views": "Views",
 }
+_MODULE_NAMES = ("recipes",)  # public as modules
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_PUBLIC = [*_MODULES, *_MODULE_NAMES]
 if not TYPE_CHECKING:  # a list that type checkers cannot evaluate
-    __all__ = list(_MODULES)
+    __all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULE_NAMES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
@@ -118,4 +123,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(_MODULES)
+    return sorted(_PUBLIC)

@@ -238,3 +238,27 @@ def test_evaluation_takes_every_image_once_whatever_the_batch_size(
     outputs = [run(EXAMPLES / "evaluate.py", *options, "--batch-size", size, folder=tmp_path) for size in (4, 21)]
     assert outputs[0] == outputs[1] and outputs[0].startswith("21 images, top-1 ")
     assert float(re.findall(r"top-1 ([\d.]+) %", outputs[0])[0]) > 70
+
+
+@pytest.mark.slow
+def test_self_distillation_takes_views_of_each_image(make_dataset: Make, tmp_path: Path) -> None:
+    sizes = ["--size", 32, "--small-size", 16, "--local-views", 4, "--prototypes", 16]
+    options = [make_dataset(70), "--model", "tiny", *sizes, "--batch-size", 16, "--steps", 20, "--lr", 1e-3]
+    found = [float(line.split()[-1]) for line in losses(run(EXAMPLES / "train_dino.py", *options, folder=tmp_path))]
+    assert len(found) == 20 and max(found) < 6 and np.std(found) > 0
+
+
+@pytest.mark.slow
+def test_detection_learns_where_a_square_is(tmp_path: Path) -> None:
+    with picstore.Writer(tmp_path / "squares", classes=["red", "blue"]) as writer:
+        for k in range(32):
+            rng = np.random.default_rng(k)
+            image, label = Image.new("RGB", (96, 72), COLORS["green"]), k % 2
+            (left, top), side = rng.integers(0, 30, 2).tolist(), int(rng.integers(20, 40))
+            box = [left, top, left + side, top + side]
+            ImageDraw.Draw(image).rectangle(box, fill=COLORS["blue" if label else "red"])
+            writer.add(image, label=label, extra={"boxes": [box], "box_labels": [label]})
+    options = ["squares", "--sizes", 48, 64, "--max-size", 120, "--queries", 4, "--batch-size", 8, "--steps", 60]
+    output = run(EXAMPLES / "train_detection.py", *options, "--lr", 2e-3, folder=tmp_path)
+    found = [float(line.split()[-1]) for line in losses(output)]
+    assert len(found) == 60 and np.mean(found[-10:]) < 0.75 * np.mean(found[:3])

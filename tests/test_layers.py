@@ -13,7 +13,17 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "picstore"
 # Of each package its layers, the lowest first. Parts of one layer, separated by |, do not import each other.
 LAYERS = {
-    "picstore": ["_version | errors | arrays", "rng", "kernels", "jpeg", "storage", "prepare", "train", "cli"],
+    "picstore": [
+        "_version | errors | arrays",
+        "rng",
+        "kernels",
+        "jpeg",
+        "storage",
+        "prepare",
+        "train",
+        "recipes",
+        "cli",
+    ],
     "picstore.storage": [
         "json_types | sizes | annotations | location",
         "format",

@@ -1,0 +1,189 @@
+"""Recipes: the augmentations of published trainings, for the ``transform`` of a loader.
+
+Each function returns the list of transforms, or the Views, of its source, with that source's parameters. What a
+training does to whole batches (MixUp, CutMix) and how often it repeats a record are in its docstring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from picstore.train.transforms.auto_augment import TrivialAugmentWide
+from picstore.train.transforms.color import (
+    ColorJitter,
+    GaussianBlur,
+    Normalize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomSolarize,
+)
+from picstore.train.transforms.containers import RandomApply, RandomChoice
+from picstore.train.transforms.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from picstore.train.transforms.detection import RandomShortestSize, RandomSizeCrop
+from picstore.train.transforms.timm_augment import TimmAutoAugment
+from picstore.train.transforms.views import Views
+
+Channels: TypeAlias = tuple[float, float, float]
+Transforms: TypeAlias = list[Any]
+
+IMAGENET_MEAN: Channels = (0.485, 0.456, 0.406)
+IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
+OPENAI_MEAN: Channels = (0.48145466, 0.4578275, 0.40821073)  # of the images that CLIP was trained on
+OPENAI_STD: Channels = (0.26862954, 0.26130258, 0.27577711)
+DETR_SIZES = tuple(range(480, 801, 32))
+
+
+def evaluation(
+    size: int = 224,
+    resize: int = 256,
+    interpolation: str = "bicubic",
+    *,
+    mean: Channels = IMAGENET_MEAN,
+    std: Channels = IMAGENET_STD,
+) -> Transforms:
+    """The usual evaluation on ImageNet: resize the shorter side, crop the centre."""
+    return [Resize(resize, interpolation=interpolation), CenterCrop(size), Normalize(mean, std)]
+
+
+def torchvision_resnet50_v2(size: int = 176) -> Transforms:
+    """ResNet-50 of torchvision's weights IMAGENET1K_V2 (references/classification, "How to train state-of-the-art
+    models using TorchVision's latest primitives", 2021).
+
+    Its training repeats each record four times (``aug_repeats=4``), mixes batches by ``RandomChoice([MixUp(0.2),
+    CutMix(1.0)])``, and evaluates by ``evaluation(224, 232, "bilinear")``.
+    """
+    return [
+        RandomResizedCrop(size),
+        RandomHorizontalFlip(),
+        TrivialAugmentWide(interpolation="bilinear"),
+        Normalize(IMAGENET_MEAN, IMAGENET_STD),
+        RandomErasing(0.1),
+    ]
+
+
+def timm_default(
+    size: int = 224,
+    auto_augment: str | None = "rand-m9-mstd0.5-inc1",
+    *,
+    interpolation: str = "random",
+    color_jitter: float = 0.4,
+    erasing: float = 0.25,
+    mean: Channels = IMAGENET_MEAN,
+    std: Channels = IMAGENET_STD,
+) -> Transforms:
+    """timm's ``create_transform(size, is_training=True, …)``; most of its published trainings use RandAugment.
+
+    As there, color jitter is left out where there is an automatic augmentation. Erased boxes are normal noise
+    (``re_mode="pixel"``). Its trainings mix batches by ``MixUp(0.8)`` and ``CutMix(1.0)``.
+    """
+    steps: Transforms = [RandomResizedCrop(size, interpolation=interpolation), RandomHorizontalFlip()]
+    if auto_augment is not None:
+        outside = [min(255, round(255 * level)) for level in mean]
+        steps.append(TimmAutoAugment(auto_augment, img_mean=outside, interpolation=interpolation))
+    elif color_jitter:
+        steps.append(ColorJitter(color_jitter, color_jitter, color_jitter))
+    steps.append(Normalize(mean, std))
+    if erasing:
+        steps.append(RandomErasing(erasing, scale=(0.02, 1 / 3), ratio=(0.3, 1 / 0.3), value="random"))
+    return steps
+
+
+def deit3(size: int = 224, *, simple_crop: bool = False, color_jitter: float = 0.3) -> Transforms:
+    """DeiT III's 3-Augment: grey, solarised or blurred, then color jitter (Touvron et al., ECCV 2022).
+
+    ``simple_crop`` is its crop for ImageNet-21k: resize the shorter side, then crop with 4 reflected pixels around it.
+    Its training repeats each record three times (``aug_repeats=3``) and mixes batches by ``MixUp(0.8)`` and
+    ``CutMix(1.0)``.
+    """
+    crop: Transforms = [RandomResizedCrop(size, interpolation="bicubic")]
+    if simple_crop:
+        crop = [Resize(size, interpolation="bicubic"), RandomCrop(size, padding=4, padding_mode="reflect")]
+    return [
+        *crop,
+        RandomHorizontalFlip(),
+        TimmAutoAugment("3a"),
+        ColorJitter(color_jitter, color_jitter, color_jitter),
+        Normalize(IMAGENET_MEAN, IMAGENET_STD),
+    ]
+
+
+def open_clip(size: int = 224, scale: tuple[float, float] = (0.9, 1.0)) -> Transforms:
+    """OpenCLIP's augmentation of images beside their captions (``image_transform(…, is_train=True)``)."""
+    return [RandomResizedCrop(size, scale=scale, interpolation="bicubic"), Normalize(OPENAI_MEAN, OPENAI_STD)]
+
+
+def mae(size: int = 224, scale: tuple[float, float] = (0.2, 1.0)) -> Transforms:
+    """The pretraining of masked autoencoders (He et al., CVPR 2022)."""
+    crop = RandomResizedCrop(size, scale=scale, interpolation="bicubic")
+    return [crop, RandomHorizontalFlip(), Normalize(IMAGENET_MEAN, IMAGENET_STD)]
+
+
+def simclr(size: int = 224, strength: float = 1.0, *, scale: tuple[float, float] = (0.08, 1.0)) -> Views:
+    """SimCLR's two views of an image, ``batch.views["views"]`` (Chen et al., ICML 2020, appendix A).
+
+    The blur's kernel is a tenth of the side, the next odd number.
+    """
+    jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
+    blur = GaussianBlur(size // 10 // 2 * 2 + 1, (0.1, 2.0))
+    steps = [
+        RandomResizedCrop(size, scale=scale),
+        RandomHorizontalFlip(),
+        RandomApply([jitter], 0.8),
+        RandomGrayscale(0.2),
+        RandomApply([blur], 0.5),
+        Normalize(IMAGENET_MEAN, IMAGENET_STD),
+    ]
+    return Views(views=(2, steps))
+
+
+def dinov2(
+    size: int = 224,
+    local_size: int = 96,
+    *,
+    local_views: int = 8,
+    scale: tuple[float, float] = (0.32, 1.0),
+    local_scale: tuple[float, float] = (0.05, 0.32),
+) -> Views:
+    """DINOv2's views: ``"global_1"`` and ``"global_2"``, one each, and ``"local"`` (Oquab et al., 2023).
+
+    Parameters are those of ``DataAugmentationDINO`` in its repository.
+    """
+
+    def views(side: int, area: tuple[float, float], *extra: Any) -> Transforms:
+        return [
+            RandomResizedCrop(side, scale=area, interpolation="bicubic"),
+            RandomHorizontalFlip(),
+            RandomApply([ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8),
+            RandomGrayscale(0.2),
+            *extra,
+            Normalize(IMAGENET_MEAN, IMAGENET_STD),
+        ]
+
+    blur = GaussianBlur(9, (0.1, 2.0))
+    return Views(
+        global_1=(1, views(size, scale, blur)),
+        global_2=(1, views(size, scale, RandomApply([blur], 0.1), RandomSolarize(128, 0.2))),
+        local=(local_views, views(local_size, local_scale, RandomApply([blur], 0.5))),
+    )
+
+
+def detr(*, sizes: Sequence[int] = DETR_SIZES, max_size: int = 1333) -> Transforms:
+    """DETR's augmentation: one of several scales, of half of the images after a crop (Carion et al., ECCV 2020).
+
+    Images of a batch differ in size; ``targets=["boxes"]`` moves the boxes. The crop's sides are drawn from 384 to 600
+    pixels after the shorter side was resized to 400, 500 or 600, as in the repository's ``make_coco_transforms``; other
+    ``sizes`` scale these numbers.
+    """
+    unit = min(sizes) / min(DETR_SIZES)
+    before = [round(side * unit) for side in (400, 500, 600)]
+    cropped = [
+        RandomShortestSize(before),
+        RandomSizeCrop(round(384 * unit), round(600 * unit)),
+        RandomShortestSize(sizes, max_size),
+    ]
+    return [
+        RandomHorizontalFlip(),
+        RandomChoice([RandomShortestSize(sizes, max_size), RandomApply(cropped, 1.0)]),
+        Normalize(IMAGENET_MEAN, IMAGENET_STD),
+    ]
