@@ -72,6 +72,21 @@ def test_a_canvas_rotated_as_pillow_does_is_pillows(make: Any, height: int, widt
             assert differences(warped(image, coefficients, sampling, (128, 7, 200)), theirs).max() <= 1
 
 
+SAMPLINGS = [opcodes.NEAREST, opcodes.BILINEAR, opcodes.PILLOW_BILINEAR, opcodes.PILLOW_BICUBIC]
+anything = st.one_of(st.floats(), st.floats(-3, 3), st.sampled_from([0.0, math.inf, -math.inf, math.nan, 1e300]))
+
+
+@examples(200)
+@given(st.lists(anything, min_size=8, max_size=8), st.sampled_from(SAMPLINGS), st.integers(1, 40), st.integers(1, 40))
+def test_no_map_makes_a_warp_read_outside_of_the_canvas(
+    coefficients: list[float], sampling: int, height: int, width: int
+) -> None:
+    image = np.full((3, height, width), 9, np.uint8)
+    done = warped(image, coefficients, sampling, (9.0, 9.0, 9.0))
+    least = {opcodes.BILINEAR: 6, opcodes.PILLOW_BICUBIC: 8}.get(sampling, 9)  # the darker seam; truncated sums
+    assert done.min() >= least and done.max() == 9
+
+
 corner = st.tuples(st.integers(0, 20), st.integers(0, 14))
 
 
