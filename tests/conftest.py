@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from grids import load_profile
 from pictures import require
-from samples import picture
+from samples import jpeg, picture
 from stores import GoogleProxy, Proxy, azure_server, install_azurite, request, s3_server
+from web_server import TOKEN, Hub, WebServer
 
 import picstore
 from picstore.prepare.convert.job import DatasetShape
@@ -208,3 +209,29 @@ def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     with Proxy(s3) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
         yield between
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[WebServer]:
+    """A web server of an empty folder."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with WebServer(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def hub(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The hub with OWNER/NAME at the revisions main and v1."""
+    for revision in ("main", "v1"):
+        folder = server.folder / "owner" / "name" / revision / "photos" / "cat"
+        folder.mkdir(parents=True)
+        (folder / "a b.jpg").write_bytes(jpeg(len(revision)))
+        (folder.parent / "empty").write_bytes(b"")
+    monkeypatch.setattr(object_store, "_clients", {})
+    with Hub(server.folder, server, TOKEN) as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        _restart_fork_server()
+        yield running
+    _restart_fork_server()

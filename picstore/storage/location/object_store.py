@@ -27,11 +27,15 @@ _CREDENTIALS_HINTS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "hf": "HF_TOKEN",
+    **dict.fromkeys(("http", "https"), "whether the files are public: nothing signs in to a web server"),
 }
 _ENDPOINT_HINTS = {
     "s3": "AWS_ENDPOINT_URL and AWS_REGION",
     "gs": "the bucket's name",
     "az": "AZURE_STORAGE_ACCOUNT_NAME",
+    "hf": "HF_ENDPOINT",
+    **dict.fromkeys(("http", "https"), "the URL"),
 }
 # Variables that name another endpoint. The library knows the first and the last. The one for Google is that of Google's
 # own libraries for an emulator, which is used without signing in.
@@ -95,7 +99,7 @@ class Bucket(Location):
         try:
             with self._translated(file):
                 got = memoryview(library().get_range(self._client(patient=True), self.key, start=offset, length=size))
-        except _OutOfRange as error:
+        except OutOfRange as error:
             there = max(0, self.size() - offset)
             raise Truncated(f"the object ends after {there} of {size} bytes", file, offset) from error
         if len(got) < size:
@@ -112,7 +116,7 @@ class Bucket(Location):
         try:
             with self._translated(file):
                 got = library().get_ranges(client, self.key, starts=starts, lengths=lengths, coalesce=near)
-        except _OutOfRange as error:
+        except OutOfRange as error:
             raise Truncated("the object ends before the last of its bytes that are read", file, starts[0]) from error
         for (offset, memory), answer in zip(pieces, got, strict=True):
             data = memoryview(answer)
@@ -239,22 +243,26 @@ class Bucket(Location):
         bucket = f"{self.scheme}://{self.bucket}"
         client = _clients.get((os.getpid(), bucket, patient))
         if client is None:
-            endpoint = os.environ.get(_ENDPOINT_VARIABLES[self.scheme], "")
-            config = {}
-            if has_credentials(endpoint):
-                raise UsageError(
-                    f"{_ENDPOINT_VARIABLES[self.scheme]} holds a password, which errors would show; give credentials "
-                    f"as {_CREDENTIALS_HINTS[self.scheme]}"
-                )
-            if endpoint and self.scheme == "gs":
-                endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
-                config = {"service_account_key": json.dumps({**_NO_ACCOUNT, "gcs_base_url": endpoint})}
-            options = {"timeout": "120s", "allow_http": endpoint.startswith("http://")}
-            retry = retries(patient=patient)
             with self._translated(bucket):
-                client = library().store.from_url(bucket, config=config, client_options=options, retry_config=retry)
+                client = self._connect(patient=patient)
             _clients[os.getpid(), bucket, patient] = client
         return client
+
+    def _connect(self, *, patient: bool) -> Any:
+        """Make a client."""
+        endpoint = os.environ.get(_ENDPOINT_VARIABLES[self.scheme], "")
+        config = {}
+        if has_credentials(endpoint):
+            raise UsageError(
+                f"{_ENDPOINT_VARIABLES[self.scheme]} holds a password, which errors would show; give credentials "
+                f"as {_CREDENTIALS_HINTS[self.scheme]}"
+            )
+        if endpoint and self.scheme == "gs":
+            endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
+            config = {"service_account_key": json.dumps({**_NO_ACCOUNT, "gcs_base_url": endpoint})}
+        options = {"timeout": "120s", "allow_http": endpoint.startswith("http://")}
+        url, retry = f"{self.scheme}://{self.bucket}", retries(patient=patient)
+        return library().store.from_url(url, config=config, client_options=options, retry_config=retry)
 
     @contextlib.contextmanager
     def _translated(self, file: str) -> Iterator[None]:
@@ -279,7 +287,7 @@ class Bucket(Location):
     def _failure(self, file: str, error: Exception) -> PicstoreError:
         text = str(error).partition("\n\nDebug source")[0]
         if "416 Range Not Satisfiable" in text:
-            return _OutOfRange(f"{file} is shorter than what is read")
+            return OutOfRange(f"{file} is shorter than what is read")
         if any(code in text for code in _NO_BUCKET):
             return self._missing(file, text)
         if "501 Not Implemented" in text:
@@ -308,7 +316,7 @@ class _ConditionFailed(PicstoreError):
     """The object is there, or is not what the condition of a write asks for."""
 
 
-class _OutOfRange(PicstoreError):
+class OutOfRange(PicstoreError):
     """The object ends before the requested range."""
 
 

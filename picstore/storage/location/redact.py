@@ -9,7 +9,7 @@ _USER = re.compile(r"(://)[^/\s@\"']*@")
 _QUERY = re.compile(r"\?[^\s\"'<>)]*=[^\s\"'<>)]*")  # of a signed URL, which grants access
 _SIGNED = re.compile(r"\?.*(sig|signature|token|credential)=", re.IGNORECASE | re.DOTALL)
 # Variables whose values are secret, of all clouds' own tools.
-_SECRET = re.compile(r"(AWS|AZURE|GOOGLE|GCP)_.*(SECRET|TOKEN|KEY|PASSWORD|SAS)|GOOGLE_SERVICE_ACCOUNT_KEY")
+_SECRET = re.compile(r"(AWS|AZURE|GOOGLE|GCP|HF)_.*(SECRET|TOKEN|KEY|PASSWORD|SAS)|GOOGLE_SERVICE_ACCOUNT_KEY")
 _PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")  # a key's name, and the file that holds it
 _MIN_SECRET = 8  # characters; shorter values are words of messages too
 

@@ -1,6 +1,7 @@
 """Locations from paths and URLs, and the names of a data set's files.
 
-A :class:`Location` is a local folder or file (``local.Folder``) or one of an object store (``object_store.Bucket``).
+A :class:`Location` is a local folder or file (``local.Folder``), one of an object store (``object_store.Bucket``), or
+one that is only read, on a web server (``web.WebFile``) or the Hugging Face hub (``web.HubFile``).
 All code that reads or writes a data set's files goes through it.
 """
 
@@ -20,6 +21,7 @@ from picstore.storage.location.base import PARTIAL, Allocate, AtomicWriter, Entr
 from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
 from picstore.storage.location.redact import redact
+from picstore.storage.location.web import HubFile, WebFile
 
 # Names of ``base`` that other modules import from here.
 __all__ = ["PARTIAL", "Allocate", "AtomicWriter", "Entry", "Location", "Piece", "Range", "fresh"]
@@ -36,7 +38,11 @@ Where: TypeAlias = "str | os.PathLike[str] | Location"
 T = TypeVar("T")
 R = TypeVar("R")
 
-_SCHEMES = ("s3", "gs", "az")
+_SCHEMES: dict[str, type[Bucket]] = {
+    **dict.fromkeys(("s3", "gs", "az"), Bucket),
+    **dict.fromkeys(("http", "https"), WebFile),
+    "hf": HubFile,
+}
 _URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # pathlib turns two slashes into one
 _WAITING_SECONDS = 0.001  # a call that takes longer waits for a disk or a network
 _MAX_REQUESTS = 16  # requests: enough to hide 20 ms each, few enough for any store
@@ -48,9 +54,9 @@ def file_name(stream: int, file: int) -> str:
 
 
 def locate(where: Where) -> Location:
-    """Resolve a path, or a URL such as ``s3://bucket/train``, ``gs://…`` or ``az://…``, to a location.
+    """Resolve a path, or a URL such as ``s3://bucket/train``, ``https://…`` or ``hf://datasets/…``, to a location.
 
-    UsageError for another kind of URL, or one without a bucket; MissingDependency without obstore.
+    UsageError for another kind of URL, or one without a bucket; MissingDependency without the library that it needs.
     """
     if isinstance(where, Location):
         return where
@@ -61,7 +67,7 @@ def locate(where: Where) -> Location:
     if match[1] not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         raise UsageError(f"{redact(path)} is a URL of an unknown scheme; known are {known} and paths")
-    return Bucket.parse(match[1], match[2])
+    return _SCHEMES[match[1]].parse(match[1], match[2])
 
 
 def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:

@@ -77,7 +77,7 @@ def test_a_url_is_a_place_in_an_object_store_also_after_pathlib_took_a_slash_awa
     assert str(expected / "0000/000001.pic").startswith(f"{expected}/0000/0")
 
 
-@pytest.mark.parametrize("url", ["http://host/train", "ftp://host/x", "s3://", "s3:///train", "s3://bucket/../other"])
+@pytest.mark.parametrize("url", ["sftp://host/train", "ftp://host/x", "s3://", "s3:///train", "s3://bucket/../other"])
 def test_a_url_of_another_kind_or_without_a_bucket_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="://"):
         locate(url)

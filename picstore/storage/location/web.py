@@ -1,0 +1,187 @@
+"""Web servers and the Hugging Face hub as locations that are only read (docs/objects.md).
+
+Both answer range requests: bytes are fetched by obstore, as from object stores. A data set needs no listing, since its
+manifest names all files; the hub lists folders, a web server does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+from picstore.errors import MissingDependency, NotADataset, PicstoreError, UsageError
+from picstore.storage.location.base import AtomicWriter, Entry, Location
+from picstore.storage.location.object_store import Bucket, OutOfRange, retries
+from picstore.storage.location.obstore_fork import library
+from picstore.storage.location.redact import has_credentials, redact
+
+# A revision is a branch, a tag or a commit, without slashes but for the names of conversions and pull requests.
+_REPOSITORY = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class WebFile(Bucket):
+    """A location on a web server; ``bucket`` is host and port, ``key`` the path.
+
+    Writing and listing raise UsageError. Nothing counts as a folder.
+    """
+
+    @classmethod
+    def parse(cls, scheme: str, rest: str) -> WebFile:
+        """Parse a URL as :meth:`Bucket.parse`; UsageError for one with a query too."""
+        url = f"{scheme}://{rest}"
+        if has_credentials(url) or {"?", "#"} & set(rest):
+            raise UsageError(f"{redact(url)} has a password or a query, which URLs of files below it cannot have")
+        return cls._from_names(scheme, *rest.partition("/")[::2])
+
+    @classmethod
+    def _from_names(cls, scheme: str, bucket: str, key: str) -> WebFile:
+        names = [name for name in key.split("/") if name]
+        if not bucket or {".", ".."} & {bucket, *names}:
+            raise UsageError(f"{scheme}://{bucket}/{key} is no URL of a file or folder")
+        library()
+        return cls(scheme, bucket, "/".join(names))
+
+    def __truediv__(self, name: str) -> WebFile:
+        return type(self)(self.scheme, self.bucket, f"{self.key}/{name}" if self.key else name)
+
+    @property
+    def parent(self) -> WebFile:
+        return type(self)(self.scheme, self.bucket, self.key.rpartition("/")[0])
+
+    def size(self) -> int:
+        """Size of the file, by a request of its first byte: servers that redirect may answer HEAD otherwise."""
+        try:
+            with self._translated(str(self)):
+                return int(library().get(self._client(), self.key, options={"range": (0, 1)}).meta["size"])
+        except OutOfRange:
+            return 0
+
+    def is_folder(self) -> bool:
+        return False
+
+    def entries(self) -> list[Entry]:
+        raise self._unlisted()
+
+    def files(self) -> Iterator[tuple[str, int]]:
+        raise self._unlisted()
+
+    def _unlisted(self) -> UsageError:
+        return UsageError(f"{self} cannot be listed or written: {self.scheme}:// is only read; give a file or data set")
+
+    def _read_only(self) -> NoReturn:
+        raise UsageError(f"{self} cannot be written: {self.scheme}:// is only read; write to a folder or a store")
+
+    def write(self, data: bytes | Iterator[bytes]) -> None:
+        self._read_only()
+
+    def write_new(self, data: bytes) -> bool:
+        self._read_only()
+
+    def replace(self, data: bytes, *, expected: bytes) -> bool:
+        self._read_only()
+
+    def create(self) -> AtomicWriter:
+        self._read_only()
+
+    def copy_to(self, target: Location) -> None:
+        Location.copy_to(self, target)
+
+    def remove(self, *, keep: Collection[str] = ()) -> None:
+        self._read_only()
+
+    def _connect(self, *, patient: bool) -> Any:
+        url = f"{self.scheme}://{self.bucket}"
+        return _http_client(url, patient=patient, headers={})
+
+    def _missing(self, file: str, text: str) -> NotADataset:
+        return NotADataset(f"{file} is missing")
+
+    def _unconditional(self, file: str) -> PicstoreError:
+        return PicstoreError(f"{file}: the server sends whole files only, not the ranges that picstore asks for")
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile(WebFile):
+    """A location in a data set of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME`` or that with ``@REV``."""
+
+    @classmethod
+    def parse(cls, scheme: str, rest: str) -> HubFile:
+        """Parse ``datasets/OWNER/NAME[@REV]/path``; UsageError for any other name."""
+        match = _REPOSITORY.fullmatch(rest)
+        if match is None:
+            raise UsageError(
+                f"{scheme}://{redact(rest)} is no data set; write hf://datasets/OWNER/NAME[@REVISION]/path"
+            )
+        _hub()
+        path = match[3] or ""
+        found = cls._from_names(scheme, rest[: len(rest) - len(path)].rstrip("/"), path)
+        return cls(found.scheme, found.bucket, found.key)
+
+    def is_folder(self) -> bool:
+        try:
+            return bool(self._list(recursive=False)) and not self.is_file()
+        except NotADataset:
+            return False
+
+    def entries(self) -> list[Entry]:
+        if self.key and self.is_file():
+            raise UsageError(f"{self} is not a folder")
+        return sorted(Entry(self._relative_name(each.path), not hasattr(each, "size")) for each in self._list())
+
+    def files(self) -> Iterator[tuple[str, int]]:
+        with contextlib.suppress(NotADataset):  # a prefix without objects is none in stores either
+            for each in self._list(recursive=True):
+                if hasattr(each, "size"):
+                    yield self._relative_name(each.path), int(each.size)
+
+    def _repository(self) -> tuple[str, str]:
+        """Name and revision."""
+        match = _REPOSITORY.fullmatch(self.bucket)
+        if match is None:
+            raise UsageError(f"{self} is no data set of the hub")
+        return match[1], match[2] or "main"
+
+    def _list(self, *, recursive: bool = False) -> list[Any]:
+        """List files and folders here, by the hub's own client."""
+        hub = _hub()
+        name, revision = self._repository()
+        api = hub.HfApi(endpoint=_endpoint(), token=hub.get_token() or False)
+        try:
+            return list(
+                api.list_repo_tree(name, self.key or None, repo_type="dataset", revision=revision, recursive=recursive)
+            )
+        except (hub.errors.EntryNotFoundError, hub.errors.RepositoryNotFoundError) as error:
+            raise NotADataset(f"{self} does not exist, or HF_TOKEN has no access to it") from error
+        except (hub.errors.HfHubHTTPError, OSError, hub.errors.RevisionNotFoundError) as error:
+            raise PicstoreError(f"{self} cannot be listed: {redact(str(error))}") from error
+
+    def _connect(self, *, patient: bool) -> Any:
+        name, revision = self._repository()
+        url = f"{_endpoint()}/datasets/{name}/resolve/{quote(revision, safe='')}"
+        token = _hub().get_token()
+        return _http_client(url, patient=patient, headers={"authorization": f"Bearer {token}"} if token else {})
+
+
+def _http_client(url: str, *, patient: bool, headers: dict[str, str]) -> Any:
+    options = {"timeout": "120s", "allow_http": url.startswith("http://"), "default_headers": headers}
+    return library().store.HTTPStore(url, client_options=options, retry_config=retries(patient=patient))
+
+
+def _endpoint() -> str:
+    return str(os.environ.get("HF_ENDPOINT") or _hub().constants.ENDPOINT).rstrip("/")
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise MissingDependency("hf:// needs huggingface_hub; run: pip install 'picstore[hub]'") from error
+    return huggingface_hub
