@@ -19,7 +19,7 @@ from picstore.train.transforms.color import (
     RandomSolarize,
 )
 from picstore.train.transforms.containers import RandomApply, RandomChoice
-from picstore.train.transforms.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from picstore.train.transforms.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from picstore.train.transforms.detection import RandomShortestSize, RandomSizeCrop
 from picstore.train.transforms.timm_augment import TimmAutoAugment
 from picstore.train.transforms.views import Views
@@ -89,18 +89,15 @@ def timm_default(
     return steps
 
 
-def deit3(size: int = 224, *, simple_crop: bool = False, color_jitter: float = 0.3) -> Transforms:
+def deit3(size: int = 224, *, color_jitter: float = 0.3) -> Transforms:
     """DeiT III's 3-Augment: grey, solarised or blurred, then color jitter (Touvron et al., ECCV 2022).
 
-    ``simple_crop`` is its crop for ImageNet-21k: resize the shorter side, then crop with 4 reflected pixels around it.
     Its training repeats each record three times (``aug_repeats=3``) and mixes batches by ``MixUp(0.8)`` and
-    ``CutMix(1.0)``.
+    ``CutMix(1.0)``. Its simple crop, for ImageNet-21k, reflects the border of a resized image, which one resampling
+    cannot.
     """
-    crop: Transforms = [RandomResizedCrop(size, interpolation="bicubic")]
-    if simple_crop:
-        crop = [Resize(size, interpolation="bicubic"), RandomCrop(size, padding=4, padding_mode="reflect")]
     return [
-        *crop,
+        RandomResizedCrop(size, interpolation="bicubic"),
         RandomHorizontalFlip(),
         TimmAutoAugment("3a"),
         ColorJitter(color_jitter, color_jitter, color_jitter),

@@ -139,14 +139,6 @@ def torchvision_original() -> Transform:
     return v2.Compose([*steps, widened, *END, v2.RandomErasing(0.1)])
 
 
-def deit3_simple() -> Transform:
-    """``new_data_aug_generator`` of the repository deit, with ``src=True``; its blur is Pillow's."""
-    crop = [v2.Resize(SIZE, BICUBIC), v2.RandomCrop(SIZE, padding=4, padding_mode="reflect"), v2.RandomHorizontalFlip()]
-    blur = v2.GaussianBlur(15, (0.1, 2.0))
-    one = v2.RandomChoice([v2.Grayscale(3), v2.RandomSolarize(128, 1.0), blur])
-    return compose(*crop, one, v2.ColorJitter(0.3, 0.3, 0.3))
-
-
 def dino_views() -> dict[str, Sequence[Any]]:
     return {name: listed for name, (_, listed) in recipes.dinov2(SIZE, SIZE // 2).groups.items()}
 
@@ -167,7 +159,6 @@ RECIPES: dict[str, tuple[Callable[[], Sequence[Any]], Callable[[], Transform]]] 
         lambda: recipes.deit3(SIZE),
         lambda: timm_original(auto_augment="3a", color_jitter=0.3, interpolation="bicubic"),
     ),
-    "deit3, simple crop": (lambda: recipes.deit3(SIZE, simple_crop=True), deit3_simple),
     "open_clip": (
         lambda: recipes.open_clip(SIZE),
         lambda: v2.Compose(
