@@ -1,7 +1,8 @@
 """Local cache of containers of distant data sets: a folder of bounded size, shared by processes without locks.
 
 An entry is one container, written under a temporary name and renamed, so it is whole or absent. The reader checks the
-bytes of :meth:`Cache.read` like those of any container, and discards an entry that fails.
+bytes of :meth:`Cache.read` like those of any container, and discards an entry that fails. One more entry holds the
+facts of all records, which are in the indexes of all containers.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import mmap
 import os
 import tempfile
 import time
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from picstore.errors import NotADataset, PicstoreError, Truncated, UsageError
+from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import PARTIAL, Allocate, Location
@@ -23,6 +26,7 @@ from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
 
+_FACTS, _CRC = "facts", 4  # name of the file of the records' facts, and bytes of the CRC-32C at its end
 _LISTINGS_PER_LIMIT = 32  # the folder is listed again when 1/32 of the limit was written
 _ACTIVE_SECONDS = 600  # since its last use, in which a data set keeps its entries
 _FULL_SECONDS = 60  # before a full cache is listed again
@@ -85,8 +89,25 @@ class Cache:
             return None
         return buffer
 
+    def read_facts(self, size: int) -> memoryview | None:
+        """Map the cached facts of all records, of ``size`` bytes; None where there are none or they fail their CRC."""
+        try:
+            with (self._own / _FACTS).open("rb") as file:
+                mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError):  # no file, or an empty one
+            return None
+        sound = len(mapped) == size + _CRC and crc32c(mapped[:size]) == int.from_bytes(mapped[size:], "little")
+        return mapped[:size] if sound else None
+
+    def store_facts(self, facts: bytes) -> None:
+        """Write the facts of all records to the cache, as :meth:`store` does."""
+        self._store(self._own / _FACTS, memoryview(facts + crc32c(facts).to_bytes(_CRC, "little")))
+
     def store(self, ref: ContainerRef, buffer: memoryview) -> None:
         """Write a sound container to the cache. A failure, as on a full disk, is logged once and ignored."""
+        self._store(self._path(ref), buffer)
+
+    def _store(self, path: Path, buffer: memoryview) -> None:
         size = len(buffer)
         if time.monotonic() < self._full_until:
             return
@@ -97,7 +118,7 @@ class Cache:
                 self._full_until = time.monotonic() + _FULL_SECONDS
                 return
             self._budget -= size
-            self._write(self._path(ref), buffer)
+            self._write(path, buffer)
         except OSError as error:
             self._warn(error)
 

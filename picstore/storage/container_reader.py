@@ -173,8 +173,17 @@ class ContainerReader:
         The id is -1 and the rest 0 where an index entry is damaged.
         """
         if self._facts is None:
+            self._facts = self._cached_facts()
+        if self._facts is None:
             self._facts = self._collect(lambda facts: facts, FACTS)
+            if self.cache is not None and (self._facts["id"] >= 0).all():
+                self.cache.store_facts(self._facts.tobytes())
         return self._facts
+
+    def _cached_facts(self) -> Table | None:
+        count = int(self.rows["records"].sum(dtype=np.int64))
+        cached = None if self.cache is None else self.cache.read_facts(count * FACTS.itemsize)
+        return None if cached is None else np.frombuffer(cached, FACTS)
 
     def positions(self, ids: I64) -> I64:
         """Find the numbers in stored order of the records with these ids; UsageError where one has no record."""

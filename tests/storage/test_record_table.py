@@ -144,3 +144,21 @@ def test_a_record_whose_index_entry_is_damaged_has_no_id_and_no_size(make_datase
     table = picstore.Dataset(path).table
     assert (table["id"][2], table["width"][2]) == (-1, 0)
     assert (table["width"] > 0).sum() == 9
+
+
+def test_a_cache_keeps_the_table_which_is_read_again_where_it_is_damaged(
+    make_dataset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, cache = make_dataset(), tmp_path / "cache"
+    widths = picstore.Dataset(path, cache=cache).table["width"]
+    (file,) = cache.glob("*/facts")
+    assert file.stat().st_size == 50 * 25 + 4
+    with monkeypatch.context() as patch:
+        patch.setattr("picstore.storage.container_reader.ContainerReader.index", None)
+        again = picstore.Dataset(path, cache=cache)
+        assert again.table["width"].tolist() == widths.tolist()
+        assert again.select([3, 1]).table["id"].size == 2
+    for damaged in (file.read_bytes()[:-1], b"", bytes(1254)):
+        file.write_bytes(damaged)
+        assert picstore.Dataset(path, cache=cache).table["width"].tolist() == widths.tolist()
+        assert file.stat().st_size == 50 * 25 + 4
