@@ -84,7 +84,7 @@ def test_no_map_makes_a_warp_read_outside_of_the_canvas(
     image = np.full((3, height, width), 9, np.uint8)
     done = warped(image, coefficients, sampling, (9.0, 9.0, 9.0))
     least = {opcodes.BILINEAR: 6, opcodes.PILLOW_BICUBIC: 8}.get(sampling, 9)  # the darker seam; truncated sums
-    assert done.min() >= least and done.max() == 9
+    assert least <= done.min() and done.max() <= 9
 
 
 corner = st.tuples(st.integers(0, 20), st.integers(0, 14))
