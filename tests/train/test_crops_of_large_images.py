@@ -99,6 +99,15 @@ def test_batches_are_those_of_whole_containers(root: Path, in_part: Callable[[bo
     assert same(batches(root, CROPS[name]), whole)
 
 
+@pytest.mark.parametrize("repeat", [2, 9])
+def test_the_crops_of_all_copies_of_a_record_are_read(root: Path, in_part: Callable[[bool], None], repeat: int) -> None:
+    found = []
+    for on in (True, False):
+        in_part(on)
+        found.append(batches(root, CROPS["crop"], repeat=repeat, on_damage="raise"))
+    assert same(*found)
+
+
 def test_a_small_crop_reads_a_small_part(root: Path, in_part: Callable[[bool], None]) -> None:
     in_part(True)
     assert share_read(root, CROPS["crop"]) < 0.4

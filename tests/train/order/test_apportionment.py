@@ -203,14 +203,6 @@ def test_copies_of_a_record_have_transforms_of_their_own_and_the_first_those_of_
         assert len(torch.unique(different.flatten(1), dim=0)) == (6 if views else 3)
 
 
-def test_crops_of_large_images_are_read_for_all_copies(make_dataset: Make) -> None:
-    path = make_dataset(8, width=2400, height=1800, container_size=4 << 20, file_size=16 << 20)
-    transform = [picstore.RandomCrop(64)]
-    for repeat in (2, 9):
-        loader = loader_of(path, transform=transform, repeat=repeat, batch_size=4, on_damage="raise")
-        assert Counter(id_ for batch in loader for id_ in batch.ids.tolist()) == dict.fromkeys(range(8), repeat)
-
-
 def test_balance_gives_each_class_as_many_samples(make_dataset: Make) -> None:
     dataset = picstore.Dataset(make_dataset())
     dataset = dataset.with_columns({"label": np.minimum(dataset.ids // 20, 2), "kind": ["a"] * 49 + ["b"]})
