@@ -20,7 +20,7 @@ _VERBS = {
     "convert": "Convert images, from folders or other loaders' formats, to a data set.",
     "delete": "Delete images from a data set by id, without rewriting files.",
     "dupes": "List near-duplicates in a data set, or images that two data sets share.",
-    "export": "Export a data set as folders, WebDataset or MDS.",
+    "export": "Export a data set as folders, WebDataset, MDS or Parquet.",
     "index": "Index images where they lie, to train on them without a copy.",
     "info": "Print contents, origin and shuffling of a data set.",
     "merge": "Join the shards of a conversion to one data set.",

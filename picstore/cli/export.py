@@ -19,12 +19,17 @@ _DAMAGE_FOUND = 3
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["folder", "webdataset", "mds"]),
+    type=click.Choice(["folder", "webdataset", "mds", "parquet"]),
     required=True,
-    help="Format of OUT: folder (a sub-folder per class, records.jsonl), webdataset (tars) or mds (MosaicML shards).",
+    help="Format of OUT: folder (a sub-folder per class, records.jsonl), webdataset (tars), mds (MosaicML shards) or "
+    "parquet (Hugging Face).",
 )
 @click.option(
-    "--shard-size", type=options.size, default="256MiB", show_default=True, help="Target size of each tar or MDS shard."
+    "--shard-size",
+    type=options.size,
+    default="256MiB",
+    show_default=True,
+    help="Target size of each tar, shard or Parquet file.",
 )
 @options.selection
 @options.as_json

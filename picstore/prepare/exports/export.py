@@ -14,6 +14,7 @@ from picstore.errors import Damage, NotADataset, UsageError
 from picstore.prepare.exports.base import MAX_SHARD_SIZE, ExportWriter, extra_object, to_json
 from picstore.prepare.exports.folder import FolderWriter
 from picstore.prepare.exports.mds import MdsWriter
+from picstore.prepare.exports.parquet import ParquetWriter
 from picstore.prepare.exports.webdataset import WebDatasetWriter
 from picstore.prepare.progress import Progress
 from picstore.storage.dataset import Dataset
@@ -21,7 +22,7 @@ from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.location.local import make_folder, sync_folder
 
 _UNFINISHED = ".unfinished"  # no folder of a class has such a name
-FORMATS = ("folder", "webdataset", "mds")
+FORMATS = ("folder", "webdataset", "mds", "parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def export(
         source: a finished data set, or an open one.
         out: a folder that does not exist or is empty.
         format: one of FORMATS.
-        shard_size: approximate bytes of a tar or shard.
+        shard_size: approximate bytes of a tar, shard or Parquet file.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: the data set cannot be opened.
@@ -118,6 +119,8 @@ def _make_writer(format: str, out: Path, dataset: Dataset, shard_size: int) -> E
         return WebDatasetWriter(out, dataset.classes, shard_size, dataset.manifest.attachments)
     if format == "mds":
         return MdsWriter(out, dataset.classes, shard_size, dataset.manifest.attachments)
+    if format == "parquet":
+        return ParquetWriter(out, dataset.classes, shard_size, dataset.manifest.attachments)
     raise UsageError(f"format {format!r}; there are {', '.join(FORMATS)}")
 
 

@@ -19,6 +19,8 @@ from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, locate
 
+EXTRA_KEY = "picstore.extra"  # of the metadata of files that export writes, whose column ``extra`` is a JSON object
+
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096
 _IMAGES_PER_READ = 16  # read one by one images take 1.5 times as long
@@ -27,12 +29,16 @@ _ROW = struct.Struct("<QQ")  # row group, and row in it
 
 @dataclass(frozen=True, slots=True)
 class _Schema:
-    """Columns of all files, as the first file has them; ``others`` become the extra, ``classes`` are names by label."""
+    """Columns of all files, as the first file has them.
+
+    ``others`` become the extra, and so do the members of ``extra`` if that is JSON; ``classes`` are names by label.
+    """
 
     image: str
     label: str | None
     others: tuple[str, ...]
     classes: tuple[str, ...]
+    json_extra: bool = False
 
 
 def list_parquet(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
@@ -100,7 +106,8 @@ def _schema(file: Location, image_field: str | None, label_field: str | None, sk
     features = _features(schema.metadata or {})
     if label is None and len(named := [name for name in others if _classes(features.get(name))]) == 1:
         label = named[0]
-    return _Schema(image, label, tuple(others), _classes(features.get(label)) if label else ())
+    json_extra = EXTRA_KEY.encode() in (schema.metadata or {})
+    return _Schema(image, label, tuple(others), _classes(features.get(label)) if label else (), json_extra)
 
 
 def _is_binary(type_: Any) -> bool:
@@ -137,6 +144,9 @@ def _samples(file: Location, name: str, schema: _Schema) -> Iterator[SourceSampl
                 for row, values in enumerate(_rows(opened, group, schema.others)):
                     key = _ROW.pack(group, row) + schema.image.encode()
                     row_name = printable(f"{name}/{number}")
+                    if schema.json_extra and isinstance(text := values.get("extra"), str):
+                        del values["extra"]
+                        values |= json_object(text.encode()) or {}
                     sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key)
                     sample.label = pop_label(sample.extra, schema.label)
                     yield sample

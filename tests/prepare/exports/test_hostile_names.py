@@ -104,7 +104,7 @@ def check_folder(out: Path, images: int, attachments: int) -> None:
     assert [read_input(source) for source in listing.inputs] == [(out / row["path"]).read_bytes() for row in rows]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", [each for each in FORMATS if each != "parquet"])  # whose columns take any name
 def test_attachments_of_one_safe_name_are_made_distinct(tmp_path: Path, format: str) -> None:
     names = ["a b?", "a b!", "Mask", "mask", "mask-2", "É", "e\u0301"]
     with picstore.Writer(tmp_path / "dataset", attachments=names) as writer:
