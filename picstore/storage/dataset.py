@@ -58,6 +58,7 @@ class Dataset(Sequence[Record]):
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
+            NotADataset also for an index of images in a folder that does not exist.
         UsageError: there is no such version, or the cache cannot be used.
         PicstoreError: an object store refuses access or cannot be reached, here or while reading.
         MissingDependency: obstore, which object stores need, is not installed.
