@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import ImageOps
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
@@ -80,6 +81,9 @@ def _torchvision_bicubic() -> Callable[[Any], Any]:
 def _timm_rand_augment() -> Callable[[Any], Any]:
     from timm.data import create_transform
 
+    # timm may keep no bits, which Pillow refuses from its release 13 on.
+    posterize = ImageOps.posterize
+    ImageOps.posterize = lambda image, bits: posterize(image, bits) if bits else image.point([0] * 768)
     transform: Callable[[Any], Any] = create_transform(
         224,
         is_training=True,
