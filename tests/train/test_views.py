@@ -115,12 +115,12 @@ def test_a_record_is_decoded_once_for_all_of_its_views(
 
         return call
 
-    for name in ("decode_rgb", "render"):
+    for name in ("decode_slot", "render"):
         monkeypatch.setattr(fill_images, name, counting(name))
     loader = loader_of(make_dataset(48))
     assert len(list(loader)) == 6
     loader.close()  # the next epoch had begun
-    assert calls["decode_rgb"] >= 48 and calls["render"] == 5 * calls["decode_rgb"]
+    assert calls["decode_slot"] >= 48 and calls["render"] == 5 * calls["decode_slot"]
 
 
 def test_a_view_that_rotates_leaves_the_others_as_they_are(make_dataset: Make) -> None:
@@ -164,15 +164,15 @@ def test_a_damaged_record_is_replaced_in_every_view(
 ) -> None:
     path = make_dataset()
     expected = list(loader_of(path, shuffle=False))
-    decode, calls = fill_images.decode_rgb, []
+    decode, calls = fill_images.decode_slot, []
 
-    def failing(jpeg: Any, **size: int) -> np.ndarray:
-        calls.append(size)
+    def failing(*arguments: Any, **options: Any) -> np.ndarray:
+        calls.append(arguments)
         if len(calls) == 3:
             raise picstore.ImageError("does not decode: test")
-        return decode(jpeg, **size)
+        return decode(*arguments, **options)
 
-    monkeypatch.setattr(fill_images, "decode_rgb", failing)
+    monkeypatch.setattr(fill_images, "decode_slot", failing)
     loader = loader_of(path, shuffle=False, threads=1)
     batch, whole = next(iter(loader)), expected[0]
     slots = [0, 1, 3, 3, 4, 5, 6, 7]
@@ -251,6 +251,42 @@ def test_views_that_make_no_sense_are_refused_when_they_are_made(groups: dict[st
 def test_a_batch_without_views_says_how_to_get_them(make_dataset: Make) -> None:
     with pytest.raises(UsageError, match=r"transform=picstore\.Views"):
         _ = next(iter(loader_of(make_dataset(), LARGE))).views
+
+
+def _asymmetric(blur: float, solarize: float) -> list[Any]:
+    """A view of BYOL (Grill et al., 2020, appendix B) and MoCo v3, which differ in blur and solarization."""
+    jitter = picstore.RandomApply([picstore.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8)
+    blurred = picstore.RandomApply([picstore.GaussianBlur(3, (0.1, 2.0))], blur)
+    flipped = [picstore.RandomResizedCrop(24), picstore.RandomHorizontalFlip()]
+    return [*flipped, jitter, picstore.RandomGrayscale(0.2), blurred, picstore.RandomSolarize(128, solarize), NORMALIZE]
+
+
+WEAK = [picstore.RandomCrop(24, padding=3, padding_mode="reflect"), picstore.RandomHorizontalFlip()]
+METHODS = {
+    "SimCLR": (picstore.recipes.simclr(24), {"views": 2}),
+    "BYOL and MoCo v3": (
+        picstore.Views(query=(1, _asymmetric(1.0, 0.0)), key=(1, _asymmetric(0.1, 0.2))),
+        {"query": 1, "key": 1},
+    ),
+    "DINOv2": (picstore.recipes.dinov2(24, 24, local_views=3), {"global_1": 1, "global_2": 1, "local": 3}),
+    "FixMatch's weak and strong pair": (
+        picstore.Views(weak=(1, [*WEAK, NORMALIZE]), strong=(1, [*WEAK, picstore.RandAugment(), NORMALIZE])),
+        {"weak": 1, "strong": 1},
+    ),
+    "mean teacher": (picstore.Views(student=(1, [*WEAK, NORMALIZE]), teacher=(1, [*WEAK, NORMALIZE])), None),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_of_two_and_more_views_are_a_transform(make_dataset: Make, name: str) -> None:
+    views, counts = METHODS[name]
+    for batch in loader_of(make_dataset(16), views):
+        expected = counts or {"student": 1, "teacher": 1}
+        assert {name: tuple(images.shape) for name, images in batch.views.items()} == {
+            name: (count, 8, 3, 24, 24) for name, count in expected.items()
+        }
+        shown = torch.cat(list(batch.views.values()))
+        assert shown.dtype == torch.float32 and not torch.equal(shown[0], shown[1])
 
 
 # Repeated augmentation.
