@@ -220,15 +220,20 @@ def _check_recovered(task: FileCheck, findings: list[Finding], on_progress: Prog
     """Check a file without footer and index: recover its containers, and count the missing records."""
     ids = []
     found = 0
+    name = file_name(task.entry.stream, task.entry.file)
     for container in recover_containers(task.root, stream=task.entry.stream, file=task.entry.file, fields=task.fields):
         if task.references is not None:
-            container = read_references(container, task.references, limit=MAX_CONTAINER)
+            try:
+                container = read_references(container, task.references, limit=MAX_CONTAINER)
+            except Damage as error:
+                findings.append(Finding(name, error.offset, error.what, len(container)))
+                found += len(container)
+                continue
         findings += _check_container(container, task.max_pixels, np.zeros(0, np.int64))
         ids.append(container.index["id"][container.good].astype(np.int64))
         found += len(container)
     on_progress(task.entry.records)
     if found < task.entry.records:
-        name = file_name(task.entry.stream, task.entry.file)
         findings.append(Finding(name, 0, "containers are missing", task.entry.records - found))
     return CheckedFile.join(findings, ids)
 

@@ -279,8 +279,12 @@ def test_references_to_more_bytes_than_the_index_says_are_refused(index: Path) -
 # Commands
 
 
-def test_an_index_is_resumed_to_the_same_bytes(folder: Path, index: Path, tmp_path: Path) -> None:
+def test_resuming_a_finished_index_changes_nothing_and_workers_change_no_byte(
+    folder: Path, index: Path, tmp_path: Path
+) -> None:
+    before = tree(index)
     picstore_command("index", folder, index, "--container-size", "8KiB", "--resume")
+    assert tree(index) == before
     again = tmp_path / "again"
     picstore_command("index", folder, again, "--container-size", "8KiB", "--workers", 1)
     assert tree(again) == tree(index)
@@ -317,3 +321,13 @@ def test_a_selection_of_an_index_reads_its_records_alone(folder: Path, index: Pa
     (batch,) = loader
     assert sorted(batch.ids.tolist()) == [3, 11] and loader.damaged == 0
     loader.close()
+
+
+def test_an_index_that_has_lost_a_footer_is_verified_by_its_containers(folder: Path, index: Path) -> None:
+    (folder / picstore.Dataset(index)[0].extra["path"]).unlink()
+    (index / "picstore.idx").unlink()
+    path = index / "0000" / "000000.pic"
+    path.write_bytes(path.read_bytes()[:-100])
+    report = picstore_json("verify", index, code=3)
+    assert report["records_lost"] == 1
+    assert {Path(finding["file"]).suffix for finding in report["damage"]} == {".idx", ".pic", ".jpg"}
