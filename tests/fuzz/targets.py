@@ -30,7 +30,7 @@ from PIL import Image
 
 from picstore.errors import Damage, ImageError, PicstoreError
 from picstore.jpeg import cut as cutting
-from picstore.jpeg import headers, markers, segments, transcode
+from picstore.jpeg import headers, luma_dc, markers, segments, transcode
 from picstore.jpeg.decoder import decode as decoding
 from picstore.prepare.convert import ledger
 from picstore.prepare.image.settings import EncodeSettings
@@ -248,7 +248,10 @@ GUARD = GuardedNumpy()
 
 
 def check_decoder(stream: bytes) -> bool:
-    """Where picstore decodes, libjpeg-turbo decodes the same pixels; an eighth of all between guard pages."""
+    """Where picstore decodes, libjpeg-turbo decodes the same pixels; an eighth of all between guard pages.
+
+    DC coefficients are read of all streams, and of those that are decoded without an error.
+    """
     guarded = crc32(stream) % 8 == 0
     plain, jpeg_ = decoding.WORKSPACE, stream
     if guarded:
@@ -258,12 +261,14 @@ def check_decoder(stream: bytes) -> bool:
     try:
         pixels = np.array(decoding.decode(jpeg_))
     except ImageError:
+        accepted(lambda: luma_dc.read_luma_dc(jpeg_))
         return False
     finally:
         decoding.np, decoding.WORKSPACE = np, plain
     expected = pixels_by_libjpeg(stream)
     if expected is None or not np.array_equal(pixels, expected):
         raise Difference("libjpeg refuses the stream" if expected is None else "the pixels are not libjpeg's")
+    luma_dc.read_luma_dc(stream)
     return True
 
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
 from picstore.errors import MissingDependency, NotADataset, PicstoreError, UsageError
@@ -19,6 +19,9 @@ from picstore.storage.location.base import AtomicWriter, Entry, Location
 from picstore.storage.location.object_store import Bucket, OutOfRange, retries
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import has_credentials, redact
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # A revision is a branch, a tag or a commit, without slashes but for the names of conversions and pull requests.
 _REPOSITORY = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
@@ -32,7 +35,7 @@ class WebFile(Bucket):
     """
 
     @classmethod
-    def parse(cls, scheme: str, rest: str) -> WebFile:
+    def parse(cls, scheme: str, rest: str) -> Self:
         """Parse a URL as :meth:`Bucket.parse`; UsageError for one with a query too."""
         url = f"{scheme}://{rest}"
         if has_credentials(url) or {"?", "#"} & set(rest):
@@ -40,18 +43,18 @@ class WebFile(Bucket):
         return cls._from_names(scheme, *rest.partition("/")[::2])
 
     @classmethod
-    def _from_names(cls, scheme: str, bucket: str, key: str) -> WebFile:
+    def _from_names(cls, scheme: str, bucket: str, key: str) -> Self:
         names = [name for name in key.split("/") if name]
         if not bucket or {".", ".."} & {bucket, *names}:
             raise UsageError(f"{scheme}://{bucket}/{key} is no URL of a file or folder")
         library()
         return cls(scheme, bucket, "/".join(names))
 
-    def __truediv__(self, name: str) -> WebFile:
+    def __truediv__(self, name: str) -> Self:
         return type(self)(self.scheme, self.bucket, f"{self.key}/{name}" if self.key else name)
 
     @property
-    def parent(self) -> WebFile:
+    def parent(self) -> Self:
         return type(self)(self.scheme, self.bucket, self.key.rpartition("/")[0])
 
     def size(self) -> int:
@@ -111,7 +114,7 @@ class HubFile(WebFile):
     """A location in a data set of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME`` or that with ``@REV``."""
 
     @classmethod
-    def parse(cls, scheme: str, rest: str) -> HubFile:
+    def parse(cls, scheme: str, rest: str) -> Self:
         """Parse ``datasets/OWNER/NAME[@REV]/path``; UsageError for any other name."""
         match = _REPOSITORY.fullmatch(rest)
         if match is None:
@@ -120,12 +123,11 @@ class HubFile(WebFile):
             )
         _hub()
         path = match[3] or ""
-        found = cls._from_names(scheme, rest[: len(rest) - len(path)].rstrip("/"), path)
-        return cls(found.scheme, found.bucket, found.key)
+        return cls._from_names(scheme, rest[: len(rest) - len(path)].rstrip("/"), path)
 
     def is_folder(self) -> bool:
         try:
-            return bool(self._list(recursive=False)) and not self.is_file()
+            return bool(self._list()) and not self.is_file()
         except NotADataset:
             return False
 
