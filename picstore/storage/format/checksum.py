@@ -9,15 +9,23 @@ from typing import TypeAlias
 import numpy as np
 
 from picstore.arrays import I64, U8, U32, Table
+from picstore.errors import MissingDependency
 from picstore.storage.location.base import Buffer
 
 ExtendCrc: TypeAlias = "Callable[[Buffer | U8, int], int]"  # from bytes and the CRC of the bytes before them
 
 
 def portable_crc32c() -> ExtendCrc:
-    """Load crcmod's implementation: 30 times slower than google-crc32c, but built from source anywhere."""
-    import crcmod.predefined
+    """Load crcmod's implementation: 30 times slower than google-crc32c, but built from source anywhere.
 
+    Raises:
+        MissingDependency: it is not installed.
+    """
+    try:
+        import crcmod.predefined
+    except ImportError as error:
+        text = "google-crc32c has no fast build here, and crcmod is not installed: pip install 'picstore[crcmod]'"
+        raise MissingDependency(text) from error
     compute = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
     return lambda data, before: int(compute(data, before))
 

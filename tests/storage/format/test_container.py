@@ -6,6 +6,7 @@ import dataclasses
 import io
 import random
 import struct
+import sys
 import tracemalloc
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from samples import picture
 
-from picstore.errors import Corrupt, Damage, TooLarge, Truncated, UsageError
+from picstore.errors import Corrupt, Damage, MissingDependency, TooLarge, Truncated, UsageError
 from picstore.prepare.convert.row_writer import make_record
 from picstore.storage.format.checksum import combine_crcs, crc32c, masked, portable_crc32c
 from picstore.storage.format.container import Container, ContainerRef
@@ -578,3 +579,9 @@ def test_the_header_is_laid_out_as_the_format_says() -> None:
     assert entry[-1] == ((crc >> 15 | crc << 17) + 0xA282EAD8) % (1 << 32)
     assert block[128:136] == b"\7\0\x08\0JPEG"
     assert not any(block[136:])
+
+
+def test_a_machine_without_any_crc32c_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "crcmod.predefined", None)
+    with pytest.raises(MissingDependency, match=r"picstore\[crcmod\]"):
+        portable_crc32c()
