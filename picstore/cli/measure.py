@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from picstore.cli.terminal import echo, echo_json
@@ -13,18 +14,36 @@ if TYPE_CHECKING:
 
 
 def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], *, as_json: bool) -> None:
-    """Measure a sample of a source with the options of the command, and print and plot the outcome."""
+    """Measure a sample of a source with the options of the command, and print and plot the outcome.
+
+    Where all images would stay without loss, it is what ``--reencode`` would make of them.
+    """
     from picstore.cli.plot import draw_qualities, require_matplotlib
-    from picstore.cli.progress import Bar
-    from picstore.prepare.engine import processes
-    from picstore.prepare.quality import measure_quality
     from picstore.storage.location.resolve import write_whole
 
     if settings["plot"] is not None:
         require_matplotlib()
+    report = _measure(listing, encode, settings)
+    lossless = report.lossless
+    if not report.images and lossless:
+        encode = replace(encode, reencode=True)
+        report = _measure(listing, encode, settings)
+    if as_json:
+        echo_json(_to_json(report, encode, lossless))
+    else:
+        _print(report, encode, lossless)
+    if settings["plot"] is not None and report.images:
+        write_whole(settings["plot"], draw_qualities(report.rows(), title=_title(report, encode)))
+
+
+def _measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any]) -> QualityReport:
+    from picstore.cli.progress import Bar
+    from picstore.prepare.engine import processes
+    from picstore.prepare.quality import measure_quality
+
     with Bar("measure") as bar:
         bar.set_total(min(settings["measure"], len(listing.inputs)), 0)
-        report = measure_quality(
+        return measure_quality(
             listing,
             encode=encode,
             images=settings["measure"],
@@ -33,12 +52,6 @@ def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], 
             image_timeout=settings["image_timeout"],
             on_progress=bar.advance,
         )
-    if as_json:
-        echo_json(_to_json(report, encode))
-    else:
-        _print(report, encode)
-    if settings["plot"] is not None and report.images:
-        write_whole(settings["plot"], draw_qualities(report.rows(), title=_title(report, encode)))
 
 
 def _title(report: QualityReport, encode: EncodeSettings) -> str:
@@ -46,10 +59,12 @@ def _title(report: QualityReport, encode: EncodeSettings) -> str:
     return f"{len(report.images):,} images, {encode.encoder}{resized}"
 
 
-def _to_json(report: QualityReport, encode: EncodeSettings) -> dict[str, Any]:
-    counts = {"images": len(report.images), "lossless": report.lossless, "failed": report.failed}
+def _to_json(report: QualityReport, encode: EncodeSettings, lossless: int) -> dict[str, Any]:
     return {
-        **counts,
+        "images": len(report.images),
+        "lossless": lossless,
+        "failed": report.failed,
+        "reencode": encode.reencode,
         "source_bytes": report.source_bytes,
         "encoder": encode.encoder,
         "subsampling": encode.subsampling,
@@ -59,10 +74,12 @@ def _to_json(report: QualityReport, encode: EncodeSettings) -> dict[str, Any]:
     }
 
 
-def _print(report: QualityReport, encode: EncodeSettings) -> None:
+def _print(report: QualityReport, encode: EncodeSettings, lossless: int) -> None:
     total = len(report.images) + report.lossless + report.failed
-    if report.lossless:
-        echo(f"{report.lossless} of {total} images stay without loss, whatever the quality; see --reencode")
+    if lossless and encode.reencode:
+        echo(f"{lossless} of {total} images stay without loss, whatever the quality; with --reencode they would have:")
+    elif lossless:
+        echo(f"{lossless} of {total} images stay without loss, whatever the quality; see --reencode")
     if report.failed:
         echo(f"{report.failed} of {total} images cannot be read")
     if not report.images:

@@ -170,11 +170,14 @@ def test_a_plot_without_matplotlib_is_refused_with_the_extra_to_install(monkeypa
         require_matplotlib()
 
 
-def test_where_all_images_stay_there_is_nothing_to_measure(tmp_path: Path) -> None:
+def test_where_all_images_stay_it_is_what_reencode_would_make_of_them(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     listing(tmp_path / "in", {"a.jpg": jpeg(1)})
     done = picstore_command("convert", tmp_path / "in", "--measure")
-    assert "--reencode" in done.stdout
+    assert "1 of 1 images stay without loss, whatever the quality; with --reencode they would have:" in done.stdout
+    assert done.stdout.count(" 90*") == 1
+    printed = picstore_json("convert", tmp_path / "in", "--measure")
+    assert (printed["images"], printed["lossless"], printed["reencode"]) == (1, 1, True)
 
 
 def test_convert_needs_a_destination_or_measure(tmp_path: Path) -> None:
