@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable
@@ -19,6 +21,17 @@ KEPT_BATCHES = 5  # those ahead, and two that the consumer has
 def allocate_private(size: int) -> U8:
     """Memory of this process, uint8 (size,)."""
     return np.empty(size, dtype=np.uint8)
+
+
+def anonymous_memory(size: int) -> int:
+    """The descriptor of ``size`` bytes of memory without a name."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("picstore")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
 
 
 class BufferPool:

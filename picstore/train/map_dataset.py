@@ -28,6 +28,7 @@ from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.epoch import Samples
 from picstore.train.order.requests import SourceRequest, TrainingSource
+from picstore.train.order.shared_array import SharedIntegers
 from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
 from picstore.train.transforms.mix import BatchTransform
 from picstore.train.transforms.views import Views
@@ -86,8 +87,7 @@ class MapDataset(data.Dataset[Item]):
         self._source = TrainingSource(self.dataset, seed, plan=plan)
         self._callables: tuple[Callable[[Any], Any], ...] = tuple(callables)
         self._max_pixels = max_pixels
-        epoch = torch.zeros(1, dtype=torch.int64)
-        self._epoch: torch.Tensor = epoch.share_memory_()  # type: ignore[no-untyped-call]
+        self._epoch = SharedIntegers((1,))
         self._blocks = BufferPool(_FREE_BLOCKS)
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class MapDataset(data.Dataset[Item]):
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the parameters of transforms for this epoch from now on, in the workers of a DataLoader too."""
-        self._epoch[0] = epoch
+        self._epoch.values[0] = epoch
 
     def __getitem__(self, index: int) -> Item:
         """Read and transform a record; IndexError if there is none at this index."""
@@ -134,7 +134,7 @@ class MapDataset(data.Dataset[Item]):
     def _read_records(self, numbers: I64) -> tuple[SourceRequest, BatchRecords]:
         """Read records by number; Damage if one is damaged."""
         containers, within = self.dataset.live.find(numbers)
-        epoch = int(self._epoch)
+        epoch = int(self._epoch.values[0])
         rows_of = partial(needed_rows, self._source, epoch, self._max_pixels)
 
         def read(number: int) -> Container:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 from torch.utils.data import get_worker_info
+
+from picstore.train.order.shared_array import SharedIntegers
 
 _MAX_WORKERS = 1024
 
@@ -44,8 +46,7 @@ class EpochCursor:
 
     def __init__(self, length: int | None, *, whole: bool) -> None:
         self._length, self._whole, self._resume = length, whole, False
-        positions = torch.zeros((_MAX_WORKERS, 2), dtype=torch.int64)
-        self._positions: torch.Tensor = positions.share_memory_()  # type: ignore[no-untyped-call]
+        self._shared = SharedIntegers((_MAX_WORKERS, 2))  # of each worker
         self._epoch = self._batch = 0
         self._owner = Worker()  # the process whose position this copy holds
         self.move_to(0, 0)
@@ -55,7 +56,7 @@ class EpochCursor:
         """Epoch and number of the batch that follows the last one that was taken here."""
         worker = Worker.current()
         if worker.count and worker != self._owner:  # a copy that has not begun
-            epoch, batch = self._positions[worker.number].tolist()
+            epoch, batch = self._shared.values[worker.number].tolist()
             return epoch, batch
         return self._epoch, self._batch
 
@@ -66,16 +67,16 @@ class EpochCursor:
             epoch, batch = epoch + 1, 0
         self._epoch, self._batch, self._resume, self._owner = epoch, batch, True, worker
         if worker.count:
-            self._positions[worker.number] = torch.tensor([epoch, batch])
+            self._shared.values[worker.number] = epoch, batch
         else:
             self._publish(epoch, batch)
 
     def start_iteration(self, worker: Worker) -> tuple[int, int]:
         """Epoch and number of the first batch of a new iteration."""
         if worker.count:
-            self._epoch, self._batch = self._positions[worker.number].tolist()
+            self._epoch, self._batch = self._shared.values[worker.number].tolist()
             if self._length is not None:
-                self._positions[worker.number] = torch.tensor([self._epoch + 1, worker.number])
+                self._shared.values[worker.number] = self._epoch + 1, worker.number
         elif self._whole and self._batch and not self._resume:
             self._epoch, self._batch = self._epoch + 1, 0
         self._resume, self._owner = False, worker
@@ -91,11 +92,11 @@ class EpochCursor:
         self._epoch, self._batch = epoch, batch
         if worker.count:
             if self._length is None:
-                self._positions[worker.number] = torch.tensor([epoch, batch])
+                self._shared.values[worker.number] = epoch, batch
         else:
             self._publish(*((epoch + 1, 0) if self._whole and batch else (epoch, batch)))
 
     def _publish(self, epoch: int, batch: int) -> None:
         """Tell all workers."""
-        self._positions[:, 0] = epoch
-        torch.arange(batch, batch + _MAX_WORKERS, out=self._positions[:, 1])
+        self._shared.values[:, 0] = epoch
+        self._shared.values[:, 1] = np.arange(batch, batch + _MAX_WORKERS)

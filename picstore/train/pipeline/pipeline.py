@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from picstore.errors import Damage
@@ -146,6 +146,10 @@ class Pipeline:
             with contextlib.suppress(RuntimeError):  # it was never started, or an interrupt hit the start
                 self._planner.join()
         self._decoders.close()
+        with contextlib.suppress(Empty):  # tracebacks of the errors among them would keep this object
+            while True:
+                self._queue.get_nowait()
+        self._queue.put(None)  # for a consumer that waits in another thread
 
     @property
     def _closed(self) -> bool:

@@ -10,7 +10,6 @@ import mmap
 import os
 import select
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -26,7 +25,7 @@ from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
-from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools
+from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory
 from picstore.train.pipeline.pipeline import Pipeline
 from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SharedArray
 from picstore.train.pipeline.stats import StatsCounter
@@ -40,7 +39,7 @@ class _SharedBlocks:
         self._next = 0
 
     def allocate(self, size: int) -> U8:
-        descriptor = _anonymous_memory(size)
+        descriptor = anonymous_memory(size)
         block = np.frombuffer(mmap.mmap(descriptor, size), dtype=np.uint8)
         address = block.ctypes.data
         self._blocks[address] = (self._next, size, descriptor)
@@ -57,17 +56,6 @@ class _SharedBlocks:
             if start <= address < start + size:
                 return start, number, size, descriptor
         raise PicstoreError(f"no shared memory holds the address {address}")
-
-
-def _anonymous_memory(size: int) -> int:
-    """The descriptor of ``size`` bytes of memory without a name."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("picstore")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, size)
-    return descriptor
 
 
 class ProcessServer:
