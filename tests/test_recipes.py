@@ -23,7 +23,7 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
 WIDTH, HEIGHT, SIZE = 96, 72, 48
-DRAWS = 1024
+DRAWS = 512
 NEGLIGIBLE = 0.04  # difference of a statistic, in deviations: two levels, as single pixels may differ
 LEAST_P = 1e-4  # of a test that both samples have one distribution; there are some 200
 MEAN, STD = recipes.IMAGENET_MEAN, recipes.IMAGENET_STD

@@ -498,7 +498,8 @@ def test_closing_leaves_no_thread_no_file_and_no_process(make_dataset: Make, iso
     warm = loader_of(path, isolate=isolate)
     ids_of(warm)
     warm.close()
-    gc.collect()
+    while gc.collect():  # loaders of earlier tests have files open too
+        pass
     loader = loader_of(path, isolate=isolate)  # which has one open: memory that it shares with a DataLoader's workers
     before = open_files()
     for _ in range(2):
@@ -514,12 +515,12 @@ def test_closing_leaves_no_thread_no_file_and_no_process(make_dataset: Make, iso
         next(iter(loader))
     loader.close()
     assert our_threads() == []
-    assert open_files() == before
+    assert open_files() <= before  # an earlier test's garbage may have gone meanwhile
     list(loader)  # it goes on after closing
     loader.close()
     loader.close()
     assert our_threads() == []
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_what_a_loop_that_ends_early_held_is_free_without_the_collector(make_dataset: Make) -> None:
