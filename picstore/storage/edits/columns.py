@@ -61,7 +61,7 @@ class Column:
 
     def get(self, id_: int) -> Any:
         """Look up the value of one record: a str, int, float or array; None where there is none."""
-        indices, found = self.find_ids(np.array([id_], dtype=np.int64))
+        indices, found = self.find_ids(np.array([id_]).astype(np.int64))  # ids from 2**63 on wrap, as in all tables
         if not found[0]:
             return None
         if self.ends is not None:

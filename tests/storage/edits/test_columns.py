@@ -287,3 +287,9 @@ def test_a_mux_refuses_a_column_that_is_an_attachment_elsewhere_and_a_name_that_
         picstore.DataMux(tmp_path / "mux.tsv", targets=["mask"])
     with pytest.raises(UsageError, match="target 'caption' is unknown"):
         picstore.DataMux(tmp_path / "mux.tsv", targets=["caption"])
+
+
+def test_a_record_of_any_id_may_lack_a_value(make_dataset: Make) -> None:
+    column = picstore.Dataset(make_dataset(4)).with_columns({"weight": [1.0, 2.0, 3.0, 4.0]}).column("weight")
+    assert [column.get(id_) for id_ in ((1 << 63) + 5, (1 << 64) - 1, -1, 99)] == [None] * 4
+    assert column.get(int(column.ids[2])) == column.values[2]
