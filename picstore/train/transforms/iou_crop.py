@@ -14,6 +14,7 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
 _OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # torchvision's
+_MAX_PAIRS = 1 << 18  # of a crop and a box that are compared at once, 100 bytes each
 _ROUNDS = 100  # torchvision's loop has no end: one of seven options leaves the image, so 2e-7 of images need more
 
 
@@ -104,6 +105,13 @@ def _largest_overlap(crops: F64, boxes: F64) -> F64:
 
     Crops are left, top, width, height; boxes left, top, right, bottom. −1 where there is no such box.
     """
+    # All images at once would take gigabytes if one of them shows a crowd.
+    step = max(1, _MAX_PAIRS // max(1, crops.shape[1] * boxes.shape[1]))
+    pieces = [slice(k, k + step) for k in range(0, len(crops), step)]
+    return np.concatenate([_overlaps(crops[piece], boxes[piece]) for piece in pieces])
+
+
+def _overlaps(crops: F64, boxes: F64) -> F64:
     corner, size, box = crops[:, :, None, :2], crops[:, :, None, 2:], boxes[:, None]
     shared = np.minimum(corner + size, box[..., 2:]) - np.maximum(corner, box[..., :2])
     area = np.maximum(shared, 0).prod(axis=3)

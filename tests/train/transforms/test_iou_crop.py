@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,22 @@ def test_crops_around_objects_do_not_depend_on_the_rest_of_the_batch() -> None:
     images = Geometry.identity([WIDTH] * 3, [HEIGHT] * 3, np.tile(BOXES, (3, 1, 1)))
     some = transform(images, BatchRandom(0, 0, [7, 70, 300]))
     assert np.array_equal(some.frame, whole.frame[[7, 70, 300]]) and np.array_equal(some.size, whole.size[[7, 70, 300]])
+
+
+def test_an_image_of_a_crowd_takes_memory_for_itself_alone() -> None:
+    crowd = np.full((64, 8000, 4), np.nan)
+    crowd[:, : len(BOXES)] = BOXES
+    left, top = np.random.default_rng(0).uniform(0, 50, (2, 8000))
+    crowd[7] = np.stack([left, top, left + 5, top + 5], axis=1)
+    images = Geometry.identity([WIDTH] * 64, [HEIGHT] * 64, crowd)
+    tracemalloc.start()
+    try:
+        geometry = picstore.RandomIoUCrop()(images, BatchRandom(0, 0, np.arange(64)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200e6  # 1.8 GB for all at once
+    assert np.array_equal(geometry.frame[:7], drawn(picstore.RandomIoUCrop(), BOXES).frame[:7])
 
 
 def test_a_loader_drops_objects_whose_centre_was_cropped_away(tmp_path: Path) -> None:
