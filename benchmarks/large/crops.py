@@ -31,8 +31,8 @@ from picstore.train.transforms.compose import plan_transforms
 
 CROPS_PER_SECOND = Unit("crops/s", lambda sample: sample.items / sample.seconds)
 DISK_SPEED = 300_000_000  # bytes a second
-CROPS = 384  # of a round of picstore
-COLD = 160  # images of a round that begins without a page in the cache: a second and more of the disk
+CROPS = 1024  # of a round of picstore
+COLD = 160  # images of a round that begins without a page in the cache
 DECODED = 8  # images of a round of those who decode whole images
 _CGROUP = Path("/sys/fs/cgroup/blkio/picstore-benchmark")
 

@@ -18,6 +18,8 @@ from picstore.prepare.convert.job import DatasetShape
 # By megapixels: width, height and number of images.
 SIZES = {2: (1632, 1224, 96), 12: (4000, 3000, 32), 48: (8000, 6000, 12), 100: (11584, 8688, 6)}
 TILE = 1024  # pixels of the side of tiles that are cut beforehand
+_DATASET_BYTES = 2_000_000_000  # of a data set, which holds each image several times, so that an epoch is no start
+_MAX_RECORDS = 512
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class LargeImages:
     Attributes:
         files: JPEG files, quality 90, 4:2:0.
         tiles: folder of JPEG files of TILE × TILE pixels that these were cut into.
-        dataset: made of the files without loss.
+        dataset: made of the files without loss, with each several times.
     """
 
     width: int
@@ -54,9 +56,11 @@ def make_images(options: Options, megapixels: int, *, count: int | None = None, 
         for number in range(count):
             (images / f"{number:03d}.jpg").write_bytes(encode(_compose(parts, width, height)))
         # Containers as full as those of a large data set: convert would spread so few images over many rows.
+        jpegs = [path.read_bytes() for path in sorted(images.iterdir())]
+        records = count if options.quick else min(_MAX_RECORDS, _DATASET_BYTES * count // sum(map(len, jpegs)))
         with picstore.Writer(dataset, shape=DatasetShape(streams=2, file_size=16 << 20)) as writer:
-            for path in sorted(images.iterdir()):
-                writer.add(path.read_bytes())
+            for _, jpeg in zip(range(records), itertools.cycle(jpegs), strict=False):
+                writer.add(jpeg)
     if tiles and not cut.exists():
         cut.mkdir()
         for path in sorted(images.iterdir()):
