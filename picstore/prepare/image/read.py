@@ -1,7 +1,8 @@
 """Decoding of image files to upright pixels in grey or RGB (rules in docs/formats.md).
 
-picstore's decoder reads most JPEGs, to Pillow's pixels in half its time; Pillow reads all else that it can, and
-ImageMagick the rest. Whatever a file holds, the outcome is an image or an ImageError.
+picstore's decoder reads most JPEGs, to Pillow's pixels in half its time; Pillow reads all else that it can, the extra
+``formats`` HEIC, JPEG XL and raw files, and ImageMagick the rest. Whatever a file holds, the outcome is an image or an
+ImageError.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from picstore.jpeg.decoder.decode import decode as decode_baseline
 from picstore.jpeg.headers import read_coding_parameters
 from picstore.jpeg.markers import header_from_segments, iterate_marker_segments
 from picstore.prepare.engine import stderr_capture
-from picstore.prepare.image import imagemagick
+from picstore.prepare.image import heic_jxl_raw, imagemagick
 from picstore.prepare.image.color import to_rgb_or_grey
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.resize import resize
@@ -28,8 +29,9 @@ from picstore.prepare.image.size_limits import check_size, pillow_limits
 from picstore.prepare.image.strips import join_strips
 from picstore.prepare.image.vips import FaultFound, open_large_image
 
-# EPS would start Ghostscript. Pillow decodes no picture of the others, or passes it to a system library.
-EXCLUDED_FROM_PILLOW = frozenset({"EPS", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
+# EPS would start Ghostscript. The plugin of JXL decodes before it tells the size, so heic_jxl_raw calls it. Pillow
+# decodes no picture of the others, or passes it to a system library.
+EXCLUDED_FROM_PILLOW = frozenset({"EPS", "JXL", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
 
 _ORIENTATION = 0x0112
 _TO_UPRIGHT = {  # by EXIF orientation (EXIF 2.32, 4.6.4.A)
@@ -199,7 +201,10 @@ def _open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
         # Pillow reads only the thumbnail that comes first in a camera's raw file.
         if imagemagick.find_coder(data, name=name) != "dng":
             raise ImageError("raw file of a camera, whose name does not end in that camera's extension")
-    return imagemagick.read_image(data, name=name, max_pixels=max_pixels)
+    coder = imagemagick.find_coder(data, name=name) or ""
+    with foreign_errors(f"damaged {coder.upper()}"):
+        by_wheel = heic_jxl_raw.read_image(data, coder=coder, max_pixels=max_pixels)
+    return by_wheel or imagemagick.read_image(data, name=name, max_pixels=max_pixels)
 
 
 def _unidentified(data: bytes, formats: list[str], error: Exception) -> str:

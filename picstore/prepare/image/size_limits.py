@@ -14,6 +14,10 @@ from picstore.errors import ImageError
 # ISO/IEC 11544, 6.2: first and last layer, planes, a filler, width, height, lines a stripe, largest shifts, options.
 _JBIG = struct.Struct(">BBBBIIIBBBB")
 _JBIG_LAYERS = 31  # with more, a dot of the lowest layer is more than 2**31 dots of the highest
+# ISO/IEC 18181-1, size header: at most 68 bits after the signature, from the lowest on.
+_JPEG_XL_HEADER = 11
+# Width to height by the number of a ratio; with 0 the header states the width.
+_JPEG_XL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
 def check_size(width: int, height: int, *, max_pixels: int) -> None:
@@ -52,3 +56,42 @@ def check_jbig(data: bytes, *, max_pixels: int) -> None:
     if not (first <= last <= _JBIG_LAYERS and 1 <= planes <= 16 and lines):
         raise ImageError("damaged JBIG: its header makes no sense")
     check_size(width, height, max_pixels=max(1, max_pixels // planes))
+
+
+def check_jpeg_xl(data: bytes, *, max_pixels: int) -> None:
+    """Raise ImageError if a JPEG XL header is damaged or states too many pixels; its decoder decodes at once."""
+    start = _jpeg_xl_codestream(data)
+    if len(start) < _JPEG_XL_HEADER or not start.startswith(b"\xff\x0a"):
+        raise ImageError("damaged or truncated JPEG XL: its header cannot be read")
+    bits = int.from_bytes(start[2:], "little")
+
+    def take(count: int) -> int:
+        nonlocal bits
+        value, bits = bits & (1 << count) - 1, bits >> count
+        return value
+
+    def take_side() -> int:
+        return 8 * (take(5) + 1) if small else take((9, 13, 18, 30)[take(2)]) + 1
+
+    small = take(1)
+    height, ratio = take_side(), take(3)
+    across, down = _JPEG_XL_RATIOS[ratio]
+    check_size(height * across // down if ratio else take_side(), height, max_pixels=max_pixels)
+
+
+def _jpeg_xl_codestream(data: bytes) -> bytes:
+    """Return the first bytes of the codestream, which is the file or lies in boxes of ISO/IEC 14496-12."""
+    if not data.startswith(b"\0\0\0\x0cJXL "):
+        return data[:_JPEG_XL_HEADER]
+    found, position = b"", 0
+    while len(found) < _JPEG_XL_HEADER and position + 16 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        header = 8
+        if length == 1:
+            (length,), header = struct.unpack_from(">Q", data, position + 8), 16
+        end = position + length if length else len(data)
+        if kind in (b"jxlc", b"jxlp"):  # whole, or parts of which the first may be of four bytes
+            start = position + header + 4 * (kind == b"jxlp")  # a part begins with its number
+            found += data[start : min(end, start + _JPEG_XL_HEADER)]
+        position = max(end, position + header)
+    return found
