@@ -1,0 +1,19 @@
+# picstore with the loader, object stores and all image formats. From a clone:
+#
+#   docker build -t picstore .
+#   docker run --rm -v "$PWD:/data" picstore convert /data/photos /data/train
+#
+# tests/test_packaging.py carries out these steps without Docker.
+FROM python:3.12-slim-bookworm
+
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends libmagickwand-6.q16-6 libmagickcore-6.q16-6-extra \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /opt/picstore
+COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY picstore ./picstore
+RUN pip install --no-cache-dir --constraint constraints.txt '.[torch,objects,formats,mozjpeg]'
+
+WORKDIR /data
+ENTRYPOINT ["picstore"]

@@ -1,0 +1,100 @@
+"""What is installed: extras, pinned versions, and the steps of the Dockerfile. scripts/package installs for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from picstore.cli import program
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+REQUIREMENTS = [Requirement(line) for lines in (PROJECT["dependencies"], *EXTRAS.values()) for line in lines]
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions with their arguments."""
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in text.splitlines() if line)]
+
+
+def commands() -> list[list[str]]:
+    """The words of each command of each RUN."""
+    lines = [line for name, line in dockerfile() if name == "RUN"]
+    return [shlex.split(command) for line in lines for command in line.split("&&")]
+
+
+def test_constraints_pin_every_requirement_to_a_version_that_it_allows() -> None:
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    assert all(pin.url is None and [each.operator for each in pin.specifier] == ["=="] for pin in pins)
+    for requirement in REQUIREMENTS:
+        name = canonicalize_name(requirement.name)
+        versions = [each.version for pin in pins if canonicalize_name(pin.name) == name for each in pin.specifier]
+        assert versions, f"run ./scripts/package --lock: {requirement} has no pin"
+        assert all(requirement.specifier.contains(version, prereleases=True) for version in versions), requirement
+
+
+def test_the_dockerfile_takes_the_system_packages_that_the_tests_take() -> None:
+    (install,) = [command for command in commands() if command[:2] == ["apt-get", "install"]]
+    packages = " ".join(word for word in install[2:] if not word.startswith("-"))
+    assert f'"{packages}"' in (ROOT / "scripts" / "test").read_text()
+
+
+def test_the_dockerfile_runs_only_what_these_tests_know() -> None:
+    assert {name for name, _ in dockerfile()} <= {"FROM", "RUN", "WORKDIR", "COPY", "ENTRYPOINT"}
+    assert {command[0] for command in commands()} <= {"apt-get", "rm", "pip", "picstore"}
+    for command in commands():
+        assert command[0] != "picstore" or command[1] in program.list_commands(None)
+    (entry,) = [json.loads(rest) for name, rest in dockerfile() if name == "ENTRYPOINT"]
+    assert entry == ["picstore"] and "picstore" in PROJECT["scripts"]
+
+
+def test_the_dockerfile_installs_extras_that_exist() -> None:
+    (install,) = [command for command in commands() if command[0] == "pip"]
+    target = install[-1]
+    assert re.fullmatch(r"\.\[[a-z,]+\]", target)
+    assert set(target[2:-1].split(",")) <= set(EXTRAS)
+
+
+@pytest.mark.slow
+def test_what_the_dockerfile_copies_is_enough_to_install_picstore(tmp_path: Path) -> None:
+    for name, rest in dockerfile():
+        if name == "COPY":
+            *sources, target = rest.split()
+            for source in sources:
+                if (ROOT / source).is_dir():
+                    shutil.copytree(ROOT / source, tmp_path / target, ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    shutil.copy(ROOT / source, tmp_path / target)
+    (install,) = [command for command in commands() if command[0] == "pip"]
+    alone = ["--quiet", "--no-deps", "--no-build-isolation", "--target", "installed"]
+    subprocess.run([sys.executable, "-m", *install, *alone], cwd=tmp_path, check=True, timeout=60)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    show = "import picstore; print(picstore.__file__, picstore.__version__)"
+    shown = subprocess.run(
+        [sys.executable, "-c", show],
+        cwd=tmp_path / "installed",
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert shown.stdout.startswith(str(tmp_path / "installed"))
+    policy = tmp_path / "installed/picstore/prepare/image/imagemagick_policy/policy.xml"
+    assert policy.exists() and (tmp_path / "installed/picstore/py.typed").exists()
