@@ -156,11 +156,13 @@ class Selection:
     split_seed: int
     split_by: str | None
 
-    def open(self, path: Where) -> Dataset:
-        """Open a data set and select the records."""
+    def open(self, path: Where, *others: Where) -> Dataset:
+        """Open a data set, or several as one, and select the records."""
         from picstore.storage.dataset import Dataset
 
         dataset = Dataset(path)
+        if others:
+            dataset = dataset.concat(*map(Dataset, others))
         if self.where is not None:
             dataset = dataset.where(self.where)
         if (self.split is None) != (self.part is None):

@@ -10,7 +10,7 @@ from picstore.storage.location.resolve import Location, locate
 
 
 @click.command("shuffle")
-@click.argument("source", metavar="SRC", type=locate)
+@click.argument("sources", metavar="SRC…", type=locate, nargs=-1, required=True)
 @click.argument("destination", metavar="DST", type=locate)
 @click.option(
     "--method",
@@ -26,7 +26,7 @@ from picstore.storage.location.resolve import Location, locate
 @options.engine
 @options.as_json
 def command(
-    source: Location,
+    sources: tuple[Location, ...],
     destination: Location,
     method: str,
     seed: int,
@@ -37,13 +37,13 @@ def command(
 ) -> None:
     """Write a shuffled copy of the data set SRC, or of some of its images, to DST.
 
-    Each worker holds one file in memory.
+    Several data sets become one, with classes joined by name. Each worker holds one file in memory.
     """
     from picstore.cli.progress import Bar
     from picstore.prepare.upkeep.shuffle import shuffle
 
     with options.make_engine(engine, workers) as processes, Bar("shuffle") as bar:
-        dataset = selection.open(source)
+        dataset = selection.open(*sources)
         manifest = shuffle(dataset, destination, seed=seed, method=method, workers=processes, progress=bar)
     if as_json:
         result = {"dataset": str(destination), "uuid": manifest.uuid, "images": manifest.images}

@@ -6,6 +6,7 @@ Edits are not applied here: deleted records are included, and labels are the sto
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,12 +17,12 @@ from picstore.arrays import I64, Array, Bools, Table
 from picstore.errors import Damage, NotADataset, Truncated, UsageError
 from picstore.storage.cache import Cache
 from picstore.storage.container_index import ordinals_of
-from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import SEALED
 from picstore.storage.format.record import Record
 from picstore.storage.format.unpack_container import ParsedHeader, read_header, unpack_container
 from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, map_concurrently, read_at
+from picstore.storage.record_shift import NO_SHIFT, RecordShift
 from picstore.storage.references import open_references, read_references
 from picstore.storage.row_reader import MIN_MEAN, RowsOf, read_rows, rows_by_record, whole_images
 
@@ -41,6 +42,7 @@ class ContainerReader:
     """Reader of containers by number. No file stays open between calls, so threads and forked processes can share it.
 
     Args:
+        root: the folder of the data set.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
         fields: names of the attachments.
         cache: keeps the containers that were read whole.
@@ -56,22 +58,42 @@ class ContainerReader:
         cache: Cache | None = None,
         references: Location | None = None,
     ) -> None:
-        self.rows = rows
+        self.root, self.rows, self.fields = root, rows, fields
         self.cache = cache
         self._references = references
-        self._root = root
-        self._fields = fields
+        self._shift: RecordShift | None = None  # of one of several data sets
         self._ordinals = ordinals_of(rows)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget what was read."""
         self._indexes: OrderedDict[int, Container] = OrderedDict()
         self._ids: I64 | None = None
         self._facts: Table | None = None
         self._tables_share: float | None = None  # of a container, the largest that was seen by any thread
 
+    @property
+    def slots(self) -> int:
+        """Number of data sets that are read as one, each with a range of ids."""
+        return 1
+
+    def shifted(self, shift: RecordShift) -> ContainerReader:
+        """Make a reader of the same containers that shifts their records, and names files by their full paths."""
+        reader = copy.copy(self)
+        reader._forget()
+        reader._shift = shift if self._shift is None else shift.after(self._shift)
+        return reader
+
+    def stream_source(self, stream: int) -> tuple[Location, int, RecordShift]:
+        """Find where a stream lies: the folder, the stream's number there, and the shift of the records."""
+        return self.root, stream, self._shift or NO_SHIFT
+
     def container_ref(self, number: int) -> ContainerRef:
         """Position of the ``number``-th container in stored order."""
         row = self.rows[number]
         stream, file = int(row["stream"]), int(row["file"])
-        return ContainerRef(file_name(stream, file), int(row["offset"]), stream, file, int(self._ordinals[number]))
+        name = file_name(stream, file) if self._shift is None else str(self._file(number))
+        return ContainerRef(name, int(row["offset"]), stream, file, int(self._ordinals[number]))
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read and check a whole container, into memory from ``allocate``; see :meth:`Dataset.container`."""
@@ -94,23 +116,27 @@ class ContainerReader:
     def _read_stored(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read a container as it is stored."""
         ref, size = self.container_ref(number), int(self.rows[number]["size"])
-        return self._unpack(number, read_at(self._root / ref.name, ref.offset, size, file=ref.name, allocate=allocate))
+        buffer = read_at(self._file(number), ref.offset, size, file=ref.name, allocate=allocate)
+        return self._unpack(number, buffer)
 
     def read_in_part(
         self,
         numbers: Sequence[int],
         rows_of: RowsOf,
         *,
-        live: LiveRecords,
+        mask: Callable[[int], Bools],
         attachments: bool,
         allocate: Allocate = fresh,
     ) -> list[Container | Damage]:
-        """Read of containers of large images what is needed, of others all; see :meth:`Dataset.containers_in_part`."""
+        """Read of containers of large images what is needed, of others all; see :meth:`Dataset.containers_in_part`.
+
+        ``mask`` marks the live records of a container.
+        """
         tables = {number: found for number in numbers if (found := self._tables_of_large(number)) is not None}
-        rows = rows_by_record(tables.values(), [live.mask(number) for number in tables], rows_of)
+        rows = rows_by_record(tables.values(), [mask(number) for number in tables], rows_of)
         done = {}
         for (number, container), needed in zip(tables.items(), rows, strict=True):
-            path = self._root / container.ref.name
+            path = self._file(number)
             with contextlib.suppress(Damage, NotADataset):  # read whole below
                 if read_rows(path, container, needed, attachments=attachments, allocate=allocate):
                     done[number] = container
@@ -131,7 +157,7 @@ class ContainerReader:
         container = tables.without_payload()
         tables.release_extras(above=_KEPT_EXTRAS)
         (rows,) = rows_by_record([container], [wanted], rows_of if self._has_large_images(number) else whole_images)
-        path = self._root / tables.ref.name
+        path = self._file(number)
         if not read_rows(path, container, rows, attachments=attachments, allocate=fresh):
             return self.read(number)
         return container
@@ -176,13 +202,13 @@ class ContainerReader:
             self._facts = self._cached_facts()
         if self._facts is None:
             self._facts = self._collect(lambda facts: facts, FACTS)
-            if self.cache is not None and (self._facts["id"] >= 0).all():
+            if self.cache is not None and not self._shift and (self._facts["id"] >= 0).all():
                 self.cache.store_facts(self._facts.tobytes())
         return self._facts
 
     def _cached_facts(self) -> Table | None:
         count = int(self.rows["records"].sum(dtype=np.int64))
-        cached = None if self.cache is None else self.cache.read_facts(count * FACTS.itemsize)
+        cached = None if self.cache is None or self._shift else self.cache.read_facts(count * FACTS.itemsize)
         return None if cached is None else np.frombuffer(cached, FACTS)
 
     def positions(self, ids: I64) -> I64:
@@ -195,7 +221,7 @@ class ContainerReader:
         if not there.all() or (ids < 0).any():
             missing = ids[~there | (ids < 0)]
             others = f" nor {len(missing) - 1:,} other ids that were given" if len(missing) > 1 else ""
-            raise UsageError(f"{self._root} has no record with the id {missing[0]}{others}")
+            raise UsageError(f"{self.root} has no record with the id {missing[0]}{others}")
         positions: I64 = order[at]
         return positions
 
@@ -209,15 +235,20 @@ class ContainerReader:
         beyond = self.rows["offset"] + self.rows["size"] > sizes[file_of]
         if (missing := int(self.rows["records"][beyond].sum(dtype=np.int64))) > _MAX_MISSING:
             text = f"{missing:,} records of the index lie beyond the ends of their files; restore those from a backup"
-            raise Truncated(text, str(self._root))
+            raise Truncated(text, str(self.root))
 
     def _has_large_images(self, number: int) -> bool:
         row = self.rows[number]
         return int(row["size"]) >= MIN_MEAN * int(row["records"])
 
+    def _file(self, number: int) -> Location:
+        """The file of a container."""
+        row = self.rows[number]
+        return self.root / file_name(int(row["stream"]), int(row["file"]))
+
     def _file_size(self, numbers: tuple[int, int]) -> int:
         try:
-            return (self._root / file_name(*numbers)).size()
+            return (self.root / file_name(*numbers)).size()
         except NotADataset:
             return 0
 
@@ -278,7 +309,7 @@ class ContainerReader:
     def _read_tables(self, number: int) -> Container:
         """Read what precedes the payload."""
         ref, size = self.container_ref(number), int(self.rows[number]["size"])
-        path = self._root / ref.name
+        path = self._file(number)
         guess = min(size, max(_MIN_TABLES, int(size * (self._tables_share or _MAX_TABLES_SHARE))))
         buffer = fresh(guess)
         path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
@@ -298,7 +329,7 @@ class ContainerReader:
             limit = int(self.rows[number]["referenced"])
             return open_references(self._read_stored(number), self._references, limit=limit)
         ref = self.container_ref(number)
-        path = self._root / ref.name
+        path = self._file(number)
 
         def read(offset: int, length: int) -> memoryview:
             return read_at(path, ref.offset + offset, length, file=ref.name)
@@ -314,16 +345,19 @@ class ContainerReader:
         parsed: ParsedHeader | None = None,
     ) -> Container:
         row = self.rows[number]
-        return unpack_container(
+        container = unpack_container(
             buffer,
             ref=self.container_ref(number),
-            fields=self._fields,
+            fields=self.fields,
             records=int(row["records"]),
             header_crc=int(row["header_crc"]),
             size=int(row["size"]),
             read=read,
             parsed=parsed,
         )
+        if self._shift:
+            self._shift.apply(container)
+        return container
 
 
 def _read_nothing(begin: int, size: int) -> memoryview:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from picstore.arrays import I64, U8, Array, Bools, Table
 from picstore.errors import Corrupt, Damage, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
+from picstore.storage.concat import align, join_columns, join_manifests
 from picstore.storage.container_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, make_column, read_column
 from picstore.storage.edits.manifest_entries import Edits
@@ -24,9 +25,11 @@ from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, copy_record
+from picstore.storage.joined_reader import JoinedReader
 from picstore.storage.location.resolve import Allocate, Location, Where, fresh, locate
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
 from picstore.storage.publish import publish_edit
+from picstore.storage.record_shift import RecordShift
 from picstore.storage.record_table import RecordTable
 from picstore.storage.references import find_references_root
 from picstore.storage.row_reader import RowsOf
@@ -86,18 +89,23 @@ class Dataset(Sequence[Record]):
         cache: str | os.PathLike[str] | None,
         cache_limit: int | str,
     ) -> None:
-        self.path: Location = root
         self._origin = origin  # uuid of the version that was edited
-        self.rows = read_index(root, manifest)
-        self._columns: dict[NpyFile, Column] = {}  # by the file of their values
-        local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, self.rows), root)
+        rows = read_index(root, manifest)
+        local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, rows), root)
         self._cache_options: dict[str, Any] = {"cache": local and local.folder, "cache_limit": cache_limit}
         references = find_references_root(root, manifest)
         if references is not None and cache is not None:
             raise UsageError(f"{root} is an index, whose images a cache does not keep; convert it")
-        self._containers = ContainerReader(root, self.rows, manifest.attachments, cache=local, references=references)
-        self._selected: U8 | None = None  # ``SelectedRecords.bits``
+        self._joined: tuple[Dataset, ...] = ()  # those of which this one consists
+        self._set_containers(ContainerReader(root, rows, manifest.attachments, cache=local, references=references))
         self._set_manifest(manifest, unsaved)
+
+    def _set_containers(self, containers: ContainerReader) -> None:
+        self._containers = containers
+        self.path: Location = containers.root
+        self.rows = containers.rows
+        self._columns: dict[NpyFile, Column] = {}  # by the file of their values
+        self._selected: U8 | None = None  # ``SelectedRecords.bits``
 
     def _set_manifest(self, manifest: Manifest, unsaved: dict[str, bytes]) -> None:
         """Set a manifest of the same containers, and the .npy files of its edits that are not written yet."""
@@ -112,6 +120,8 @@ class Dataset(Sequence[Record]):
 
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         """Make another process open the same version, whatever its working directory."""
+        if self._joined:
+            return _rejoin, (self._joined, self.manifest, self._unsaved, self._selected)
         edited = self.path.absolute(), self.manifest, self._origin, self._unsaved
         return _reopen, (*edited, self._selected, self._cache_options)
 
@@ -213,6 +223,10 @@ class Dataset(Sequence[Record]):
         """
         return self._containers.read(number, allocate=allocate)
 
+    def stream_source(self, stream: int) -> tuple[Location, int, RecordShift]:
+        """Find where a stream lies: the folder, its number there, and how its records differ from the stored ones."""
+        return self._containers.stream_source(stream)
+
     def tables(self, number: int) -> Container:
         """Read the ``number``-th container without its images; each is read and checked when it is asked for."""
         return self._containers.index(number)
@@ -236,7 +250,7 @@ class Dataset(Sequence[Record]):
             By container: what was read, or why nothing of it can be read.
         """
         return self._containers.read_in_part(
-            numbers, rows_of, live=self.live, attachments=attachments, allocate=allocate
+            numbers, rows_of, mask=self.live.mask, attachments=attachments, allocate=allocate
         )
 
     def container_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
@@ -346,6 +360,33 @@ class Dataset(Sequence[Record]):
         number = assign_parts(self.ids, bounds, seed=seed, values=None if by is None else self.table[by])
         return tuple(self._select(number == part) for part in range(len(bounds) + 1))
 
+    def concat(self, *others: Dataset) -> Dataset:
+        """Read several data sets as one: the records of this one, then those of the others.
+
+        Each has its ids raised by its number · 2**40, so that they stay apart; the first keeps its ids. Classes are
+        joined by name, and labels follow. Columns are joined by name; ``save`` is not possible, `picstore shuffle`
+        writes a copy. Selections and edits stay as they are.
+
+        Raises:
+            UsageError: some have names of classes and others none; their attachments differ; columns of one name are
+                of several kinds or shapes.
+        """
+        datasets = (self, *others)
+        manifests = [each.manifest for each in datasets]
+        shifts = align(manifests, [each._containers.slots for each in datasets], [str(each.path) for each in datasets])
+        joined = Dataset.__new__(Dataset)
+        joined._joined, joined._cache_options = datasets, {}
+        joined._set_containers(JoinedReader([each._containers for each in datasets], shifts))
+        firsts = np.cumsum([0, *(int(each.live.starts[-1]) for each in datasets)])
+        deleted = np.concatenate([each.live.deleted + first for each, first in zip(datasets, firsts, strict=False)])
+        columns = join_columns([{name: each.column(name) for name in each.columns} for each in datasets], shifts)
+        manifest, files = join_manifests(manifests, joined.rows, deleted, columns)
+        joined._origin = manifest.uuid
+        joined._set_manifest(manifest, files)
+        if all(each._selected is None for each in datasets):
+            return joined
+        return joined._select(np.concatenate([each.live.marks() for each in datasets])[joined.live.marks()])
+
     def with_columns(
         self,
         columns: Mapping[str, Sequence[Any] | Array],
@@ -407,8 +448,9 @@ class Dataset(Sequence[Record]):
         change. Returns the data set as it is now; UsageError for a selection, or if another process has edited the
         data set since it was opened.
         """
-        if self._selected is not None:
-            raise UsageError("a selection cannot be saved; `picstore shuffle` writes a copy of it, save edits before")
+        if self._selected is not None or self._joined:
+            what = "several data sets" if self._joined else "a selection"
+            raise UsageError(f"{what} cannot be saved; `picstore shuffle` writes a copy, save edits before")
         if self.uuid != self._origin:
             for npy_file in self._edits.npy_files:
                 if npy_file.file in self._unsaved:
@@ -477,3 +519,12 @@ def _reopen(
         dataset._selected = selected
         dataset._set_manifest(manifest, unsaved)
     return dataset
+
+
+def _rejoin(
+    datasets: tuple[Dataset, ...], manifest: Manifest, unsaved: dict[str, bytes], selected: U8 | None
+) -> Dataset:
+    joined = datasets[0].concat(*datasets[1:])
+    joined._selected = selected
+    joined._set_manifest(manifest, unsaved)
+    return joined

@@ -31,6 +31,7 @@ from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.location.resolve import UNFINISHED, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import Manifest
 from picstore.storage.publish import publish_dataset
+from picstore.storage.record_shift import NO_SHIFT, RecordShift
 
 METHODS = ("transpose", "uniform")
 
@@ -46,7 +47,8 @@ class FileTask:
 
     ``extents`` is EXTENT (containers,); their ``file`` is a number in stream ``source_stream`` of ``source``. Of a
     selection or after many deletions they are those of several files.
-    ``deleted`` holds the omitted record numbers of each extent; it is empty where no record is omitted.
+    ``deleted`` holds the omitted record numbers of each extent; it is empty where no record is omitted. ``shift`` is
+    that of the records of one of several data sets.
     """
 
     source: Location
@@ -59,6 +61,7 @@ class FileTask:
     fields: tuple[str, ...]
     key: int
     deleted: tuple[I64, ...] = ()
+    shift: RecordShift = NO_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +167,11 @@ def _file_tasks(dataset: Dataset, root: Location, shape: job.DatasetShape) -> It
         extents["ordinal"] = [dataset.container_ref(number).ordinal for number in group]
         for name in ("file", "offset", "size", "records", "header_crc"):
             extents[name] = rows[name][group]
+        source, source_stream, shift = dataset.stream_source(stream)
         yield FileTask(
-            source=dataset.path,
-            source_stream=stream,
+            source=source,
+            source_stream=source_stream,
+            shift=shift,
             extents=extents,
             root=root,
             stream=stream,
@@ -202,7 +207,7 @@ def _dealt(
     for number, task in enumerate(sources):
         drawn = extents[np.searchsorted(targets, number) : np.searchsorted(targets, number, side="right")]
         if len(drawn):
-            tasks.append(replace(task, source=scratch, source_stream=0, extents=drawn, deleted=()))
+            tasks.append(replace(task, source=scratch, source_stream=0, extents=drawn, deleted=(), shift=NO_SHIFT))
     return tasks
 
 
@@ -218,6 +223,8 @@ def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
         buffer = read_at(task.source / name, offset, size, file=name)
         count, crc = int(extent["records"]), int(extent["header_crc"])
         container = unpack_container(buffer, ref=ref, fields=task.fields, records=count, header_crc=crc)
+        if task.shift:
+            task.shift.apply(container)
         live = np.ones(len(container), dtype=np.bool_)
         if task.deleted:
             live[task.deleted[number]] = False

@@ -1,0 +1,158 @@
+"""Reading the containers of several data sets as those of one, which follow each other."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from picstore.arrays import I64, Bools, Table
+from picstore.errors import Damage, UsageError
+from picstore.storage.container_reader import ContainerReader
+from picstore.storage.format.container import Container, ContainerRef
+from picstore.storage.format.record import Record
+from picstore.storage.location.resolve import Allocate, Location, fresh, locate
+from picstore.storage.record_shift import RecordShift
+from picstore.storage.row_reader import RowsOf
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class JoinedFolders(Location):
+    """The folders of several data sets; names of files below are full paths or URLs. Nothing else is possible."""
+
+    folders: tuple[Location, ...]
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.folders))
+
+    def __truediv__(self, name: str) -> Location:
+        return locate(name)
+
+    @property
+    def name(self) -> str:
+        """The names of the folders."""
+        return " + ".join(folder.name for folder in self.folders)
+
+    @property
+    def parent(self) -> Location:
+        """Refused: the folders may lie anywhere."""
+        self._refuse()
+
+    def absolute(self) -> Location:
+        """The same folders for a process with another working directory."""
+        return JoinedFolders(tuple(folder.absolute() for folder in self.folders))
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise UsageError(f"{self} are several data sets that are read as one; `picstore shuffle` writes a copy of them")
+
+    read = read_pieces = read_all = lines = size = is_file = is_folder = entries = files = _refuse
+    write = write_new = replace = create = remove = sweep = lock = _refuse
+
+
+class JoinedReader(ContainerReader):
+    """Reader of the containers of several data sets, by their numbers in all of them.
+
+    Streams are numbered through.
+
+    Args:
+        parts: readers of the data sets.
+        shifts: of their records.
+    """
+
+    def __init__(self, parts: Sequence[ContainerReader], shifts: Sequence[RecordShift]) -> None:
+        self.parts = [part.shifted(shift) for part, shift in zip(parts, shifts, strict=True)]
+        tables, self._first_streams = [], []
+        first = 0
+        for part in self.parts:
+            self._first_streams.append(first)
+            tables.append(part.rows.copy())
+            tables[-1]["stream"] += np.uint32(first)
+            first = 1 + int(tables[-1]["stream"].max(initial=first))
+        self._firsts = np.cumsum([0, *map(len, tables)]).tolist()
+        folders = JoinedFolders(tuple(part.root for part in self.parts))
+        super().__init__(folders, np.concatenate(tables), self.parts[0].fields)
+
+    @property
+    def slots(self) -> int:
+        """Number of data sets, those in data sets counted by themselves."""
+        return sum(part.slots for part in self.parts)
+
+    def shifted(self, shift: RecordShift) -> ContainerReader:
+        """Make a reader that shifts the records of all data sets further."""
+        return JoinedReader(self.parts, [shift] * len(self.parts))
+
+    def stream_source(self, stream: int) -> tuple[Location, int, RecordShift]:
+        """Find the data set of a stream: its folder, the stream's number there, and the shift of the records."""
+        number = bisect_right(self._first_streams, stream) - 1
+        return self.parts[number].stream_source(stream - self._first_streams[number])
+
+    def container_ref(self, number: int) -> ContainerRef:
+        """Position of the ``number``-th container of all; the file's name is a full path or URL."""
+        part, local = self._find(number)
+        return part.container_ref(local)
+
+    def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
+        """Read and check a whole container."""
+        part, local = self._find(number)
+        return part.read(local, allocate=allocate)
+
+    def read_in_part(
+        self,
+        numbers: Sequence[int],
+        rows_of: RowsOf,
+        *,
+        mask: Callable[[int], Bools],
+        attachments: bool,
+        allocate: Allocate = fresh,
+    ) -> list[Container | Damage]:
+        """Read of containers of large images what is needed, of others all."""
+        found: dict[int, Container | Damage] = {}
+        for part, (first, last) in zip(self.parts, pairwise(self._firsts), strict=True):
+            mine = [number for number in numbers if first <= number < last]
+
+            def mask_of(local: int, first: int = first) -> Bools:
+                return mask(first + local)
+
+            options: Any = {"mask": mask_of, "attachments": attachments, "allocate": allocate}
+            results = part.read_in_part([number - first for number in mine], rows_of, **options) if mine else []
+            found.update(zip(mine, results, strict=True))
+        return [found[number] for number in numbers]
+
+    def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
+        """Read some records of a container alone."""
+        part, local = self._find(number)
+        return part.read_records(local, rows_of, wanted=wanted, attachments=attachments)
+
+    def index(self, number: int) -> Container:
+        """Read a container without its payload."""
+        part, local = self._find(number)
+        return part.index(local)
+
+    def record(self, number: int, k: int) -> Record:
+        """Read record ``k`` of a container alone."""
+        part, local = self._find(number)
+        return part.record(local, k)
+
+    def ids(self) -> I64:
+        """Read the ids of all stored records once."""
+        return np.concatenate([part.ids() for part in self.parts])
+
+    def facts(self) -> Table:
+        """Read what the indexes say of all stored records once."""
+        return np.concatenate([part.facts() for part in self.parts])
+
+    def check_extent(self) -> None:
+        """Compare the indexes with the sizes of the files."""
+        for part in self.parts:
+            part.check_extent()
+
+    def _find(self, number: int) -> tuple[ContainerReader, int]:
+        """Find the reader of a container, and the container's number there."""
+        part = bisect_right(self._firsts, number) - 1
+        return self.parts[part], number - self._firsts[part]

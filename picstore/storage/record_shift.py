@@ -1,0 +1,55 @@
+"""RecordShift: ids and labels of a data set's records where it is one of several that are read as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from picstore.arrays import I64
+from picstore.storage.format.checksum import entry_crcs
+from picstore.storage.format.container import Container
+
+
+@dataclass(frozen=True, slots=True)
+class RecordShift:
+    """How ids and labels of records differ from the stored ones.
+
+    Attributes:
+        first_id: added to ids.
+        labels: the labels that take the place of 0, 1, …; empty where labels stay.
+    """
+
+    first_id: int = 0
+    labels: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.first_id or self.labels)
+
+    def after(self, earlier: RecordShift) -> RecordShift:
+        """Make the shift of records that another one has shifted already."""
+        labels = earlier.labels or tuple(range(len(self.labels)))
+        mapped = self.map_labels(np.array(labels, np.int64)).tolist()
+        return RecordShift(earlier.first_id + self.first_id, tuple(mapped))
+
+    def apply(self, container: Container) -> None:
+        """Shift the records of a container that was just unpacked; damaged index entries stay as they are."""
+        index = container.index.copy()
+        sound = np.ones(len(index), np.bool_)
+        if container.damage:  # the entries' checksums tell damaged entries from damaged images
+            sound = index["entry_crc"] == entry_crcs(index)
+        index["id"][sound] += self.first_id
+        index["label"][sound] = self.map_labels(index["label"][sound])
+        if container.damage:
+            index["entry_crc"][sound] = entry_crcs(index)[sound]
+        container.index = container.held = index
+
+    def map_labels(self, labels: I64) -> I64:
+        """Shift labels; those of no class, such as −1, stay."""
+        if not self.labels:
+            return labels
+        named = (labels >= 0) & (labels < len(self.labels))
+        return np.where(named, np.array(self.labels, np.int64)[np.where(named, labels, 0)], labels)
+
+
+NO_SHIFT = RecordShift()
