@@ -22,6 +22,7 @@ LAYERS = {
         "prepare",
         "train",
         "recipes",
+        "view",
         "cli",
     ],
     "picstore.storage": [
@@ -54,6 +55,11 @@ LAYERS = {
         "mux_config | profile",
         "mux",
     ],
+    "picstore.view": [
+        "filters | histograms | images | overview | pages | queries | security | text_search",
+        "details | records",
+        "server",
+    ],
 }
 # Libraries that take long to import, or are extras: the packages that may import them.
 HEAVY = {
@@ -73,6 +79,8 @@ HEAVY = {
     "matplotlib": {"cli"},
     "rich": {"cli"},
     "click": {"cli"},
+    "starlette": {"view"},
+    "uvicorn": {"view"},
 }
 
 

@@ -27,6 +27,7 @@ _VERBS = {
     "repair": "Repair a damaged data set: restore its manifest and index, delete lost records.",
     "shuffle": "Write a shuffled copy of a data set.",
     "verify": "Check every byte of a data set and report damage.",
+    "view": "Show a data set on a web page of this machine.",
 }
 
 _EPILOG = (

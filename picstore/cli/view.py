@@ -1,0 +1,40 @@
+"""``picstore view``."""
+
+from __future__ import annotations
+
+import webbrowser
+from importlib.util import find_spec
+
+import click
+
+from picstore.cli import options
+from picstore.cli.terminal import echo
+from picstore.errors import MissingDependency
+from picstore.storage.location.resolve import Location, locate
+
+
+@click.command("view")
+@click.argument("dataset", metavar="DATASET", type=locate)
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port to listen on.  [default: any free one]")
+@click.option("--open", "opens", is_flag=True, help="Open the page in the browser of this machine.")
+@options.selection
+def command(dataset: Location, port: int, opens: bool, selection: options.Selection) -> None:
+    """Show DATASET on a web page of this machine.
+
+    It prints the address, which holds a token, and serves until it is interrupted. Nothing is changed, and nothing but
+    the loopback interface is listened on. For a machine far away: ssh -L PORT:127.0.0.1:PORT.
+    """
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise MissingDependency("the page needs Starlette and uvicorn: pip install 'picstore[view]'")
+    from picstore.view.records import Records
+    from picstore.view.security import new_token
+    from picstore.view.server import bind, serve
+
+    records = Records(selection.open(dataset))
+    token = new_token()
+    with bind(port) as listening:
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}"
+        echo(f"{dataset}: {len(records.dataset):,} images", f"  {address}", "  Ctrl-C ends it")
+        if opens:
+            webbrowser.open(address)
+        serve(records, listening, token=token)

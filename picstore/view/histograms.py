@@ -1,0 +1,95 @@
+"""Histograms of columns, with bins that stay while a filter changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from picstore.arrays import F64, Array
+
+_BINS = 40
+_WIDE = 12.0  # ratio of greatest to least value from which bins grow in proportion
+_MAX_VALUES = 200  # named values that are listed, the most frequent ones
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts of a column.
+
+    Attributes:
+        name: of the column.
+        edges: of bins, one more than counts; a bin holds its lower edge, the last one both. Empty for named values.
+        values, names: the values that ``counts`` are of, and what they are called; empty for bins.
+        counts: of the records that the filter leaves.
+        totals: of all records.
+        others: number of values that are not listed.
+    """
+
+    name: str
+    edges: tuple[float, ...]
+    values: tuple[int | str, ...]
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    totals: tuple[int, ...]
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Binned:
+    """A column of which each value has the number of its bin.
+
+    Attributes:
+        numbers: bin of each record, −1 for none, (n,).
+        shown: numbers of the bins that are listed.
+    """
+
+    numbers: Array
+    shown: Array
+    empty: Histogram
+
+    def count(self, positions: Array | None = None, whole: Histogram | None = None) -> Histogram:
+        """Count the records at some positions, or all; ``whole`` is the histogram of all."""
+        chosen = self.numbers if positions is None else self.numbers[positions]
+        size = int(self.shown.max(initial=-1)) + 1
+        counts = np.bincount(chosen[chosen >= 0], minlength=size)[self.shown]
+        listed = tuple(counts.tolist())
+        return replace(self.empty, counts=listed, totals=listed if whole is None else whole.totals)
+
+
+def bin_values(name: str, values: Array, names: Sequence[str] | None = None) -> Binned:
+    """Sort a column into bins, or with ``names`` by value: those of classes or of other codes."""
+    if names is not None:
+        return _by_value(name, values, names)
+    known = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), dtype=np.bool_)
+    edges = bin_edges(values[known] if not known.all() else values)
+    numbers = np.searchsorted(edges[1:-1], values, side="right").astype(np.int16)
+    numbers[~known] = -1
+    shown = np.arange(max(0, len(edges) - 1))
+    return Binned(numbers, shown, Histogram(name, tuple(edges.tolist()), (), (), (), ()))
+
+
+def bin_edges(values: Array) -> F64:
+    """Edges of at most 40 bins that hold all values; of integers each edge is one."""
+    if not len(values):
+        return np.zeros(0)
+    low, high = float(values.min()), float(values.max())
+    if low == high:
+        return np.array([low, high])
+    wide = low > 0 and high / low >= _WIDE
+    edges = np.geomspace(low, high, _BINS + 1) if wide else np.linspace(low, high, _BINS + 1)
+    edges[0], edges[-1] = low, high
+    return np.unique(np.rint(edges)) if values.dtype.kind in "iu" else edges
+
+
+def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
+    """Number the distinct values, the most frequent first."""
+    distinct, numbers, counts = np.unique(values, return_inverse=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
+    codes = distinct[order].tolist()
+    listed = tuple(names[code] if 0 <= code < len(names) else "" for code in codes)
+    shown: tuple[int | str, ...] = tuple(codes) if name == "label" else listed
+    empty = Histogram(name, (), shown, listed, (), (), others=len(distinct) - len(order))
+    smallest = np.int16 if len(distinct) < 1 << 15 else np.int32
+    return Binned(numbers.astype(smallest), order, empty)

@@ -1,0 +1,153 @@
+"""Pictures for the page: thumbnails, whole images, crops out of compressed bytes, attachments."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+import picstore
+from picstore.arrays import U8, Array
+from picstore.jpeg.markers import parse_header
+from picstore.jpeg.pixels import Box
+from picstore.jpeg.rgb import decode_rgb
+from picstore.prepare.image.read import decode_file, foreign_errors
+from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.size_limits import check_size, pillow_limits
+from picstore.storage.format.record import Record
+
+JPEG, PNG = "image/jpeg", "image/png"
+_QUALITY = 85
+_NEARLY = 2  # an image of at most so many times the size asked for is sent as it is stored
+_MAX_PIXELS = 1 << 28
+_MAX_CROP = 1 << 22  # pixels of a crop that is sent
+_PHI = 0.618034  # of a turn of hue between two values of a mask, so that neighbours differ
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A file that a browser shows."""
+
+    media_type: str
+    data: bytes
+
+
+def thumbnail(record: Record, size: int) -> Picture:
+    """Make a small picture of a record, its longer side at least ``size`` pixels if the image has as many.
+
+    It is decoded at 1/8, 1/4 or 1/2 of its size. ImageError if it does not decode.
+    """
+    longer = max(record.width, record.height)
+    if record.info.foreign:
+        return _encode(_reduced(_decode_foreign(record), longer // size))
+    if longer <= _NEARLY * size:
+        return Picture(JPEG, bytes(record.jpeg))
+    factor = 1 << min((longer // size).bit_length() - 1, 3)
+    return _encode(decode_rgb(record.jpeg, width=record.width, height=record.height, factor=factor))
+
+
+def whole(record: Record) -> Picture:
+    """The stored JPEG; of an image in another format, its pixels as a PNG. ImageError if these do not decode."""
+    return _encode(_decode_foreign(record), PNG) if record.info.foreign else Picture(JPEG, bytes(record.jpeg))
+
+
+def pixels_of(record: Record) -> U8:
+    """The pixels of a record, RGB; ImageError if it does not decode."""
+    return _decode_foreign(record) if record.info.foreign else picstore.decode(record.jpeg)
+
+
+def crop(record: Record, box: Box) -> Picture:
+    """Decode a box of an image, by its tiles alone, to a PNG; a large one at a reduced size.
+
+    Raises:
+        UsageError: the box is empty or not within the image.
+        ImageError: it does not decode.
+    """
+    left, top, width, height = box
+    if record.info.foreign:
+        return _encode(_decode_foreign(record)[top : top + height, left : left + width], PNG)
+    scale = min(1.0, (_MAX_CROP / max(1, width * height)) ** 0.5)
+    size = None if scale == 1 else (max(1, int(height * scale)), max(1, int(width * scale)))
+    return _encode(picstore.decode(record.jpeg, box, size), PNG)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a crop takes of an image's bytes.
+
+    Attributes:
+        bytes, of: of the JPEG that is cut out, and of the whole one.
+        rect: left, top, width and height of what is decoded, in pixels of the image.
+        tiles, of_tiles: restart segments in it, and in the image.
+    """
+
+    bytes: int
+    of: int
+    rect: Box
+    tiles: int
+    of_tiles: int
+
+
+def measure_cut(record: Record, box: Box) -> Cut:
+    """Cut a box out of an image's bytes and measure the result; errors are those of ``picstore.cut``."""
+    stream, (x, y) = picstore.cut(record.jpeg, box)
+    header = parse_header(stream)
+    columns, rows = header.mcus
+    tiles = columns * rows // (header.restart_interval or columns * rows)
+    rect = box[0] - x, box[1] - y, header.width, header.height
+    return Cut(len(stream), len(record.jpeg), rect, tiles, max(1, len(record.info.segments)))
+
+
+def attachment(record: Record, name: str) -> Picture:
+    """Show an attachment: a JPEG as it is, a mask with a color for each value but 0, which is transparent.
+
+    ImageError if it is no picture.
+    """
+    blob = bytes(record.attachments[name])
+    if blob.startswith(b"\xff\xd8"):
+        return Picture(JPEG, blob)
+    with pillow_limits(_MAX_PIXELS), foreign_errors(f"{name} is no picture"):
+        image = Image.open(io.BytesIO(blob), formats=["PNG", "TIFF", "BMP", "GIF"])
+        check_size(*image.size, max_pixels=_MAX_PIXELS)
+        values = np.asarray(image)
+    return _encode(values if values.ndim == 3 else mask_colors(values), PNG)
+
+
+def mask_colors(values: Array) -> U8:
+    """Color each value of a mask, (height, width), by itself: uint8 (height, width, 4), 0 transparent."""
+    distinct, number = np.unique(values, return_inverse=True)
+    hue = distinct.astype(np.float64) * _PHI % 1
+    wheel = np.abs((hue[:, None] + np.array([0.0, 2 / 3, 1 / 3])) % 1 * 6 - 3) - 1
+    table = np.full((len(distinct), 4), 255, dtype=np.uint8)
+    table[:, :3] = 40 + 215 * np.clip(wheel, 0, 1)
+    table[distinct == 0, 3] = 0
+    colored: U8 = table[number.reshape(values.shape)]
+    return colored
+
+
+def encode_pixels(pixels: U8) -> Picture:
+    """Encode RGB as PNG, of every pixel as it is."""
+    return _encode(pixels, PNG)
+
+
+def _encode(pixels: U8, media_type: str = JPEG) -> Picture:
+    out = io.BytesIO()
+    options = {"quality": _QUALITY} if media_type == JPEG else {"compress_level": 1}
+    Image.fromarray(np.ascontiguousarray(pixels)).save(out, media_type.partition("/")[2], **options)
+    return Picture(media_type, out.getvalue())
+
+
+def _reduced(pixels: U8, factor: int) -> U8:
+    if factor < 2:
+        return pixels
+    reduced: U8 = np.asarray(Image.fromarray(pixels).reduce(factor))
+    return reduced
+
+
+def _decode_foreign(record: Record) -> U8:
+    """Decode a file of an index that is no upright JPEG, as ``picstore convert`` does; ImageError if it does not."""
+    settings = EncodeSettings(max_pixels=record.width * record.height)
+    image = decode_file(bytes(record.jpeg), settings=settings).image
+    return np.array(image.convert("RGB") if isinstance(image, Image.Image) else image)

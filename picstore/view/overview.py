@@ -1,0 +1,71 @@
+"""What the page shows of a data set as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from picstore.storage.dataset import Dataset
+
+_HAS_SQL = find_spec("duckdb") is not None and find_spec("pyarrow") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A data set as a whole.
+
+    Attributes:
+        stored: number of its records with deleted ones and those that a selection leaves out.
+        version: abbreviates its content, so that browsers keep no picture of another data set.
+        numbers: names of columns that hold numbers, the index's too.
+        outcome: what ``convert`` did with the inputs, by status.
+        sql: whether conditions in SQL are possible.
+    """
+
+    path: str
+    uuid: str
+    version: str
+    images: int
+    stored: int
+    deleted: int
+    bytes: int
+    streams: int
+    files: int
+    containers: int
+    classes: list[str]
+    columns: list[str]
+    numbers: list[str]
+    attachments: list[str]
+    encode: dict[str, Any] | None
+    outcome: dict[str, Any]
+    shuffled: bool
+    references: str
+    sql: bool = _HAS_SQL
+
+
+def describe(dataset: Dataset) -> Overview:
+    """Describe a data set from its manifest."""
+    manifest = dataset.manifest
+    edits = () if manifest.edits is None else manifest.edits.columns
+    outcome = manifest.provenance.get("outcome")
+    return Overview(
+        path=str(dataset.path),
+        uuid=dataset.uuid,
+        version=dataset.uuid[:8],
+        images=len(dataset),
+        stored=manifest.images,
+        deleted=len(dataset.live.deleted),
+        bytes=manifest.bytes,
+        streams=manifest.streams,
+        files=len(manifest.files),
+        containers=manifest.containers,
+        classes=dataset.classes,
+        columns=list(dataset.columns),
+        numbers=["width", "height", "bytes", *(entry.name for entry in edits if entry.kind == "numbers")],
+        attachments=list(manifest.attachments),
+        encode=manifest.encode,
+        outcome=outcome if isinstance(outcome, dict) else {},
+        shuffled=bool(manifest.shuffle),
+        references="" if manifest.references is None else manifest.references.root,
+    )

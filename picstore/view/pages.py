@@ -1,0 +1,115 @@
+"""Pages of the grid: what is shown of each record beside its picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from picstore.arrays import I64, Array
+from picstore.errors import Damage, NotADataset
+from picstore.storage.dataset import Dataset
+from picstore.storage.edits.columns import LABEL
+from picstore.storage.format.container import Container
+from picstore.storage.format.layout import FOREIGN, SAMPLINGS
+
+MAX_PAGE = 1000  # records
+_MAX_TEXT = 300  # characters of an extra or a value in the grid
+_MAX_NUMBERS = 8  # of a value that is an array
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A record in the grid.
+
+    Attributes:
+        position: as in ``dataset[position]``.
+        id: as text, since JavaScript's numbers have 53 bits.
+        extra: JSON, cut off after 300 characters.
+        columns: values, shortened.
+        damage: why there is no picture, empty for a sound record.
+    """
+
+    position: int
+    id: str = ""
+    label: int = -1
+    width: int = 0
+    height: int = 0
+    bytes: int = 0
+    sampling: str = ""
+    foreign: bool = False
+    extra: str = ""
+    columns: dict[str, Any] = field(default_factory=dict)
+    damage: str = ""
+
+
+def read_items(dataset: Dataset, positions: I64) -> list[Item]:
+    """Read the items of records, of each container its tables once, and no image."""
+    containers, within = dataset.live.find(positions)
+    items: dict[int, Item] = {}
+    for number in np.unique(containers).tolist():
+        mine = containers == number
+        pairs = zip(positions[mine].tolist(), within[mine].tolist(), strict=True)
+        items.update((item.position, item) for item in _items_of(dataset, number, list(pairs)))
+    return [items[position] for position in positions.tolist()]
+
+
+def _items_of(dataset: Dataset, number: int, pairs: list[tuple[int, int]]) -> Iterator[Item]:
+    """Items of some records of a container, given as position and number in it."""
+    try:
+        container = dataset.tables(number)
+    except (Damage, NotADataset) as error:
+        yield from (Item(position, damage=str(error)) for position, _ in pairs)
+        return
+    for position, k in pairs:
+        yield _item_of(dataset, container, position, k)
+
+
+def _item_of(dataset: Dataset, container: Container, position: int, k: int) -> Item:
+    entry = container.index[k]
+    if not container.good[k]:
+        return Item(position, damage=str(container.causes.get(k) or "its index entry is damaged"))
+    id_ = int(entry["id"])
+    try:
+        extra = container.extra_json(k).decode("utf-8", "replace")
+    except Damage as error:
+        extra = f"damaged: {error.what}"
+    return Item(
+        position,
+        str(id_),
+        int(dataset.labels(entry["id"].reshape(1), entry["label"].reshape(1))[0]),
+        int(entry["width"]),
+        int(entry["height"]),
+        int(entry["length"]),
+        SAMPLINGS[entry["sampling"]],
+        bool(entry["flags"] & FOREIGN),
+        shortened(extra),
+        column_values(dataset, id_),
+    )
+
+
+def column_values(dataset: Dataset, id_: int, limit: int = _MAX_TEXT) -> dict[str, Any]:
+    """Values of a record's columns but for its label, fit for JSON; those that it lacks are left out."""
+    names = [name for name in dataset.columns if name != LABEL]
+    values = {name: dataset.column(name).get(id_) for name in names}
+    return {name: plain(value, limit) for name, value in values.items() if value is not None}
+
+
+def plain(value: Any, limit: int = _MAX_TEXT) -> Any:
+    """Make JSON of a column's value: numbers that JSON lacks are texts, long ones are cut off."""
+    if isinstance(value, str):
+        return shortened(value, limit)
+    array: Array = np.asarray(value)
+    flat = [each if np.isfinite(each) else str(each) for each in array.reshape(-1)[:_MAX_NUMBERS].tolist()]
+    if array.ndim == 0:
+        return flat[0]
+    shape = " × ".join(map(str, array.shape))
+    return f"{json.dumps(flat)[:-1]}{', …' if array.size > _MAX_NUMBERS else ''}] ({shape})"
+
+
+def shortened(text: str, limit: int = _MAX_TEXT) -> str:
+    """Cut a text off after some characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,161 @@
+"""Records of a data set by filter: which hold, and their histograms, kept for the pages that follow."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+
+import numpy as np
+
+from picstore.arrays import I64, Array, Bools
+from picstore.errors import MissingDependency, UsageError
+from picstore.storage.dataset import Dataset
+from picstore.storage.format.layout import SAMPLINGS
+from picstore.view.filters import Filter
+from picstore.view.histograms import Binned, Histogram, bin_values
+from picstore.view.text_search import texts_with
+
+_KEPT_FILTERS = 4  # results, 4 bytes a record each at most
+
+
+class Records:
+    """The records of a data set, by filter. Threads may share it.
+
+    The first filter or histogram reads the indexes of all containers; pages without a filter need none.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self._table = dataset.table
+        self._lock = threading.Lock()
+        self._found: OrderedDict[Filter, Array] = OrderedDict()
+        self._binned: dict[str, Binned] | None = None
+        self._whole: dict[str, Histogram] = {}
+        self._samplings: Array | None = None
+        self._texts = [name for name in dataset.columns if dataset.column(name).ends is not None]
+
+    def read(self) -> None:
+        """Read what filters need, ahead of the first one."""
+        with self._lock:
+            _ = self._table["id"]
+        with contextlib.suppress(MissingDependency):
+            self._table.where("id = 0")  # imports DuckDB and pyarrow, in 0.4 s
+
+    def count(self, chosen: Filter) -> int:
+        """Number of records that a filter leaves."""
+        return len(self._positions(chosen)) if chosen else len(self.dataset)
+
+    def positions(self, chosen: Filter, start: int, count: int) -> I64:
+        """Positions in the data set of some records that a filter leaves, from the ``start``-th on."""
+        if not chosen:
+            return np.arange(min(start, len(self.dataset)), min(start + count, len(self.dataset)))
+        return self._positions(chosen)[start : start + count].astype(np.int64)
+
+    def position_of(self, id_: int) -> int:
+        """Position of the record with an id; UsageError if there is none."""
+        with self._lock:
+            found = np.flatnonzero(self._table["id"] == np.uint64(id_).astype(np.int64))
+        if not len(found):
+            raise UsageError(f"there is no record with the id {id_}")
+        return int(found[0])
+
+    def histograms(self, chosen: Filter) -> list[Histogram]:
+        """Histograms of classes, sizes, bytes, sampling and columns: of all records, and of those that a filter leaves.
+
+        Bins are those of all records, so that they stay while a filter changes.
+        """
+        positions = self._positions(chosen) if chosen else None
+        with self._lock:
+            if self._binned is None:
+                self._binned = self._bin_columns()
+                self._whole = {name: binned.count() for name, binned in self._binned.items()}
+            binned = self._binned
+        if positions is None:
+            return [self._whole[name] for name in binned]
+        return [binned[name].count(positions, self._whole[name]) for name in binned]
+
+    def _bin_columns(self) -> dict[str, Binned]:
+        """Bins of the columns of numbers; those of one value for all records are left out, but for the usual ones."""
+        binned = {}
+        for name in self._table.names:
+            if name == "id" or name in self._texts:
+                continue
+            values = self._numbers(name)
+            if values.ndim > 1 or values.dtype.kind not in "iuf":
+                continue
+            names = SAMPLINGS if name == "sampling" else self.dataset.classes if name == "label" else None
+            binned[name] = bin_values(name, values, names)
+        return binned
+
+    def _numbers(self, name: str) -> Array:
+        """A column as an array, the sampling as codes; a column of texts is one of objects."""
+        if name != "sampling":
+            return np.asarray(self._table[name])
+        if self._samplings is None:
+            texts = np.asarray(self._table[name])
+            self._samplings = np.zeros(len(texts), dtype=np.uint8)
+            for code, text in enumerate(SAMPLINGS):
+                self._samplings[texts == text] = code
+        return self._samplings
+
+    def _positions(self, chosen: Filter) -> Array:
+        with self._lock:
+            found = self._found.get(chosen)
+            if found is None:
+                marks = self._mark(chosen)
+                smallest = np.int32 if len(marks) < 1 << 31 else np.int64
+                found = self._found[chosen] = np.flatnonzero(marks).astype(smallest)
+                while len(self._found) > _KEPT_FILTERS:
+                    self._found.popitem(last=False)
+            self._found.move_to_end(chosen)
+            return found
+
+    def _mark(self, chosen: Filter) -> Bools:
+        """Mark the records for which a filter holds."""
+        table = self._table
+        marks = np.ones(len(self.dataset), dtype=np.bool_)
+        if chosen.labels:
+            marks &= np.isin(self._numbers("label"), chosen.labels)
+        if chosen.samplings:
+            codes = [SAMPLINGS.index(name) for name in chosen.samplings if name in SAMPLINGS]
+            marks &= np.isin(self._numbers("sampling"), codes)
+        if chosen.ids:
+            marks &= self._mark_ids(chosen.ids)
+        for name, low, high in chosen.ranges:
+            marks &= self._mark_range(name, low, high)
+        if chosen.text:
+            marks &= self._mark_text(chosen.text)
+        if chosen.where:
+            marks &= table.where(chosen.where)
+        return marks
+
+    def _mark_ids(self, spans: tuple[tuple[int, int], ...]) -> Bools:
+        ids = np.asarray(self._table["id"]).view(np.uint64)
+        firsts, lasts = np.array(sorted(spans), dtype=np.uint64).T
+        lasts = np.maximum.accumulate(lasts)
+        span = np.searchsorted(firsts, ids, side="right")
+        marks: Bools = (span > 0) & (ids <= lasts[np.maximum(span, 1) - 1])
+        return marks
+
+    def _mark_range(self, name: str, low: float | None, high: float | None) -> Bools:
+        values = self._numbers(name)
+        if values.ndim > 1 or name == "sampling" or values.dtype.kind not in "iuf":
+            raise UsageError(f"the column {name!r} holds no numbers; use a condition")
+        marks = np.ones(len(values), dtype=np.bool_)
+        if low is not None:
+            marks &= values >= low
+        if high is not None:
+            marks &= values <= high
+        return marks
+
+    def _mark_text(self, text: str) -> Bools:
+        """Mark records by the names of their classes and by their texts in columns."""
+        wanted = text.lower()
+        labels = [label for label, name in enumerate(self.dataset.classes) if wanted in name.lower()]
+        marks: Bools = np.isin(self._numbers("label"), labels)
+        for column in map(self.dataset.column, self._texts):
+            if column.ends is not None and len(column.ids):
+                indices, found = column.find_ids(self._numbers("id"))
+                marks |= found & texts_with(column.values, column.ends, text)[indices]
+        return marks

@@ -1,0 +1,75 @@
+"""The annotated data set, the page's server as an application, and a browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pictures import require
+from starlette.testclient import TestClient
+from view_page import TOKEN, make_annotated
+
+import picstore
+from picstore.view.records import Records
+from picstore.view.server import make_app
+
+
+@pytest.fixture(scope="session")
+def _annotated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_annotated(tmp_path_factory.mktemp("view") / "annotated")
+
+
+@pytest.fixture
+def annotated(_annotated: Path, tmp_path: Path) -> Path:
+    """A copy of the data set of :func:`make_annotated`."""
+    return Path(shutil.copytree(_annotated, tmp_path / "annotated"))
+
+
+@pytest.fixture(scope="session")
+def dataset(_annotated: Path) -> picstore.Dataset:
+    """The data set of :func:`make_annotated`, not to be changed."""
+    return picstore.Dataset(_annotated)
+
+
+@pytest.fixture(scope="session")
+def records(dataset: picstore.Dataset) -> Records:
+    return Records(dataset)
+
+
+@pytest.fixture
+def make_client() -> Callable[[picstore.Dataset], TestClient]:
+    """Makes a client of the server of a data set, with the token."""
+
+    def make(dataset: picstore.Dataset) -> TestClient:
+        app = make_app(Records(dataset), token=TOKEN)
+        return TestClient(app, base_url="http://127.0.0.1:8000", headers={"x-picstore-token": TOKEN})
+
+    return make
+
+
+@pytest.fixture
+def client(dataset: picstore.Dataset, make_client: Callable[[picstore.Dataset], TestClient]) -> TestClient:
+    """A client of the server of the annotated data set."""
+    return make_client(dataset)
+
+
+def _find_chromium() -> str | None:
+    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless Chromium."""
+    chromium = _find_chromium()
+    require(chromium, "chromium, of the package chromium,")
+    sync_api = pytest.importorskip("playwright.sync_api") if os.environ.get("CI") != "true" else None
+    if sync_api is None:
+        from playwright import sync_api
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield launched
+        launched.close()

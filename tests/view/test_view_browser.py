@@ -1,0 +1,248 @@
+"""The page in a real browser: what is shown, keyboard, crop, narrow windows, dark mode, labels for screen readers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from view_page import COUNT, serving
+
+import picstore
+
+with contextlib.suppress(ImportError):  # the fixture of the browser skips or fails
+    from playwright.sync_api import expect
+
+pytestmark = pytest.mark.slow
+# Controls and images that a screen reader has no name for, and ids that are used twice.
+_UNNAMED = """() => {
+  const named = (e) => (e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.title ||
+    e.labels?.[0]?.textContent || e.textContent || "").trim();
+  const shown = [...document.querySelectorAll("a, button, input, select, textarea, meter, svg[role=img], summary")]
+    .filter((e) => e.checkVisibility());
+  const unnamed = shown.filter((e) => !named(e)).map((e) => e.outerHTML.slice(0, 120));
+  const images = [...document.querySelectorAll("img:not([alt])")].map((e) => e.outerHTML.slice(0, 120));
+  const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+  return [...unnamed, ...images, ...ids.filter((id, k) => ids.indexOf(id) !== k)];
+}"""
+# Texts whose contrast to what is behind them is less than 4.5 : 1, WCAG's level AA.
+_FAINT = """() => {
+  const channels = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const part = (c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+  const behind = (e) => {
+    for (let at = e; at; at = at.parentElement) {
+      const color = channels(getComputedStyle(at).backgroundColor);
+      if (color.length === 3 || color[3] === 1) return color;
+    }
+    return [255, 255, 255];
+  };
+  return [...document.querySelectorAll("main *, header *")].filter((e) => e.checkVisibility() && !e.disabled &&
+    !e.closest("svg") && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())).map((e) => {
+    const [a, b] = [light(channels(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
+    return [(a + 0.05) / (b + 0.05), e.outerHTML.slice(0, 100)];
+  }).filter(([ratio]) => ratio < 4.5);
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(dataset: picstore.Dataset) -> Iterator[str]:
+    """The address that ``picstore view`` prints for the annotated data set."""
+    with serving(dataset.path) as printed:
+        yield printed
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """A window at the address, in which nothing may fail or be refused by the page's own policy."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page, problems = context.new_page(), []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if _is_problem(message) else None)
+    page.on("request", lambda request: _only_to(address, request, problems))
+    page.goto(address)
+    page.wait_for_selector(".tile")
+    yield page
+    context.close()
+    assert problems == []
+
+
+def _is_problem(message: Any) -> bool:
+    """Whether a line of the console tells of an error; a request that the server refuses is none."""
+    return message.type == "error" and not message.text.startswith("Failed to load resource")
+
+
+def _only_to(address: str, request: Any, problems: list[str]) -> None:
+    if not request.url.startswith((address.partition("?")[0], "data:")):
+        problems.append(f"a request to {request.url}")
+
+
+def settled(page: Any) -> None:
+    page.wait_for_load_state("networkidle")
+
+
+def count_tiles(page: Any, count: int) -> None:
+    """Wait until the grid has so many images."""
+    expect(page.locator(".tile")).to_have_count(count)
+
+
+def tiles(page: Any) -> list[str]:
+    """Names of the images in the grid, in their order."""
+    settled(page)
+    return [str(each.get_attribute("aria-label")) for each in page.query_selector_all(".tile")]
+
+
+def go(page: Any, place: str) -> None:
+    page.evaluate("place => { location.hash = place }", place)
+    settled(page)
+
+
+def test_the_grid_shows_each_image_with_label_id_and_extra_and_hides_the_token(page: Any) -> None:
+    names = tiles(page)
+    assert len(names) == COUNT
+    assert "token" not in page.url
+    for number in (0, 7, 35):
+        (mine,) = (name for name in names if f"id {number}," in name)
+        assert mine.startswith(("cat", "dog", "Sea lion")[number % 3])
+    assert page.evaluate("[...document.querySelectorAll('.tile img')].every(i => !i.complete || i.naturalWidth > 0)")
+    assert "<b>file" in page.inner_text(".grid")  # as text, not as HTML
+    assert page.query_selector(".grid b, .grid i") is None
+
+
+def test_text_class_range_and_condition_filter_the_grid_and_going_back_undoes_it(page: Any) -> None:
+    page.keyboard.press("/")
+    page.keyboard.type("thing 2")
+    count_tiles(page, 11)
+    page.locator(".value", has_text="Sea lion").locator("input").check()
+    count_tiles(page, 5)
+    page.fill("[aria-label='width, least']", "380")
+    page.keyboard.press("Tab")
+    count_tiles(page, 1)
+    assert "id 29" in tiles(page)[0]
+    page.go_back()
+    count_tiles(page, 5)
+    page.get_by_role("button", name="Clear all").click()
+    count_tiles(page, COUNT)
+    page.get_by_label("Condition (SQL)").fill("score > 1.5 AND label = 0")
+    page.keyboard.press("Control+Enter")
+    count_tiles(page, 1)
+
+
+def test_a_wrong_condition_is_explained_and_the_page_goes_on(page: Any) -> None:
+    page.get_by_label("Condition (SQL)").fill("no_such = 3")
+    with page.expect_response(re.compile("api/records")):
+        page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".results .problem:not([hidden])")
+    assert "no_such" in page.inner_text(".results .problem")
+
+
+def test_a_range_is_dragged_over_a_histogram(page: Any) -> None:
+    settled(page)
+    chart = page.get_by_role("img", name=re.compile("^width"))
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.99, box["y"] + 20, steps=4)
+    page.mouse.up()
+    expect(page.locator(".tile")).not_to_have_count(COUNT)
+    least = int(page.input_value("[aria-label='width, least']"))
+    assert 290 <= least <= 310
+    assert len(tiles(page)) == sum(160 + 8 * k >= least for k in range(COUNT))
+
+
+def test_the_keyboard_moves_through_the_grid_opens_images_and_returns(page: Any) -> None:
+    names = tiles(page)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.ariaLabel") == names[1]
+    page.keyboard.press("ArrowDown")
+    below = page.evaluate("document.activeElement.ariaLabel")
+    columns = names.index(below) - 1
+    assert columns >= 3
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".stage")
+    number = re.search(r"id (\d+)", below)
+    assert number is not None
+    assert number[0] in page.inner_text(".image-head")
+    page.keyboard.press("n")
+    following = re.search(r"id \d+", names[columns + 2])
+    assert following is not None
+    expect(page.locator(".image-head")).to_contain_text(following[0])
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".tile")
+    page.keyboard.press("?")
+    assert page.locator("dialog").is_visible()
+    page.keyboard.press("Escape")
+
+
+def test_an_image_shows_its_tiles_objects_and_masks_each_of_which_can_be_hidden(page: Any) -> None:
+    go(page, "#image?position=3")
+    page.wait_for_selector(".stage .object")
+    assert page.locator(".stage .object").count() == 2
+    assert page.locator(".stage .outline").count() == 2
+    assert page.locator(".stage .point").count() == 2
+    for key, layer in (("t", "tiles"), ("a", "objects"), ("m", "masks")):
+        assert page.locator(f".stage .{layer}").evaluate("e => !e.classList.contains('off')")
+        page.keyboard.press(key)
+        assert page.locator(f".stage .{layer}").evaluate("e => e.classList.contains('off')")
+        page.keyboard.press(key)
+    assert page.locator(".heat").evaluate("e => e.classList.contains('off')")
+    assert "<b>file" in page.inner_text(".side pre")
+
+
+def test_a_crop_is_dragged_and_tells_the_bytes_that_it_reads(page: Any, dataset: picstore.Dataset) -> None:
+    go(page, "#image?position=30")
+    stage = page.locator(".stage").bounding_box()
+    record = dataset[30]
+    scale = stage["width"] / record.width
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return stage["x"] + x * scale, stage["y"] + y * scale
+
+    page.mouse.move(*at(10, 10))
+    page.mouse.down()
+    page.mouse.move(*at(60, 50), steps=5)
+    page.mouse.up()
+    box = [int(page.input_value(f"[aria-label='Crop, {name}']")) for name in ("left", "top", "width", "height")]
+    assert [abs(a - b) <= 2 for a, b in zip(box, (10, 10, 50, 40), strict=True)] == [True] * 4
+    stream, _ = picstore.cut(record.jpeg, (box[0], box[1], box[2], box[3]))
+    size = f"{len(stream)} B" if len(stream) < 1000 else f"{len(stream) / 1000:.3g} kB"
+    expect(page.locator(".measured .big b")).to_have_text(size)
+    settled(page)
+    of_image = "e => [e.naturalWidth, e.naturalHeight]"
+    assert page.locator(".preview").evaluate(of_image) == box[2:]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("place", ["#browse", "#image?position=3"])
+def test_every_control_has_a_name_and_every_text_enough_contrast(
+    browser: Any, address: str, scheme: str, place: str
+) -> None:
+    context = browser.new_context(color_scheme=scheme)
+    page = context.new_page()
+    page.goto(address + place)
+    settled(page)
+    assert page.evaluate(_UNNAMED) == []
+    assert page.evaluate(_FAINT) == []
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor").startswith("rgb(1")
+    assert dark is (scheme == "dark")
+    context.close()
+
+
+@pytest.mark.parametrize("place", ["#browse", "#image?position=3"])
+@pytest.mark.parametrize("width", [360, 700])
+def test_a_narrow_window_needs_no_sideways_scrolling(browser: Any, address: str, place: str, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 700})
+    page = context.new_page()
+    page.goto(address + place)
+    settled(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if place == "#browse":
+        assert not page.locator(".panel").is_visible()
+        page.get_by_role("button", name="Filters").click()
+        assert page.locator(".panel").is_visible()
+    else:
+        assert page.locator(".stage").bounding_box()["height"] > 100
+    context.close()

@@ -1,0 +1,108 @@
+"""Who the page's server answers, and what it lets a browser do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from view_page import TOKEN
+
+import picstore
+from picstore.view.security import is_local, new_token
+
+STATIC = Path(picstore.__file__).parent / "view" / "static"
+
+
+@pytest.mark.parametrize("path", ["/", "/static/main.js", "/api/dataset", "/api/records", "/thumbnail?position=0"])
+def test_without_the_token_nothing_is_answered(client: TestClient, path: str) -> None:
+    del client.headers["x-picstore-token"]
+    assert client.get(path).status_code == 403
+    for wrong in ("", "x", TOKEN[:-1], TOKEN + "x", "é"):
+        assert client.get(path, headers={"x-picstore-token": wrong.encode()}).status_code == 403
+        assert client.get(path, params={"token": wrong}).status_code == 403
+
+
+def test_the_address_with_the_token_sets_a_cookie_that_opens_the_rest(client: TestClient) -> None:
+    del client.headers["x-picstore-token"]
+    page = client.get("/", params={"token": TOKEN})
+    assert page.status_code == 200
+    cookie = page.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert client.get("/api/dataset").status_code == 200
+    client.cookies.clear()
+    assert client.get("/api/dataset").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1:8000", True),
+        ("localhost:1234", True),
+        ("[::1]:8000", True),
+        ("LOCALHOST", True),
+        ("evil.example:8000", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost@evil.example", False),
+        ("evil@localhost", False),
+        ("", False),
+        ("localhost:x", False),
+        ("localhost/..", False),
+    ],
+)
+def test_a_host_that_is_not_this_machine_is_refused(client: TestClient, host: str, local: bool) -> None:
+    assert is_local(host) is local
+    assert client.get("/api/dataset", headers={"host": host}).status_code == (200 if local else 403)
+
+
+def test_requests_of_other_sites_are_refused_and_may_not_read_answers(client: TestClient) -> None:
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:9999"):
+        answer = client.get("/api/dataset", headers={"origin": origin})
+        assert answer.status_code == 403
+        assert "access-control-allow-origin" not in answer.headers
+    assert client.get("/api/dataset", headers={"origin": "http://127.0.0.1:8000"}).status_code == 200
+    assert client.post("/api/dataset", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/api/dataset", "/picture?position=0", "/api/no-such", "/static/main.js"])
+def test_every_answer_forbids_other_sources_and_embedding(client: TestClient, path: str) -> None:
+    headers = client.get(path).headers
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_no_method_but_reading_is_known_and_no_path_leads_out_of_the_static_folder(client: TestClient) -> None:
+    for path in ("/", "/api/dataset", "/api/records", "/picture"):
+        assert client.post(path).status_code == 405
+        assert client.delete(path).status_code == 405
+    for path in ("/static/../server.py", "/static/%2e%2e/server.py", "/static//etc/passwd"):
+        assert client.get(path).status_code == 404
+
+
+def test_tokens_are_long_and_never_the_same() -> None:
+    tokens = {new_token() for _ in range(100)}
+    assert len(tokens) == 100
+    assert min(map(len, tokens)) >= 43
+
+
+@pytest.mark.parametrize("file", sorted(STATIC.iterdir()), ids=lambda file: file.name)
+def test_no_file_of_the_page_refers_to_another_site_or_takes_text_for_html(file: Path) -> None:
+    text = file.read_text().replace("http://www.w3.org/2000/svg", "")
+    assert "http://" not in text
+    assert "https://" not in text
+    for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+        assert sink not in text
+
+
+def test_the_static_files_are_in_the_wheel(make_client: Callable[..., TestClient]) -> None:
+    del make_client
+    pyproject = (Path(picstore.__file__).parents[1] / "pyproject.toml").read_text()
+    assert 'packages = ["picstore"]' in pyproject  # every file below it
+    assert {file.suffix for file in STATIC.iterdir()} == {".html", ".css", ".js", ".svg"}

@@ -1,0 +1,69 @@
+"""An annotated data set, and running ``picstore view`` as a process."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from samples import picture
+
+import picstore
+
+TOKEN = "given-to-the-tests"  # noqa: S105
+CLASSES = ("cat", "dog", "Sea lion")
+COUNT = 36
+
+
+def mask(width: int, height: int) -> bytes:
+    """A PNG with the values 0, 1 and 2 in thirds."""
+    values = np.repeat(np.arange(3, dtype=np.uint8), -(-width // 3))[:width]
+    out = io.BytesIO()
+    Image.fromarray(np.tile(values, (height, 1))).save(out, "PNG")
+    return out.getvalue()
+
+
+def make_annotated(path: Path) -> Path:
+    """36 pictures of three classes: boxes, outlines, keypoints, masks, captions and scores."""
+    with picstore.Writer(path, classes=CLASSES, attachments=["mask"]) as writer:
+        for number in range(COUNT):
+            width, height = 160 + 8 * number, 120 + 4 * (number % 5)
+            extra = {
+                "boxes": [[20, 10, 80, 60], [90.5, 40, 150, 100]],
+                "box_labels": [0, 2],
+                "polygons": [[[20, 10, 80, 10, 50, 60]], [[90, 40, 150, 40, 150, 100, 90, 100]]],
+                "keypoints": [[[30, 20, 2], [60, 40, 1]], [[100, 50, 0]]],
+                "source": f"<b>file {number}</b>",
+            }
+            writer.add(
+                picture(number, width=width, height=height),
+                label=number % 3,
+                extra=extra,
+                attachments={"mask": mask(width, height)},
+            )
+    dataset = picstore.Dataset(path)
+    ids = dataset.ids
+    captions = [f"A Photo of thing {number} for <i>tests</i>" for number in ids]
+    dataset.with_columns({"caption": captions, "score": ids / 20}).save()
+    return path
+
+
+@contextmanager
+def serving(*arguments: object) -> Iterator[str]:
+    """Run ``picstore view ARGUMENTS`` until it has printed its address, which is yielded."""
+    command = [sys.executable, "-m", "picstore.cli", "view", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        found = next(filter(None, (re.search(r"http://\S+", line) for line in process.stdout)), None)
+        assert found is not None, "it ended without an address"
+        yield found[0]
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
