@@ -92,16 +92,6 @@ class FusedKernel:
                     slot += 1  # the stages that follow report it
 
 
-def load_kernel() -> None:
-    """Load the kernel by a call for no image, so that the first images do not wait for it."""
-    flags, codes, pairs = np.zeros(0, np.bool_), np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
-    boxes, empty = np.zeros((0, 4), np.int64), np.zeros(0, np.uint8)
-    streams = pairs.astype(np.uint64), pairs, np.zeros((0, 6), np.int64), pairs, codes
-    views = boxes.astype(np.float64), pairs, pairs.astype(np.bool_), codes, flags, np.zeros((0, 3), np.int32)
-    workspace = WORKSPACE.arrays, empty, empty
-    _run((0, 0, 0), (flags, flags), streams, (boxes, *views), workspace, np.zeros((0, 7), np.int64))
-
-
 @kernel
 def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[no-untyped-def]
     """Cut, decode and resample the chosen images: once decoded, each of its views.

@@ -35,7 +35,6 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.fill_streams import StreamFiller
-from picstore.train.cpu.fused import load_kernel
 from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.requests import BatchRequest
 from picstore.train.pipeline.at_exit import close_at_exit
@@ -112,8 +111,6 @@ class Pipeline:
         if not self._started:
             self._started = True
             close_at_exit(self)
-            if self._spec.output.decoded:
-                self._decoders.submit(load_kernel)  # while the first containers are read
             self._planner.start()
 
     def receive(self) -> HostBatch | None:

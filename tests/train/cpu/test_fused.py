@@ -18,7 +18,6 @@ from picstore.train.batching.gather import BatchRecords, gather_records
 from picstore.train.batching.parameters import make_params
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import BufferPool
-from picstore.train.cpu import fused
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.order.epoch import Samples
 from picstore.train.order.requests import SourceRequest, TrainingSource
@@ -166,12 +165,3 @@ def test_nothing_of_a_batch_refers_to_its_containers_once_they_are_released(data
     records.release()
     assert records.containers == [] and not records.sizes.any()
     assert len(records.jpeg(3)) == 0 and len(records.lengths(3)) == 0
-
-
-def test_the_kernel_that_is_loaded_in_advance_is_the_one_that_batches_use(dataset: picstore.Dataset) -> None:
-    fused.load_kernel()
-    (loaded,) = fused._run.signatures
-    loader = picstore.Loader(dataset, batch_size=4, transform=CROP, isolate=False)
-    next(iter(loader))
-    loader.close()
-    assert fused._run.signatures == [loaded]
