@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+# --8<-- [start:tokenize]
 LENGTH, VOCABULARY = 32, 257  # tokens of a caption; its bytes, after 0 for padding
 
 
@@ -16,3 +17,6 @@ def tokenize(batch: dict[str, Any]) -> dict[str, Any]:
         values = np.frombuffer((caption or "").encode()[:LENGTH], np.uint8)
         row[: len(values)] = values.astype(np.int64) + 1
     return {"tokens": tokens}
+
+
+# --8<-- [end:tokenize]

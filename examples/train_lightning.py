@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--folder", default="checkpoints")
     parser.add_argument("--resume", help="a checkpoint")
     options = parser.parse_args()
+    # --8<-- [start:fit]
     loader = picstore.Loader(
         options.dataset,
         batch_size=options.batch_size,
@@ -58,6 +59,7 @@ def main() -> None:
     trainer = lightning.Trainer(max_epochs=options.epochs, callbacks=[checkpoint])
     model = Classifier(make_model(options.model, len(loader.dataset.classes)), lr=0.1)
     trainer.fit(model, loader, ckpt_path=options.resume)
+    # --8<-- [end:fit]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 WIDTH = 120  # characters; tables, code and long links excepted
 CODE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 

@@ -50,6 +50,11 @@ def test_constraints_pin_every_requirement_to_a_version_that_it_allows() -> None
         assert all(requirement.specifier.contains(version, prereleases=True) for version in versions), requirement
 
 
+def test_the_table_of_the_environment_names_every_extra() -> None:
+    table = (ROOT / "docs" / "environment.md").read_text()
+    assert [extra for extra in EXTRAS if f"`[{extra}]`" not in table] == []
+
+
 def test_the_dockerfile_takes_the_system_packages_that_the_tests_take() -> None:
     (install,) = [command for command in commands() if command[:2] == ["apt-get", "install"]]
     packages = " ".join(word for word in install[2:] if not word.startswith("-"))
