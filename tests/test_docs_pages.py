@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import os
@@ -23,7 +24,8 @@ from stores import request as send
 import picstore
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "docs/tutorial.md", ROOT / "docs/environment.md", *ROOT.glob("docs/howto/*.md")])
+GUIDES = ("environment", "index-in-place", "large-images", "selecting", "tutorial")
+PAGES = sorted([*(ROOT / f"docs/{name}.md" for name in GUIDES), *ROOT.glob("docs/howto/*.md")])
 FIXTURES = ROOT / "tests" / "fixtures" / "sources"
 BLOCK = re.compile(r"^(?:<!-- (not run|run by): (.+?) -->\n)?```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SNIPPET = re.compile(r"^--8<--\n(examples/\w+\.py):(\w+)\n--8<--$", re.MULTILINE)
@@ -56,8 +58,8 @@ def blocks(page: Path) -> list[Block]:
 # --- Data that pages take as given ----------------------------------------------------------------------------------
 
 
-def photos(folder: Path) -> None:
-    for k in range(12):
+def photos(folder: Path, count: int = 12) -> None:
+    for k in range(count):
         put(folder / "photos" / ("cat", "dog")[k % 2] / f"{k}.jpg", jpeg(k))
 
 
@@ -88,11 +90,17 @@ def webdataset(folder: Path) -> None:
         make_tar(put(folder / "shards" / f"train-{shard:03}.tar"), members)
 
 
-def dataset(folder: Path, name: str) -> None:
+def dataset(folder: Path, name: str, count: int = 16) -> None:
     with picstore.Writer(folder / name, classes=["cat", "dog"]) as writer:
-        for k in range(16):
+        for k in range(count):
             label = 0 if "-" in name else k % 2  # cats-shuffled and dogs-shuffled have a class each
             writer.add(jpeg(k), label=label, extra={"caption": f"picture {k}"})
+
+
+def captioned_train(folder: Path) -> None:
+    dataset(folder, "train", 600)
+    opened = picstore.Dataset(folder / "train")
+    opened.with_columns({"caption": [f"picture {k}" for k in range(len(opened))]}).save()
 
 
 def unpacked(folder: Path, source: str, name: str) -> None:
@@ -101,6 +109,7 @@ def unpacked(folder: Path, source: str, name: str) -> None:
 
 GIVEN: dict[str, Callable[[Path], object]] = {
     "photos": photos,
+    "photos of 300": functools.partial(photos, count=300),
     "s3": lambda folder: send(f"{os.environ['AWS_ENDPOINT_URL']}/bucket", "PUT"),
     "imagenet": imagenet,
     "coco": coco,
@@ -109,10 +118,12 @@ GIVEN: dict[str, Callable[[Path], object]] = {
     "ffcv": lambda folder: unpacked(folder, "ffcv/jpg.beton.gz", "train.beton"),
     "lmdb": lambda folder: shutil.copytree(FIXTURES / "caffe", folder / "lmdb"),
     "parquet": lambda folder: shutil.copytree(FIXTURES / "huggingface", folder / "parquet"),
-    "train": lambda folder: dataset(folder, "train"),
-    "captioned": lambda folder: dataset(folder, "captioned"),
-    "cats-shuffled": lambda folder: dataset(folder, "cats-shuffled"),
-    "dogs-shuffled": lambda folder: dataset(folder, "dogs-shuffled"),
+    "photographs": lambda folder: [put(folder / f"photographs/{k}.jpg", jpeg(k, width=400)) for k in range(20)],
+    "train of 600": captioned_train,
+    **{
+        name: functools.partial(dataset, name=name)
+        for name in ("train", "captioned", "more", "others", "cats-shuffled", "dogs-shuffled")
+    },
 }
 
 
@@ -129,7 +140,7 @@ def run_bash(code: str) -> None:
     lines = code.replace("\\\n", " ").splitlines()
     if all(line.startswith("picstore ") for line in lines):
         for line in lines:
-            picstore_command(*shlex.split(line)[1:])
+            picstore_command(*shlex.split(line, comments=True)[1:])
         return
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     command = ["bash", "-euo", "pipefail", "-c", code]
