@@ -6,9 +6,10 @@ training does to whole batches (MixUp, CutMix) and how often it repeats a record
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from picstore.errors import UsageError
 from picstore.train.transforms.auto_augment import TrivialAugmentWide
 from picstore.train.transforms.color import (
     ColorJitter,
@@ -184,3 +185,31 @@ def detr(*, sizes: Sequence[int] = DETR_SIZES, max_size: int = 1333) -> Transfor
         RandomChoice([RandomShortestSize(sizes, max_size), RandomApply(cropped, 1.0)]),
         Normalize(IMAGENET_MEAN, IMAGENET_STD),
     ]
+
+
+NAMED: dict[str, Callable[[], Transforms | Views]] = {
+    each.__name__: each
+    for each in (evaluation, torchvision_resnet50_v2, timm_default, deit3, open_clip, mae, simclr, dinov2, detr)
+}
+
+
+def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
+    """Find a recipe by its name in this module, or read one from a TOML file: the configuration of a mux.
+
+    Returns:
+        The transforms, of a configuration those of each data set, and the options of the loader.
+
+    Raises:
+        UsageError: there is no such recipe, or the file cannot be used.
+    """
+    if not given.lower().endswith(".toml"):
+        if given not in NAMED:
+            raise UsageError(f"no recipe {given!r}; possible are {', '.join(NAMED)}, or a file FILE.toml")
+        return [NAMED[given]()], {}
+    from picstore.train.mux_config import read_recipe
+
+    config = read_recipe(given)
+    lists = [entry.transform for entry in config.entries if entry.transform is not None]
+    if len(lists) < len(config.entries) or not lists:
+        lists.append(config.transform)
+    return [list(transforms) for transforms in lists], config.options

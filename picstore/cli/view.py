@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import webbrowser
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,8 +19,26 @@ from picstore.storage.location.resolve import Location, locate
 @click.argument("dataset", metavar="DATASET", type=locate)
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port to listen on.  [default: any free one]")
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser of this machine.")
+@click.option(
+    "--recipe",
+    metavar="FILE|NAME",
+    help="Recipe to show first: a TOML file with a list `transform`, or a name in picstore.recipes.",
+)
+@click.option(
+    "--state",
+    metavar="FILE",
+    type=options.PATH,
+    help="Checkpoint in JSON that holds loader.state_dict(): the batch before it is drawn.",
+)
 @options.selection
-def command(dataset: Location, port: int, opens: bool, selection: options.Selection) -> None:
+def command(
+    dataset: Location,
+    port: int,
+    opens: bool,
+    recipe: str | None,
+    state: Path | None,
+    selection: options.Selection,
+) -> None:
     """Show DATASET on a web page of this machine.
 
     It prints the address, which holds a token, and serves until it is interrupted. Nothing is changed, and nothing but
@@ -29,12 +49,29 @@ def command(dataset: Location, port: int, opens: bool, selection: options.Select
     from picstore.view.records import Records
     from picstore.view.security import new_token
     from picstore.view.server import bind, serve
+    from picstore.view.session import Session
 
     records = Records(selection.open(dataset))
+    session = Session(records, recipe, None if state is None else _read_state(state))
+    if recipe is not None:
+        _check_recipe(recipe)
     token = new_token()
     with bind(port) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}"
         echo(f"{dataset}: {len(records.dataset):,} images", f"  {address}", "  Ctrl-C ends it")
         if opens:
             webbrowser.open(address)
-        serve(records, listening, token=token)
+        serve(session, listening, token=token)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    from picstore.view.replay import read_state
+
+    return read_state(path)
+
+
+def _check_recipe(name: str) -> None:
+    """Raise UsageError here for a recipe that cannot be used, not on the page."""
+    from picstore.view.recipes import Recipe
+
+    Recipe.find(name)

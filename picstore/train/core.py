@@ -11,15 +11,17 @@ import torch
 from torch.utils.data import IterableDataset
 
 from picstore.errors import UsageError
-from picstore.train.batch import Batch
-from picstore.train.batching.collate import check_collate
-from picstore.train.batching.damage import DamageLog
+from picstore.train.batch import Batch, image_tensors
+from picstore.train.batching.collate import check_collate, run_collate
+from picstore.train.batching.damage import DamageLog, replace_damaged
 from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_threads
+from picstore.train.buffers import BufferPool
 from picstore.train.options import LoaderOptions
 from picstore.train.order.cursor import EpochCursor, Worker
 from picstore.train.order.requests import Order, TrainingSource, count_classes, default_budget
 from picstore.train.pipeline.runner import PipelineRunner
 from picstore.train.pipeline.stats import Stats
+from picstore.train.single_batch import SingleBatch, make_images, read_records
 from picstore.train.transforms.compose import UserTransform
 from picstore.train.transforms.mix import bind_batch_transforms
 
@@ -33,6 +35,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         options: a Loader's; those of the order need not be among them.
         callables: applied to every batch on its device.
         whole_epochs: whether an iteration that was broken off is followed by the next epoch, not by the next batch.
+
+    Attributes:
+        sources, output: what batches are made of, and their groups, dtype and layout.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         whole_epochs: bool,
     ) -> None:
         self._order = order
+        self.sources = sources
         threads, budget = options["threads"], options["budget"]
         dtype, memory_format = options["dtype"], options["memory_format"]
         if memory_format not in (torch.contiguous_format, torch.channels_last):
@@ -57,6 +63,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             channels_last=memory_format is torch.channels_last,
         )
         check_collate(options["collate"], isolate=options["isolate"])
+        self.output, self._collate, self._max_pixels = output, options["collate"], options["max_pixels"]
         self._runner = PipelineRunner(
             PipelineSpec(
                 sources=sources,
@@ -80,6 +87,11 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         self._cursor = EpochCursor(order.length, whole=whole_epochs)
 
     @property
+    def order(self) -> OrderT:
+        """The order of all batches: a function of (seed, epoch, data sets), which iterating does not change."""
+        return self._order
+
+    @property
     def damaged(self) -> int:
         """Samples replaced because their record was damaged, since the loader was made."""
         return self.stats.damaged
@@ -94,6 +106,30 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         # A DataLoader's worker begins its epoch at once: it may be ended before it is asked for a batch, and must not
         # be an epoch behind the others the next time.
         return self._iterate(worker, self._cursor.start_iteration(worker) if worker.count else None)
+
+    def make_batch(self, epoch: int, batch: int) -> tuple[Batch, SingleBatch]:
+        """Make one batch of this rank by itself, in this thread: what a training gets at that step, on the CPU.
+
+        The position stays, and no other batch is made. Records are read alone; damaged ones are replaced as ever.
+
+        Returns:
+            The batch, and how its images were made.
+
+        Raises:
+            UsageError: an epoch has no such batch.
+            Damage: there is no sound record in the batch.
+        """
+        if batch < 0 or (self._order.length is not None and batch >= self._order.length):
+            raise UsageError(f"batch {batch} of an epoch of {self._order.length}")
+        request = next(self._order.requests(self.sources, epoch=epoch, first=batch))
+        records = read_records(request, self.sources, max_pixels=self._max_pixels, replace=True)
+        made = make_images(records, request, self.sources, output=self.output, blocks=BufferPool(0))
+        replace_damaged(made.host, made.problems)
+        if self._collate is not None:
+            made.host.columns |= run_collate(self._collate, made.host, self.output)
+        tensors = image_tensors(made.host.images, getattr(torch, self.output.dtype))
+        whole = Batch.from_host(made.host, tensors, self.output.groups)
+        return self._runner.apply_callables(whole, seed=self._order.batch_seed(epoch, batch)), made
 
     def close(self) -> None:
         """End threads and child process now, not when the loader is garbage; iterating again starts others."""

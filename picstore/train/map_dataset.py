@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,20 +14,13 @@ from torch.utils import data
 from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
-from picstore.storage.format.container import Container
-from picstore.storage.location.resolve import map_concurrently
 from picstore.train.batch import Batch, image_tensors
-from picstore.train.batching.columns import look_up_columns
-from picstore.train.batching.gather import BatchRecords, gather_records
-from picstore.train.batching.host_batch import HostBatch
-from picstore.train.batching.parameters import make_params
 from picstore.train.batching.spec import MAX_PIXELS, OutputSpec
 from picstore.train.buffers import BufferPool
-from picstore.train.cpu.fill_images import ImageFiller
-from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.epoch import Samples
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.order.shared_array import SharedIntegers
+from picstore.train.single_batch import make_images, read_records
 from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
 from picstore.train.transforms.mix import BatchTransform
 from picstore.train.transforms.views import Views
@@ -106,7 +98,7 @@ class MapDataset(data.Dataset[Item]):
         """Read and transform several records at once, as a DataLoader asks for those of a batch."""
         if not len(indices):
             return []
-        batch = self._make_batch(*self._read_records(self._checked(indices)))
+        batch = self._make_batch(self._checked(indices))
         images = _images_of(batch)
         for transform in self._callables:
             images = [transform(image) for image in images]
@@ -131,39 +123,21 @@ class MapDataset(data.Dataset[Item]):
             raise IndexError(f"index {number} of a data set of {len(self)} records")
         return numbers % len(self)
 
-    def _read_records(self, numbers: I64) -> tuple[SourceRequest, BatchRecords]:
-        """Read records by number; Damage if one is damaged."""
+    def _make_batch(self, numbers: I64) -> Batch:
+        """Make images and targets of records, given by number; Damage if one is damaged or does not decode."""
         containers, within = self.dataset.live.find(numbers)
-        epoch = int(self._epoch.values[0])
-        rows_of = partial(needed_rows, self._source, epoch, self._max_pixels)
-
-        def read(number: int) -> Container:
-            wanted = np.zeros(int(self.dataset.rows["records"][number]), dtype=np.bool_)
-            wanted[within[containers == number]] = True
-            attachments = bool(self._source.plan.targets)
-            return self.dataset.container_records(number, rows_of, wanted=wanted, attachments=attachments)
-
-        found = np.unique(containers).tolist()
-        held = {(0, number): each for number, each in zip(found, map_concurrently(read, found), strict=True)}
         unused = np.zeros(len(numbers), dtype=np.int64)  # lanes
-        request = SourceRequest(0, epoch, Samples(containers, within, unused, unused > 0), np.arange(len(numbers)))
-        records = gather_records([request], held, sources=(self._source,), max_pixels=self._max_pixels)
+        samples = Samples(containers, within, unused, unused > 0)
+        request = [SourceRequest(0, int(self._epoch.values[0]), samples, np.arange(len(numbers)))]
+        sources = (self._source,)
+        records = read_records(request, sources, max_pixels=self._max_pixels)
         for damage in (*records.damage, *records.problems.values()):
             raise damage
-        return request, records
-
-    def _make_batch(self, request: SourceRequest, records: BatchRecords) -> Batch:
-        """Make images and targets of records; Damage if one does not decode."""
-        params = make_params(
-            [request], records.ids, records.image_sizes, sources=(self._source,), extras=records.extras
-        )
-        filler = ImageFiller(records, params, self._output, self._blocks)
-        for damage in filler.fill(range(len(records))).values():
+        made = make_images(records, request, sources, output=self._output, blocks=self._blocks)
+        for damage in made.problems.values():
             raise damage
-        columns = look_up_columns((self._source,), records.source, records.ids)
-        host = HostBatch(filler.images, records.labels, records.ids, records.source, filler.targets, [], None, columns)
-        tensors = image_tensors(host.images, getattr(torch, self._output.dtype))
-        return Batch.from_host(host, tensors, self._output.groups)
+        tensors = image_tensors(made.host.images, getattr(torch, self._output.dtype))
+        return Batch.from_host(made.host, tensors, self._output.groups)
 
 
 def _images_of(batch: Batch) -> list[Any]:

@@ -85,6 +85,15 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
     return MuxConfig(tuple(_from_triple(*triple, config) for triple in triples))
 
 
+def read_recipe(path: str | os.PathLike[str]) -> MuxConfig:
+    """Read a TOML configuration that may have no data sets; UsageError for one that cannot be used."""
+    config = Path(path)
+    try:
+        return _from_toml(tomllib.loads(config.read_text(encoding="utf-8")), config, needs_source=False)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{config} cannot be read: {error}") from error
+
+
 def _from_triple(name: str, base: str, count: str, config: Path) -> MuxEntry:
     try:
         numbers = int(base), int(count)
@@ -105,9 +114,9 @@ def _checked(entry: MuxEntry, config: str) -> MuxEntry:
     return entry
 
 
-def _from_toml(tables: dict[str, Any], config: Path) -> MuxConfig:
-    sources = tables.pop("source", None)
-    if not isinstance(sources, list) or not sources:
+def _from_toml(tables: dict[str, Any], config: Path, *, needs_source: bool = True) -> MuxConfig:
+    sources = tables.pop("source", [])
+    if not isinstance(sources, list) or (needs_source and not sources):
         raise UsageError(f"{config} has no [[source]]; give at least one, with path and count")
     transform = _steps(tables.pop("transform", []), f"{config}")
     entries = [_source(table, config, number) for number, table in enumerate(sources, start=1)]

@@ -17,7 +17,7 @@ class Overview:
 
     Attributes:
         stored: number of its records with deleted ones and those that a selection leaves out.
-        version: abbreviates its content, so that browsers keep no picture of another data set.
+        version: of pictures in the addresses, so that browsers keep none of another data set or server.
         numbers: names of columns that hold numbers, the index's too.
         outcome: what ``convert`` did with the inputs, by status.
         sql: whether conditions in SQL are possible.
@@ -44,7 +44,7 @@ class Overview:
     sql: bool = _HAS_SQL
 
 
-def describe(dataset: Dataset) -> Overview:
+def describe(dataset: Dataset, *, version: str) -> Overview:
     """Describe a data set from its manifest."""
     manifest = dataset.manifest
     edits = () if manifest.edits is None else manifest.edits.columns
@@ -52,7 +52,7 @@ def describe(dataset: Dataset) -> Overview:
     return Overview(
         path=str(dataset.path),
         uuid=dataset.uuid,
-        version=dataset.uuid[:8],
+        version=version,
         images=len(dataset),
         stored=manifest.images,
         deleted=len(dataset.live.deleted),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from picstore.errors import UsageError
@@ -29,6 +30,17 @@ class Query:
             raise UsageError(f"{name} is {text!r}, not an integer") from error
         if not least <= value <= most:
             raise UsageError(f"{name} is {value:,}; it lies in {least:,} to {most:,}")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """A finite number."""
+        text = self._values.get(name, str(default))
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise UsageError(f"{name} is {text!r}, not a number")
         return value
 
     def box(self) -> Box:

@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from picstore.errors import ImageError, MissingDependency, PicstoreError, UsageError
-from picstore.view import images
+from picstore.view import images, training_routes
 from picstore.view.details import read_details
 from picstore.view.filters import Filter, parse_filter
 from picstore.view.images import Picture
@@ -27,8 +27,9 @@ from picstore.view.pages import MAX_PAGE, read_items
 from picstore.view.queries import Query
 from picstore.view.records import Records
 from picstore.view.security import Guard
+from picstore.view.session import Session
 
-Answer: TypeAlias = Callable[[Records, Query], Any]
+Answer: TypeAlias = Callable[[Session, Query], Any]
 
 _STATIC = Path(__file__).parent / "static"
 _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}  # 422 of damage too
@@ -36,27 +37,31 @@ _MAX_THUMBNAIL = 2048  # pixels
 _KEPT_SECONDS = 86_400  # by the browser
 
 
-def make_app(records: Records, *, token: str) -> Starlette:
+def make_app(session: Session, *, token: str) -> Starlette:
     """Make the server's application."""
     json_routes: Mapping[str, Answer] = {
-        "/api/dataset": lambda records, _: describe(records.dataset),
+        "/api/dataset": lambda session, _: describe(session.dataset, version=session.nonce),
         "/api/records": _answer_records,
-        "/api/histograms": lambda records, query: records.histograms(_filter_of(query)),
-        "/api/find": lambda records, query: {"position": records.position_of(query.integer("id", most=(1 << 64) - 1))},
-        "/api/image": lambda records, query: read_details(records.dataset, _position_of(records, query)),
+        "/api/histograms": lambda session, query: session.records.histograms(_filter_of(query)),
+        "/api/find": lambda session, query: {
+            "position": session.records.position_of(query.integer("id", most=(1 << 64) - 1))
+        },
+        "/api/image": lambda session, query: read_details(session.dataset, _position_of(session, query)),
         "/api/cut": _answer_cut,
+        **training_routes.JSON_ANSWERS,
     }
-    picture_routes: Mapping[str, Callable[[Records, Query], Picture]] = {
+    picture_routes: Mapping[str, Callable[[Session, Query], Picture]] = {
         "/thumbnail": _answer_thumbnail,
-        "/picture": lambda records, query: images.whole(records.dataset[_position_of(records, query)]),
-        "/crop": lambda records, query: images.crop(records.dataset[_position_of(records, query)], query.box()),
+        "/picture": lambda session, query: images.whole(session.dataset[_position_of(session, query)]),
+        "/crop": lambda session, query: images.crop(session.dataset[_position_of(session, query)], query.box()),
         "/attachment": _answer_attachment,
+        **training_routes.PICTURE_ANSWERS,
     }
     return Starlette(
         routes=[
             Route("/", lambda _: FileResponse(_STATIC / "index.html", headers={"cache-control": "no-store"})),
-            *(Route(path, _json_endpoint(records, answer)) for path, answer in json_routes.items()),
-            *(Route(path, _picture_endpoint(records, answer)) for path, answer in picture_routes.items()),
+            *(Route(path, _json_endpoint(session, answer)) for path, answer in json_routes.items()),
+            *(Route(path, _picture_endpoint(session, answer)) for path, answer in picture_routes.items()),
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
         middleware=[Middleware(Guard, token=token)],
@@ -78,10 +83,10 @@ def bind(port: int) -> socket.socket:
     return listening
 
 
-def serve(records: Records, listening: socket.socket, *, token: str) -> None:
+def serve(session: Session, listening: socket.socket, *, token: str) -> None:
     """Serve the page until the process is interrupted."""
-    threading.Thread(target=_read_ahead, args=(records,), daemon=True).start()
-    config = uvicorn.Config(make_app(records, token=token), log_level="warning", access_log=False, ws="none")
+    threading.Thread(target=_read_ahead, args=(session.records,), daemon=True).start()
+    config = uvicorn.Config(make_app(session, token=token), log_level="warning", access_log=False, ws="none")
     uvicorn.Server(config).run(sockets=[listening])
 
 
@@ -93,22 +98,22 @@ def _read_ahead(records: Records) -> None:
         return
 
 
-def _json_endpoint(records: Records, answer: Answer) -> Callable[[Request], Response]:
+def _json_endpoint(session: Session, answer: Answer) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
-        return JSONResponse(_to_json(answer(records, Query(request.query_params))))
+        return JSONResponse(_to_json(answer(session, Query(request.query_params))))
 
     return endpoint
 
 
-def _picture_endpoint(records: Records, answer: Callable[[Records, Query], Picture]) -> Callable[[Request], Response]:
+def _picture_endpoint(session: Session, answer: Callable[[Session, Query], Picture]) -> Callable[[Request], Response]:
     """Pictures are functions of their URL, which names the data set's version: browsers need not ask again."""
 
     def endpoint(request: Request) -> Response:
-        etag = f'"{records.dataset.uuid}"'
+        etag = f'"{session.dataset.uuid}"'
         headers = {"etag": etag, "cache-control": f"private, max-age={_KEPT_SECONDS}"}
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
-        picture = answer(records, Query(request.query_params))
+        picture = answer(session, Query(request.query_params))
         return Response(picture.data, media_type=picture.media_type, headers=headers)
 
     return endpoint
@@ -117,6 +122,8 @@ def _picture_endpoint(records: Records, answer: Callable[[Records, Query], Pictu
 def _to_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_to_json(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _to_json(each) for name, each in value.items()}
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
@@ -129,28 +136,28 @@ def _filter_of(query: Query) -> Filter:
     return parse_filter(query.text("filter"))
 
 
-def _position_of(records: Records, query: Query) -> int:
-    return query.integer("position", most=len(records.dataset) - 1)
+def _position_of(session: Session, query: Query) -> int:
+    return query.integer("position", most=len(session.dataset) - 1)
 
 
-def _answer_records(records: Records, query: Query) -> dict[str, Any]:
+def _answer_records(session: Session, query: Query) -> dict[str, Any]:
     chosen = _filter_of(query)
     count = query.integer("count", 100, least=1, most=MAX_PAGE)
-    positions = records.positions(chosen, query.integer("start", 0), count)
-    return {"total": records.count(chosen), "items": _to_json(read_items(records.dataset, positions))}
+    positions = session.records.positions(chosen, query.integer("start", 0), count)
+    return {"total": session.records.count(chosen), "items": read_items(session.dataset, positions)}
 
 
-def _answer_cut(records: Records, query: Query) -> images.Cut:
-    return images.measure_cut(records.dataset[_position_of(records, query)], query.box())
+def _answer_cut(session: Session, query: Query) -> images.Cut:
+    return images.measure_cut(session.dataset[_position_of(session, query)], query.box())
 
 
-def _answer_thumbnail(records: Records, query: Query) -> Picture:
+def _answer_thumbnail(session: Session, query: Query) -> Picture:
     size = query.integer("size", 256, least=16, most=_MAX_THUMBNAIL)
-    return images.thumbnail(records.dataset[_position_of(records, query)], size)
+    return images.thumbnail(session.dataset[_position_of(session, query)], size)
 
 
-def _answer_attachment(records: Records, query: Query) -> Picture:
-    record = records.dataset[_position_of(records, query)]
+def _answer_attachment(session: Session, query: Query) -> Picture:
+    record = session.dataset[_position_of(session, query)]
     name = query.text("name")
     if name not in record.attachments:
         raise UsageError(f"the record has no attachment {name!r}")

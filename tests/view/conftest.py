@@ -16,6 +16,7 @@ from view_page import TOKEN, make_annotated
 import picstore
 from picstore.view.records import Records
 from picstore.view.server import make_app
+from picstore.view.session import Session
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +46,7 @@ def make_client() -> Callable[[picstore.Dataset], TestClient]:
     """Makes a client of the server of a data set, with the token."""
 
     def make(dataset: picstore.Dataset) -> TestClient:
-        app = make_app(Records(dataset), token=TOKEN)
+        app = make_app(Session(Records(dataset)), token=TOKEN)
         return TestClient(app, base_url="http://127.0.0.1:8000", headers={"x-picstore-token": TOKEN})
 
     return make

@@ -16,6 +16,7 @@ with contextlib.suppress(ImportError):  # the fixture of the browser skips or fa
     from playwright.sync_api import expect
 
 pytestmark = pytest.mark.slow
+PLACES = ["#browse", "#image?position=3", "#recipe?position=2", "#replay?recipe=mae&batch_size=8"]
 # Controls and images that a screen reader has no name for, and ids that are used twice.
 _UNNAMED = """() => {
   const named = (e) => (e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.title ||
@@ -215,8 +216,47 @@ def test_a_crop_is_dragged_and_tells_the_bytes_that_it_reads(page: Any, dataset:
     assert page.locator(".preview").evaluate(of_image) == box[2:]
 
 
+def test_a_recipe_is_drawn_and_pointing_at_a_draw_shows_where_it_was_cut_out(page: Any) -> None:
+    go(page, "#recipe?position=4&recipe=dinov2&count=2")
+    expect(page.locator(".drawn .tile")).to_have_count(20)
+    page.locator(".drawn .tile").nth(3).hover()
+    chosen = page.locator(".source polygon").evaluate_all("all => all.map(e => e.classList.contains('chosen'))")
+    assert chosen == [k == 3 for k in range(20)]
+    page.locator("select[name=recipe]").select_option("mae")
+    expect(page.locator(".drawn .tile")).to_have_count(2)
+    assert "recipe=mae" in page.url
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Another image").click()
+    expect(page.locator(".drawn .tile")).to_have_count(2)
+
+
+def test_a_batch_is_replayed_step_by_step_and_an_image_of_it_opened(page: Any, dataset: picstore.Dataset) -> None:
+    go(page, "#replay?recipe=mae&batch_size=8&seed=1")
+    loader = picstore.Loader(dataset, batch_size=8, seed=1, transform=picstore.recipes.mae(), isolate=False)
+    for step in range(2):
+        expected = loader.make_batch(0, step)[0].ids.tolist()
+        expect(page.locator(".drawn .parameters > span:first-child")).to_have_text([f"id {each}" for each in expected])
+        page.get_by_role("button", name="Next step").click()
+    expect(page.locator(".summary")).to_contain_text("step 2 of 4")
+    number = page.locator(".drawn .parameters > span:first-child").first.inner_text()
+    page.locator(".drawn .tile").first.click()
+    expect(page.locator(".image-head")).to_contain_text(number)
+    assert page.locator(".cut-out").count() == 1
+
+
+def test_the_steps_at_which_an_image_is_seen_are_listed_and_lead_there(page: Any) -> None:
+    go(page, "#replay?recipe=evaluation&batch_size=8")
+    page.get_by_text("When an image is seen").click()
+    page.get_by_label("Id of the image").fill("17")
+    page.keyboard.press("Tab")
+    link = page.locator(".seen a").first
+    slot = int(link.inner_text().rpartition(" ")[2])
+    link.click()
+    expect(page.locator(".drawn .parameters > span:first-child").nth(slot)).to_have_text("id 17")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("place", ["#browse", "#image?position=3"])
+@pytest.mark.parametrize("place", PLACES)
 def test_every_control_has_a_name_and_every_text_enough_contrast(
     browser: Any, address: str, scheme: str, place: str
 ) -> None:
@@ -231,7 +271,7 @@ def test_every_control_has_a_name_and_every_text_enough_contrast(
     context.close()
 
 
-@pytest.mark.parametrize("place", ["#browse", "#image?position=3"])
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("width", [360, 700])
 def test_a_narrow_window_needs_no_sideways_scrolling(browser: Any, address: str, place: str, width: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 700})
@@ -243,6 +283,6 @@ def test_a_narrow_window_needs_no_sideways_scrolling(browser: Any, address: str,
         assert not page.locator(".panel").is_visible()
         page.get_by_role("button", name="Filters").click()
         assert page.locator(".panel").is_visible()
-    else:
+    elif place.startswith("#image"):
         assert page.locator(".stage").bounding_box()["height"] > 100
     context.close()

@@ -107,6 +107,19 @@ class Apportionment:
         copy = number - ((begins[found] + offset) >> _TICKS)
         return replace(samples, record=records[found] - first[which], copy=copy)
 
+    def samples_of(self, container: int, record: int, epoch: int) -> range:
+        """The samples of a container that are one of its records, a live-record number; see :meth:`to_records`."""
+        first = int(self.starts[container])
+        if self.ticks is None:
+            total = int(self.starts[-1])
+            begin, end = (int(_equal_ticks(np.array(first + record + k), self.samples, total)) for k in (0, 1))
+        else:
+            begin = int(self.bounds[container]) + int(self.ticks[first : first + record].sum(dtype=np.int64))
+            end = begin + int(self.ticks[first + record])
+        offset = self._offset(epoch)
+        before = (int(self.bounds[container]) + offset) >> _TICKS
+        return range(((begin + offset) >> _TICKS) - before, ((end + offset) >> _TICKS) - before)
+
     def _offset(self, epoch: int) -> int:
         start = int(rng.bits(rng.key(rng.WEIGHT, self.seed), 0)) >> (64 - _TICKS)
         return (start + epoch * _GOLDEN) % (1 << _TICKS)

@@ -68,6 +68,15 @@ class EpochOrder:
                 record[mine] = self._permutation(int(number))[record[mine]]
         return Samples(container, record, lane, last)
 
+    def find(self, container: int, record: int) -> int:
+        """The number in the epoch of the sample that is a container's record; the inverse of :meth:`locate`."""
+        turn = int(np.flatnonzero(self._order == container)[0])
+        if self._shuffle:
+            record = int(np.flatnonzero(self._permutation(container) == record)[0])
+        index = int(self._ends[turn] - self._counts[container]) + record
+        lane = int(np.searchsorted(self._lane_starts, index, side="right")) - 1
+        return (index - int(self._lane_starts[lane])) * self.lanes + lane
+
     def _permutation(self, container: int) -> I64:
         found = self._permutations.get(container)
         if found is None:

@@ -111,6 +111,18 @@ class DatasetOrder:
                 return
             epoch, first = epoch + 1, 0
 
+    def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
+        """Rank, batch and slot of each sample of an epoch that is ``dataset[position]``; none if it is left out."""
+        ((container,), _), shard = dataset.live.find(np.array([position])), self.shard
+        counts = dataset.live.counts
+        record = position - int(counts[:container].sum())
+        numbers = range(record, record + 1)
+        if self.weights is not None:
+            counts, numbers = self.weights.counts(epoch), self.weights.samples_of(int(container), record, epoch)
+        order = EpochOrder(counts, seed=self.seed, epoch=epoch, lanes=shard.lanes, shuffle=shard.shuffle)
+        found = (shard.find(order.find(int(container), number)) for number in numbers)
+        return [place for place in found if place is not None]
+
     def batch_seed(self, epoch: int, batch: int) -> int:
         """The seed of a batch's callables."""
         return rng.key(rng.AUGMENT, self.seed, epoch, batch, self.shard.rank)

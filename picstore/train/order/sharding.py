@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -87,6 +87,20 @@ class RankShard:
         if not self.shuffle:
             return self.rank * self.records // self.world_size + k
         return k * self.world_size + self.rank
+
+    def find(self, sample: int) -> tuple[int, int, int] | None:
+        """Rank, batch and slot of a sample of the epoch, the inverse of :meth:`samples`; None if it is left out."""
+        if self.shuffle:
+            k, rank = divmod(sample, self.world_size)
+        else:
+            rank = ((sample + 1) * self.world_size - 1) // self.records
+            k = sample - rank * self.records // self.world_size
+        shard = replace(self, rank=rank)
+        batch = min(k // self.batch_size, shard.batches - 1)
+        start, stop = shard.bounds(batch)
+        if k >= stop and batch + 1 < shard.batches:  # the last batch took a sample of the one before
+            batch, (start, stop) = batch + 1, shard.bounds(batch + 1)
+        return (rank, batch, k - start) if start <= k < stop else None
 
 
 def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:

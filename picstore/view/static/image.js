@@ -33,7 +33,9 @@ export function image(main, dataset, parameters) {
 
   async function load() {
     try {
-      show(await fetchDetails("/api/image", { position: given.position }));
+      const position = given.position ?? (await get("/api/find", { id: given.id })).position;
+      given = { ...given, position };
+      show(await fetchDetails("/api/image", { position }));
     } catch (error) {
       if (superseded(error)) return;
       main.replaceChildren(heading("Image", `position ${given.position}`), h("p", { class: "problem", role: "alert" }, error.message));
@@ -46,6 +48,7 @@ export function image(main, dataset, parameters) {
       { class: "image-head" },
       h("a", { href: back(), class: "button", "aria-label": "Back to the grid" }, "← Grid"),
       h("h2", null, title, " ", h("small", null, subtitle)),
+      given.position !== undefined && h("a", { class: "button", href: address("#recipe", { position: given.position }) }, "Recipe"),
       h("button", { type: "button", "aria-label": "Previous image", onclick: () => step(-1) }, "‹"),
       h("button", { type: "button", "aria-label": "Next image", onclick: () => step(1) }, "›"),
     );
@@ -62,7 +65,8 @@ export function image(main, dataset, parameters) {
       masks: maskLayer(details),
     };
     const crop = cropBox(svg, width, height, unit, (box) => cropChanged(box));
-    svg.append(s("image", { href: pictureOf(dataset, details.position), width, height }), ...Object.values(layers).filter(Boolean), crop.element);
+    const frame = given.frame && s("polygon", { class: "cut-out", points: given.frame });
+    svg.append(s("image", { href: pictureOf(dataset, details.position), width, height }), ...[...Object.values(layers), frame].filter(Boolean), crop.element);
     svg.style.setProperty("--unit", unit);
     svg.style.setProperty("--ratio", width / height);
 
@@ -103,7 +107,8 @@ export function image(main, dataset, parameters) {
     );
     main.replaceChildren(heading(name, `id ${details.id}`), h("div", { class: "image-body" }, h("div", { class: "stage-column" }, layerButtons(layers), h("div", { class: "stage-frame" }, svg)), side));
     const [w, h_] = [Math.round(width / 2), Math.round(height / 2)];
-    cropChanged(crop.set([Math.round(width / 4), Math.round(height / 4), w, h_]));
+    const start = given.frame ? boundsOf(given.frame.split(",").map(Number)) : [Math.round(width / 4), Math.round(height / 4), w, h_];
+    cropChanged(crop.set(start));
     announce(`${name}, id ${details.id}, ${width} by ${height} pixels`);
   }
 
@@ -154,6 +159,13 @@ export function image(main, dataset, parameters) {
       return true;
     },
   };
+}
+
+/** The upright box around x0, y0, x1, y1, …: left, top, width, height. */
+function boundsOf(points) {
+  const [x, y] = [0, 1].map((axis) => points.filter((_, k) => k % 2 === axis));
+  const [left, top] = [Math.min(...x), Math.min(...y)];
+  return [left, top, Math.max(...x) - left, Math.max(...y) - top];
 }
 
 function section(title, ...children) {

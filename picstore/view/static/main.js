@@ -5,14 +5,16 @@ import { h } from "./dom.js";
 import * as format from "./format.js";
 import { browse } from "./browse.js";
 import { image } from "./image.js";
+import { recipe } from "./recipe.js";
+import { replay } from "./replay.js";
 
-const VIEWS = { browse, image };
-const TABS = [["browse", "Browse"]];
+const VIEWS = { browse, image, recipe, replay };
+const TABS = [["browse", "Browse"], ["recipe", "Recipe"], ["replay", "Replay"]];
 const KEYS = [
   ["/", "look for a text"],
   ["← → ↑ ↓", "move between images of the grid"],
   ["Enter", "open an image"],
-  ["n, p", "next and previous page or image"],
+  ["n, p", "next and previous page, image or step"],
   ["t, w", "tiles; bytes of tiles"],
   ["a, m", "annotations; masks"],
   ["Esc", "back to the grid"],

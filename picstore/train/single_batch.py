@@ -1,0 +1,89 @@
+"""One batch by itself: its records read alone, its images made in this thread, and the parameters that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from picstore.errors import Damage, NotADataset
+from picstore.storage.format.container import Container
+from picstore.storage.location.resolve import map_concurrently
+from picstore.train.batching.columns import look_up_columns
+from picstore.train.batching.gather import BatchRecords, ReadResult, gather_records
+from picstore.train.batching.host_batch import HostBatch
+from picstore.train.batching.parameters import TransformParams, make_params
+from picstore.train.batching.spec import MAX_PIXELS, OutputSpec
+from picstore.train.buffers import BufferPool
+from picstore.train.cpu.fill_images import ImageFiller
+from picstore.train.cpu.needed_rows import needed_rows
+from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SingleBatch:
+    """A batch, the parameters of each group's transforms, and by slot why one has no image."""
+
+    host: HostBatch
+    params: tuple[TransformParams, ...]
+    problems: dict[int, Damage]
+
+
+def read_records(
+    request: BatchRequest, sources: Sequence[TrainingSource], *, max_pixels: int = MAX_PIXELS, replace: bool = False
+) -> BatchRecords:
+    """Read the records of a batch alone, of large images the rows of tiles that the transforms need.
+
+    Args:
+        request: of which each container is in one part.
+        replace: read the containers of damaged records whole, so that others take their places as in a loader.
+
+    Raises:
+        Damage, NotADataset: without ``replace``, nothing can be read of a record's container.
+        Damage: a source has no sound record in the batch.
+    """
+    held: dict[tuple[int, int], ReadResult] = {}
+    for wanted in request:
+        read = partial(_read_container, wanted, sources[wanted.source], max_pixels, replace)
+        numbers = np.unique(wanted.samples.container).tolist()
+        found = zip(numbers, map_concurrently(read, numbers), strict=True)
+        held.update(((wanted.source, number), container) for number, container in found)
+    return gather_records(request, held, sources=sources, max_pixels=max_pixels)
+
+
+def _read_container(
+    wanted: SourceRequest, source: TrainingSource, max_pixels: int, replace: bool, number: int
+) -> ReadResult:
+    dataset, samples = source.dataset, wanted.samples
+    marks = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
+    marks[samples.record[samples.container == number]] = True
+    rows_of = partial(needed_rows, source, wanted.epoch, max_pixels)
+    try:
+        container: Container = dataset.container_records(
+            number, rows_of, wanted=marks, attachments=bool(source.plan.targets)
+        )
+        return container if container.good[marks].all() or not replace else dataset.container(number)
+    except (Damage, NotADataset) as error:
+        if not replace:
+            raise
+        return error if isinstance(error, Damage) else Damage("the file is missing", dataset.container_ref(number).name)
+
+
+def make_images(
+    records: BatchRecords,
+    request: BatchRequest,
+    sources: Sequence[TrainingSource],
+    *,
+    output: OutputSpec,
+    blocks: BufferPool,
+) -> SingleBatch:
+    """Make images and targets of records."""
+    params = make_params(request, records.ids, records.image_sizes, sources=sources, extras=records.extras)
+    filler = ImageFiller(records, params, output, blocks)
+    problems = {**records.problems, **filler.fill(range(len(records)))}
+    columns = look_up_columns(sources, records.source, records.ids)
+    labels, ids, source = records.labels, records.ids, records.source
+    host = HostBatch(filler.images, labels, ids, source, filler.targets, records.damage, None, columns)
+    return SingleBatch(host, params, dict(sorted(problems.items())))
