@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch.utils._pytree import register_dataclass
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from picstore.arrays import Array
 from picstore.errors import UsageError
@@ -109,6 +110,13 @@ class Batch:
 
 
 register_dataclass(Batch, serialized_type_name="picstore.Batch")  # with torch's pytree
+
+
+def _refuse_to_collate(*_: Any, **__: Any) -> Any:
+    raise UsageError("a loader yields whole batches; write DataLoader(loader, batch_size=None)")
+
+
+default_collate_fn_map[Batch] = _refuse_to_collate
 
 
 def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:

@@ -31,6 +31,9 @@ OrderT = TypeVar("OrderT", bound=Order)
 class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     """Makes the batches of an order, of ``sources``; UsageError for options that do not fit together.
 
+    Attributes:
+        num_workers: 0, as of a DataLoader without worker processes; ``threads`` is the number to choose.
+
     Args:
         options: a Loader's; those of the order need not be among them.
         callables: applied to every batch on its device.
@@ -39,6 +42,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     Attributes:
         sources, output: what batches are made of, and their groups, dtype and layout.
     """
+
+    num_workers = 0
 
     def __init__(
         self,
@@ -136,10 +141,17 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         self._runner.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that was taken: a few numbers and strings, fit for JSON."""
-        state = self._order.state(*self._cursor.position)
-        worker = Worker.current()
-        return {**state, "worker": [worker.number, worker.count]} if worker.count else state
+        """The position after the last batch that was taken: a few numbers and strings, fit for JSON.
+
+        Raises:
+            UsageError: a DataLoader's workers make the batches, and how many were taken is not known here.
+        """
+        if self._cursor.in_workers:
+            raise UsageError(
+                "workers of a DataLoader make the batches, and the loader does not know how many were taken; "
+                "torchdata's StatefulDataLoader does, and so does a loader that is iterated by itself"
+            )
+        return {**self._order.state(*self._cursor.position), **_worker_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on at a state's position, in no more time than opening takes.
@@ -148,13 +160,13 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             UsageError: the state does not fit this loader.
         """
         position = self._order.position(state)
-        mine = self.state_dict().get("worker")
+        mine = _worker_state().get("worker")
         if state.get("worker") not in (None, mine):
             raise UsageError(
                 f"the state is of worker and workers {state['worker']}, this is {mine}; a DataLoader's state goes on "
                 "with as many workers, the state of a loader that is iterated by itself with any number"
             )
-        self._cursor.move_to(*position)
+        self._cursor.load(*position)
 
     def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
         """Batches from a position on; without one, an iteration begins when its first batch is asked for."""
@@ -183,3 +195,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
         """Note which batch follows the one that is handed over now."""
         self._cursor.advance(epoch, batch, worker)
+
+
+def _worker_state() -> dict[str, list[int]]:
+    """The field of a state that a worker of a DataLoader adds to it; none in any other process."""
+    worker = Worker.current()
+    return {"worker": [worker.number, worker.count]} if worker.count else {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy.typing as npt
 import torch
@@ -13,12 +15,32 @@ from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batching.spec import MAX_PIXELS, Collate
 from picstore.train.core import BatchLoader
-from picstore.train.options import LoaderOptions
+from picstore.train.options import LoaderOptions, refuse_arguments
 from picstore.train.order.apportionment import apportion
 from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes, find_rank
 from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
 from picstore.train.transforms.views import Views
+
+
+@dataclass(frozen=True)
+class EpochSampler:
+    """The part of a DistributedSampler's interface that training scripts call: ``loader.sampler.set_epoch(epoch)``."""
+
+    loader: Loader
+    samples: int  # of the rank that has most
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration begin an epoch; after ``load_state_dict`` its position has the number given first.
+
+        Numbers are the training loop's. Those of Lightning get ahead where a limit of steps cuts an epoch short, of
+        which the loader makes the rest.
+        """
+        self.loader._cursor.follow_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Samples of a rank in an epoch."""
+        return self.samples
 
 
 class Loader(BatchLoader[DatasetOrder]):
@@ -30,6 +52,9 @@ class Loader(BatchLoader[DatasetOrder]):
     Every iteration is a whole epoch. After one that was broken off the next epoch follows, since a loop that always
     stops after k batches would otherwise see the same k for ever. ``load_state_dict`` resumes in the middle of an
     epoch, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on at the same batch.
+
+    Training scripts written for a DataLoader find ``batch_size``, ``drop_last``, ``num_workers``, which is 0, and
+    ``sampler``, which has ``set_epoch``; arguments that a loader does not have are refused with what to write instead.
 
     While the last batches of an epoch are taken, the first of the next are made, so that it begins without waiting. The
     threads that do this stay until the loader is closed or garbage.
@@ -92,6 +117,8 @@ class Loader(BatchLoader[DatasetOrder]):
         Damage: while iterating, a record is damaged and ``on_damage`` is ``"raise"``, or a batch has no sound record.
     """
 
+    batch_sampler = None  # Lightning reads it of what has a sampler
+
     def __init__(  # noqa: PLR0913 - the contract's names, all but one with a default
         self,
         path: str | os.PathLike[str] | Dataset,
@@ -121,7 +148,9 @@ class Loader(BatchLoader[DatasetOrder]):
         collate: Collate | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_limit: int | str = DEFAULT_LIMIT,
+        **unknown: NoReturn,
     ) -> None:
+        refuse_arguments("Loader", unknown)
         if isinstance(path, Dataset) and cache is not None:
             raise UsageError("an open data set has a cache of its own; give it to picstore.Dataset")
         self.dataset = path if isinstance(path, Dataset) else Dataset(path, cache=cache, cache_limit=cache_limit)
@@ -161,11 +190,18 @@ class Loader(BatchLoader[DatasetOrder]):
             callables=callables,
             whole_epochs=True,
         )
+        self.batch_size, self.drop_last = batch_size, drop_last
 
     def __len__(self) -> int:
         """Batches in an epoch."""
         return self._order.length
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin epoch ``epoch``."""
-        self._cursor.move_to(epoch, 0)
+        """Make the next iteration begin an epoch, or go on in its middle if a state of this epoch was just loaded."""
+        self._cursor.set_epoch(epoch)
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """What training scripts written for a DistributedSampler ask for."""
+        shard = self._order.shard
+        return EpochSampler(self, -(-shard.records // shard.world_size))

@@ -16,7 +16,7 @@ from picstore.train.batch import Batch
 from picstore.train.core import BatchLoader
 from picstore.train.loader import Loader
 from picstore.train.mux_config import MuxConfig, MuxEntry, read_config
-from picstore.train.options import LoaderOptions
+from picstore.train.options import LoaderOptions, refuse_arguments
 from picstore.train.order.cursor import Worker
 from picstore.train.order.mixing import MixOrder, mux_lanes
 from picstore.train.order.requests import TrainingSource
@@ -76,8 +76,7 @@ class DataMux(BatchLoader[MixOrder]):
         transform: Sequence[UserTransform] | Views | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
-        if unknown := options.keys() - LoaderOptions.__annotations__.keys():
-            raise TypeError(f"DataMux has no argument {min(unknown)!r}")
+        refuse_arguments("DataMux", options.keys() - LoaderOptions.__annotations__.keys())
         mixed = read_config(config)
         chosen = cast("LoaderOptions", {**_DEFAULTS, **mixed.options, **options})
         rank, world_size = find_rank(chosen["rank"], chosen["world_size"])

@@ -46,8 +46,10 @@ class EpochCursor:
 
     def __init__(self, length: int | None, *, whole: bool) -> None:
         self._length, self._whole, self._resume = length, whole, False
+        self._offset: int | None = 0  # from the caller's numbers of epochs to these
         self._shared = SharedIntegers((_MAX_WORKERS, 2))  # of each worker
         self._epoch = self._batch = 0
+        self._published = [0, 0]  # what this process told worker 0
         self._owner = Worker()  # the process whose position this copy holds
         self.move_to(0, 0)
 
@@ -59,6 +61,28 @@ class EpochCursor:
             epoch, batch = self._shared.values[worker.number].tolist()
             return epoch, batch
         return self._epoch, self._batch
+
+    @property
+    def in_workers(self) -> bool:
+        """Whether workers have begun an iteration since this process, no worker, held the position."""
+        return not Worker.current().count and bool((self._shared.values[0] != self._published).any())
+
+    def load(self, epoch: int, batch: int) -> None:
+        """Move to the position of a state; :meth:`follow_epoch` counts from its epoch."""
+        self.move_to(epoch, batch)
+        self._offset = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration begin an epoch, unless it goes on in the middle of this epoch anyway."""
+        if not (self._resume and self._batch and epoch == self._epoch) or self.in_workers:
+            self.move_to(epoch, 0)
+
+    def follow_epoch(self, number: int) -> None:
+        """Make the next iteration begin an epoch; the first number after a state was loaded stands for its position."""
+        if self._offset is None:
+            self._offset = self._epoch - number
+        else:
+            self.set_epoch(number + self._offset)
 
     def move_to(self, epoch: int, batch: int) -> None:
         """Make the next iteration begin here; in a worker, the next of this worker alone."""
@@ -98,5 +122,6 @@ class EpochCursor:
 
     def _publish(self, epoch: int, batch: int) -> None:
         """Tell all workers."""
+        self._published = [epoch, batch]
         self._shared.values[:, 0] = epoch
         self._shared.values[:, 1] = np.arange(batch, batch + _MAX_WORKERS)
