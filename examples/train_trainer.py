@@ -2,8 +2,9 @@
 
     python examples/train_trainer.py train-shuffled val --output run
 
-The Trainer asks for a DataLoader of its own; the loader goes into it as it is and knows its rank and its epoch. For
-evaluation the Trainer takes a map-style data set, which its sampler deals to the ranks.
+The Trainer asks for a DataLoader of its own; the loader goes into it as it is and knows its rank. A callback tells it
+the epoch: a resumed run skips the batches that were trained on, and trains on those that follow. For evaluation the
+Trainer takes a map-style data set, which its sampler deals to the ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 from train_resnet import MEAN, STD
-from transformers import ResNetConfig, ResNetForImageClassification, Trainer, TrainingArguments
+from transformers import (
+    ResNetConfig,
+    ResNetForImageClassification,
+    Trainer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+)
 
 import picstore
 
@@ -30,18 +38,28 @@ def stack_items(items: list[tuple[torch.Tensor, int]]) -> dict[str, torch.Tensor
     return {"pixel_values": torch.stack(images), "labels": torch.tensor(labels)}
 
 
-class LoaderTrainer(Trainer):
-    """A Trainer whose training batches come from a loader."""
+class SetEpoch(TrainerCallback):
+    """Tells a loader the Trainer's epoch, also that in which a run is resumed."""
 
-    def __init__(self, *args: Any, loader: picstore.Loader, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, loader: picstore.Loader) -> None:
         self.loader = loader
 
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **_: Any) -> None:
+        """The epoch is a fraction in the middle of one."""
+        self.loader.set_epoch(int(state.epoch))
+
+
+class LoaderTrainer(Trainer):
+    """A Trainer whose training batches come from a loader, as what ``to_inputs`` makes of them."""
+
+    def __init__(self, *args: Any, loader: picstore.Loader, to_inputs: Any = to_inputs, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.batches = DataLoader(loader, batch_size=None, collate_fn=to_inputs)
+        self.add_callback(SetEpoch(loader))
+
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The loader's batches as arguments of the model; each rank has its own, so that nothing is prepared."""
-        batches = DataLoader(self.loader, batch_size=None, collate_fn=to_inputs)
-        batches.set_epoch = self.loader.set_epoch  # the Trainer calls it, after resuming too
-        return batches
+        """The loader's batches; each rank has its own, so that nothing is prepared."""
+        return self.batches
 
 
 def main() -> None:

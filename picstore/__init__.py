@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # type checkers take a name imported as itself for a public one
+    from picstore import lightning as lightning
     from picstore import recipes as recipes
     from picstore._version import __version__ as __version__
     from picstore.errors import Damage as Damage
@@ -107,6 +108,7 @@ _NAMES = {  # by module
     "train.transforms.views": "Views",
 }
 _MODULE_NAMES = ("recipes",)  # public as modules
+_EXTRA_MODULES = ("lightning",)  # which import an extra's library, and are no names for *
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 _PUBLIC = [*_MODULES, *_MODULE_NAMES]
 if not TYPE_CHECKING:  # a list that type checkers cannot evaluate
@@ -114,7 +116,7 @@ if not TYPE_CHECKING:  # a list that type checkers cannot evaluate
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULE_NAMES:
+    if name in _MODULE_NAMES + _EXTRA_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

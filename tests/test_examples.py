@@ -80,15 +80,17 @@ def test_training_on_2_and_4_processes_has_the_same_losses_and_evaluates_each_im
 
 
 @pytest.mark.slow
-def test_lightning_trains_and_resumes_from_its_checkpoint(make_dataset: Make, tmp_path: Path) -> None:
+def test_lightning_trains_and_resumes_from_its_checkpoint_on_two_processes(make_dataset: Make, tmp_path: Path) -> None:
     require(importlib.util.find_spec("lightning"), "lightning")
-    options = [make_dataset(70), "--model", "tiny", "--size", 32, "--batch-size", 8, "--every", 3]
+    options = [make_dataset(70), "--validation", make_dataset(21, name="validation"), "--cpu", "--devices", 1]
+    options += ["--model", "tiny", "--size", 32, "--batch-size", 8, "--every", 3]
     program = EXAMPLES / "train_lightning.py"
     run(program, *options, "--epochs", 1, folder=tmp_path)
     checkpoint = tmp_path / "checkpoints" / "last.ckpt"
     state = torch.load(checkpoint, weights_only=False)
     assert state["global_step"] == 6  # of 8
-    run(program, *options, "--epochs", 2, "--resume", checkpoint, folder=tmp_path)
+    both = ["--devices", 2, "--batch-size", 4]  # processes that Lightning starts
+    run(program, *options, *both, "--epochs", 2, "--resume", checkpoint, folder=tmp_path)
     last = max((tmp_path / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
     assert torch.load(last, weights_only=False)["global_step"] == 15  # of 16
 
