@@ -49,7 +49,7 @@ def _copy_plain(source, target, size):  # type: ignore[no-untyped-def]
     return count
 
 
-@kernel
+@kernel("(uint64, int64, int64, uint8[::1], int64[::1])")
 def unstuff(address, size, start, flat, segments):  # type: ignore[no-untyped-def]
     """Copy entropy-coded data without its stuffed zeros and restart markers (T.81, B.1.1.5).
 

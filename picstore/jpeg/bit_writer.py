@@ -106,7 +106,7 @@ def _fill_codes(tables, codes, bits):  # type: ignore[no-untyped-def]
             code <<= 1
 
 
-@kernel
+@kernel("(uint8[::1], int64[:, ::1], int64[::1], Array(uint8, 2, 'C', readonly=True), uint8[::1], int64[::1])")
 def write_scan(flat, edits, columns, tables, out, lengths):  # type: ignore[no-untyped-def]
     """Write a scan with edits: runs of old bits, edited DC codes, and restart markers.
 

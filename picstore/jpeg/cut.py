@@ -114,7 +114,7 @@ def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpe
     if out.size < needed or out.dtype != np.uint8 or out.ndim != 1 or not out.flags.carray:
         raise UsageError(f"cutting needs a contiguous uint8 buffer of {needed} bytes, not {out.dtype} {out.shape}")
     offsets, rects = np.empty(len(boxes) + 1, np.int64), np.empty((len(boxes), 4), np.int64)
-    _cut_all(tiled.addresses, tiled.sizes, tiled.tilings, boxes, out, offsets, rects)
+    cut_all(tiled.addresses, tiled.sizes, tiled.tilings, boxes, out, offsets, rects)
     return CutJpegs(out, offsets, rects)
 
 
@@ -158,16 +158,25 @@ def rows_to_cut(boxes: I64, tilings: I64) -> I64:
     return rows
 
 
-@kernel
-def _cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):  # type: ignore[no-untyped-def]
+@kernel("void(uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], uint8[::1], int64[::1], int64[:, ::1])")
+def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):  # type: ignore[no-untyped-def]
+    """Cut a box out of each JPEG.
+
+    Args:
+        addresses, sizes, tilings: of ``TiledJpegs``.
+        boxes: int64 (n, 4), as in ``cut_batch``.
+        out: uint8, at least as long as all streams together.
+        offsets: int64 (n + 1,), takes where in ``out`` the cuts begin, and the end of the last.
+        rects: int64 (n, 4), takes left, top, width and height of the cuts.
+    """
     offsets[0] = 0
     for i in range(addresses.shape[0]):
-        offsets[i + 1] = cut_one(addresses[i], sizes[i], tilings[i], boxes[i], out, offsets[i], rects[i])
+        offsets[i + 1] = _cut_one(addresses[i], sizes[i], tilings[i], boxes[i], out, offsets[i], rects[i])
 
 
 @device_function
-def cut_one(addresses, sizes, tiling, box, out, start, rect):  # type: ignore[no-untyped-def]
-    """Write the cut of one image, or all of it, to ``out``, which is long enough for all of it; kernels call this.
+def _cut_one(addresses, sizes, tiling, box, out, start, rect):  # type: ignore[no-untyped-def]
+    """Write the cut of one image, or all of it.
 
     Args:
         addresses, sizes, tiling: rows of those of ``TiledJpegs``.
@@ -221,7 +230,7 @@ def _is_grid(source, tiling, lengths):  # type: ignore[no-untyped-def]
 
 @device_function
 def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):  # type: ignore[no-untyped-def]
-    """Write the cut of one image; arguments and result as of ``cut_one``, and the offset of the frame header."""
+    """Write the cut of one image; arguments and result as of ``_cut_one``, and the offset of the frame header."""
     width, height, header = tiling[_WIDTH], tiling[_HEIGHT], tiling[_HEADER]
     tile_width, tile_height = tiling[_INTERVAL] * tiling[_MCU_WIDTH], tiling[_MCU_HEIGHT]
     left, right = max(box[0] - _MARGIN, 0) // tile_width, (min(box[2] + _MARGIN, width) - 1) // tile_width + 1

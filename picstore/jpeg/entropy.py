@@ -109,7 +109,10 @@ def _skip_ac(address, table, lookups, accumulator, valid, byte):  # type: ignore
     return accumulator, valid, byte, damage
 
 
-@kernel
+@kernel(
+    "(uint8[::1], int64[::1], int64[:, ::1], Tuple((uint16[:, ::1], uint16[:, ::1], uint32[:, :, ::1], "
+    "uint32[:, ::1])), Tuple((int64, int64, int64, boolean)), int64[:, ::1], int64[:, ::1])"
+)
 def find_edits(flat, segments, blocks, tables, intervals, edits, sizes):  # type: ignore[no-untyped-def]  # noqa: C901 - split, 30 % slower
     """Read all codes of a scan and record the edits that new restart markers need.
 

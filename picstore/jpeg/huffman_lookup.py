@@ -38,7 +38,10 @@ def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> 
     return single, several, ranges, symbols
 
 
-@kernel
+@kernel(
+    "(Array(uint8, 2, 'C', readonly=True), int64, uint16[:, ::1], uint16[:, ::1], uint32[:, :, ::1], "
+    "uint32[:, ::1])"
+)
 def _fill_tables(raw, dc, single, several, ranges, symbols):  # type: ignore[no-untyped-def]
     """Fill all tables from ``raw``, uint8 (tables, 272), counts and symbols; the first ``dc`` rows are DC tables."""
     windows = np.zeros(2 << LOOKUP_BITS, np.uint16)

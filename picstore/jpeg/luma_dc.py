@@ -43,7 +43,7 @@ def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
     return dc[: -(-height // 8), : -(-width // 8)], width, height
 
 
-@kernel
+@kernel("(uint64, int64)")
 def _read_scan(address, size):  # type: ignore[no-untyped-def]
     """Read a stream by its address: 0 or negative for damage; the DC of whole MCUs, int32; width and height."""
     frame, tables = np.zeros(parse.FRAME, np.int64), np.empty(TABLES, np.uint8)

@@ -16,7 +16,10 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
+from numba.core.sigutils import normalize_signature
 from numba.extending import intrinsic
+
+from picstore.kernels.linking import linked_only
 
 _ROOT = Path(__file__).parents[2]
 _IMPORT = re.compile(rb"^ *from (picstore[.\w]*) import ((?:[^(\n]|\([^)]*\))*)", re.MULTILINE)
@@ -24,22 +27,88 @@ _IMPORT = re.compile(rb"^ *from (picstore[.\w]*) import ((?:[^(\n]|\([^)]*\))*)"
 _DEVICE_FUNCTION: dict[str, Any] = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
-def kernel(function: Callable[..., Any]) -> Any:
+def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
     """Decorator: compile a function at its first call, and cache the machine code on disk if a folder is writable.
 
     A later process loads a kernel in 5 ms. Kernels are therefore few; functions that only kernels call are device
     functions.
+
+    Args:
+        signature: types of the arguments in numba's notation, by which ``ahead.py`` compiles before there are any; with
+            the type of the result for a :func:`caller`.
     """
-    dispatcher: Any
+
+    def make_dispatcher(function: Callable[..., Any]) -> Any:
+        dispatcher: Any
+        try:
+            dispatcher = numba.njit(nogil=True, cache=True)(function)
+        except RuntimeError:  # neither the package's folder nor the user's cache folder can be written
+            dispatcher = numba.njit(nogil=True)(function)
+        else:
+            with contextlib.suppress(AttributeError):  # private to numba; a release without them caches by its own rule
+                dispatcher._cache.load_overload = _loading(dispatcher._cache, function.__module__)
+        dispatcher.compile = _compiling(dispatcher.compile, dispatcher.targetctx)
+        dispatcher.signature = signature
+        return dispatcher
+
+    return make_dispatcher
+
+
+def compile_kernel(function: Any) -> Any:
+    """Compile a kernel for its signature, or load it; returns numba's result of compiling."""
+    arguments, _ = normalize_signature(function.signature)
+    function.compile(arguments)
+    return function.overloads[arguments]
+
+
+def is_cached(function: Any) -> bool:
+    """Whether the cache holds a kernel's machine code for its signature, or this process does."""
+    arguments, _ = normalize_signature(function.signature)
+    if arguments in function.overloads:
+        return True
     try:
-        dispatcher = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither the package's folder nor the user's cache folder can be written
-        dispatcher = numba.njit(nogil=True)(function)
-    else:
-        with contextlib.suppress(AttributeError):  # private to numba; a release without them caches by its own rule
-            dispatcher._cache.load_overload = _loading(dispatcher._cache, function.__module__)
-    dispatcher.compile = _without_collection(dispatcher.compile)
-    return dispatcher
+        cache, codegen = function._cache, function.targetctx.codegen()
+        index = cache._cache_file
+        index._source_stamp = _stamp(index._source_stamp, function.__module__)
+        name = index._load_index().get(cache._index_key(arguments, codegen))
+        return name is not None and Path(index._data_path(name)).exists()
+    except AttributeError:  # private to numba, see ``kernel``; or there is no cache
+        return False
+
+
+def address_of(function: Any) -> int:
+    """Compile or load a kernel; returns the address that its :func:`caller` takes."""
+    compiled = compile_kernel(function)
+    address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    return address
+
+
+def caller(function: Any) -> Any:
+    """Make a function of kernels that calls a kernel by its address.
+
+    The caller's machine code holds no copy of the kernel, so both compile at the same time, and none twice. Copies would
+    gain nothing: such kernels take 10 µs and more.
+
+    Returns:
+        A function of the address and the tuple of the kernel's arguments.
+    """
+    arguments, result = normalize_signature(function.signature)
+
+    def generate(context: Any, builder: Any, typed: Any, values: Any) -> Any:
+        convention = context.call_conv
+        address, packed = values
+        given = zip(cgutils.unpack_tuple(builder, packed), typed.args[1], arguments, strict=True)
+        cast = [context.cast(builder, value, of, to) for value, of, to in given]
+        pointer = builder.inttoptr(address, convention.get_function_type(result, arguments).as_pointer())
+        status, returned = convention.call_function(builder, pointer, result, arguments, cast)
+        with cgutils.if_unlikely(builder, status.is_error):
+            convention.return_status_propagate(builder, status)
+        return returned
+
+    def call(typing: Any, address: Any, packed: Any) -> Any:  # noqa: ARG001 - numba's signature
+        return result(types.int64, packed), generate
+
+    return intrinsic(call)
 
 
 def device_function(function: Callable[..., Any]) -> Any:
@@ -56,10 +125,9 @@ def _loading(cache: Any, module: str) -> Callable[[Any, Any], Any]:
     """
     load, guard = cache._load_overload, cache._guard_against_spurious_io_errors
     index = cache._cache_file
-    own_stamp = index._source_stamp
 
     def load_overload(signature: Any, context: Any) -> Any:
-        index._source_stamp = (own_stamp, _source_digest(module))  # of saving too, which loading precedes
+        index._source_stamp = _stamp(index._source_stamp, module)  # of saving too, which loading precedes
         rtsys.initialize(context)  # adds the symbols that machine code may refer to
         with guard():
             return load(signature, context)
@@ -67,15 +135,22 @@ def _loading(cache: Any, module: str) -> Callable[[Any, Any], Any]:
     return load_overload
 
 
-def _without_collection(compile_: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Compile or load a kernel with Python's garbage collection off.
+def _stamp(stamp: Any, module: str) -> tuple[Any, str]:
+    """Add the digest of a kernel's sources to numba's stamp of its file, once."""
+    digest = _source_digest(module)
+    return stamp if stamp[-1] == digest else (stamp, digest)
+
+
+def _compiling(compile_: Callable[[Any], Any], context: Any) -> Callable[[Any], Any]:
+    """Compile or load a kernel with Python's garbage collection off, and what it calls without machine code.
 
     Collections traverse the objects of torch and numba: 0.1 of the 0.4 s in which a process loads its first kernel, and
     a fifth of the time to compile one.
     """
 
     def compile_without_collection(signature: Any) -> Any:
-        with global_compiler_lock:  # one thread at a time, so that none enables what another has disabled
+        # One thread at a time, so that none enables what another has disabled.
+        with global_compiler_lock, linked_only(context.codegen()):
             collecting = gc.isenabled()
             gc.disable()
             try:
@@ -105,8 +180,11 @@ def _source_digest(module: str) -> str:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Decorator: copy a device function into its callers, for functions as cheap as a call."""
-    return numba.njit(nogil=True, inline="always")(function)
+    """Decorator: copy a device function into its callers, for functions as cheap as a call.
+
+    LLVM copies it: numba's own inlining infers the types of each copy again, a tenth of the decoder's compilation.
+    """
+    return numba.njit(**_DEVICE_FUNCTION, forceinline=True)(function)
 
 
 @intrinsic

@@ -104,7 +104,7 @@ def _fill_rows(source, row, shape, rows, stride):  # type: ignore[no-untyped-def
                 memcpy(target, target - _u64(stride), stride)
 
 
-@kernel
+@kernel("(UniTuple(int64, 4), UniTuple(int64, 6), int64, uint16[:, :, ::1], uint32[::1], int64[::1], uint32[:, ::1])")
 def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):  # type: ignore[no-untyped-def]
     """Quantise an image, or whole segments of one, and find its symbols.
 
@@ -160,7 +160,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
                 done = 0
 
 
-@kernel
+@kernel("(uint32[:, ::1], Tuple((uint8[:, ::1], uint8[:, ::1], uint32[:, ::1])))")
 def choose_codes(frequencies, tables):  # type: ignore[no-untyped-def]
     """Compute the best code of each Huffman table.
 
@@ -180,7 +180,7 @@ def choose_codes(frequencies, tables):  # type: ignore[no-untyped-def]
     return bits
 
 
-@kernel
+@kernel("(uint32[::1], int64[::1], uint32[:, ::1], int64, uint8[::1], int64[::1])")
 def write_symbols(symbols, ends, codes, before, out, starts):  # type: ignore[no-untyped-def]
     """Write segments of a scan with a restart marker before each, except for the scan's first.
 

@@ -75,7 +75,10 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
     return indices, distances
 
 
-@kernel
+@kernel(
+    "(uint64[::1], Tuple((uint64[:, ::1], int32[:, ::1], int32[:, ::1], uint8[:, ::1])), "
+    "Tuple((int64[:, ::1], int64[::1])), Tuple((int64, boolean)), UniTuple(int64[::1], 2))"
+)
 def _find(queries, tables, nearby, limits, found):  # type: ignore[no-untyped-def]
     """Find the nearest hash of each query; with ``leaders``, of the queries before it that have none."""
     hashes, orders, starts, used = tables

@@ -77,7 +77,7 @@ def _round(line, row):  # type: ignore[no-untyped-def]
         row[i] = _i32(np.rint(line[i]))
 
 
-@kernel
+@kernel("(float64[:, :, ::1], int64, int64, uint8[:, :, ::1])")
 def blur(operands, slot, step, image):  # type: ignore[no-untyped-def]
     """Blur in place.
 

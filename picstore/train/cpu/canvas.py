@@ -80,7 +80,7 @@ def _packed(image, numbers):  # type: ignore[no-untyped-def]
     return packed
 
 
-@kernel
+@kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_nearest(operands, slot, step, positions, image):  # type: ignore[no-untyped-def]
     """Copy the pixels at positions, in place.
 
@@ -182,7 +182,7 @@ def _fill_levels(numbers):  # type: ignore[no-untyped-def]
     return _i32(max(numbers[FILL], 0.0)), _i32(max(numbers[FILL + 1], 0.0)), _i32(max(numbers[FILL + 2], 0.0))
 
 
-@kernel
+@kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_linear(operands, slot, step, positions, image):  # type: ignore[no-untyped-def]
     """Interpolate between the pixels around positions, in place; arguments as of ``gather_nearest``."""
     numbers = operands[slot, step]
@@ -243,7 +243,7 @@ def _truncate(line, row):  # type: ignore[no-untyped-def]
         row[x] = _i32(min(max(line[x], _f32(0)), _f32(255)))
 
 
-@kernel
+@kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_cubic(operands, slot, step, positions, image):  # type: ignore[no-untyped-def]
     """Interpolate between the 4 × 4 pixels around positions, in place; arguments as of ``gather_nearest``."""
     numbers = operands[slot, step]

@@ -37,7 +37,7 @@ def _scale_and_shift(sampling):  # type: ignore[no-untyped-def]
     return (1.0, 0.0) if sampling == NEAREST else (float(ONE), 0.5 - ONE / 2)
 
 
-@kernel
+@kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1])")
 def map_positions(operands, slot, step, positions):  # type: ignore[no-untyped-def]
     """Write the positions of a map of eight coefficients.
 
@@ -120,7 +120,7 @@ def _displace(rows, down, numbers, axis, positions):  # type: ignore[no-untyped-
                 to[x] = _fixed(y + 0.5 + most * line[x], scale, shift, height)
 
 
-@kernel
+@kernel("(float64[:, :, ::1], uint64[:, ::1], int64, int64, int32[:, :, ::1])")
 def displace_positions(operands, key, slot, step, positions):  # type: ignore[no-untyped-def]
     """Write the positions of pixels displaced by blurred uniform noise, as torchvision's ElasticTransform.
 

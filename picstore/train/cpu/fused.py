@@ -8,15 +8,16 @@ streams that picstore's decoder refuses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from picstore.arrays import I64, Bools
-from picstore.jpeg.cut import cut_one
+from picstore.jpeg.cut import cut_all
 from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, decode_stream
 from picstore.jpeg.decoder.parse import HEIGHT, WIDTH
-from picstore.kernels.jit import kernel
+from picstore.kernels.jit import address_of, caller, kernel
 from picstore.kernels.resample import resample_box
 from picstore.kernels.strided import StridedImage
 from picstore.train.batching.gather import BatchRecords
@@ -84,7 +85,7 @@ class FusedKernel:
         while slot < slots.stop:
             workspace = WORKSPACE.arrays, cuts, pixels
             bounds = slot, slots.stop, slots.start
-            slot = _run(bounds, marks, streams, (self._cuts, *self._views), workspace, targets)
+            slot = run_fused(bounds, marks, streams, (self._cuts, *self._views), workspace, targets, _addresses())
             if slot < slots.stop:
                 try:
                     pixels = PIXELS.at_least(WORKSPACE.grow())
@@ -92,8 +93,24 @@ class FusedKernel:
                     slot += 1  # the stages that follow report it
 
 
-@kernel
-def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[no-untyped-def]
+# Kernels that ``run_fused`` calls by their addresses: compiled apart, at the same time, and once.
+STAGES = cut_all, decode_stream, resample_box
+_cut, _decode, _resample = map(caller, STAGES)
+
+
+@cache
+def _addresses() -> tuple[int, ...]:
+    """Compile or load the stages; returns their addresses."""
+    return tuple(map(address_of, STAGES))
+
+
+@kernel(
+    "(UniTuple(int64, 3), UniTuple(boolean[::1], 2), Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], "
+    "int64[:, ::1], int64[::1])), Tuple((int64[:, ::1], float64[:, ::1], int64[:, ::1], boolean[:, ::1], "
+    "int64[::1], boolean[::1], int32[:, ::1])), Tuple((Tuple((int64[::1], uint8[::1], uint64[::1], "
+    "int16[::1], uint8[::1], int64[::1])), uint8[::1], uint8[::1])), int64[:, ::1], UniTuple(int64, 3))"
+)
+def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # type: ignore[no-untyped-def]
     """Cut, decode and resample the chosen images: once decoded, each of its views.
 
     Args:
@@ -105,6 +122,7 @@ def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[n
             interpolations, antialias and fill.
         workspace: the decoder's arrays, buffer of the cut, buffer of its pixels.
         targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, view after view.
+        stages: addresses of ``STAGES``.
 
     Returns:
         The slot for which the buffer of pixels was too small, otherwise the last + 1.
@@ -114,7 +132,9 @@ def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[n
     cuts, boxes, clips, flips, interpolations, antialias, fill = geometry
     arrays, cut, pixels = workspace
     frame = arrays[0]
-    rect, box, clip, part = np.empty(4, np.int64), np.empty(4), np.empty(4, np.int64), np.empty(4, np.int64)
+    box, clip = np.empty(4), np.empty(4, np.int64)
+    rects, parts, offsets = np.empty((1, 4), np.int64), np.empty((1, 4), np.int64), np.empty(2, np.int64)
+    rect, part = rects[0], parts[0]
     for i in range(slots[0], slots[1]):
         if not chosen[i] or sizes[i, 0] == 0:
             continue
@@ -123,10 +143,12 @@ def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[n
         if cuts[i, 0] > 0 or cuts[i, 1] > 0 or cuts[i, 2] < rect[2] or cuts[i, 3] < rect[3]:
             for k in range(4):
                 part[k] = cuts[i, k] - (tops[i] if k % 2 else 0)
-            size = cut_one(addresses[i], sizes[i], layouts[i], part, cut, 0, rect)
+            one = slice(i, i + 1)
+            _cut(stages[0], (addresses[one], sizes[one], layouts[one], parts, cut, offsets, rects))
+            size = offsets[1]
             rect[1] += tops[i]
             address = np.uint64(cut.ctypes.data)
-        error = decode_stream(address, size, arrays, pixels)
+        error = _decode(stages[1], (address, size, arrays, pixels))
         if (error and error != BUFFER_TOO_SMALL) or frame[WIDTH] != rect[2] or frame[HEIGHT] != rect[3]:
             continue
         if error:
@@ -139,6 +161,7 @@ def _run(slots, marks, streams, geometry, workspace, targets):  # type: ignore[n
                 box[k] = boxes[row, k] - (rect[k] if k < 2 else 0)
                 clip[k] = clips[row, k] - rect[k % 2]
             flip, code = (flips[row, 0], flips[row, 1]), interpolations[row]
-            made &= resample_box(image, box, clip, flip, code, antialias[row], fill[row], targets[target])
+            arguments = image, box, clip, flip, code, antialias[row], fill[row], targets[target]
+            made &= _resample(stages[2], arguments)
         done[i] = made
     return slots[1]

@@ -26,7 +26,7 @@ class Mixture:
         add_weighted(self._image.reshape(-1), self._original.reshape(-1), self._sum, weight, int(position))
 
 
-@kernel
+@kernel("(uint8[::1], uint8[::1], float32[::1], float64, int64)")
 def add_weighted(image, original, total, weight, position):  # type: ignore[no-untyped-def]
     """Add an image to the sum, and go on with the original image or, at last, with the sum, without its fraction.
 

@@ -57,7 +57,7 @@ def _split(bits, exponent):  # type: ignore[no-untyped-def]
         bits[j] = _i32((shifted & _MANTISSA) + _ROOT)
 
 
-@kernel
+@kernel("(uint64, int64, float32[:, ::1], int32[::1], float32[::1])")
 def fill_normals(key, first, workspace, choice, out):  # type: ignore[no-untyped-def]
     """Write standard normals: pair ``first + j`` of ``key`` to ``out[2 * j]`` and ``out[2 * j + 1]``.
 
@@ -103,7 +103,7 @@ def _add(row, normals, mean, deviation, clip):  # type: ignore[no-untyped-def]
         row[i] = _u8(_i32(level))  # wraps around unless clipped
 
 
-@kernel
+@kernel("(float64[:, :, ::1], uint64[:, ::1], int64, int64, uint8[:, :, ::1])")
 def add_noise(operands, key, slot, step, image):  # type: ignore[no-untyped-def]
     """Add normal noise, truncated to whole levels, in place. Each plane begins with a new pair of normals.
 

@@ -27,7 +27,7 @@ _LEAST_NORMAL, _TOO_LARGE, _INFINITY = np.uint32(113 << 23), np.uint32(143 << 23
 _TO_SUBNORMAL = np.float32(2.0**24)
 
 
-@kernel
+@kernel("(float32[::1], int64, uint32[::1])")
 def _round_floats(line, dtype, patterns):  # type: ignore[no-untyped-def]
     """Round float32 to bit patterns of an ``OutputDtype``, to nearest, ties to even; may be in place."""
     bits = line.view(np.uint32)
@@ -61,7 +61,7 @@ def bit_patterns(values: F32, dtype: OutputDtype) -> Array:
     return patterns
 
 
-@kernel
+@kernel("(uint8[:, :, ::1], float64[:, :, ::1], int64, int64, int64, int64[::1])")
 def normalize_image(image, operands, slot, step, dtype, target):  # type: ignore[no-untyped-def]
     """Normalise an image of bytes into the batch; bytes are copied.
 

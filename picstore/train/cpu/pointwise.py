@@ -171,7 +171,7 @@ def _run_step(opcode, number, second, mean, chunk):  # type: ignore[no-untyped-d
         _permute(chunk, int(number), int(second))
 
 
-@kernel
+@kernel("(int64[:, ::1], float64[:, :, ::1], int64, int64, int64, uint8[:, :, ::1])")
 def run_pointwise(opcode, operands, slot, begin, end, image):  # type: ignore[no-untyped-def]
     """Run pointwise steps and contrast on an image in place.
 

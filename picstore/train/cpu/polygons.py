@@ -7,7 +7,7 @@ import numpy as np
 from picstore.kernels.jit import kernel
 
 
-@kernel
+@kernel("(float64[:, ::1], float64[:, ::1])")
 def clip_polygon(outline, planes):  # type: ignore[no-untyped-def]
     """Clip a polygon to half-planes; empty if it lies outside.
 

@@ -49,7 +49,7 @@ def _equalizing_table(counts, table):  # type: ignore[no-untyped-def]
     return True
 
 
-@kernel
+@kernel("(uint8[:, :, ::1],)")
 def equalize(image):  # type: ignore[no-untyped-def]
     """Equalize the histogram of each channel.
 
@@ -67,7 +67,7 @@ def equalize(image):  # type: ignore[no-untyped-def]
                 plane[i] = table[plane[i]]
 
 
-@kernel
+@kernel("(uint8[:, :, ::1],)")
 def stretch_contrast(image):  # type: ignore[no-untyped-def]
     """Map the least and the greatest level of each channel to 0 and 255.
 
@@ -108,7 +108,7 @@ def _sharpen_row(rows, y, rest, column, out):  # type: ignore[no-untyped-def]
         out[i] = _i32(min(max(level + rest * (smooth - level), _f32(0)), _TOP))
 
 
-@kernel
+@kernel("(float64[:, :, ::1], int64, int64, uint8[:, :, ::1])")
 def sharpen(operands, slot, step, image):  # type: ignore[no-untyped-def]
     """Blend an image with its smoothed version; the border stays.
 

@@ -149,7 +149,7 @@ def _safe(start, step, low, high, begin, end):  # type: ignore[no-untyped-def]
     return first, last
 
 
-@kernel
+@kernel("(uint8[:, :, ::1], float64[:, ::1], int64[::1], float64[:, ::1], uint8[::1], int64[::1])")
 def warp(source, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-def]
     """Interpolate the pixels that ``edges`` show at least in part; ``apply_edges`` writes the rest of the output.
 
@@ -194,7 +194,7 @@ def warp(source, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-
             put_bytes(line.ctypes.data + c * width + first, last - first, to, target[3])
 
 
-@kernel
+@kernel("(float64[:, ::1], uint8[::1], boolean, int64[::1])")
 def apply_edges(edges, fill, hard, target):  # type: ignore[no-untyped-def]
     """Fill the pixels outside of the edges, and blend those within half a pixel of an edge with the fill.
 
@@ -243,7 +243,7 @@ def _copy_element(at, size, fill, to):  # type: ignore[no-untyped-def]
         store_native_u64(to, load_native_u64(at) if at else fill)
 
 
-@kernel
+@kernel("(Tuple((int64[::1], int64)), float64[:, ::1], int64[::1], float64[:, ::1], uint64, int64[::1])")
 def warp_nearest(mask, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-def]
     """Copy the mask's elements under the centres of the output's pixels; ``fill`` outside of clip, mask or edges.
 

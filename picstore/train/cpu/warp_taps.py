@@ -92,7 +92,7 @@ def _cubic_row(source, matrix, clip, fill, a, line, y, run):  # type: ignore[no-
             line[c, x] = _cubic_sum(pixel + _u64(c), _u64(stride), across, down)
 
 
-@kernel
+@kernel("(uint8[:, :, ::1], float64[:, ::1], int64[::1], float64[:, ::1], uint8[::1], int64, boolean, int64[::1])")
 def warp_taps(source, matrix, clip, edges, fill, interpolation, antialias, target):  # type: ignore[no-untyped-def]
     """Interpolate the pixels that ``edges`` show at least in part; ``apply_edges`` writes the rest of the output.
 
