@@ -75,6 +75,7 @@ def main() -> None:
         source = WORK / "photographs"
         make_folder(source)
     train, shuffled = WORK / "train", WORK / "shuffled"
+    run("warm")
     run("convert", str(source), str(train))
     run("shuffle", str(train), str(shuffled))
     run("verify", str(shuffled))
@@ -92,8 +93,7 @@ def main() -> None:
         start, count = time.perf_counter(), 0
         for batch in loader:
             count += len(batch)
-        note = " (the first epoch compiles the kernels)" if epoch == 0 else ""
-        print(f"  epoch {epoch}: {count} images, {count / (time.perf_counter() - start):,.0f} images/s{note}")
+        print(f"  epoch {epoch}: {count} images, {count / (time.perf_counter() - start):,.0f} images/s")
     if batch is not None:
         contact_sheet(batch, WORK / "batch.png")
         print(f"\nOne augmented batch: {WORK / 'batch.png'}")

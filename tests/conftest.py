@@ -41,20 +41,6 @@ if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 _PRELOADED = ("picstore.prepare.convert.warmup", "picstore.prepare.convert.warmup_pixels")
-# Programs that compile the kernels of most tests.
-_COMPILE = (
-    f"import {', '.join(_PRELOADED)}",
-    "import io, tempfile, picstore\n"
-    "from PIL import Image\n"
-    "jpeg = io.BytesIO()\n"
-    "Image.new('RGB', (64, 64)).save(jpeg, 'JPEG')\n"
-    "with tempfile.TemporaryDirectory() as folder:\n"
-    "    with picstore.Writer(folder + '/set') as writer:\n"
-    "        writer.add(jpeg.getvalue(), label=0)\n"
-    "    color = [picstore.ColorJitter(0.4), picstore.Normalize((0.5,) * 3, (0.2,) * 3)]\n"
-    "    steps = [picstore.RandomResizedCrop(32), *color]\n"
-    "    list(picstore.Loader(folder + '/set', batch_size=1, transform=steps, isolate=False))\n",
-)
 _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
 
 
@@ -63,9 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     load_profile(default_run=config.option.markexpr == "not slow")
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         return
-    compiling = [subprocess.Popen([sys.executable, "-c", code]) for code in _COMPILE]
-    for process in compiling:
-        process.wait()
+    subprocess.run([sys.executable, "-m", "picstore.cli", "warm", "--recipe", "timm_default"], check=True)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

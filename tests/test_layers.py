@@ -82,7 +82,7 @@ HEAVY = {
     "ray": {"prepare"},
     "lightning": {"lightning.py"},
     "matplotlib": {"cli"},
-    "rich": {"cli"},
+    "rich": {"cli", "kernels"},
     "click": {"cli"},
     "starlette": {"view"},
     "uvicorn": {"view"},

@@ -28,6 +28,7 @@ _VERBS = {
     "shuffle": "Write a shuffled copy of a data set.",
     "verify": "Check every byte of a data set and report damage.",
     "view": "Show a data set on a web page of this machine.",
+    "warm": "Compile kernels ahead of their first use.",
 }
 
 _EPILOG = (

@@ -11,7 +11,7 @@ import click
 
 from picstore.cli import options
 from picstore.cli.outcome import report_outcome
-from picstore.cli.terminal import echo
+from picstore.cli.terminal import echo, on_terminal
 from picstore.errors import UsageError
 from picstore.prepare.image.settings import ENCODERS, EncodeSettings, Size
 from picstore.storage.location.resolve import Location, locate
@@ -138,7 +138,7 @@ def command(
     from picstore.cli.progress import Bar
     from picstore.prepare.convert.convert import ConvertOptions
     from picstore.prepare.convert.job import DatasetShape
-    from picstore.prepare.engine.processes import default_workers
+    from picstore.prepare.engine.processes import default_workers, wait_for_fork_server
     from picstore.prepare.sources.dedupe import mark_duplicates
     from picstore.prepare.sources.open import open_source
 
@@ -155,6 +155,8 @@ def command(
     if arguments["dedupe"]:
         listing = mark_duplicates(listing, workers=default_workers())
         seconds["dedupe"] = time.monotonic() - started - seconds["listing"]
+    if on_terminal():
+        wait_for_fork_server()  # else two bars would overwrite each other
     with options.make_engine(arguments["engine"], arguments["workers"]) as engine, Bar("convert") as bar:
         convert_options = ConvertOptions(
             encode=encode, shape=shape, workers=engine, progress=bar, image_timeout=arguments["image_timeout"]

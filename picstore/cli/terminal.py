@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import click
@@ -17,6 +18,11 @@ def echo(*lines: str, err: bool = False) -> None:
 def echo_json(value: Any) -> None:
     """Print a value as one line of JSON, in ASCII."""
     click.echo(json.dumps(value).replace("\x7f", "\\u007f"))
+
+
+def on_terminal() -> bool:
+    """Whether stderr, where progress bars are, is a terminal."""
+    return sys.stderr.isatty()
 
 
 def visible(text: str) -> str:

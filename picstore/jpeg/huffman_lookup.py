@@ -34,15 +34,14 @@ def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> 
     shape = (len(tables), 1 << LOOKUP_BITS)
     single, several = np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
     ranges, symbols = np.zeros((len(tables), 3, 18), np.uint32), np.zeros((len(tables), 256), np.uint32)
-    _fill_tables(pack_tables(tables), len(dc), single, several, ranges, symbols)
+    fill_tables(pack_tables(tables), len(dc), single, several, ranges, symbols)
     return single, several, ranges, symbols
 
 
 @kernel(
-    "(Array(uint8, 2, 'C', readonly=True), int64, uint16[:, ::1], uint16[:, ::1], uint32[:, :, ::1], "
-    "uint32[:, ::1])"
+    "(Array(uint8, 2, 'C', readonly=True), int64, uint16[:, ::1], uint16[:, ::1], uint32[:, :, ::1], uint32[:, ::1])"
 )
-def _fill_tables(raw, dc, single, several, ranges, symbols):  # type: ignore[no-untyped-def]
+def fill_tables(raw, dc, single, several, ranges, symbols):  # type: ignore[no-untyped-def]
     """Fill all tables from ``raw``, uint8 (tables, 272), counts and symbols; the first ``dc`` rows are DC tables."""
     windows = np.zeros(2 << LOOKUP_BITS, np.uint16)
     for k in range(raw.shape[0]):

@@ -37,14 +37,14 @@ def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
         ImageError: the stream is damaged or no training JPEG.
     """
     source = np.frombuffer(jpeg, np.uint8)
-    code, dc, width, height = _read_scan(_u64(source.ctypes.data), source.size)
+    code, dc, width, height = read_scan(_u64(source.ctypes.data), source.size)
     if code:
         raise ImageError(f"does not decode: {REASONS[code]}")
     return dc[: -(-height // 8), : -(-width // 8)], width, height
 
 
 @kernel("(uint64, int64)")
-def _read_scan(address, size):  # type: ignore[no-untyped-def]
+def read_scan(address, size):  # type: ignore[no-untyped-def]
     """Read a stream by its address: 0 or negative for damage; the DC of whole MCUs, int32; width and height."""
     frame, tables = np.zeros(parse.FRAME, np.int64), np.empty(TABLES, np.uint8)
     nothing = np.empty((0, 0), np.int32)

@@ -86,8 +86,8 @@ def address_of(function: Any) -> int:
 def caller(function: Any) -> Any:
     """Make a function of kernels that calls a kernel by its address.
 
-    The caller's machine code holds no copy of the kernel, so both compile at the same time, and none twice. Copies would
-    gain nothing: such kernels take 10 µs and more.
+    The caller's machine code holds no copy of the kernel, so both compile at the same time, and none twice. A copy
+    would gain nothing: such kernels take 10 µs and more.
 
     Returns:
         A function of the address and the tuple of the kernel's arguments.

@@ -297,8 +297,7 @@ def _is_copy_box(source, box, clip, target):  # type: ignore[no-untyped-def]
 
 
 @kernel(
-    "boolean(uint8[:, :, ::1], float64[::1], int64[::1], UniTuple(boolean, 2), int64, boolean, int32[::1], "
-    "int64[::1])"
+    "boolean(uint8[:, :, ::1], float64[::1], int64[::1], UniTuple(boolean, 2), int64, boolean, int32[::1], int64[::1])"
 )
 def resample_box(source, box, clip, flips, interpolation, antialias, fill, target):  # type: ignore[no-untyped-def]
     """Resample as ``resample`` does, without checks of shapes and dtypes; for kernels too.

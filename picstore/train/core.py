@@ -22,10 +22,20 @@ from picstore.train.order.requests import Order, TrainingSource, count_classes, 
 from picstore.train.pipeline.runner import PipelineRunner
 from picstore.train.pipeline.stats import Stats
 from picstore.train.single_batch import SingleBatch, make_images, read_records
-from picstore.train.transforms.compose import UserTransform
+from picstore.train.transforms.compose import TransformPlan, UserTransform
 from picstore.train.transforms.mix import bind_batch_transforms
 
 OrderT = TypeVar("OrderT", bound=Order)
+
+
+def make_output(
+    plans: Sequence[TransformPlan], dtype: torch.dtype | None = None, memory_format: torch.memory_format | None = None
+) -> OutputSpec:
+    """Make the output of plans from a loader's options; UsageError for options that cannot be used."""
+    if memory_format not in (None, torch.contiguous_format, torch.channels_last):
+        raise UsageError(f"memory_format {memory_format} is neither contiguous_format nor channels_last")
+    name = None if dtype is None else str(dtype).removeprefix("torch.")
+    return OutputSpec.from_plans(plans, dtype=name, channels_last=memory_format is torch.channels_last)
 
 
 class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
@@ -57,16 +67,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         self._order = order
         self.sources = sources
         threads, budget = options["threads"], options["budget"]
-        dtype, memory_format = options["dtype"], options["memory_format"]
-        if memory_format not in (torch.contiguous_format, torch.channels_last):
-            raise UsageError(f"memory_format {memory_format} is neither contiguous_format nor channels_last")
+        output = make_output([source.plan for source in sources], options["dtype"], options["memory_format"])
         if budget is None:
             budget = default_budget([source.dataset for source in sources], order.lanes_read)
-        output = OutputSpec.from_plans(
-            [source.plan for source in sources],
-            dtype=None if dtype is None else str(dtype).removeprefix("torch."),
-            channels_last=memory_format is torch.channels_last,
-        )
         check_collate(options["collate"], isolate=options["isolate"])
         self.output, self._collate, self._max_pixels = output, options["collate"], options["max_pixels"]
         self._runner = PipelineRunner(

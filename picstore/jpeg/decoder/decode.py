@@ -106,8 +106,7 @@ def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
 
 
 @kernel(
-    "int64(uint64, int64, Tuple((int64[::1], uint8[::1], uint64[::1], int16[::1], uint8[::1], int64[::1])), "
-    "uint8[::1])"
+    "int64(uint64, int64, Tuple((int64[::1], uint8[::1], uint64[::1], int16[::1], uint8[::1], int64[::1])), uint8[::1])"
 )
 def decode_stream(address, size, workspace, out):  # type: ignore[no-untyped-def]
     """Decode one stream; kernels may call it too.

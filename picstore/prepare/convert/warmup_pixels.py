@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import gc
 
+from picstore.kernels.ahead import compile_ahead
+from picstore.prepare.convert.needed_kernels import PIXELS
 from picstore.prepare.convert.warmup import jpeg
 from picstore.prepare.image.settings import EncodeSettings, Size
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 
+compile_ahead(PIXELS)
 make_training_jpeg(jpeg.getvalue(), settings=EncodeSettings(resize=Size.parse("32x8")))
 gc.freeze()  # as in ``warmup``

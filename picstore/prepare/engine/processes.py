@@ -106,6 +106,13 @@ def start_fork_server(*modules: str) -> None:
     forkserver.ensure_running()
 
 
+def wait_for_fork_server() -> None:
+    """Wait until the fork server has imported its modules, which may show on stderr that they compile kernels."""
+    process = multiprocessing.get_context("forkserver").Process(target=os.getpid)
+    process.start()
+    process.join()
+
+
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """End this process by SIGALRM if the block takes longer; 0 is no limit. For tasks of :func:`run`.

@@ -11,10 +11,12 @@ import numpy as np
 
 from picstore.arrays import I64, U64
 from picstore.errors import Damage, ImageError, NotADataset, UsageError
+from picstore.jpeg.luma_dc import read_scan
 from picstore.jpeg.perceptual_hash import perceptual_hash
+from picstore.kernels.ahead import compile_ahead
 from picstore.prepare.engine import processes
 from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
-from picstore.prepare.upkeep.hamming import MAX_DISTANCE, find_leaders, find_nearest
+from picstore.prepare.upkeep.hamming import MAX_DISTANCE, find_leaders, find_nearest, find_nearest_each
 from picstore.storage.dataset import Dataset
 
 COLUMN = "phash"  # where hashes are kept, as int64
@@ -90,6 +92,7 @@ def hash_images(dataset: Dataset, *, workers: int | processes.Engine, progress: 
     tasks = [_HashTask(dataset, tuple(chunk.tolist())) for chunk in chunks]
     if progress is not None:
         progress.set_total(len(dataset), 0)
+    compile_ahead((read_scan, find_nearest_each))
     done = processes.run_all(hash_containers, tasks, workers=workers, on_progress=progress_callback(progress))
     return _joined(part for _, part in done)
 

@@ -71,7 +71,7 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
     bands = np.array([(*band, count) for band, count in zip(_BANDS, counts, strict=True)])
     indices, distances = np.empty((2, len(queries)), np.int64)
     tables = sorted_hashes, orders, starts, used
-    _find(queries, tables, (bands, np.array(flips)), (distance, leaders), (indices, distances))
+    find_nearest_each(queries, tables, (bands, np.array(flips)), (distance, leaders), (indices, distances))
     return indices, distances
 
 
@@ -79,7 +79,7 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
     "(uint64[::1], Tuple((uint64[:, ::1], int32[:, ::1], int32[:, ::1], uint8[:, ::1])), "
     "Tuple((int64[:, ::1], int64[::1])), Tuple((int64, boolean)), UniTuple(int64[::1], 2))"
 )
-def _find(queries, tables, nearby, limits, found):  # type: ignore[no-untyped-def]
+def find_nearest_each(queries, tables, nearby, limits, found):  # type: ignore[no-untyped-def]
     """Find the nearest hash of each query; with ``leaders``, of the queries before it that have none."""
     hashes, orders, starts, used = tables
     bands, flips = nearby

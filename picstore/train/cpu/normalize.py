@@ -28,7 +28,7 @@ _TO_SUBNORMAL = np.float32(2.0**24)
 
 
 @kernel("(float32[::1], int64, uint32[::1])")
-def _round_floats(line, dtype, patterns):  # type: ignore[no-untyped-def]
+def round_floats(line, dtype, patterns):  # type: ignore[no-untyped-def]
     """Round float32 to bit patterns of an ``OutputDtype``, to nearest, ties to even; may be in place."""
     bits = line.view(np.uint32)
     for i in range(line.size):
@@ -57,7 +57,7 @@ def bit_patterns(values: F32, dtype: OutputDtype) -> Array:
         return values.astype(np.uint8)
     patterns = values.view(np.uint32)
     if dtype != OutputDtype.FLOAT32:
-        _round_floats(values, int(dtype), patterns)
+        round_floats(values, int(dtype), patterns)
     return patterns
 
 
@@ -86,5 +86,5 @@ def normalize_image(image, operands, slot, step, dtype, target):  # type: ignore
                 continue
             _normalise(source, _f32(numbers[c]), _f32(numbers[3 + c]), line)
             if dtype != _FLOAT32:
-                _round_floats(line, dtype, patterns)
+                round_floats(line, dtype, patterns)
             put_patterns(words, width, first + c * planes + y * rows, target[3], 4 if dtype == _FLOAT32 else 2)

@@ -26,6 +26,7 @@ from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory
+from picstore.train.cpu.needed_kernels import compile_needed
 from picstore.train.pipeline.pipeline import Pipeline
 from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SharedArray
 from picstore.train.pipeline.stats import StatsCounter
@@ -90,6 +91,7 @@ class ProcessServer:
         """Send the batches of a sequence; returns the message that ends it."""
         if isinstance(spec, Exception):
             return "error", spec
+        compile_needed(spec)
         pipeline = Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
         under_way = 0
         try:

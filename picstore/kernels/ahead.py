@@ -1,0 +1,158 @@
+"""Compilation of kernels ahead of their use, in as many processes as there are cores, announced on stderr.
+
+The machine code goes through numba's cache: what one process compiles, all load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import IO, Any, cast
+
+from picstore.kernels.jit import compile_kernel, is_cached
+
+# Kernels that take longest to compile come first, so that processes end together: 3.5, 3.3, 2.0 and 1.4 s; the others
+# take 0.1 to 1.2.
+_LONGEST = ("decode_stream", "resample_box", "gather_nearest", "cut_all")
+# The imports that numba makes for what no kernel asks for, and colors for errors, on which a 20th of its time goes.
+_PROGRAM = """
+import sys
+sys.modules.update(scipy=None, cffi=None, yaml=None, colorama=None)
+from picstore.kernels.ahead import serve
+serve()
+"""
+Advance = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What :func:`compile_ahead` did: kernels that it compiled, those that there were, and the seconds it took."""
+
+    compiled: int
+    cached: int
+    seconds: float
+
+
+def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Compiled:
+    """Compile the kernels that the cache lacks, and say so on stderr; of several processes of a machine one does.
+
+    Without a folder for the cache nothing is done: kernels then compile at their first call.
+
+    Args:
+        kernels: dispatchers of :func:`picstore.kernels.jit.kernel`.
+        processes: how many compile at once; one a core by default.
+    """
+    started = time.monotonic()
+    wanted = list(dict.fromkeys(each for each in kernels if each.stats.cache_path))
+    missing = [each for each in wanted if not is_cached(each)]
+    if missing:
+        with _locked(missing[0].stats.cache_path):
+            missing = [each for each in missing if not is_cached(each)]
+            if missing:
+                with _announced(len(missing)) as advance:
+                    _compile(missing, processes or _cores(), advance)
+    return Compiled(len(missing), len(wanted) - len(missing), time.monotonic() - started)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Hold a lock in the cache's folder, if its file system has locks: ranks of a training start at the same time."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((Path(folder) / "picstore.lock").open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _announced(number: int) -> Iterator[Advance]:
+    """Announce that kernels are compiled: a bar on a terminal, elsewhere a line; yields what each kernel calls."""
+    text = f"compiling {number} kernel{'s' * (number > 1)}, once on this machine"
+    if sys.stderr is None or not sys.stderr.isatty():
+        print(f"picstore: {text}", file=sys.stderr, flush=True)
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(text, total=number)
+        yield lambda: progress.advance(task)
+
+
+def _compile(kernels: list[Any], processes: int, advance: Advance) -> None:
+    """Compile kernels, the longest first, in this process and in helpers of it."""
+    names = {each: f"{each.py_func.__module__} {each.py_func.__name__}" for each in kernels}
+    ranks = dict(zip(_LONGEST, count()))
+    queue = deque(sorted(kernels, key=lambda each: ranks.get(each.py_func.__name__, len(ranks))))
+    helpers = [_Helper() for _ in range(min(processes, len(kernels)) - 1)]
+    try:
+        threads = [threading.Thread(target=helper.work, args=(queue, names, advance)) for helper in helpers]
+        for thread in threads:
+            thread.start()
+        with contextlib.suppress(IndexError):
+            while True:
+                compile_kernel(queue.popleft())
+                advance()
+        for thread in threads:
+            thread.join()
+    finally:
+        queue.clear()
+        for helper in helpers:
+            helper.close()
+
+
+class _Helper:
+    """A process that compiles one kernel after another."""
+
+    def __init__(self) -> None:
+        modules = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-c", _PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # a kernel that does not compile here fails where it is called
+            text=True,
+            start_new_session=True,  # an interrupt from the keyboard goes to the parent alone
+            env={**os.environ, "PYTHONPATH": modules},
+        )
+
+    def work(self, queue: deque[Any], names: dict[Any, str], advance: Advance) -> None:
+        """Take kernels from the queue until it is empty, or the process has ended."""
+        commands, answers = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
+        with contextlib.suppress(IndexError, OSError, ValueError):
+            while True:
+                print(names[queue.popleft()], file=commands, flush=True)
+                if not answers.readline():
+                    return
+                advance()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def serve() -> None:
+    """Compile the kernels that stdin names, a module and a function a line; answer each with a line."""
+    for line in sys.stdin:
+        module, name = line.split()
+        compile_kernel(getattr(importlib.import_module(module), name))
+        print("done", flush=True)

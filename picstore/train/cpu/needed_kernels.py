@@ -1,0 +1,105 @@
+"""The kernels that a pipeline needs, so that they can be compiled before its first batch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from picstore.arrays import I64
+from picstore.errors import UsageError
+from picstore.jpeg.cut import cut_all
+from picstore.kernels.ahead import compile_ahead
+from picstore.kernels.filters import BILINEAR
+from picstore.train.batching.spec import OutputSpec, PipelineSpec
+from picstore.train.cpu import canvas, mixture, noise, normalize, pointwise, tone
+from picstore.train.cpu.blur import blur
+from picstore.train.cpu.canvas_positions import displace_positions, map_positions
+from picstore.train.cpu.fused import STAGES, run_fused
+from picstore.train.cpu.polygons import clip_polygon
+from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
+from picstore.train.cpu.warp_taps import warp_taps
+from picstore.train.transforms import opcodes
+from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.color_program import ColorProgram, compose_color
+from picstore.train.transforms.compose import TransformPlan
+from picstore.train.transforms.geometry import Geometry, compose
+from picstore.train.transforms.views import ViewGroup
+
+_DRAWS = 256  # a step of probability 0.05 is missed once in 500,000 trainings, and then compiled when it is met
+_SIZES = np.array([(640, 480), (480, 640), (200, 150), (1600, 1200)])  # width and height
+_BOXES = np.array([[(20.0, 20.0, 120.0, 120.0), (30.0, 40.0, 140.0, 100.0)]])
+
+_OF_STEPS = {
+    opcodes.AUTOCONTRAST: [tone.stretch_contrast],
+    opcodes.EQUALIZE: [tone.equalize],
+    opcodes.SHARPNESS: [tone.sharpen],
+    opcodes.WARP: [map_positions],
+    opcodes.ELASTIC: [displace_positions],
+    opcodes.MIX: [mixture.add_weighted],
+    opcodes.NOISE: [noise.add_noise],
+    opcodes.BLUR: [blur],
+}
+_GATHER = {opcodes.NEAREST: canvas.gather_nearest, opcodes.PILLOW_BICUBIC: canvas.gather_cubic}
+
+
+def compile_needed(spec: PipelineSpec) -> None:
+    """Compile the kernels of a pipeline that this machine has not compiled yet."""
+    compile_ahead(needed_kernels([source.plan for source in spec.sources], spec.output))
+
+
+def needed_kernels(plans: Iterable[TransformPlan], output: OutputSpec) -> list[Any]:
+    """List the kernels that batches of data sets with these transforms call, by drawing parameters of 256 images."""
+    if not output.decoded:
+        return [cut_all]
+    found = {run_fused, *STAGES}
+    for plan in plans:
+        for group in plan.groups:
+            with contextlib.suppress(UsageError):  # a transform that refuses such images
+                geometry, program = _draw(group)
+                found |= {*_of_geometry(geometry, output), *_of_color(program, output)}
+    return list(found)
+
+
+def _draw(group: ViewGroup) -> tuple[Geometry, ColorProgram]:
+    ids: I64 = np.arange(_DRAWS)
+    widths, heights = np.resize(_SIZES, (_DRAWS, 2)).T
+    boxes = np.repeat(_BOXES, _DRAWS, axis=0) if group.needs_boxes else None
+    draws = BatchRandom(0, 0, ids, ids * 0)
+    geometry = compose(group.geometry, Geometry.identity(widths, heights, boxes), draws)
+    return geometry, compose_color(group.color, geometry.size, draws)
+
+
+def _of_geometry(geometry: Geometry, output: OutputSpec) -> Iterator[Any]:
+    slanted = geometry.interpolation[~geometry.upright]
+    if (slanted == BILINEAR).any():
+        yield warp
+    if (slanted != BILINEAR).any():
+        yield warp_taps
+    if geometry.shows_edges.any():
+        yield apply_edges
+    if "polygons" in output.targets:
+        yield clip_polygon
+    if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # attachments, which may be masks
+        yield warp_nearest
+
+
+def _of_color(program: ColorProgram, output: OutputSpec) -> Iterator[Any]:
+    steps = set(program.opcode.ravel().tolist()) - {opcodes.NOTHING}
+    if any(step <= opcodes.LAST_POINTWISE for step in steps):
+        yield pointwise.run_pointwise
+    for step in steps:
+        yield from _OF_STEPS.get(step, [])
+    for step in steps & {opcodes.WARP, opcodes.ELASTIC}:
+        for sampling in np.unique(program.operands[program.opcode == step][:, opcodes.SAMPLING]).tolist():
+            yield _GATHER.get(sampling, canvas.gather_linear)
+    if output.dtype != "uint8" or (output.channels_last and not program.empty):
+        yield normalize.normalize_image
+    if output.dtype == "uint8":
+        return
+    if opcodes.ERASE_RANDOM in steps:
+        yield noise.fill_normals
+    if output.dtype != "float32" and steps & {opcodes.ERASE, opcodes.ERASE_RANDOM}:
+        yield normalize.round_floats

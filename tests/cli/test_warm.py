@@ -1,0 +1,73 @@
+"""picstore warm: which kernels it compiles, and where they lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from commands import picstore_command, picstore_json
+
+from picstore import recipes
+from picstore.errors import UsageError
+from picstore.train.transforms.crops import CenterCrop, Resize
+
+
+def warm(*arguments: object) -> int:
+    """Compile kernels; returns how many there are."""
+    done = picstore_json("warm", *arguments)
+    assert Path(done["folder"]).is_dir()
+    assert done["seconds"] >= 0
+    return int(done["compiled"] + done["cached"])
+
+
+def test_warm_compiles_what_convert_and_the_standard_job_need_and_a_second_one_nothing() -> None:
+    assert warm() == 11
+    assert picstore_json("warm")["compiled"] == 0
+    text = picstore_command("warm", "--processes", 1).stdout
+    assert text.startswith("0 kernels compiled in 0.") and "11 were there" in text
+
+
+@pytest.mark.slow
+def test_warm_for_a_recipe_compiles_what_its_transforms_need() -> None:
+    assert warm("--recipe", "open_clip") == 5  # four of any training, and normalizing
+    assert warm("--recipe", "simclr") > warm("--recipe", "open_clip")
+
+
+@pytest.mark.slow
+def test_the_cache_lies_where_numba_is_told(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('decoder = "cpu"\ntransform = [{ name = "CenterCrop", size = 32 }]\n')
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    done = picstore_command("warm", "--recipe", recipe, env=environment)
+    assert done.stderr == "picstore: compiling 4 kernels, once on this machine\n"
+    assert done.stdout.startswith("4 kernels compiled in ") and f"below {tmp_path / 'cache'}" in done.stdout
+    assert len(list((tmp_path / "cache").rglob("*.nbc"))) == 5  # with one that the decoder calls
+
+
+def test_a_recipe_is_a_name_or_a_file_of_transforms(tmp_path: Path) -> None:
+    assert len(recipes.find_recipe("evaluation")[0][0]) == 3
+    file = tmp_path / "recipe.toml"
+    file.write_text(
+        'dtype = "float16"\n'
+        'transform = [{ name = "Resize", size = 40 }]\n'
+        "[[source]]\n"
+        'path = "cats"\ncount = 2\ntransform = [{ name = "CenterCrop", size = 32 }]\n'
+        "[[source]]\n"
+        'path = "dogs"\ncount = 1\n'
+    )
+    lists, options = recipes.find_recipe(str(file))
+    assert [type(steps[0]) for steps in lists] == [CenterCrop, Resize]
+    assert str(options["dtype"]) == "torch.float16"
+
+
+@pytest.mark.parametrize("given", ["no_such_recipe", "missing.toml", "find_recipe"])
+def test_a_recipe_that_there_is_not_is_wrong_usage(given: str) -> None:
+    with pytest.raises(UsageError, match=given):
+        recipes.find_recipe(given)
+    assert picstore_command("warm", "--recipe", given, code=2).stdout == ""
+
+
+def test_every_public_recipe_has_its_name() -> None:
+    functions = {name for name, each in vars(recipes).items() if getattr(each, "__module__", "") == recipes.__name__}
+    assert set(recipes.NAMED) == functions - {"find_recipe"}

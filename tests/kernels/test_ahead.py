@@ -1,0 +1,177 @@
+"""Compilation ahead of use: announced once, shared by processes, and of what is needed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from grids import slow_except
+
+from picstore.kernels.ahead import compile_ahead
+from picstore.kernels.jit import address_of, caller, kernel
+
+COMPILE = """
+from numba.core import event
+from picstore.kernels.ahead import compile_ahead
+from picstore.train.cpu.canvas_positions import map_positions
+from picstore.train.cpu.mixture import add_weighted
+from picstore.train.cpu.polygons import clip_polygon
+with event.install_recorder("numba:compile") as seen:
+    done = compile_ahead([map_positions, clip_polygon, add_weighted, add_weighted], processes=2)
+kernels = ("map_positions", "clip_polygon", "add_weighted")
+here = {each.data["dispatcher"].py_func.__name__ for _, each in seen.buffer}
+print(done.compiled, done.cached, len(here.intersection(kernels)))
+"""
+ANNOUNCEMENT = "picstore: compiling 3 kernels, once on this machine\n"
+
+# The kernels that a process loads, besides those that it is said to need.
+UNFORESEEN = """
+import importlib, pathlib, sys, tempfile
+import numpy as np
+import torch
+from PIL import Image
+import picstore
+from picstore import recipes
+from picstore.train.cpu.needed_kernels import needed_kernels
+from picstore.train.core import make_output
+from picstore.train.transforms.compose import plan_transforms
+
+steps, dtype, memory_format = {steps}, {dtype}, {memory_format}
+folder = pathlib.Path(tempfile.mkdtemp())
+noise = np.random.default_rng(0)
+with picstore.Writer(folder / "set") as writer:
+    for number in range(24):
+        writer.add(Image.fromarray(noise.integers(0, 256, (96, 120, 3), dtype=np.uint8)), label=0)
+def loaded():
+    modules = [module for name, module in sys.modules.items() if name.startswith("picstore.")]
+    found = [each for module in modules for each in vars(module).values() if hasattr(each, "signature")]
+    return {{each.py_func.__name__ for each in found if getattr(each, "overloads", None)}}
+before = loaded()
+options = dict(batch_size=8, transform=steps, dtype=dtype, memory_format=memory_format, isolate=False)
+for _ in picstore.Loader(folder / "set", **options):
+    pass
+plan = plan_transforms(steps)[0]
+needed = {{each.py_func.__name__ for each in needed_kernels([plan], make_output([plan], dtype, memory_format))}}
+print(sorted(loaded() - before - needed))
+"""
+
+
+def run(code: str, cache: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, **options)
+
+
+@pytest.fixture(scope="module")
+def first_use(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A cache, and the process that filled it."""
+    cache = tmp_path_factory.mktemp("cache")
+    return cache, run(COMPILE, cache)
+
+
+def test_kernels_compile_in_several_processes_and_one_line_on_stderr_says_so(
+    first_use: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    done = first_use[1]
+    compiled, cached, here = map(int, done.stdout.split())
+    assert (compiled, cached, done.stderr) == (3, 0, ANNOUNCEMENT)
+    assert 1 <= here < 3  # the others came from the helper's cache, or were not loaded at all
+
+
+def test_a_process_that_finds_all_kernels_compiled_says_nothing(
+    first_use: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    done = run(COMPILE, first_use[0])
+    assert (done.stdout, done.stderr) == ("0 3 0\n", "")
+
+
+def test_of_processes_that_start_at_the_same_time_one_compiles(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", COMPILE], stdout=-1, stderr=-1, text=True, env=environment)
+        for _ in range(3)
+    ]
+    ended = [process.communicate() for process in started]
+    assert sorted(out for out, _ in ended)[:2] == ["0 3 0\n"] * 2
+    assert sorted(err for _, err in ended) == ["", "", ANNOUNCEMENT]
+
+
+def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMPILE], stdout=subprocess.DEVNULL, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 1 << 16):
+            shown += part
+    except OSError:  # the other side is closed
+        pass
+    assert process.wait() == 0
+    assert b"compiling 3 kernels, once on this machine" in shown
+    assert b"3/3" in shown
+
+
+def test_without_a_folder_for_the_cache_nothing_is_compiled_ahead() -> None:
+    class Uncached:
+        class stats:  # noqa: N801 - numba's name
+            cache_path = None
+
+    done = compile_ahead([Uncached()])
+    assert (done.compiled, done.cached) == (0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("steps", "dtype", "memory_format"),
+    slow_except(
+        [("recipes.timm_default(32)", "None", "torch.contiguous_format")],
+        [
+            ("recipes.timm_default(32)", "None", "torch.contiguous_format"),
+            ("recipes.torchvision_resnet50_v2(32)", "torch.float16", "torch.channels_last"),
+            ("recipes.simclr(32)", "torch.bfloat16", "torch.contiguous_format"),
+            ("[picstore.RandomRotation(20), picstore.Resize((32, 32))]", "None", "torch.contiguous_format"),
+            (
+                "[picstore.RandomResizedCrop(32, interpolation='bicubic'), picstore.ElasticTransform(),"
+                " picstore.GaussianNoise()]",
+                "None",
+                "torch.channels_last",
+            ),
+        ],
+    ),
+)
+def test_training_loads_no_kernel_that_is_not_foreseen(steps: str, dtype: str, memory_format: str) -> None:
+    code = UNFORESEEN.format(steps=steps, dtype=dtype, memory_format=memory_format)
+    for _ in range(2):  # a process that compiles a kernel also loads those that it calls
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@kernel("int64(int64[::1], int64)")
+def _element(numbers, k):  # type: ignore[no-untyped-def]
+    if k >= numbers.size:
+        raise ValueError("beyond the end")
+    return numbers[k]
+
+
+_call = caller(_element)
+
+
+@kernel("int64(int64, int64[::1], int64)")
+def _twice(address, numbers, k):  # type: ignore[no-untyped-def]
+    return 2 * _call(address, (numbers, k))
+
+
+def test_a_kernel_calls_another_by_its_address_and_passes_its_errors_on() -> None:
+    numbers = np.array([3, 5])
+    assert _twice(address_of(_element), numbers, 1) == 10
+    with pytest.raises(ValueError, match="beyond the end"):
+        _twice(address_of(_element), numbers, 2)
