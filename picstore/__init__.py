@@ -31,10 +31,13 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.mux import DataMux as DataMux
     from picstore.train.transforms.affine import RandomAffine as RandomAffine
     from picstore.train.transforms.affine import RandomRotation as RandomRotation
+    from picstore.train.transforms.aspect import ResizeToCover as ResizeToCover
+    from picstore.train.transforms.aspect import ResizeToSequence as ResizeToSequence
     from picstore.train.transforms.auto_augment import AugMix as AugMix
     from picstore.train.transforms.auto_augment import AutoAugment as AutoAugment
     from picstore.train.transforms.auto_augment import RandAugment as RandAugment
     from picstore.train.transforms.auto_augment import TrivialAugmentWide as TrivialAugmentWide
+    from picstore.train.transforms.buckets import Buckets as Buckets
     from picstore.train.transforms.color import ColorJitter as ColorJitter
     from picstore.train.transforms.color import GaussianBlur as GaussianBlur
     from picstore.train.transforms.color import GaussianNoise as GaussianNoise
@@ -105,6 +108,8 @@ _NAMES = {  # by module
     ),
     "train.transforms.iou_crop": "RandomIoUCrop",
     "train.transforms.mix": "CutMix MixUp",
+    "train.transforms.aspect": "ResizeToCover ResizeToSequence",
+    "train.transforms.buckets": "Buckets",
     "train.transforms.views": "Views",
 }
 _MODULE_NAMES = ("recipes",)  # public as modules

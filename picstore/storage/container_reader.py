@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from picstore.arrays import I64, Array, Bools, Table
 from picstore.errors import Damage, NotADataset, Truncated, UsageError
@@ -205,6 +206,12 @@ class ContainerReader:
             if self.cache is not None and not self._shift and (self._facts["id"] >= 0).all():
                 self.cache.store_facts(self._facts.tobytes())
         return self._facts
+
+    def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
+        """Compute a value of each stored record from FACTS, without keeping these: (records,)."""
+        if self._facts is None and self.cache is None:
+            return self._collect(compute, np.dtype(dtype))
+        return compute(self.facts())
 
     def _cached_facts(self) -> Table | None:
         count = int(self.rows["records"].sum(dtype=np.int64))

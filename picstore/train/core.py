@@ -67,7 +67,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         self._order = order
         self.sources = sources
         threads, budget = options["threads"], options["budget"]
-        output = make_output([source.plan for source in sources], options["dtype"], options["memory_format"])
+        output = make_output(
+            [plan for source in sources for plan in source.plans], options["dtype"], options["memory_format"]
+        )
         if budget is None:
             budget = default_budget([source.dataset for source in sources], order.lanes_read)
         check_collate(options["collate"], isolate=options["isolate"])
@@ -85,7 +87,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             callables=bind_batch_transforms(
                 callables,
                 classes=count_classes(sources),
-                one_size=all(group.size for group in output.groups),
+                one_size=all(group.stacked for group in output.groups),
                 floats=output.dtype != "uint8",
                 targets=output.targets,
             ),
@@ -127,8 +129,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             UsageError: an epoch has no such batch.
             Damage: there is no sound record in the batch.
         """
-        if batch < 0 or (self._order.length is not None and batch >= self._order.length):
-            raise UsageError(f"batch {batch} of an epoch of {self._order.length}")
+        length = self._order.length(epoch)
+        if batch < 0 or (length is not None and batch >= length):
+            raise UsageError(f"batch {batch} of an epoch of {length}")
         request = next(self._order.requests(self.sources, epoch=epoch, first=batch))
         records = read_records(request, self.sources, max_pixels=self._max_pixels, replace=True)
         made = make_images(records, request, self.sources, output=self.output, blocks=BufferPool(0))
@@ -181,7 +184,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         batches = self._runner.batches((epoch, first), requests)
         finished = False
         try:
-            for number in range(first, self._order.length or sys.maxsize, worker.step):
+            for number in range(first, self._order.length(epoch) or sys.maxsize, worker.step):
                 yield self._take_batch(batches, epoch, number, worker)
             finished = True
         finally:

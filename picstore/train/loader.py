@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -17,9 +18,11 @@ from picstore.train.batching.spec import MAX_PIXELS, Collate
 from picstore.train.core import BatchLoader
 from picstore.train.options import LoaderOptions, refuse_arguments
 from picstore.train.order.apportionment import apportion
+from picstore.train.order.buckets import BucketOrder
 from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes, find_rank
-from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
+from picstore.train.transforms.buckets import Buckets
+from picstore.train.transforms.compose import UserTransform, check_targets, plan_buckets, plan_transforms
 from picstore.train.transforms.views import Views
 
 
@@ -43,7 +46,7 @@ class EpochSampler:
         return self.samples
 
 
-class Loader(BatchLoader[DatasetOrder]):
+class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     """Streams a data set in batches; iterating it again gives the next epoch.
 
     Each batch is a :class:`Batch`, which unpacks to ``images, labels``. The order and the random transforms are
@@ -65,10 +68,10 @@ class Loader(BatchLoader[DatasetOrder]):
     Args:
         path: a finished data set, its directory or URL; or an open one, which may have columns and deletions that are
             not saved, and its cache.
-        batch_size: images of this rank in a batch; with ``Views`` records.
+        batch_size: images of this rank in a batch; with ``Views`` records. Only ``Buckets`` of ``tokens`` take none.
         transform: geometric transforms, then those of colour, each composed into one pass; then ``MixUp``, ``CutMix``
             and any callables, which take the images of the batch on its device, with torch's generators seeded for that
-            batch. Or ``Views``.
+            batch. Or ``Views``, or ``Buckets`` of several sizes.
         aug_repeats: images that a batch holds of each of its records, each with random transforms of its own ("repeated
             augmentation", Hoffer et al., CVPR 2020). It divides ``batch_size``; an epoch has so many times the batches.
         shuffle: False reads the stored order, each rank a contiguous range.
@@ -123,8 +126,8 @@ class Loader(BatchLoader[DatasetOrder]):
         self,
         path: str | os.PathLike[str] | Dataset,
         *,
-        batch_size: int,
-        transform: Sequence[UserTransform] | Views = (),
+        batch_size: int | None = None,
+        transform: Sequence[UserTransform] | Views | Buckets = (),
         aug_repeats: int = 1,
         shuffle: bool = True,
         seed: int = 0,
@@ -154,23 +157,39 @@ class Loader(BatchLoader[DatasetOrder]):
         if isinstance(path, Dataset) and cache is not None:
             raise UsageError("an open data set has a cache of its own; give it to picstore.Dataset")
         self.dataset = path if isinstance(path, Dataset) else Dataset(path, cache=cache, cache_limit=cache_limit)
-        if not isinstance(aug_repeats, int) or aug_repeats < 1 or batch_size % aug_repeats:
-            raise UsageError(f"aug_repeats is {aug_repeats}; give a number that divides the batch size, {batch_size}")
         rank, world_size = find_rank(rank, world_size)
+        if lanes is None:
+            lanes = default_lanes(world_size)
         shares = apportion(self.dataset, weights=weights, balance=balance, repeat=repeat, seed=seed)
-        shard = RankShard(
-            records=len(self.dataset) if shares is None else shares.samples,
-            lanes=(default_lanes(world_size) if lanes is None else lanes) if shuffle else 1,
-            batch_size=batch_size // aug_repeats,
-            rank=rank,
-            world_size=world_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
-        )
-        targets = check_targets(targets, self.dataset)
-        plan, callables = plan_transforms(
-            transform, targets=targets, columns=self.dataset.columns, aug_repeats=aug_repeats
-        )
+        ranks: dict[str, Any] = {"rank": rank, "world_size": world_size, "shuffle": shuffle, "drop_last": drop_last}
+        plan_options: dict[str, Any] = {
+            "targets": check_targets(targets, self.dataset),
+            "columns": self.dataset.columns,
+            "aug_repeats": aug_repeats,
+        }
+        order: DatasetOrder | BucketOrder
+        if isinstance(transform, Buckets):
+            if shares is not None:
+                raise UsageError("Buckets do not go together with weights, balance and repeat")
+            sizes = [_records(size, aug_repeats) for size in transform.batch_sizes(batch_size)]
+            plans, callables = plan_buckets(transform, **plan_options), transform.callables
+            order = BucketOrder(
+                buckets=self.dataset.derive(transform.ratios.assign_facts, np.uint8),
+                batch_sizes=tuple(sizes),
+                lanes=lanes if shuffle else world_size,
+                seed=seed,
+                uuid=self.dataset.identity,
+                **ranks,
+            )
+            source = TrainingSource(self.dataset, seed, plan=plans[0], others=plans[1:], choice=transform.ratios)
+        else:
+            records = len(self.dataset) if shares is None else shares.samples
+            size, lanes = _records(batch_size, aug_repeats), lanes if shuffle else 1
+            order = DatasetOrder(
+                RankShard(records=records, lanes=lanes, batch_size=size, **ranks), seed, self.dataset.identity, shares
+            )
+            plan, callables = plan_transforms(transform, **plan_options)
+            source = TrainingSource(self.dataset, seed, plan=plan, copies=1 if shares is None else shares.copies)
         options = LoaderOptions(
             device=device,
             threads=threads,
@@ -184,8 +203,8 @@ class Loader(BatchLoader[DatasetOrder]):
             collate=collate,
         )
         super().__init__(
-            DatasetOrder(shard, seed, self.dataset.identity, shares),
-            (TrainingSource(self.dataset, seed, plan=plan, copies=1 if shares is None else shares.copies),),
+            order,
+            (source,),
             options=options,
             callables=callables,
             whole_epochs=True,
@@ -194,7 +213,7 @@ class Loader(BatchLoader[DatasetOrder]):
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        return self._order.length
+        return self._order.length(self._cursor.position[0])
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin an epoch, or go on in its middle if a state of this epoch was just loaded."""
@@ -203,5 +222,13 @@ class Loader(BatchLoader[DatasetOrder]):
     @property
     def sampler(self) -> EpochSampler:
         """What training scripts written for a DistributedSampler ask for."""
-        shard = self._order.shard
-        return EpochSampler(self, -(-shard.records // shard.world_size))
+        return EpochSampler(self, self._order.samples_of_rank)
+
+
+def _records(batch_size: int | None, aug_repeats: int) -> int:
+    """Records of a batch of images; UsageError unless ``aug_repeats`` divides them."""
+    if batch_size is None:
+        raise UsageError("give batch_size, the number of images in a batch")
+    if not isinstance(aug_repeats, int) or aug_repeats < 1 or batch_size % aug_repeats:
+        raise UsageError(f"aug_repeats is {aug_repeats}; give a number that divides the batch size, {batch_size}")
+    return batch_size // aug_repeats

@@ -13,6 +13,7 @@ from picstore import rng
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch
+from picstore.train.batching.spec import check_one_size
 from picstore.train.core import BatchLoader
 from picstore.train.loader import Loader
 from picstore.train.mux_config import MuxConfig, MuxEntry, read_config
@@ -88,9 +89,10 @@ class DataMux(BatchLoader[MixOrder]):
             seed=chosen["seed"],
             rank=rank,
             world_size=world_size,
-            length=chosen["epoch_batches"],
+            epoch_batches=chosen["epoch_batches"],
             uuids=tuple(source.dataset.identity for source in sources),
         )
+        check_one_size([source.plan for source in sources])
         super().__init__(order, sources, options=chosen, callables=callables, whole_epochs=False)
         self._read = 0  # samples of the batch at the position
         self._samples: Iterator[Sample] | None = None
@@ -103,9 +105,9 @@ class DataMux(BatchLoader[MixOrder]):
 
     def __len__(self) -> int:
         """Batches in an iteration; TypeError without ``epoch_batches``."""
-        if self._order.length is None:
+        if self._order.epoch_batches is None:
             raise TypeError("a DataMux without epoch_batches has no length")
-        return self._order.length
+        return self._order.epoch_batches
 
     def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
         self._end_samples()

@@ -107,7 +107,7 @@ class Replay:
         images = _views_of(batch, [(group.name, group.count) for group in groups], len(host.ids))
         drawn = draw_views(images, host, made.params, loader.output, slots=slots)
         drawn.facts.update(
-            steps=loader.order.length,
+            steps=loader.order.length(epoch),
             records=len(host.ids),
             damage=[str(each) for each in (*host.damage, *made.problems.values())],
             mixed=_mixed_labels(batch, slots),
@@ -131,7 +131,7 @@ class Replay:
         epoch, batch = self.loader(run).order.position(state)
         if batch:
             return epoch, batch - 1
-        return (epoch - 1, self.loader(run).order.length - 1) if epoch else (0, 0)
+        return (epoch - 1, self.loader(run).order.length(epoch - 1) - 1) if epoch else (0, 0)
 
 
 def find_state(value: Any) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class Container:
             those of the rows, and one that was not read has no bytes. The header still states the stored height.
         tops: int64 (n,), the pixels of the stored images above those that ``held`` describes.
         causes: by record number, the damage that lost it, where its own checksum does not tell.
+        records: int64 (n,), ascending, the numbers of the records where only some are held; None for all.
         origin: finds file and offset of a byte of ``buffer`` that was read from another file; None where none was.
         extras_frame: zstd frame of the extras, a view of ``buffer`` whose CRC holds; empty for none, None if damaged.
         extras_size: bytes that the frame decompresses to.
@@ -72,6 +73,7 @@ class Container:
     held: Table = field(init=False, repr=False, compare=False)
     tops: I64 = field(init=False, repr=False, compare=False)
     causes: dict[int, Damage] = field(default_factory=dict)
+    records: I64 | None = None
     origin: Callable[[int], tuple[str, int]] | None = None
     _extras: bytes | None = field(default=None, init=False, repr=False, compare=False)
     _addresses: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
@@ -109,6 +111,41 @@ class Container:
         container = replace(self, read=None, good=self.good.copy(), damage=[*self.damage], causes={**self.causes})
         container._extras = self._extras
         return container
+
+    def rows(self, records: I64) -> I64:
+        """Find records, by their numbers, in the tables."""
+        return records if self.records is None else np.searchsorted(self.records, records)
+
+    def extract(self, records: I64, *, attachments: bool) -> Container:
+        """Copy sound records, by ascending numbers, into memory of their own; ``index`` still says where they were."""
+        held, attached = self.held[records], self.attached[records]
+        if not attachments:
+            attached["length"] = 0
+        blobs: list[memoryview] = []
+        end = 0
+        for cells in (held, *attached.T):
+            for k, (offset, length) in enumerate(zip(cells["offset"].tolist(), cells["length"].tolist(), strict=True)):
+                blobs.append(self.buffer[offset : offset + length])
+                cells["offset"][k], end = end, end + length
+        table = self.segment_table
+        if table is not None:
+            spans = zip(held["segment_first"].tolist(), held["segment_count"].tolist(), strict=True)
+            table = np.concatenate([table[first : first + count] for first, count in spans])
+            held["segment_first"] = np.cumsum(held["segment_count"]) - held["segment_count"]
+        extracted = replace(
+            self,
+            buffer=memoryview(b"".join(blobs)),
+            index=self.index[records],
+            good=self.good[records],
+            attached=attached,
+            segment_table=table,
+            extras_frame=None if self.extras_frame is None else memoryview(bytes(self.extras_frame)),
+            damage=[],
+            causes={},
+            records=records,
+        )
+        extracted.held, extracted.tops = held, self.tops[records]
+        return extracted
 
     def release_extras(self, *, above: int) -> None:
         """Let go of decompressed extras of more than ``above`` bytes; they are decompressed again when asked for."""

@@ -193,13 +193,17 @@ def _gather_source(
         if container.damage:
             file = str(source.dataset.path / container.ref.name)
             damage = [_describe_damage(container, record, file) for record in mine[~container.good[mine]].tolist()]
-            sound = np.flatnonzero(container.good & source.dataset.live.mask(number))
+            sizes = np.stack([container.index["width"], container.index["height"]], axis=1).astype(np.int64)
+            sound_ones = container.good & source.dataset.live.mask(number)
+            alike = sound_ones & source.uses_plan(request.plan, request.epoch, sizes)
+            # One of another bucket only where nothing else is left: a batch of one record.
+            sound = np.flatnonzero(alike if alike.any() or len(records) > 1 else sound_ones)
             if not len(sound):
                 records.problems.update(zip(here.tolist(), damage, strict=True))
                 continue
             records.damage.extend(damage)
             mine = next_sound(mine, sound)
-        found.append((container, here, mine))
+        found.append((container, here, container.rows(mine)))
     if found:
         _enter(records, found, source=source)
     if source.plan.targets:

@@ -134,7 +134,7 @@ def _make_group(
     geometries, programs, rows = [], [], []
     for request in requests:
         source, slots = sources[request.source], request.slots
-        group = source.plan.groups[number]
+        group = source.plans[request.plan].groups[number]
         copies = 0 if request.samples.copy is None else request.samples.copy
         boxes = read_boxes([extras[slot] for slot in slots.tolist()]) if group.needs_boxes else None
         geometry, draws = draw_geometry(

@@ -29,11 +29,11 @@ _NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "f
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """Views that a batch holds of each record: their name, "" for a list of transforms, number and size."""
+    """Views that a batch holds of each record: their name, "" for a list of transforms, and number."""
 
     name: str = ""
     count: int = 1
-    size: tuple[int, int] | None = None  # (height, width) of all, None where they differ
+    stacked: bool = False  # whether all of a batch have one size, and are one array
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,18 @@ class OutputSpec:
     def from_plans(
         cls, plans: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
     ) -> OutputSpec:
-        """The output that the transforms of all sources share; UsageError for several sizes or a wrong dtype."""
-        given = [tuple(GroupSpec(group.name, group.count, group.size) for group in plan.groups) for plan in plans]
+        """The output that plans share; UsageError for other views in each, a wrong dtype, or some sizes that vary.
+
+        A batch is made by one plan, or by several that give images of one size, see :func:`check_one_size`.
+        """
+        given = [
+            tuple(GroupSpec(group.name, group.count, group.size is not None) for group in plan.groups) for plan in plans
+        ]
         views = {tuple((group.name, group.count) for group in groups) for groups in given}
         if len(views) > 1:
-            raise UsageError(f"the sources have the views {sorted(views)}; give all the same names and numbers")
-        for groups in zip(*given, strict=True):
-            sizes = sorted({group.size or (0, 0) for group in groups})
-            if len(sizes) > 1:
-                found = f"images of sizes {sizes} (0 for any)"
-                raise UsageError(f"the sources give {found}; end all lists with the same size")
+            raise UsageError(f"the lists of transforms give the views {sorted(views)}; all need the same")
+        if len(set(given)) > 1:
+            raise UsageError("some lists of transforms fix the size of images, others do not; end all with a size")
         normalised = any(plan.normalises for plan in plans)
         if dtype is None:
             dtype = "float32" if normalised else "uint8"
@@ -77,6 +79,15 @@ class OutputSpec:
     def numpy_dtype(self) -> np.dtype[Any]:
         """numpy's dtype that holds a value: ``dtype``, or uint16 for its 16 bits."""
         return np.dtype(_NUMPY_DTYPES[self.dtype])
+
+
+def check_one_size(plans: Sequence[TransformPlan]) -> None:
+    """Raise UsageError unless all plans give images of one size; their records share batches."""
+    for groups in zip(*(plan.groups for plan in plans), strict=True):
+        sizes = sorted({group.size or (0, 0) for group in groups})
+        if len(sizes) > 1:
+            found = f"images of sizes {sizes} (0 for any)"
+            raise UsageError(f"the sources give {found}; end all lists with the same size")
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,8 +164,8 @@ def _allocate(geometries: Sequence[Geometry], output: OutputSpec, n: int, blocks
     for group, geometry, memory in zip(
         output.groups, geometries, np.split(flat[: sum(values)], np.cumsum(values)[:-1]), strict=True
     ):
-        if group.size is not None:
-            height, width = group.size
+        if group.stacked:
+            width, height = geometry.size[0].tolist()
             shape = (height, width, 3) if output.channels_last else (3, height, width)
             images = memory.reshape(group.count, n, *shape)
             groups.append(images.transpose(0, 1, 4, 2, 3) if output.channels_last else images)

@@ -17,6 +17,7 @@ from picstore.train.batching.gather import layouts_of
 from picstore.train.batching.parameters import draw_geometry, joint_reach
 from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.order.requests import TrainingSource
+from picstore.train.transforms.compose import TransformPlan
 
 _MAX_COPIES = 8  # of a record in an epoch; the crops of more reach about all rows
 
@@ -31,15 +32,21 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
     """
     layouts = layouts_of(entries)
     sizes = layouts[:, :2]
-    reach = _reach(source, epoch, entries["id"].astype(np.int64), sizes)
+    ids = entries["id"].astype(np.int64)
+    used = np.stack([source.uses_plan(number, epoch, sizes) for number in range(len(source.plans))])
+    reach = np.concatenate([np.zeros_like(sizes), sizes], axis=1)  # all of images that several plans may need
+    used &= used.sum(axis=0) == 1
+    for number in np.flatnonzero(used.any(axis=1)).tolist():
+        chosen = used[number]
+        reach[chosen] = _reach(source, source.plans[number], epoch, ids[chosen], sizes[chosen])
     rows = rows_to_cut(boxes_to_cut(reach, sizes), layouts)
     rows[sizes.prod(axis=1) > max_pixels] = 0
     return rows
 
 
-def _reach(source: TrainingSource, epoch: int, ids: I64, sizes: I64) -> I64:
+def _reach(source: TrainingSource, plan: TransformPlan, epoch: int, ids: I64, sizes: I64) -> I64:
     """What an epoch reaches of images: int64 (n, 4), all of them where it cannot be known before they are read."""
-    groups = source.plan.groups
+    groups = plan.groups
     if source.copies <= _MAX_COPIES and not any(group.needs_boxes for group in groups):
         drawn = product(groups, range(source.copies))
         with contextlib.suppress(UsageError):  # an image that a transform refuses; its batch tells, if there is one

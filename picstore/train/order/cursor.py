@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,12 +40,12 @@ class EpochCursor:
     batches w, w + n, … of an epoch, which is the order in which a DataLoader asks its workers.
 
     Args:
-        length: batches in an epoch; None without end.
+        length: gives the batches in an epoch; None without end.
         whole: whether an iteration that was broken off is followed by the next epoch, instead of the next batch. In
             workers it always is if there are epochs: they are ahead of what was taken.
     """
 
-    def __init__(self, length: int | None, *, whole: bool) -> None:
+    def __init__(self, length: Callable[[int], int | None], *, whole: bool) -> None:
         self._length, self._whole, self._resume = length, whole, False
         self._offset: int | None = 0  # from the caller's numbers of epochs to these
         self._shared = SharedIntegers((_MAX_WORKERS, 2))  # of each worker
@@ -87,7 +88,7 @@ class EpochCursor:
     def move_to(self, epoch: int, batch: int) -> None:
         """Make the next iteration begin here; in a worker, the next of this worker alone."""
         worker = Worker.current()
-        if self._length is not None and batch >= self._length and not worker.count:
+        if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0
         self._epoch, self._batch, self._resume, self._owner = epoch, batch, True, worker
         if worker.count:
@@ -99,7 +100,7 @@ class EpochCursor:
         """Epoch and number of the first batch of a new iteration."""
         if worker.count:
             self._epoch, self._batch = self._shared.values[worker.number].tolist()
-            if self._length is not None:
+            if self._length(self._epoch) is not None:
                 self._shared.values[worker.number] = self._epoch + 1, worker.number
         elif self._whole and self._batch and not self._resume:
             self._epoch, self._batch = self._epoch + 1, 0
@@ -111,14 +112,18 @@ class EpochCursor:
 
         The end of an epoch is the beginning of another. A worker stays at the end: others may not be there yet.
         """
-        if self._length is not None and batch >= self._length and not worker.count:
+        if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0
         self._epoch, self._batch = epoch, batch
         if worker.count:
-            if self._length is None:
+            if self._length(epoch) is None:
                 self._shared.values[worker.number] = epoch, batch
         else:
             self._publish(*((epoch + 1, 0) if self._whole and batch else (epoch, batch)))
+
+    def _is_over(self, epoch: int, batch: int) -> bool:
+        length = self._length(epoch)
+        return length is not None and batch >= length
 
     def _publish(self, epoch: int, batch: int) -> None:
         """Tell all workers."""

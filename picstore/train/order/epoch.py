@@ -18,7 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore import rng
-from picstore.arrays import I64, Bools
+from picstore.arrays import I64, U8, Bools
+
+# How a sample's bytes are there when its batch is made: in a container that its lane still reads; copied out of it when
+# the lane was done with it; or not at all, so that its record is read alone.
+IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Samples:
     lane: I64  # the lane that it was dealt from
     last: Bools  # whether its lane is done with the container after this sample
     copy: I64 | None = None  # how often the record came before in the epoch; None where each comes once
+    held: U8 | None = None  # IN_CONTAINER, SET_ASIDE or ALONE; None where all are in containers that a lane reads
 
     def __len__(self) -> int:
         return len(self.container)
@@ -38,7 +43,7 @@ class Samples:
 class EpochOrder:
     """The order of one epoch over containers that hold ``counts`` records each, a function of its arguments.
 
-    ``shuffle=False``, which needs one lane, keeps the stored order.
+    ``shuffle=False`` keeps the stored order, in each lane.
     """
 
     def __init__(self, counts: npt.ArrayLike, *, seed: int, epoch: int, lanes: int, shuffle: bool = True) -> None:
@@ -56,16 +61,16 @@ class EpochOrder:
 
     def locate(self, samples: I64) -> Samples:
         """Find containers and records of samples, given their numbers g in the epoch, int64 (n,) in [0, records)."""
-        lane = samples % self.lanes
-        index = self._lane_starts[lane] + samples // self.lanes
-        turn = np.searchsorted(self._ends, index, side="right")
+        lane, index, turn = self._find(samples)
         container = self._order[turn]
         record = index - (self._ends[turn] - self._counts[container])
         last = (index + 1 == self._ends[turn]) | (index + 1 == self._lane_starts[lane + 1])
         if self._shuffle:
-            for number in np.unique(container):
-                mine = container == number
-                record[mine] = self._permutation(int(number))[record[mine]]
+            grouped = np.argsort(container, kind="stable")
+            starts = np.flatnonzero(np.diff(container[grouped], prepend=-1)).tolist()
+            for start, stop in zip(starts, [*starts[1:], len(grouped)], strict=True):
+                mine = grouped[start:stop]
+                record[mine] = self._permutation(int(container[mine[0]]))[record[mine]]
         return Samples(container, record, lane, last)
 
     def find(self, container: int, record: int) -> int:
@@ -76,6 +81,19 @@ class EpochOrder:
         index = int(self._ends[turn] - self._counts[container]) + record
         lane = int(np.searchsorted(self._lane_starts, index, side="right")) - 1
         return (index - int(self._lane_starts[lane])) * self.lanes + lane
+
+    def run_ends(self, samples: I64) -> I64:
+        """Find the last sample that the lane of each sample takes from the same container, as numbers in the epoch."""
+        lane, _, turn = self._find(samples)
+        ends = np.minimum(self._ends[turn], self._lane_starts[lane + 1])
+        last: I64 = (ends - 1 - self._lane_starts[lane]) * self.lanes + lane
+        return last
+
+    def _find(self, samples: I64) -> tuple[I64, I64, I64]:
+        """Find lanes of samples, and indices in the joined sequence of records and in that of containers."""
+        lane = samples % self.lanes
+        index = self._lane_starts[lane] + samples // self.lanes
+        return lane, index, np.searchsorted(self._ends, index, side="right")
 
     def _permutation(self, container: int) -> I64:
         found = self._permutations.get(container)

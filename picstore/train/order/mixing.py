@@ -31,12 +31,16 @@ class MixOrder:
     seed: int
     rank: int = 0
     world_size: int = 1
-    length: int | None = None  # batches in an iteration of the mux; None without end
+    epoch_batches: int | None = None  # in an iteration of the mux; None without end
     uuids: tuple[str, ...] = ()  # of the sources' data sets, with their selections
 
     def __post_init__(self) -> None:
-        if self.length is not None and self.length < 1:
-            raise UsageError(f"epoch_batches is {self.length}; at least 1 is needed")
+        if self.epoch_batches is not None and self.epoch_batches < 1:
+            raise UsageError(f"epoch_batches is {self.epoch_batches}; at least 1 is needed")
+
+    def length(self, epoch: int) -> int | None:
+        """Batches in an iteration; None without end."""
+        return self.epoch_batches
 
     @property
     def batch_size(self) -> int:
@@ -93,7 +97,7 @@ class MixOrder:
         """Epoch and batch at which a state goes on; UsageError for one of other data sets, seed or lanes."""
         check_state(state, self.state(0, 0), ("version", "datasets", "seed", "lanes"), of="mux")
         batches, _ = self.batches_and_rest(state)
-        return divmod(batches, self.length) if self.length else (0, batches)
+        return divmod(batches, self.epoch_batches) if self.epoch_batches else (0, batches)
 
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Batches of this order that a state is after, and samples of the next one; UsageError between batches."""
@@ -119,7 +123,7 @@ class MixOrder:
 
     def _number(self, epoch: int, batch: int) -> int:
         """The number of a batch, counted from the first of all."""
-        return epoch * (self.length or 0) + batch
+        return epoch * (self.epoch_batches or 0) + batch
 
 
 class RepeatingSource:

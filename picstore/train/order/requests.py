@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from picstore import rng
-from picstore.arrays import I64
+from picstore.arrays import I64, Bools
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.order.apportionment import Apportionment
@@ -21,6 +21,13 @@ _MIN_BUDGET = 64 << 20  # bytes
 _FIXED = ("version", "dataset", "seed", "shuffle", "lanes", "weights")  # fields of a state that a loader must share
 
 
+class PlanChoice(Protocol):
+    """A rule by which batches take one of several plans."""
+
+    def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
+        """Mark the images, given width and height (n, 2), that a plan may be applied to in an epoch: bool (n,)."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingSource:
     """A data set that batches are made of."""
@@ -30,16 +37,42 @@ class TrainingSource:
     base: int = 0  # added to labels other than −1
     plan: TransformPlan = field(default_factory=TransformPlan)  # of its images
     copies: int = 1  # times at most that a record comes in an epoch
+    others: tuple[TransformPlan, ...] = ()  # of batches that need another plan; views, targets and columns are the same
+    choice: PlanChoice | None = None  # tells which plans an image may need; None for all
+
+    @property
+    def plans(self) -> tuple[TransformPlan, ...]:
+        """All plans, in the order of :attr:`SourceRequest.plan`."""
+        return (self.plan, *self.others)
+
+    def uses_plan(self, plan: int, epoch: int, sizes: I64) -> Bools:
+        """Mark the images, given width and height (n, 2), that a plan may be applied to in an epoch: bool (n,)."""
+        return np.ones(len(sizes), dtype=np.bool_) if self.choice is None else self.choice.uses(plan, epoch, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingRun:
+    """A container that a lane is done with once a batch is made, but for ``records``, which later batches need."""
+
+    container: int
+    lane: int
+    records: I64  # numbers in the container, ascending; one comes twice if two samples need it
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """The samples of a batch that come from one epoch of one source, and their slots, int64 (n,)."""
+    """The samples of a batch that come from one epoch of one source, and their slots, int64 (n,).
+
+    ``plan`` is the number of their transforms' plan; ``leaving`` are the containers that lanes are done with before
+    all samples of these have come, see :class:`LeavingRun`.
+    """
 
     source: int
     epoch: int
     samples: Samples
     slots: I64
+    plan: int = 0
+    leaving: tuple[LeavingRun, ...] = ()
 
 
 BatchRequest: TypeAlias = Sequence[SourceRequest]
@@ -48,8 +81,7 @@ BatchRequest: TypeAlias = Sequence[SourceRequest]
 class Order(Protocol):
     """The order of all batches of a rank, as a pure function of its fields. It can be pickled."""
 
-    @property
-    def length(self) -> int | None:
+    def length(self, epoch: int) -> int | None:
         """Batches in an epoch; None without end."""
 
     @property
@@ -84,7 +116,11 @@ class DatasetOrder:
     weights: Apportionment | None = None  # None where each record comes once an epoch
 
     @property
-    def length(self) -> int:
+    def samples_of_rank(self) -> int:
+        """Samples in an epoch of the rank that has most, those that fill no batch too."""
+        return -(-self.shard.records // self.shard.world_size)
+
+    def length(self, epoch: int) -> int:
         """Batches in an epoch."""
         return self.shard.batches
 
@@ -150,9 +186,9 @@ class DatasetOrder:
         if not isinstance(epoch, int) or not isinstance(samples, int):
             raise UsageError(f"the state has epoch {epoch!r} and samples {samples!r}; both must be integers")
         batch, rest = divmod(samples, self._global_batch)
-        if rest or batch < 0 or (batch > self.length and "worker" not in state):
+        if rest or batch < 0 or (batch > self.length(epoch) and "worker" not in state):
             raise UsageError(
-                f"the state is after {samples} samples; this loader has {self.length} global batches of "
+                f"the state is after {samples} samples; this loader has {self.length(epoch)} global batches of "
                 f"{self._global_batch} an epoch, and goes on after a whole number of them"
             )
         return epoch, batch

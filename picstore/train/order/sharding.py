@@ -39,11 +39,8 @@ class RankShard:
         if self.batch_size < 1:
             raise UsageError(f"batch_size {self.batch_size}; at least 1 is needed")
         check_rank(self.rank, self.world_size)
-        if self.shuffle and (self.lanes < 1 or self.lanes % self.world_size):
-            raise UsageError(
-                f"{self.lanes} lanes cannot be shared by {self.world_size} ranks; "
-                f"use a multiple such as {default_lanes(self.world_size)}"
-            )
+        if self.shuffle:
+            check_lanes(self.lanes, self.world_size)
         if self.records < self.world_size:
             raise UsageError(f"{self.records} records are too few for {self.world_size} ranks; use fewer ranks")
         if self.batches == 0:
@@ -120,6 +117,14 @@ def check_rank(rank: int, world_size: int) -> None:
     """Raise UsageError unless ``rank`` is one of ``world_size`` ranks."""
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} of world size {world_size}; ranks are 0 to world size - 1")
+
+
+def check_lanes(lanes: int, world_size: int) -> None:
+    """Raise UsageError unless ``world_size`` ranks have the same number of lanes."""
+    if lanes < 1 or lanes % world_size:
+        raise UsageError(
+            f"{lanes} lanes cannot be shared by {world_size} ranks; use a multiple such as {default_lanes(world_size)}"
+        )
 
 
 def _distributed_rank() -> tuple[int, int] | None:

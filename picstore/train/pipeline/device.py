@@ -242,7 +242,7 @@ def augment_images(
         ones = np.ones(len(rest), dtype=np.int64)
         options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
         made = augment(chosen, origins[rest], ones, params.geometry, params.program, **options)
-    if group.size is not None:
+    if group.stacked:
         return made  # type: ignore[no-any-return]
     by_slot = dict(zip(rest.tolist(), made, strict=True))
     listed = [by_slot.get(slot, image) for slot, image in enumerate(images)]
@@ -255,7 +255,7 @@ def augment_images(
 def _is_unchanged(params: TransformParams, output: OutputSpec, group: GroupSpec) -> Bools:
     """bool (n,): which outputs equal the decoded image; none of a batch that is one tensor."""
     geometry = params.geometry
-    if group.size is not None or output.dtype != "uint8" or output.channels_last or not params.program.empty:
+    if group.stacked or output.dtype != "uint8" or output.channels_last or not params.program.empty:
         return np.zeros(len(geometry.size), dtype=np.bool_)
     same = (geometry.frame == Geometry.identity(*geometry.source_size.T).frame).all(axis=(1, 2))
     unchanged: Bools = same & (geometry.size == geometry.source_size).all(axis=1) & ~geometry.shows_edges

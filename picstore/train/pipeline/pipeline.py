@@ -14,17 +14,20 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from picstore.errors import Damage
+import numpy as np
+
+from picstore.errors import Damage, NotADataset
+from picstore.storage.dataset import Dataset
+from picstore.storage.row_reader import RowsOf
 from picstore.train.batching.collate import run_collate
 from picstore.train.batching.columns import look_up_columns
 from picstore.train.batching.damage import replace_damaged
@@ -36,9 +39,11 @@ from picstore.train.buffers import BufferPools
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.fill_streams import StreamFiller
 from picstore.train.cpu.needed_rows import needed_rows
-from picstore.train.order.requests import BatchRequest
+from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE
+from picstore.train.order.requests import BatchRequest, SourceRequest
 from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
+from picstore.train.pipeline.set_aside import SetAside
 from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.pipeline.thread_pool import PREFIX, ThreadPool, is_own_thread
 
@@ -98,6 +103,7 @@ class Pipeline:
         # No method of this object: without a cycle, batches and containers are free as soon as it is dropped.
         read = partial(_read_containers, spec, self._buffers, self._counter)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, threads=_READERS)
+        self._aside = SetAside()
         self._decoders = ThreadPool(spec.resources.threads, "work")
         self._collating = threading.Lock()  # tokenizers, for instance, cannot be called by two threads
         self._queue: SimpleQueue[Future[HostBatch] | BaseException | None] = SimpleQueue()
@@ -188,23 +194,31 @@ class Pipeline:
         for wanted in request:
             dataset = self._spec.sources[wanted.source].dataset
             samples = wanted.samples
-            columns = (samples.container.tolist(), samples.lane.tolist(), samples.last.tolist())
+            inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
+            columns = (samples.container[inside].tolist(), samples.lane[inside].tolist(), samples.last[inside].tolist())
             for number, lane, last in zip(*columns, strict=True):
-                use = uses.setdefault(
-                    (wanted.source, wanted.epoch, number), ContainerUse(dataset.container_size(number))
-                )
+                key = ContainerKey(wanted.source, wanted.epoch, number)
+                use = uses.setdefault(key, ContainerUse(dataset.container_size(number)))
                 use.lanes.add(lane)
                 if last:
                     use.done.add(lane)
+            for run in wanted.leaving:
+                key = ContainerKey(wanted.source, wanted.epoch, run.container)
+                use = uses.setdefault(key, ContainerUse(dataset.container_size(run.container), needed=False))
+                use.needed |= len(run.records) > 0
+                use.lanes.add(run.lane)
+                use.done.add(run.lane)
+            uses |= _read_alone(wanted, dataset, uses)
         return uses
 
     def _start_filling(self, requested: _RequestedBatch) -> Future[HostBatch]:
         """Wait for a batch's containers, gather its records, and hand its chunks to the decoding threads."""
         with self._counter.timed("waited_on_disk"):
-            containers = {(source, number): read.result() for (source, _, number), read in requested.futures.items()}
+            containers = self._collect(requested)
         sources = self._spec.sources
         limit = self._spec.resources.max_pixels
         records = gather_records(requested.request, containers, sources=sources, max_pixels=limit)
+        self._set_aside(requested.request, containers)
         params = make_params(
             requested.request, records.ids, records.image_sizes, sources=sources, extras=records.extras
         )
@@ -219,6 +233,31 @@ class Pipeline:
             filled.append(self._decoders.submit(self._fill, filler, chunk))
             filled[-1].add_done_callback(countdown.count)
         return finished
+
+    def _collect(self, requested: _RequestedBatch) -> dict[tuple[int, int], ReadResult]:
+        """Wait for the containers of a batch, or their records that were set aside or read alone."""
+        found: dict[tuple[int, int], ReadResult] = {}
+        for wanted in requested.request:
+            if wanted.samples.held is not None:
+                waited = Counter(wanted.samples.container[wanted.samples.held == SET_ASIDE].tolist())
+                for number, count in waited.items():
+                    found[wanted.source, number] = self._aside.take((wanted.source, wanted.epoch, number), count)
+        # A whole container holds what was set aside of it too; so do the records that are read alone.
+        for key in sorted(requested.futures, key=lambda key: not key.records):
+            found[key.source, key.number] = requested.futures[key].result()
+        return found
+
+    def _set_aside(self, request: BatchRequest, containers: dict[tuple[int, int], ReadResult]) -> None:
+        """Keep records of the containers that lanes are done with after a batch."""
+        for wanted in request:
+            for run in wanted.leaving:
+                if len(run.records):
+                    self._aside.keep(
+                        (wanted.source, wanted.epoch, run.container),
+                        containers[wanted.source, run.container],
+                        run.records,
+                        attachments=bool(self._spec.sources[wanted.source].plan.targets),
+                    )
 
     def _fill(self, filler: BatchFiller, chunk: range) -> dict[int, Damage]:
         with self._counter.timed("working"):
@@ -264,20 +303,45 @@ class Pipeline:
         return batch
 
 
+def _read_alone(
+    wanted: SourceRequest, dataset: Dataset, uses: Mapping[ContainerKey, ContainerUse]
+) -> dict[ContainerKey, ContainerUse]:
+    """The records of a request that are read alone, as uses of parts of containers.
+
+    A container is read for records that were not set aside only if the batch has no use for it otherwise; then all that
+    the batch needs of it are read.
+    """
+    samples, alone = wanted.samples, {}
+    if samples.held is None:
+        return {}
+    for number in np.unique(samples.container[samples.held == ALONE]).tolist():
+        whole = uses.get(ContainerKey(wanted.source, wanted.epoch, number))
+        if whole is None or not whole.needed:
+            records = np.unique(samples.record[samples.container == number])
+            share = len(records) / int(dataset.rows["records"][number])
+            key = ContainerKey(wanted.source, wanted.epoch, number, tuple(records.tolist()))
+            alone[key] = ContainerUse(int(dataset.container_size(number) * share))
+    return alone
+
+
 def _read_containers(
     spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter, keys: Sequence[ContainerKey]
 ) -> list[ReadResult]:
     """Read containers as far as their epochs need them."""
     results: list[ReadResult] = []
-    for (source, epoch), group in groupby(keys, key=itemgetter(0, 1)):
+    for (source, epoch, alone), group in groupby(keys, key=lambda key: (key.source, key.epoch, bool(key.records))):
         dataset, plan = spec.sources[source].dataset, spec.sources[source].plan
+        rows_of = partial(needed_rows, spec.sources[source], epoch, spec.resources.max_pixels)
         with counter.timed("reading"):
-            found = dataset.containers_in_part(
-                [number for _, _, number in group],
-                partial(needed_rows, spec.sources[source], epoch, spec.resources.max_pixels),
-                attachments=bool(plan.targets),
-                allocate=buffers.containers.borrow,
-            )
+            if alone:
+                found = [_read_records(dataset, key, rows_of, attachments=bool(plan.targets)) for key in group]
+            else:
+                found = dataset.containers_in_part(
+                    [key.number for key in group],
+                    rows_of,
+                    attachments=bool(plan.targets),
+                    allocate=buffers.containers.borrow,
+                )
         for result in found:
             if isinstance(result, Damage):
                 results.append(type(result)(result.what, str(dataset.path / result.file), result.offset))
@@ -285,3 +349,17 @@ def _read_containers(
                 results.append(result)
     counter.add(bytes=sum(result.read_size for result in results if not isinstance(result, Damage)))
     return results
+
+
+def _read_records(dataset: Dataset, key: ContainerKey, rows_of: RowsOf, *, attachments: bool) -> ReadResult:
+    """Read some records of a container; all of it where one is damaged, as another of its records replaces that."""
+    wanted = np.zeros(int(dataset.rows["records"][key.number]), dtype=np.bool_)
+    wanted[list(key.records)] = True
+    try:
+        container = dataset.container_records(key.number, rows_of, wanted=wanted, attachments=attachments)
+        return container if container.good[wanted].all() else dataset.container(key.number)
+    except Damage as error:
+        return error
+    except NotADataset:
+        ref = dataset.container_ref(key.number)
+        return Damage("the file is missing", ref.name, ref.offset)

@@ -8,26 +8,34 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple
 
 from picstore.errors import Damage
 from picstore.train.batching.gather import ReadResult
 from picstore.train.pipeline.thread_pool import ThreadPool
-
-ContainerKey: TypeAlias = tuple[int, int, int]  # source, epoch, container
 
 _TOGETHER = 16  # containers that a thread reads at once
 
 logger = logging.getLogger("picstore")
 
 
-@dataclass(frozen=True, slots=True)
+class ContainerKey(NamedTuple):
+    """A container of an epoch of a source, or some of its records that are read alone."""
+
+    source: int
+    epoch: int
+    number: int
+    records: tuple[int, ...] = ()  # ascending; none for the whole container
+
+
+@dataclass(slots=True)
 class ContainerUse:
-    """The use that one batch makes of a container of ``size`` bytes."""
+    """The use that one batch makes of a container of ``size`` bytes, or what ends with it if nothing is ``needed``."""
 
     size: int
     lanes: set[int] = field(default_factory=set)  # those that read it in this batch
     done: set[int] = field(default_factory=set)  # those of the lanes that do not need it afterwards
+    needed: bool = True
 
 
 @dataclass(slots=True)
@@ -74,6 +82,8 @@ class Prefetcher:
         released.
         """
         with self._changed:
+            for key in [key for key, use in uses.items() if not use.needed and key not in self._held]:
+                del uses[key]
             self._end_epochs(uses)
             missing = sum(use.size for key, use in uses.items() if key not in self._held)
             while self._bytes + missing > self._budget and not self._closed:
@@ -170,7 +180,7 @@ class Prefetcher:
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
         """Drop lanes of epochs before those of a batch: ``drop_last`` leaves out what they have not read."""
         earliest: dict[int, int] = {}
-        for source, epoch, _ in uses:
+        for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))
         if all(self._earliest.get(source) == epoch for source, epoch in earliest.items()):
             return

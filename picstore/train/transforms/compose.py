@@ -10,6 +10,7 @@ from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.transforms import (
     affine,
+    aspect,
     auto_augment,
     color,
     containers,
@@ -21,6 +22,7 @@ from picstore.train.transforms import (
     timm_augment,
     tone,
 )
+from picstore.train.transforms.buckets import Buckets
 from picstore.train.transforms.color_program import ColorTransform, check_color
 from picstore.train.transforms.geometry import check_borders, common_fill
 from picstore.train.transforms.mix import BatchTransform
@@ -53,6 +55,8 @@ _TRANSFORMS: Mapping[str, Any] = {
         auto_augment.RandAugment,
         auto_augment.TrivialAugmentWide,
         timm_augment.TimmAutoAugment,
+        aspect.ResizeToCover,
+        aspect.ResizeToSequence,
         detection.RandomResize,
         detection.RandomShortestSize,
         detection.RandomSizeCrop,
@@ -152,6 +156,8 @@ def plan_transforms(
             each other.
     """
     callables: tuple[UserTransform, ...]
+    if isinstance(transforms, Buckets):
+        raise UsageError("Buckets are a transform of picstore.Loader alone")
     if isinstance(transforms, Views):
         if aug_repeats > 1:
             raise UsageError("aug_repeats and Views do not go together; raise the numbers of views instead")
@@ -172,6 +178,27 @@ def plan_transforms(
         if group.needs_boxes and "boxes" not in others:
             raise UsageError('RandomIoUCrop crops around objects; give the loader targets=["boxes"]')
     return TransformPlan(tuple(groups), others, tuple(name for name in targets if name in columns)), callables
+
+
+def plan_buckets(
+    buckets: Buckets, *, targets: tuple[str, ...] = (), columns: Sequence[str] = (), aug_repeats: int = 1
+) -> tuple[TransformPlan, ...]:
+    """Plan the transforms of each bucket, as :func:`plan_transforms` does.
+
+    Raises:
+        UsageError: as of :func:`plan_transforms`; a bucket has callables, or gives images of other sizes.
+    """
+    plans = []
+    for size in buckets.sizes:
+        listed = buckets.transform(size)
+        plan, callables = plan_transforms(listed, targets=targets, columns=columns, aug_repeats=aug_repeats)
+        if callables:
+            raise UsageError(f"Buckets: give {_name_of(callables[0])} in callables, which all batches go through")
+        made = [group.size for group in plan.groups]
+        if None in made or (not isinstance(listed, Views) and made != [size]):
+            raise UsageError(f"Buckets: the transforms of {size} give images of {made[0] or 'several sizes'}")
+        plans.append(plan)
+    return tuple(plans)
 
 
 def _split_stages(transforms: Sequence[UserTransform]) -> tuple[tuple[UserTransform, ...], ...]:

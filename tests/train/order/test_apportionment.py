@@ -129,7 +129,7 @@ def test_weighted_global_batches_are_the_same_at_any_world_size_and_after_any_re
         shard = RankShard(records=shares.samples, lanes=12, batch_size=size, rank=rank, world_size=world_size)
         order = DatasetOrder(shard, seed, "", shares)
         found = []
-        for request in islice(order.requests([source], epoch=2, first=first), order.length - first):
+        for request in islice(order.requests([source], epoch=2, first=first), order.length(2) - first):
             samples = request[0].samples
             rows = zip(samples.container.tolist(), samples.record.tolist(), samples.copy.tolist(), strict=True)
             found.append(Counter(rows))

@@ -1,0 +1,226 @@
+"""The order of a Loader whose transform is Buckets: all images of a batch are of one bucket, on all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from picstore import rng
+from picstore.arrays import I64, U8, Bools, Table
+from picstore.errors import UsageError
+from picstore.storage.dataset import Dataset
+from picstore.storage.edits.tombstones import LiveRecords
+from picstore.train.order.bucket_plan import BucketPlan, PlannedBatches, batch_ends, bucket_of
+from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder, Samples
+from picstore.train.order.requests import BatchRequest, LeavingRun, SourceRequest, TrainingSource, check_state
+from picstore.train.order.sharding import check_lanes, check_rank
+
+_FIXED = ("version", "dataset", "seed", "shuffle", "lanes", "buckets")  # fields of a state that a loader must share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketOrder:
+    """Batches of records that are in the same bucket, epoch after epoch of one data set."""
+
+    buckets: U8 = field(repr=False)  # (records,), of each live record
+    batch_sizes: tuple[int, ...]  # of this rank, by bucket
+    lanes: int  # of an epoch, a multiple of ``world_size``; that itself where the stored order is read
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+    shuffle: bool = True
+    drop_last: bool = True
+    uuid: str = ""  # of the data set, with its selection
+    counts: tuple[int, ...] = field(init=False)  # records by bucket
+    batches: int = field(init=False)  # in an epoch
+    digest: str = field(init=False)  # of the buckets and of the global batches in them: 16 hexadecimal digits
+
+    def __post_init__(self) -> None:
+        check_rank(self.rank, self.world_size)
+        check_lanes(self.lanes, self.world_size)
+        if min(self.batch_sizes) < 1:
+            raise UsageError(f"batch_size {min(self.batch_sizes)}; at least 1 is needed")
+        counts = np.bincount(self.buckets, minlength=len(self.batch_sizes)).tolist()
+        object.__setattr__(self, "counts", tuple(counts))
+        fewest = min((count for count in counts if count), default=0)
+        if not self.drop_last and fewest < self.world_size:
+            text = f"a bucket has {fewest} records, too few for {self.world_size} ranks"
+            raise UsageError(f"{text}; give fewer sizes, or drop_last=True, which leaves them out")
+        ends = self._ends()
+        hashed = hashlib.sha256(self.buckets.data)
+        for each in ends:
+            hashed.update(each.astype("<i8").tobytes())
+        object.__setattr__(self, "batches", sum(map(len, ends)))
+        object.__setattr__(self, "digest", hashed.hexdigest()[:16])
+        if not self.batches:
+            text = f"{len(self.buckets)} records in {len(self.batch_sizes)} buckets make no batch"
+            raise UsageError(f"{text} on {self.world_size} ranks; use smaller batches or drop_last=False")
+
+    @property
+    def lanes_read(self) -> int:
+        """Lanes that this rank reads at a time."""
+        return self.lanes // self.world_size
+
+    @property
+    def samples_of_rank(self) -> int:
+        """Samples in an epoch of the rank that has most, those that fill no batch too."""
+        return -(-len(self.buckets) // self.world_size)
+
+    def length(self, epoch: int) -> int:
+        """Batches in an epoch."""
+        return self.batches
+
+    def requests(
+        self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
+    ) -> Iterator[BatchRequest]:
+        """Yield requests as :meth:`picstore.train.order.requests.Order.requests` says; with a ``step``, of one epoch.
+
+        The epoch is gone through from its beginning, so the time to the first request grows with ``first``.
+        """
+        live = sources[0].dataset.live
+        while True:
+            reading = _RankReading(self.rank, self.world_size, epoch=epoch, first=first, step=step)
+            for planned in self._plan(live, epoch).chunks():
+                for request in reading.requests(planned):
+                    yield [request]
+            if step:
+                return
+            epoch, first = epoch + 1, 0
+
+    def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
+        """Rank, batch and slot of the sample of an epoch that is ``dataset[position]``; none if it is left out."""
+        (container,), (record,) = dataset.live.find(np.array([position]))
+        batches = 0
+        for planned in self._plan(dataset.live, epoch).chunks():
+            samples, group = planned.samples, planned.group
+            is_it = (samples["container"] == container) & (samples["record"] == record) & planned.complete[group]
+            for found in np.flatnonzero(is_it).tolist():
+                owners = planned.owners(self.world_size)
+                earlier = samples["number"] < samples["number"][found]
+                slot = (group == group[found]) & (owners == owners[found]) & earlier
+                stops = samples["number"][planned.last]
+                batch = planned.complete & (stops < stops[group[found]])
+                return [(int(owners[found]), batches + int(batch.sum()), int(slot.sum()))]
+            batches += int(planned.complete.sum())
+        return []
+
+    def batch_seed(self, epoch: int, batch: int) -> int:
+        """The seed of a batch's callables."""
+        return rng.key(rng.AUGMENT, self.seed, epoch, batch, self.rank)
+
+    def state(self, epoch: int, batch: int) -> dict[str, Any]:
+        """The state before a batch."""
+        return {
+            "version": 1,
+            "dataset": self.uuid,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "lanes": self.lanes,
+            "world_size": self.world_size,
+            "epoch": epoch,
+            "batches": batch,
+            "buckets": self.digest,
+        }
+
+    def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Epoch and batch at which a state goes on; UsageError for one of other buckets or other global batches."""
+        check_state(state, self.state(0, 0), _FIXED, of="loader")
+        epoch, batch = state.get("epoch"), state.get("batches")
+        if not isinstance(epoch, int) or not isinstance(batch, int):
+            raise UsageError(f"the state has epoch {epoch!r} and batches {batch!r}; both must be integers")
+        if batch < 0 or (batch > self.length(epoch) and "worker" not in state):
+            raise UsageError(f"the state is after {batch} batches; this loader has {self.length(epoch)} an epoch")
+        return epoch, batch
+
+    def _plan(self, live: LiveRecords, epoch: int) -> BucketPlan:
+        order = EpochOrder(live.counts, seed=self.seed, epoch=epoch, lanes=self.lanes, shuffle=self.shuffle)
+        return BucketPlan(order, live, self.buckets, self._ends())
+
+    def _ends(self) -> list[I64]:
+        """By bucket, where each global batch ends among its samples."""
+        return [
+            batch_ends(count, size, ranks=self.world_size, drop_last=self.drop_last)
+            for count, size in zip(self.counts, self.batch_sizes, strict=True)
+        ]
+
+
+class _RankReading:
+    """The requests of one rank for the planned batches of an epoch, from one on.
+
+    A container is requested while its lane reads it. When the lane is done with it, after a batch, the records that
+    later batches of this rank need are set aside. Records are read alone if they were to be set aside before the first
+    batch, or if another rank reads their lane. A DataLoader's worker cannot know which batches will be its own, so it
+    sets nothing aside.
+    """
+
+    def __init__(self, rank: int, ranks: int, *, epoch: int, first: int, step: int) -> None:
+        self._rank, self._ranks, self._epoch = rank, ranks, epoch
+        self._first, self._step = first, step
+        self._batch = 0  # number of the next batch in the epoch
+        self._begin = self._previous = -1  # last sample of the batch before the first, and before the next of this rank
+        self._open: dict[tuple[int, int], int] = {}  # last sample of each lane from a container that was requested
+
+    def requests(self, planned: PlannedBatches) -> Iterator[SourceRequest]:
+        """Yield the requests for the batches that are complete in a chunk."""
+        groups, stops = self._next_batches(planned)
+        if not len(groups):
+            return
+        turns = np.where(planned.complete, -1, len(groups))  # of a batch, by its index; those that wait come later
+        turns[groups] = np.arange(len(groups))
+        turn = turns[planned.group]
+        own = (planned.owners(self._ranks) == self._rank) & (turn >= 0)
+        samples, turn = planned.samples[own], turn[own]
+        leaves = np.searchsorted(np.append(self._previous, stops), samples["end"]) - 1  # the batch that lanes end with
+        others = samples["lane"] % self._ranks != self._rank  # lanes of other ranks
+        aside = (leaves >= 0) & (leaves < turn) & ~others & (self._step <= 1)
+        left = np.flatnonzero(aside)[np.argsort(leaves[aside], kind="stable")]
+        left_bounds = np.searchsorted(leaves[left], np.arange(len(groups) + 1))
+        held = np.where(leaves >= turn, IN_CONTAINER, SET_ASIDE)
+        alone = others | ((held == SET_ASIDE) & ((samples["end"] <= self._begin) | (self._step > 1)))
+        held = np.where(alone, ALONE, held).astype(np.uint8)
+        made = np.argsort(turn, kind="stable")
+        bounds = np.searchsorted(turn[made], np.arange(len(groups) + 1))
+        for number, stop in enumerate(stops.tolist()):
+            mine = made[bounds[number] : bounds[number + 1]]
+            mine = mine[np.argsort(samples["number"][mine])]
+            kept = samples[left[left_bounds[number] : left_bounds[number + 1]]]
+            leaving = self._leave(samples[mine[held[mine] == IN_CONTAINER]], kept, stop)
+            yield self._request(samples[mine], held[mine], leaving)
+        self._previous = int(stops[-1])
+
+    def _next_batches(self, planned: PlannedBatches) -> tuple[I64, I64]:
+        """Find the complete batches that this rank is to make, in their order: their indices and last samples."""
+        groups = np.flatnonzero(planned.complete)
+        stops = planned.samples["number"][planned.last[groups]]
+        order = np.argsort(stops)
+        groups, stops = groups[order], stops[order]
+        before = min(self._first - self._batch, len(groups))
+        if before > 0:
+            self._begin = self._previous = int(stops[before - 1])
+        number = self._batch + np.arange(len(groups)) - self._first
+        self._batch += len(groups)
+        mine = (number >= 0) & (number % max(1, self._step) == 0)
+        return groups[mine], stops[mine]
+
+    def _leave(self, read: Table, kept: Table, stop: int) -> tuple[LeavingRun, ...]:
+        """Find the containers that lanes are done with at sample ``stop``, and list records of these to set aside."""
+        records: dict[tuple[int, int], list[int]] = {}
+        for container, lane, record in kept[["container", "lane", "record"]].tolist():
+            records.setdefault((container, lane), []).append(record)
+        for container, lane, end in read[["container", "lane", "end"]].tolist():
+            self._open[container, lane] = end
+        for run in [run for run, end in self._open.items() if end <= stop]:
+            del self._open[run]
+            records.setdefault(run, [])
+        return tuple(LeavingRun(*run, np.array(sorted(each), np.int64)) for run, each in records.items())
+
+    def _request(self, samples: Table, held: U8, leaving: tuple[LeavingRun, ...]) -> SourceRequest:
+        listed = {name: np.ascontiguousarray(samples[name]) for name in ("container", "record", "lane")}
+        later: Bools = np.zeros(len(samples), dtype=np.bool_)  # ``leaving`` tells when lanes are done
+        bucket = bucket_of(int(samples["batch"][0]))
+        chosen = Samples(**listed, last=later, held=held)
+        return SourceRequest(0, self._epoch, chosen, np.arange(len(samples)), plan=bucket, leaving=leaving)
