@@ -22,8 +22,8 @@ class DataModule(LightningDataModule):
     """Loaders for a Lightning trainer, each made on every process of it, with its rank and on its device.
 
     Lightning's checkpoints hold the position of the loader for training; ``trainer.fit(..., ckpt_path=...)`` goes on
-    with the batch that follows, also on another number of processes (as :meth:`picstore.Loader.load_state_dict`). The
-    loaders' epochs are the trainer's.
+    with the batch that follows, also on another number of processes (as :meth:`picstore.Loader.load_state_dict`).
+    Without a checkpoint the loaders' epochs are the trainer's.
 
     Args:
         train, val, test, predict: return a loader when called with ``rank``, ``world_size`` and ``device``:
@@ -34,7 +34,7 @@ class DataModule(LightningDataModule):
         loaders: those made last, by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
 
     Raises:
-        UsageError: when the trainer asks for it, a loader has no length.
+        UsageError: a loader that the trainer asks for has no length.
     """
 
     def __init__(
