@@ -57,11 +57,11 @@ LAYERS = {
     ],
     "picstore.view": [
         "filters | histograms | images | kept | overview | pages | parameters | queries | security | text_search",
-        "details | drawn | records",
+        "details | drawn | ledger | records | verification",
         "recipes",
         "replay",
         "session",
-        "training_routes",
+        "health | training_routes",
         "server",
     ],
 }

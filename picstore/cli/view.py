@@ -30,6 +30,12 @@ from picstore.storage.location.resolve import Location, locate
     type=options.PATH,
     help="Checkpoint in JSON that holds loader.state_dict(): the batch before it is drawn.",
 )
+@click.option(
+    "--inputs",
+    metavar="DIR",
+    type=options.PATH,
+    help="Folder that DATASET was converted from, to show the pictures that failed.",
+)
 @options.selection
 def command(
     dataset: Location,
@@ -37,6 +43,7 @@ def command(
     opens: bool,
     recipe: str | None,
     state: Path | None,
+    inputs: Path | None,
     selection: options.Selection,
 ) -> None:
     """Show DATASET on a web page of this machine.
@@ -52,7 +59,7 @@ def command(
     from picstore.view.session import Session
 
     records = Records(selection.open(dataset))
-    session = Session(records, recipe, None if state is None else _read_state(state))
+    session = Session(records, recipe, None if state is None else _read_state(state), inputs)
     if recipe is not None:
         _check_recipe(recipe)
     token = new_token()

@@ -60,6 +60,15 @@ class Records:
             raise UsageError(f"there is no record with the id {id_}")
         return int(found[0])
 
+    def positions_of(self, ids: list[int]) -> list[int]:
+        """Positions of the records with some ids; -1 where there is none."""
+        wanted = np.array(ids, dtype=np.uint64).astype(np.int64)
+        with self._lock:
+            stored = self._numbers("id")
+        chosen = np.flatnonzero(np.isin(stored, wanted))
+        found = dict(zip(stored[chosen].tolist(), chosen.tolist(), strict=True))
+        return [found.get(number, -1) for number in wanted.tolist()]
+
     def histograms(self, chosen: Filter) -> list[Histogram]:
         """Histograms of classes, sizes, bytes, sampling and columns: of all records, and of those that a filter leaves.
 

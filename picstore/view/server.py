@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from picstore.errors import ImageError, MissingDependency, PicstoreError, UsageError
-from picstore.view import images, training_routes
+from picstore.view import health, images, training_routes
 from picstore.view.details import read_details
 from picstore.view.filters import Filter, parse_filter
 from picstore.view.images import Picture
@@ -49,6 +49,7 @@ def make_app(session: Session, *, token: str) -> Starlette:
         "/api/image": lambda session, query: read_details(session.dataset, _position_of(session, query)),
         "/api/cut": _answer_cut,
         **training_routes.JSON_ANSWERS,
+        **health.JSON_ANSWERS,
     }
     picture_routes: Mapping[str, Callable[[Session, Query], Picture]] = {
         "/thumbnail": _answer_thumbnail,
@@ -56,12 +57,17 @@ def make_app(session: Session, *, token: str) -> Starlette:
         "/crop": lambda session, query: images.crop(session.dataset[_position_of(session, query)], query.box()),
         "/attachment": _answer_attachment,
         **training_routes.PICTURE_ANSWERS,
+        **health.PICTURE_ANSWERS,
     }
     return Starlette(
         routes=[
             Route("/", lambda _: FileResponse(_STATIC / "index.html", headers={"cache-control": "no-store"})),
             *(Route(path, _json_endpoint(session, answer)) for path, answer in json_routes.items()),
             *(Route(path, _picture_endpoint(session, answer)) for path, answer in picture_routes.items()),
+            *(
+                Route(path, _json_endpoint(session, answer), methods=["POST"])
+                for path, answer in health.POST_ANSWERS.items()
+            ),
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
         middleware=[Middleware(Guard, token=token)],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from picstore.storage.dataset import Dataset
 from picstore.view.kept import Kept
@@ -13,34 +15,58 @@ from picstore.view.records import Records
 
 if TYPE_CHECKING:
     from picstore.view.drawn import Drawn
+    from picstore.view.ledger import LedgerSummary
     from picstore.view.replay import Replay
+    from picstore.view.verification import Verification
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A data set, its records by filter, and images that were drawn.
+    """A data set, its records by filter, and what is made when a page first asks for it.
 
     Attributes:
         recipe: as the command was given it, None for none.
         state: of a training's loader, None for none.
+        inputs: folder of the inputs of the conversion, None where it was not given.
         nonce: tells addresses of pictures of this server from those of others, which browsers keep.
     """
 
     records: Records
     recipe: str | None = None
     state: Mapping[str, Any] | None = None
+    inputs: Path | None = None
     kept: Kept[Drawn] = field(default_factory=Kept)
     nonce: str = field(default_factory=lambda: token_hex(4))
-    _replays: list[Replay] = field(default_factory=list)
+    _made: dict[str, Any] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def dataset(self) -> Dataset:
         return self.records.dataset
 
     def replay(self) -> Replay:
-        """Trainings on the data set; made when it is first asked for, as it needs torch to be installed."""
-        if not self._replays:
-            from picstore.view.replay import Replay
+        """Trainings on the data set, which need torch."""
+        from picstore.view.replay import Replay
 
-            self._replays.append(Replay(self.dataset))
-        return self._replays[0]
+        return self._once("replay", lambda: Replay(self.dataset))
+
+    def verification(self) -> Verification:
+        """The verification of the data set."""
+        from picstore.view.verification import Verification
+
+        return self._once("verification", lambda: Verification(self.dataset))
+
+    def ledger(self) -> LedgerSummary:
+        """The ledger, read once."""
+        from picstore.view.ledger import summarize_ledger
+
+        return self._once("ledger", lambda: summarize_ledger(self.dataset))
+
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        with self._lock:
+            if name not in self._made:
+                self._made[name] = make()
+            made: T = self._made[name]
+            return made

@@ -16,7 +16,7 @@ with contextlib.suppress(ImportError):  # the fixture of the browser skips or fa
     from playwright.sync_api import expect
 
 pytestmark = pytest.mark.slow
-PLACES = ["#browse", "#image?position=3", "#recipe?position=2", "#replay?recipe=mae&batch_size=8"]
+PLACES = ["#browse", "#image?position=3", "#recipe?position=2", "#replay?recipe=mae&batch_size=8", "#health"]
 # Controls and images that a screen reader has no name for, and ids that are used twice.
 _UNNAMED = """() => {
   const named = (e) => (e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.title ||
@@ -253,6 +253,17 @@ def test_the_steps_at_which_an_image_is_seen_are_listed_and_lead_there(page: Any
     slot = int(link.inner_text().rpartition(" ")[2])
     link.click()
     expect(page.locator(".drawn .parameters > span:first-child").nth(slot)).to_have_text("id 17")
+
+
+def test_a_data_set_is_verified_and_its_files_turn_sound(page: Any, dataset: picstore.Dataset) -> None:
+    go(page, "#health")
+    files = len(dataset.manifest.files)
+    expect(page.locator(".stream .file-cell.unknown")).to_have_count(files)
+    page.get_by_role("button", name="Verify").click()
+    expect(page.locator(".stream .file-cell.sound")).to_have_count(files, timeout=60_000)
+    expect(page.get_by_role("status").first).to_have_text("No damage")
+    page.locator(".stream .file-cell").first.click()
+    expect(page.locator(".container-cell.sound").first).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

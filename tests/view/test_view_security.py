@@ -63,7 +63,11 @@ def test_requests_of_other_sites_are_refused_and_may_not_read_answers(client: Te
         assert answer.status_code == 403
         assert "access-control-allow-origin" not in answer.headers
     assert client.get("/api/dataset", headers={"origin": "http://127.0.0.1:8000"}).status_code == 200
-    assert client.post("/api/dataset", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    for site in ("cross-site", "same-site", "none"):
+        assert client.post("/api/health/verify", headers={"sec-fetch-site": site}).status_code == 403
+    assert client.post("/api/health/verify", headers={"origin": "https://evil.example"}).status_code == 403
+    assert client.get("/api/health/verify").status_code == 405
+    assert client.get("/api/health/verification").json()["state"] == "idle"
 
 
 @pytest.mark.parametrize("path", ["/", "/api/dataset", "/picture?position=0", "/api/no-such", "/static/main.js"])
@@ -78,7 +82,7 @@ def test_every_answer_forbids_other_sources_and_embedding(client: TestClient, pa
     assert headers["cross-origin-resource-policy"] == "same-origin"
 
 
-def test_no_method_but_reading_is_known_and_no_path_leads_out_of_the_static_folder(client: TestClient) -> None:
+def test_what_is_read_takes_no_other_method_and_no_path_leads_out_of_the_static_folder(client: TestClient) -> None:
     for path in ("/", "/api/dataset", "/api/records", "/picture"):
         assert client.post(path).status_code == 405
         assert client.delete(path).status_code == 405

@@ -32,11 +32,10 @@ export function framedSource(dataset, position, images) {
   const unit = Math.max(width, height) / 340;
   const svg = s("svg", { class: "source", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "The stored image and what is cut out of it" });
   svg.style.setProperty("--unit", unit);
-  svg.style.aspectRatio = `${width} / ${height}`;
   const shapes = images.map((image) => s("polygon", { points: image.frame.map((point) => point.join(",")).join(" ") }));
   svg.append(s("image", { href: address("/picture", { position, v: dataset.version }), width, height }), ...shapes);
   return {
-    element: svg,
+    element: h("div", { class: "source-frame" }, svg),
     mark(image) {
       const chosen = images.indexOf(image);
       svg.classList.toggle("marked", chosen >= 0);

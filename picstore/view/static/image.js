@@ -66,7 +66,7 @@ export function image(main, dataset, parameters) {
     };
     const crop = cropBox(svg, width, height, unit, (box) => cropChanged(box));
     const frame = given.frame && s("polygon", { class: "cut-out", points: given.frame });
-    svg.append(s("image", { href: pictureOf(dataset, details.position), width, height }), ...[...Object.values(layers), frame].filter(Boolean), crop.element);
+    svg.append(s("image", { href: pictureOf(dataset, details.position), width, height }), ...[layers.heat, layers.tiles, layers.masks].filter(Boolean), crop.element, ...[layers.objects, frame].filter(Boolean));
     svg.style.setProperty("--unit", unit);
     svg.style.setProperty("--ratio", width / height);
 

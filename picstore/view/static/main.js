@@ -4,12 +4,13 @@ import { get } from "./api.js";
 import { h } from "./dom.js";
 import * as format from "./format.js";
 import { browse } from "./browse.js";
+import { health } from "./health.js";
 import { image } from "./image.js";
 import { recipe } from "./recipe.js";
 import { replay } from "./replay.js";
 
-const VIEWS = { browse, image, recipe, replay };
-const TABS = [["browse", "Browse"], ["recipe", "Recipe"], ["replay", "Replay"]];
+const VIEWS = { browse, image, recipe, replay, health };
+const TABS = [["browse", "Browse"], ["recipe", "Recipe"], ["replay", "Replay"], ["health", "Health"]];
 const KEYS = [
   ["/", "look for a text"],
   ["← → ↑ ↓", "move between images of the grid"],
