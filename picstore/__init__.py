@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.loader import Loader as Loader
     from picstore.train.map_dataset import MapDataset as MapDataset
     from picstore.train.mux import DataMux as DataMux
+    from picstore.train.patches import patchify as patchify
     from picstore.train.transforms.affine import RandomAffine as RandomAffine
     from picstore.train.transforms.affine import RandomRotation as RandomRotation
     from picstore.train.transforms.aspect import ResizeToCover as ResizeToCover
@@ -67,6 +68,8 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.transforms.iou_crop import RandomIoUCrop as RandomIoUCrop
     from picstore.train.transforms.mix import CutMix as CutMix
     from picstore.train.transforms.mix import MixUp as MixUp
+    from picstore.train.transforms.progressive import Progressive as Progressive
+    from picstore.train.transforms.sequences import Sequences as Sequences
     from picstore.train.transforms.timm_augment import TimmAutoAugment as TimmAutoAugment
     from picstore.train.transforms.tone import Grayscale as Grayscale
     from picstore.train.transforms.tone import RandomAdjustSharpness as RandomAdjustSharpness
@@ -110,7 +113,10 @@ _NAMES = {  # by module
     "train.transforms.mix": "CutMix MixUp",
     "train.transforms.aspect": "ResizeToCover ResizeToSequence",
     "train.transforms.buckets": "Buckets",
+    "train.transforms.progressive": "Progressive",
+    "train.transforms.sequences": "Sequences",
     "train.transforms.views": "Views",
+    "train.patches": "patchify",
 }
 _MODULE_NAMES = ("recipes",)  # public as modules
 _EXTRA_MODULES = ("lightning",)  # which import an extra's library, and are no names for *

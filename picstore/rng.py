@@ -30,6 +30,7 @@ MUX = 5  # mux: the order inside a batch
 MEASURE = 6  # convert --measure: the sample of inputs
 SPLIT = 7  # split: the part of a record
 WEIGHT = 8  # loader: which records an epoch rounds up
+BUCKET = 9  # loader: the length of sequences in each batch
 
 _IN_CACHE = 1 << 14  # numbers to draw at a time; all of 10**7 at once take five times as long
 _LONG = 512  # numbers from which on packing pays

@@ -171,6 +171,16 @@ def test_timms_models_train_by_its_recipe_with_mixup_and_ema(
 
 
 @pytest.mark.slow
+def test_sequences_of_drawn_lengths_train_timm_s_naflexvit(colored: Callable[[str, int], Path], tmp_path: Path) -> None:
+    require(importlib.util.find_spec("timm"), "timm")
+    options = [colored("train", 64), "--lengths", 4, 9, "--tokens", 72, "--width", 32, "--depth", 1]
+    output = run(EXAMPLES / "train_naflex.py", *options, "--epochs", 4, "--lr", 0.005, folder=tmp_path)
+    found = re.findall(r"images (\d+) length (\d+) loss (\S+)", output)
+    assert {(images, length) for images, length, _ in found} == {("18", "4"), ("8", "9")}
+    assert float(found[-1][2]) < float(found[0][2])
+
+
+@pytest.mark.slow
 def test_accelerate_has_the_same_losses_on_one_and_two_processes_and_when_it_dispatches(
     colored: Callable[[str, int], Path], tmp_path: Path
 ) -> None:

@@ -47,7 +47,7 @@ LAYERS = {
         "transforms | buffers | options",
         "order",
         "batching",
-        "batch | cpu",
+        "batch | cpu | patches",
         "cuda",
         "pipeline | single_batch",
         "core | map_dataset",

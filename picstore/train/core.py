@@ -46,7 +46,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     Args:
         options: a Loader's; those of the order need not be among them.
-        callables: applied to every batch on its device.
+        callables: by stage of the order, applied to every batch on its device.
         whole_epochs: whether an iteration that was broken off is followed by the next epoch, not by the next batch.
 
     Attributes:
@@ -61,7 +61,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         sources: tuple[TrainingSource, ...],
         *,
         options: LoaderOptions,
-        callables: Sequence[UserTransform],
+        callables: Sequence[Sequence[UserTransform]],
         whole_epochs: bool,
     ) -> None:
         self._order = order
@@ -74,6 +74,18 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             budget = default_budget([source.dataset for source in sources], order.lanes_read)
         check_collate(options["collate"], isolate=options["isolate"])
         self.output, self._collate, self._max_pixels = output, options["collate"], options["max_pixels"]
+        self._callables = [
+            tuple(
+                bind_batch_transforms(
+                    each,
+                    classes=count_classes(sources),
+                    one_size=all(group.stacked for group in output.groups),
+                    floats=output.dtype != "uint8",
+                    targets=output.targets,
+                )
+            )
+            for each in callables
+        ]
         self._runner = PipelineRunner(
             PipelineSpec(
                 sources=sources,
@@ -84,13 +96,6 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             damage_log=DamageLog(options["on_damage"]),
             device=torch.device(options["device"]),
             decoder=options["decoder"],
-            callables=bind_batch_transforms(
-                callables,
-                classes=count_classes(sources),
-                one_size=all(group.stacked for group in output.groups),
-                floats=output.dtype != "uint8",
-                targets=output.targets,
-            ),
             isolate=options["isolate"],
             threads=threads,
         )
@@ -140,7 +145,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             made.host.columns |= run_collate(self._collate, made.host, self.output)
         tensors = image_tensors(made.host.images, getattr(torch, self.output.dtype))
         whole = Batch.from_host(made.host, tensors, self.output.groups)
-        return self._runner.apply_callables(whole, seed=self._order.batch_seed(epoch, batch)), made
+        return self._apply_callables(whole, epoch, batch), made
 
     def close(self) -> None:
         """End threads and child process now, not when the loader is garbage; iterating again starts others."""
@@ -194,9 +199,13 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
                 batches.close()
 
     def _take_batch(self, batches: Iterator[Batch], epoch: int, number: int, worker: Worker) -> Batch:
-        batch = self._runner.apply_callables(next(batches), seed=self._order.batch_seed(epoch, number))
+        batch = self._apply_callables(next(batches), epoch, number)
         self._advance(epoch, number + worker.step, worker)
         return batch
+
+    def _apply_callables(self, batch: Batch, epoch: int, number: int) -> Batch:
+        callables, seed = self._callables[self._order.stage(epoch)], self._order.batch_seed(epoch, number)
+        return self._runner.apply_callables(batch, callables, seed=seed)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
         """Note which batch follows the one that is handed over now."""

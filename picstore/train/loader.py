@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -22,8 +21,9 @@ from picstore.train.order.buckets import BucketOrder
 from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes, find_rank
 from picstore.train.transforms.buckets import Buckets
-from picstore.train.transforms.compose import UserTransform, check_targets, plan_buckets, plan_transforms
-from picstore.train.transforms.views import Views
+from picstore.train.transforms.compose import LoaderTransform, check_targets, plan_loader
+from picstore.train.transforms.progressive import EpochStages
+from picstore.train.transforms.sequences import Sequences
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,11 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     Args:
         path: a finished data set, its directory or URL; or an open one, which may have columns and deletions that are
             not saved, and its cache.
-        batch_size: images of this rank in a batch; with ``Views`` records. Only ``Buckets`` of ``tokens`` take none.
+        batch_size: images of this rank in a batch; with ``Views`` records. Only with ``tokens`` there is none.
         transform: geometric transforms, then those of colour, each composed into one pass; then ``MixUp``, ``CutMix``
             and any callables, which take the images of the batch on its device, with torch's generators seeded for that
-            batch. Or ``Views``, or ``Buckets`` of several sizes.
+            batch. Or ``Views``, ``Buckets`` of several sizes, ``Sequences`` of several
+            lengths, or ``Progressive`` lists by epoch.
         aug_repeats: images that a batch holds of each of its records, each with random transforms of its own ("repeated
             augmentation", Hoffer et al., CVPR 2020). It divides ``batch_size``; an epoch has so many times the batches.
         shuffle: False reads the stored order, each rank a contiguous range.
@@ -127,7 +128,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         path: str | os.PathLike[str] | Dataset,
         *,
         batch_size: int | None = None,
-        transform: Sequence[UserTransform] | Views | Buckets = (),
+        transform: LoaderTransform = (),
         aug_repeats: int = 1,
         shuffle: bool = True,
         seed: int = 0,
@@ -162,34 +163,37 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             lanes = default_lanes(world_size)
         shares = apportion(self.dataset, weights=weights, balance=balance, repeat=repeat, seed=seed)
         ranks: dict[str, Any] = {"rank": rank, "world_size": world_size, "shuffle": shuffle, "drop_last": drop_last}
-        plan_options: dict[str, Any] = {
-            "targets": check_targets(targets, self.dataset),
-            "columns": self.dataset.columns,
-            "aug_repeats": aug_repeats,
-        }
+        plans, callables, choice = plan_loader(
+            transform,
+            targets=check_targets(targets, self.dataset),
+            columns=self.dataset.columns,
+            aug_repeats=aug_repeats,
+        )
+        copies = 1 if shares is None else shares.copies
+        source = TrainingSource(self.dataset, seed, plan=plans[0], others=plans[1:], choice=choice, copies=copies)
         order: DatasetOrder | BucketOrder
-        if isinstance(transform, Buckets):
+        if isinstance(transform, (Buckets, Sequences)):
             if shares is not None:
-                raise UsageError("Buckets do not go together with weights, balance and repeat")
-            sizes = [_records(size, aug_repeats) for size in transform.batch_sizes(batch_size)]
-            plans, callables = plan_buckets(transform, **plan_options), transform.callables
+                name = type(transform).__name__
+                raise UsageError(f"{name} do not go together with weights, balance and repeat")
+            sizes = transform.batch_sizes(batch_size)
             order = BucketOrder(
-                buckets=self.dataset.derive(transform.ratios.assign_facts, np.uint8),
-                batch_sizes=tuple(sizes),
+                buckets=transform.buckets_of(self.dataset),
+                batch_sizes=tuple(tuple(_records(size, aug_repeats) for size in each) for each in sizes),
                 lanes=lanes if shuffle else world_size,
                 seed=seed,
                 uuid=self.dataset.identity,
                 **ranks,
             )
-            source = TrainingSource(self.dataset, seed, plan=plans[0], others=plans[1:], choice=transform.ratios)
         else:
-            records = len(self.dataset) if shares is None else shares.samples
-            size, lanes = _records(batch_size, aug_repeats), lanes if shuffle else 1
-            order = DatasetOrder(
-                RankShard(records=records, lanes=lanes, batch_size=size, **ranks), seed, self.dataset.identity, shares
+            shard = RankShard(
+                records=len(self.dataset) if shares is None else shares.samples,
+                lanes=lanes if shuffle else 1,
+                batch_size=_records(batch_size, aug_repeats),
+                **ranks,
             )
-            plan, callables = plan_transforms(transform, **plan_options)
-            source = TrainingSource(self.dataset, seed, plan=plan, copies=1 if shares is None else shares.copies)
+            stages = choice if isinstance(choice, EpochStages) else EpochStages()
+            order = DatasetOrder(shard, seed, self.dataset.identity, shares, stages)
         options = LoaderOptions(
             device=device,
             threads=threads,

@@ -93,7 +93,7 @@ class DataMux(BatchLoader[MixOrder]):
             uuids=tuple(source.dataset.identity for source in sources),
         )
         check_one_size([source.plan for source in sources])
-        super().__init__(order, sources, options=chosen, callables=callables, whole_epochs=False)
+        super().__init__(order, sources, options=chosen, callables=[callables], whole_epochs=False)
         self._read = 0  # samples of the batch at the position
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None

@@ -143,7 +143,7 @@ def test_each_container_is_read_once_an_epoch(tmp_path: Path) -> None:
         loader.close()
         read[name] = loader.stats.bytes / 4 / int(dataset.rows["size"].sum())
     assert len(dataset.rows) > 20
-    assert read["buckets"] < read["plain"] + 0.02
+    assert read["buckets"] < read["plain"] + 0.1  # of what is read ahead
     rare = [batch.ids.tolist() for batch in loader_of(dataset, batch_size=16) if batch.images.shape[-2:] == (40, 24)]
     assert len(rare) == 1 and set(rare[0]) <= set(range(0, 900, 40))
 
@@ -252,7 +252,7 @@ def test_a_budget_of_tokens_sets_the_size_of_each_bucket_s_batches(pictures: Pat
     assert found == {(4, 3, 32, 32), (4, 3, 24, 40), (4, 3, 40, 24)}
     wide = picstore.Buckets([(8, 32), (16, 16), (32, 8)], crops, tokens=10, patch=8)
     assert wide.sizes == ((32, 8), (16, 16), (8, 32))
-    assert wide.batch_sizes(None) == (2, 2, 2)
+    assert wide.batch_sizes(None) == ((2,), (2,), (2,))
 
 
 def test_buckets_of_an_area_are_as_large_as_possible_and_of_limited_ratios() -> None:
@@ -312,10 +312,10 @@ def test_a_record_is_in_the_bucket_of_the_nearest_logarithm_of_ratios(
             lambda path: loader_of(path, rank=0, world_size=40, lanes=40, batch_size=1, drop_last=False),
             "too few for 40",
         ),
-        (lambda path: picstore.MapDataset(path, transform=picstore.Buckets(SIZES, crops)), "Loader alone"),
+        (lambda path: picstore.MapDataset(path, transform=picstore.Buckets(SIZES, crops)), "only picstore.Loader"),
         (
             lambda path: picstore.DataMux([(picstore.Dataset(path), 0, 1)], transform=picstore.Buckets(SIZES, crops)),
-            "alone",
+            "only picstore.Loader",
         ),
     ],
 )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from picstore import rng
 from picstore.arrays import I64, U8, Bools, Table
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.train.order.epoch import EpochOrder
@@ -23,30 +24,47 @@ from picstore.train.order.epoch import EpochOrder
 _CHUNK = 1 << 16  # samples at a time
 _BATCH_BITS = 40  # of a batch's name, below its bucket
 # A sample: its number in the epoch, container, record, lane, the last sample of its lane from the container, its batch,
-# the samples in that, and whether it is the batch's last.
+# the samples in that, its plan, and whether it is the batch's last.
 _SAMPLE = np.dtype(
-    [(name, "<i8") for name in ("number", "container", "record", "lane", "end", "batch", "size")] + [("last", "?")]
+    [(name, "<i8") for name in ("number", "container", "record", "lane", "end", "batch", "size", "plan")]
+    + [("last", "?")]
 )
 
 
-def bucket_of(batch: int) -> int:
-    """The bucket of a batch, by its name."""
-    return batch >> _BATCH_BITS
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The batches of a bucket in an epoch: where each ends among the bucket's samples, and its plan; (batches,)."""
+
+    ends: I64
+    plans: I64
 
 
-def batch_ends(count: int, size: int, *, ranks: int, drop_last: bool) -> I64:
-    """Divide the ``count`` samples of a bucket into global batches of ``size`` a rank: the end of each batch.
+def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, ranks: int, drop_last: bool) -> Division:
+    """Divide the ``count`` samples of a bucket into global batches.
 
-    Without ``drop_last`` the last one has the rest, and at least one sample for each rank: the one before has less.
+    Args:
+        sizes: of a rank's batch by plan. Of several, one is drawn for each batch by the first key, until the samples
+            are used up. The second permutes them, so that epochs have the same ones.
+        keys: one that all epochs share, and one of the epoch.
+        ranks: that share a batch.
+        drop_last: leave out the rest. Otherwise a last batch has it, and at least one sample for each rank, for which
+            the one before may have less.
     """
-    whole = size * ranks
-    if drop_last:
-        return whole * np.arange(1, count // whole + 1)
-    batches = min(-(-count // whole), count // ranks)
-    number = np.arange(1, batches + 1)
-    ends: I64 = np.minimum(whole * number, count - ranks * (batches - number))
-    ends[batches - 1 :] = count
-    return ends
+    whole = ranks * np.array(sizes)
+    drawn = rng.below(keys[0], np.arange(count // int(whole.min()) + 1), len(sizes))
+    full = int(np.searchsorted(np.cumsum(whole[drawn]), count, side="right"))
+    plans = drawn[:full][rng.permutation(keys[1], full)] if len(sizes) > 1 else drawn[:full]
+    ends = np.cumsum(whole[plans])
+    rest = count - int(ends[-1]) if full else count
+    if not drop_last and rest:
+        spare = int(whole[plans[-1]]) - ranks if full else 0
+        lacking = max(ranks - rest, 0)
+        if lacking <= spare:
+            ends[-1:] -= lacking
+            ends, plans = np.append(ends, count), np.append(plans, drawn[full])
+        else:
+            ends[-1] = count
+    return Division(ends, plans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +117,18 @@ class BucketPlan:
         order: of its samples.
         live: the records.
         buckets: uint8 (records,), of each live record.
-        ends: by bucket, the end of each batch among its samples.
+        divisions: by bucket.
     """
 
     order: EpochOrder
     live: LiveRecords
     buckets: U8 = field(repr=False)
-    ends: Sequence[I64] = field(repr=False)
+    divisions: Sequence[Division] = field(repr=False)
 
     def chunks(self) -> Iterator[PlannedBatches]:
         """Go through the epoch; every batch is complete in one chunk."""
         firsts = np.cumsum(self.live.counts) - self.live.counts
-        seen = np.zeros(len(self.ends), dtype=np.int64)
+        seen = np.zeros(len(self.divisions), dtype=np.int64)
         waiting = np.zeros(0, dtype=_SAMPLE)
         for start in range(0, self.order.records, _CHUNK):
             numbers = np.arange(start, min(start + _CHUNK, self.order.records))
@@ -139,10 +157,11 @@ class BucketPlan:
         samples["end"] = self.order.run_ends(numbers)
         samples["batch"] = -1
         for number in np.flatnonzero(counts).tolist():
-            mine, ends = bucket == number, self.ends[number]
+            mine, ends, plans = bucket == number, self.divisions[number].ends, self.divisions[number].plans
             batch = np.searchsorted(ends, within[mine], side="right")
             stops = np.concatenate((ends, [0]))[batch]  # 0 for samples that are left out
             samples["last"][mine] = within[mine] == stops - 1
             samples["size"][mine] = stops - np.concatenate(([0], ends))[batch]
+            samples["plan"][mine] = np.append(plans, -1)[batch]
             samples["batch"][mine] = np.where(stops, (number << _BATCH_BITS) + batch, -1)
         return samples[samples["batch"] >= 0]

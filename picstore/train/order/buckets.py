@@ -14,7 +14,7 @@ from picstore.arrays import I64, U8, Bools, Table
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.tombstones import LiveRecords
-from picstore.train.order.bucket_plan import BucketPlan, PlannedBatches, batch_ends, bucket_of
+from picstore.train.order.bucket_plan import BucketPlan, Division, PlannedBatches, divide
 from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder, Samples
 from picstore.train.order.requests import BatchRequest, LeavingRun, SourceRequest, TrainingSource, check_state
 from picstore.train.order.sharding import check_lanes, check_rank
@@ -27,7 +27,7 @@ class BucketOrder:
     """Batches of records that are in the same bucket, epoch after epoch of one data set."""
 
     buckets: U8 = field(repr=False)  # (records,), of each live record
-    batch_sizes: tuple[int, ...]  # of this rank, by bucket
+    batch_sizes: tuple[tuple[int, ...], ...]  # of this rank, by bucket and plan; plans are counted through the buckets
     lanes: int  # of an epoch, a multiple of ``world_size``; that itself where the stored order is read
     seed: int
     rank: int = 0
@@ -42,19 +42,19 @@ class BucketOrder:
     def __post_init__(self) -> None:
         check_rank(self.rank, self.world_size)
         check_lanes(self.lanes, self.world_size)
-        if min(self.batch_sizes) < 1:
-            raise UsageError(f"batch_size {min(self.batch_sizes)}; at least 1 is needed")
+        if (smallest := min(map(min, self.batch_sizes))) < 1:
+            raise UsageError(f"batch_size {smallest}; at least 1 is needed")
         counts = np.bincount(self.buckets, minlength=len(self.batch_sizes)).tolist()
         object.__setattr__(self, "counts", tuple(counts))
         fewest = min((count for count in counts if count), default=0)
         if not self.drop_last and fewest < self.world_size:
             text = f"a bucket has {fewest} records, too few for {self.world_size} ranks"
             raise UsageError(f"{text}; give fewer sizes, or drop_last=True, which leaves them out")
-        ends = self._ends()
+        divisions = self._divide(0)
         hashed = hashlib.sha256(self.buckets.data)
-        for each in ends:
-            hashed.update(each.astype("<i8").tobytes())
-        object.__setattr__(self, "batches", sum(map(len, ends)))
+        for division in divisions:
+            hashed.update(division.ends.astype("<i8").tobytes() + division.plans.astype("<i8").tobytes())
+        object.__setattr__(self, "batches", sum(len(division.ends) for division in divisions))
         object.__setattr__(self, "digest", hashed.hexdigest()[:16])
         if not self.batches:
             text = f"{len(self.buckets)} records in {len(self.batch_sizes)} buckets make no batch"
@@ -69,6 +69,10 @@ class BucketOrder:
     def samples_of_rank(self) -> int:
         """Samples in an epoch of the rank that has most, those that fill no batch too."""
         return -(-len(self.buckets) // self.world_size)
+
+    def stage(self, epoch: int) -> int:
+        """The number of an epoch's stage: there is one."""
+        return 0
 
     def length(self, epoch: int) -> int:
         """Batches in an epoch."""
@@ -138,14 +142,17 @@ class BucketOrder:
 
     def _plan(self, live: LiveRecords, epoch: int) -> BucketPlan:
         order = EpochOrder(live.counts, seed=self.seed, epoch=epoch, lanes=self.lanes, shuffle=self.shuffle)
-        return BucketPlan(order, live, self.buckets, self._ends())
+        return BucketPlan(order, live, self.buckets, self._divide(epoch))
 
-    def _ends(self) -> list[I64]:
-        """By bucket, where each global batch ends among its samples."""
-        return [
-            batch_ends(count, size, ranks=self.world_size, drop_last=self.drop_last)
-            for count, size in zip(self.counts, self.batch_sizes, strict=True)
-        ]
+    def _divide(self, epoch: int) -> list[Division]:
+        """The batches of each bucket."""
+        found, plans = [], 0
+        for bucket, (count, sizes) in enumerate(zip(self.counts, self.batch_sizes, strict=True)):
+            keys = rng.key(rng.BUCKET, self.seed, bucket), rng.key(rng.BUCKET, self.seed, bucket, epoch)
+            division = divide(count, sizes, keys, ranks=self.world_size, drop_last=self.drop_last)
+            found.append(Division(division.ends, division.plans + plans))
+            plans += len(sizes)
+        return found
 
 
 class _RankReading:
@@ -221,6 +228,7 @@ class _RankReading:
     def _request(self, samples: Table, held: U8, leaving: tuple[LeavingRun, ...]) -> SourceRequest:
         listed = {name: np.ascontiguousarray(samples[name]) for name in ("container", "record", "lane")}
         later: Bools = np.zeros(len(samples), dtype=np.bool_)  # ``leaving`` tells when lanes are done
-        bucket = bucket_of(int(samples["batch"][0]))
         chosen = Samples(**listed, last=later, held=held)
-        return SourceRequest(0, self._epoch, chosen, np.arange(len(samples)), plan=bucket, leaving=leaving)
+        return SourceRequest(
+            0, self._epoch, chosen, np.arange(len(samples)), plan=int(samples["plan"][0]), leaving=leaving
+        )

@@ -38,6 +38,10 @@ class MixOrder:
         if self.epoch_batches is not None and self.epoch_batches < 1:
             raise UsageError(f"epoch_batches is {self.epoch_batches}; at least 1 is needed")
 
+    def stage(self, epoch: int) -> int:
+        """The number of an epoch's stage: there is one."""
+        return 0
+
     def length(self, epoch: int) -> int | None:
         """Batches in an iteration; None without end."""
         return self.epoch_batches

@@ -16,6 +16,7 @@ from picstore.train.order.apportionment import Apportionment
 from picstore.train.order.epoch import EpochOrder, Samples
 from picstore.train.order.sharding import RankShard
 from picstore.train.transforms.compose import TransformPlan
+from picstore.train.transforms.progressive import EpochStages
 
 _MIN_BUDGET = 64 << 20  # bytes
 _FIXED = ("version", "dataset", "seed", "shuffle", "lanes", "weights")  # fields of a state that a loader must share
@@ -81,6 +82,9 @@ BatchRequest: TypeAlias = Sequence[SourceRequest]
 class Order(Protocol):
     """The order of all batches of a rank, as a pure function of its fields. It can be pickled."""
 
+    def stage(self, epoch: int) -> int:
+        """The number of the stage that an epoch is in; each may have callables of its own."""
+
     def length(self, epoch: int) -> int | None:
         """Batches in an epoch; None without end."""
 
@@ -114,11 +118,16 @@ class DatasetOrder:
     seed: int
     uuid: str = ""  # of the data set, with its selection
     weights: Apportionment | None = None  # None where each record comes once an epoch
+    stages: EpochStages = field(default_factory=EpochStages)  # of which each has a plan
 
     @property
     def samples_of_rank(self) -> int:
         """Samples in an epoch of the rank that has most, those that fill no batch too."""
         return -(-self.shard.records // self.shard.world_size)
+
+    def stage(self, epoch: int) -> int:
+        """The number of an epoch's stage, and of its plan."""
+        return self.stages.stage(epoch)
 
     def length(self, epoch: int) -> int:
         """Batches in an epoch."""
@@ -142,7 +151,8 @@ class DatasetOrder:
                 samples = order.locate(shard.samples(start, stop))
                 if self.weights is not None:
                     samples = self.weights.to_records(samples, epoch)
-                yield [SourceRequest(0, epoch, skip_deleted(samples, dataset), np.arange(stop - start))]
+                slots, plan = np.arange(stop - start), self.stage(epoch)
+                yield [SourceRequest(0, epoch, skip_deleted(samples, dataset), slots, plan)]
             if step:
                 return
             epoch, first = epoch + 1, 0

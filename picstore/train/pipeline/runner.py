@@ -43,7 +43,6 @@ class PipelineRunner:
 
     Args:
         decoder: a name of ``cuda/decode.py``; UsageError if it is not for the device.
-        callables: applied to the images on their device, one after the other; batch transforms to the labels too.
         isolate: run the pipeline in a process of its own. A DataLoader's worker is one already, and has none.
         threads: None for one a core, shared among the workers of a DataLoader.
     """
@@ -55,7 +54,6 @@ class PipelineRunner:
         damage_log: DamageLog,
         device: torch.device,
         decoder: str = "auto",
-        callables: Sequence[UserTransform] = (),
         isolate: bool = True,
         threads: int | None = None,
     ) -> None:
@@ -65,7 +63,6 @@ class PipelineRunner:
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder
-        self._callables: tuple[Any, ...] = tuple(callables)
         self._isolate = isolate and bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
         self._threads = threads
         self._counter = StatsCounter()
@@ -107,16 +104,19 @@ class PipelineRunner:
         self._drop_begun()
         self._begun = (os.getpid(), position, batches)
 
-    def apply_callables(self, batch: Batch, *, seed: int) -> Batch:
-        """Apply the callables to a batch on its device, with torch's generators seeded by ``seed``."""
-        if not self._callables:
+    def apply_callables(self, batch: Batch, callables: Sequence[UserTransform], *, seed: int) -> Batch:
+        """Apply callables, one after the other, to a batch on its device, with torch's generators seeded by ``seed``.
+
+        Batch transforms are applied to the labels too.
+        """
+        if not callables:
             return batch
         images, labels, random = batch.images, batch.labels, BatchRandom(seed, 0, [0])
-        seeded = not all(isinstance(transform, BatchTransform) for transform in self._callables)
+        seeded = not all(isinstance(transform, BatchTransform) for transform in callables)
         with torch.random.fork_rng([self._device] if self._device.type == "cuda" else [], enabled=seeded):
             if seeded:
                 torch.manual_seed(seed & ((1 << 63) - 1))
-            for transform in self._callables:
+            for transform in callables:
                 if isinstance(transform, BatchTransform):
                     images, labels = transform(images, labels, random)
                 else:

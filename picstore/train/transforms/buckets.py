@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from picstore.arrays import F64, I64, U8, Bools, Table
 from picstore.errors import UsageError
+from picstore.storage.dataset import Dataset
 from picstore.train.transforms.arguments import checked_size
 
 _MAX_BUCKETS = 256  # so that a record's bucket takes a byte
@@ -89,11 +90,21 @@ class Buckets:
         within = [size for size in fitting if size[1] and max(size) <= ratio * min(size)]
         return cls([*{size for pair in within for size in (pair, pair[::-1])}], transform, **options)
 
-    def batch_sizes(self, batch_size: int | None) -> tuple[int, ...]:
+    @property
+    def choice(self) -> AspectRatios:
+        """The rule by which images get a bucket's transforms."""
+        return self.ratios
+
+    def buckets_of(self, dataset: Dataset) -> U8:
+        """The bucket of each record: uint8 (records,)."""
+        return dataset.derive(self.ratios.assign_facts, np.uint8)
+
+    def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
         """Images of a batch by bucket, of ``tokens`` or a loader's ``batch_size``; UsageError for both or neither."""
         if (batch_size is None) == (self._tokens is None):
             raise UsageError("Buckets: give the loader's batch_size, or Buckets' tokens")
-        return self._sizes_by_tokens(self._tokens) if batch_size is None else (batch_size,) * len(self.sizes)
+        sizes = self._sizes_by_tokens(self._tokens) if batch_size is None else (batch_size,) * len(self.sizes)
+        return tuple((size,) for size in sizes)
 
     def _sizes_by_tokens(self, tokens: int | None) -> tuple[int, ...]:
         if not isinstance(tokens, int) or not isinstance(self._patch, int) or self._patch < 1:

@@ -22,12 +22,15 @@ from picstore.train.transforms import (
     timm_augment,
     tone,
 )
-from picstore.train.transforms.buckets import Buckets
+from picstore.train.transforms.buckets import AspectRatios, Buckets
 from picstore.train.transforms.color_program import ColorTransform, check_color
 from picstore.train.transforms.geometry import check_borders, common_fill
 from picstore.train.transforms.mix import BatchTransform
+from picstore.train.transforms.progressive import EpochStages, Progressive
+from picstore.train.transforms.sequences import Sequences
 from picstore.train.transforms.views import ViewCallables, ViewGroup, Views
 
+LoaderTransform: TypeAlias = "Sequence[UserTransform] | Views | Buckets | Sequences | Progressive"
 UserTransform: TypeAlias = Any  # a geometric or color transform, or any callable that takes the images of a batch
 
 # Transforms that a configuration file may name.
@@ -156,8 +159,8 @@ def plan_transforms(
             each other.
     """
     callables: tuple[UserTransform, ...]
-    if isinstance(transforms, Buckets):
-        raise UsageError("Buckets are a transform of picstore.Loader alone")
+    if isinstance(transforms, (Buckets, Sequences, Progressive)):
+        raise UsageError(f"only picstore.Loader takes {type(transforms).__name__}")
     if isinstance(transforms, Views):
         if aug_repeats > 1:
             raise UsageError("aug_repeats and Views do not go together; raise the numbers of views instead")
@@ -180,22 +183,34 @@ def plan_transforms(
     return TransformPlan(tuple(groups), others, tuple(name for name in targets if name in columns)), callables
 
 
-def plan_buckets(
-    buckets: Buckets, *, targets: tuple[str, ...] = (), columns: Sequence[str] = (), aug_repeats: int = 1
-) -> tuple[TransformPlan, ...]:
-    """Plan the transforms of each bucket, as :func:`plan_transforms` does.
+def plan_loader(
+    transform: LoaderTransform, *, targets: tuple[str, ...], columns: Sequence[str], aug_repeats: int
+) -> tuple[tuple[TransformPlan, ...], Sequence[Sequence[UserTransform]], AspectRatios | EpochStages | None]:
+    """Plan each list of a loader's transforms, as :func:`plan_transforms` does.
+
+    Returns:
+        The plans; the callables by stage of the epochs; and the rule by which images get one of several plans.
 
     Raises:
-        UsageError: as of :func:`plan_transforms`; a bucket has callables, or gives images of other sizes.
+        UsageError: as of :func:`plan_transforms`; a bucket has callables, or gives images of another size.
     """
-    plans = []
-    for size in buckets.sizes:
-        listed = buckets.transform(size)
-        plan, callables = plan_transforms(listed, targets=targets, columns=columns, aug_repeats=aug_repeats)
+    options: dict[str, Any] = {"targets": targets, "columns": columns, "aug_repeats": aug_repeats}
+    if isinstance(transform, (Buckets, Sequences)):
+        return _plan_lists(transform, **options), [transform.callables], transform.choice
+    lists = transform.lists if isinstance(transform, Progressive) else [transform]
+    plans, callables = zip(*(plan_transforms(each, **options) for each in lists), strict=True)
+    return plans, callables, transform.choice if isinstance(transform, Progressive) else None
+
+
+def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[TransformPlan, ...]:
+    plans, name = [], type(several).__name__
+    for size in several.sizes:
+        listed = several.transform(size)  # type: ignore[arg-type]  # each class takes its own sizes
+        plan, callables = plan_transforms(listed, **options)
         if callables:
-            raise UsageError(f"Buckets: give {_name_of(callables[0])} in callables, which all batches go through")
+            raise UsageError(f"{name}: give {_name_of(callables[0])} in callables, which all batches go through")
         made = [group.size for group in plan.groups]
-        if None in made or (not isinstance(listed, Views) and made != [size]):
+        if isinstance(several, Buckets) and (None in made or (not isinstance(listed, Views) and made != [size])):
             raise UsageError(f"Buckets: the transforms of {size} give images of {made[0] or 'several sizes'}")
         plans.append(plan)
     return tuple(plans)

@@ -18,6 +18,7 @@ import simplejpeg
 import torch
 from grids import slow_except
 from hostile import claiming, good_record, tiny_jpeg, write_dataset
+from samples import picture
 
 import picstore
 from picstore.errors import Corrupt, ImageError, UsageError
@@ -324,3 +325,21 @@ def test_a_decoder_for_a_gpu_is_refused_without_one() -> None:
         find_decoder("torchvision", CPU)
     with pytest.raises(UsageError, match="unknown; use one of"):
         find_decoder("pillow", CPU)
+
+
+def test_batches_of_several_sizes_are_those_of_the_cpu(tmp_path: Path, use: Use) -> None:
+    use(FakeDecoder())
+    with picstore.Writer(tmp_path / "set") as writer:
+        for number in range(12):
+            writer.add(picture(number, width=24 if number % 3 else 16, height=16 if number % 3 else 24))
+    buckets = picstore.Buckets([(12, 8), (8, 12)], lambda size: [picstore.RandomResizedCrop(size)])
+    sequences = picstore.Sequences([2, 4], lambda length: [picstore.ResizeToSequence(4, length)], tokens=8)
+    for transform, size in ((buckets, 4), (sequences, None)):
+        one, other = pair(tmp_path / "set", transform=transform, batch_size=size)
+        shapes = set()
+        for batch, expected in zip(one, other, strict=True):
+            assert_alike(batch, expected)
+            shapes.add((len(batch), *batch.images[0].shape))
+        assert len(shapes) > 1
+        one.close()
+        other.close()

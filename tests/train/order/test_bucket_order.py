@@ -36,8 +36,8 @@ class Case:
 
     def order(self, sizes: tuple[int, ...], rank: int = 0, world_size: int = 1, **options: Any) -> BucketOrder:
         fields = {"lanes": 4, "seed": self.seed, **options}
-        sizes = tuple(size // world_size for size in sizes)
-        return BucketOrder(buckets=self.buckets, batch_sizes=sizes, rank=rank, world_size=world_size, **fields)
+        mine = tuple((size // world_size,) for size in sizes)
+        return BucketOrder(buckets=self.buckets, batch_sizes=mine, rank=rank, world_size=world_size, **fields)
 
     def bucket(self, record: Record) -> int:
         """The bucket of a stored record."""

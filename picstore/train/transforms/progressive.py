@@ -1,0 +1,51 @@
+"""Progressive: lists of transforms by epoch, such as images that grow during a training."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from picstore.arrays import I64, Bools
+from picstore.errors import UsageError
+
+
+class Progressive:
+    """Lists of transforms by the epoch from which on they apply, a loader's ``transform``.
+
+    ``Progressive({0: [RandomResizedCrop(128)], 16: [RandomResizedCrop(160)], 32: [RandomResizedCrop(192)]})`` has
+    images of 160 pixels in the epochs 16 to 31. Order, batches and random numbers are those of any loader, and the
+    epoch tells which list applies, so resuming needs nothing more.
+
+    Args:
+        stages: from epoch 0 on, lists as of :class:`picstore.Loader`, with callables, or ``Views`` of the same groups.
+
+    Raises:
+        UsageError: epochs are no numbers, or none is 0.
+    """
+
+    def __init__(self, stages: Mapping[int, Sequence[Any]]) -> None:
+        if not isinstance(stages, Mapping) or not all(isinstance(epoch, int) and epoch >= 0 for epoch in stages):
+            raise UsageError(f"Progressive: stages are {stages!r}; give lists of transforms by their first epochs")
+        self.lists = tuple(stages[epoch] for epoch in sorted(stages))
+        self.choice = EpochStages(tuple(sorted(stages)))
+        if 0 not in stages:
+            raise UsageError(f"Progressive: there is no list for epoch 0; the first is for {min(stages, default=None)}")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStages:
+    """The first epochs of stages, ascending from 0: a :class:`picstore.train.order.requests.PlanChoice`."""
+
+    firsts: tuple[int, ...] = (0,)
+
+    def stage(self, epoch: int) -> int:
+        """The number of an epoch's stage."""
+        return bisect_right(self.firsts, epoch) - 1
+
+    def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
+        """Mark all images, or none if it is not the epoch's plan."""
+        return np.full(len(sizes), plan == self.stage(epoch), dtype=np.bool_)
