@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from picstore.errors import Damage, NotADataset
-from picstore.storage.format.container import Container
+from picstore.errors import Damage
 from picstore.storage.location.resolve import map_concurrently
 from picstore.train.batching.columns import look_up_columns
 from picstore.train.batching.gather import BatchRecords, ReadResult, gather_records
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.parameters import TransformParams, make_params
+from picstore.train.batching.read_alone import read_alone
 from picstore.train.batching.spec import MAX_PIXELS, OutputSpec
 from picstore.train.buffers import BufferPool
 from picstore.train.cpu.fill_images import ImageFiller
@@ -57,18 +57,13 @@ def _read_container(
     wanted: SourceRequest, source: TrainingSource, max_pixels: int, replace: bool, number: int
 ) -> ReadResult:
     dataset, samples = source.dataset, wanted.samples
-    marks = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
-    marks[samples.record[samples.container == number]] = True
+    records, attachments = np.unique(samples.record[samples.container == number]), bool(source.plan.targets)
     rows_of = partial(needed_rows, source, wanted.epoch, max_pixels)
-    try:
-        container: Container = dataset.container_records(
-            number, rows_of, wanted=marks, attachments=bool(source.plan.targets)
-        )
-        return container if container.good[marks].all() or not replace else dataset.container(number)
-    except (Damage, NotADataset) as error:
-        if not replace:
-            raise
-        return error if isinstance(error, Damage) else Damage("the file is missing", dataset.container_ref(number).name)
+    if replace:
+        return read_alone(dataset, number, records.tolist(), rows_of, attachments=attachments)
+    marks = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
+    marks[records] = True
+    return dataset.container_records(number, rows_of, wanted=marks, attachments=attachments)
 
 
 def make_images(

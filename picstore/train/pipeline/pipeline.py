@@ -25,15 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from picstore.errors import Damage, NotADataset
+from picstore.errors import Damage
 from picstore.storage.dataset import Dataset
-from picstore.storage.row_reader import RowsOf
 from picstore.train.batching.collate import run_collate
 from picstore.train.batching.columns import look_up_columns
 from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.gather import BatchRecords, ReadResult, gather_records
 from picstore.train.batching.host_batch import BatchFiller, HostBatch
 from picstore.train.batching.parameters import make_params
+from picstore.train.batching.read_alone import read_alone
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cpu.fill_images import ImageFiller
@@ -334,7 +334,10 @@ def _read_containers(
         rows_of = partial(needed_rows, spec.sources[source], epoch, spec.resources.max_pixels)
         with counter.timed("reading"):
             if alone:
-                found = [_read_records(dataset, key, rows_of, attachments=bool(plan.targets)) for key in group]
+                found = [
+                    read_alone(dataset, key.number, key.records, rows_of, attachments=bool(plan.targets))
+                    for key in group
+                ]
             else:
                 found = dataset.containers_in_part(
                     [key.number for key in group],
@@ -349,17 +352,3 @@ def _read_containers(
                 results.append(result)
     counter.add(bytes=sum(result.read_size for result in results if not isinstance(result, Damage)))
     return results
-
-
-def _read_records(dataset: Dataset, key: ContainerKey, rows_of: RowsOf, *, attachments: bool) -> ReadResult:
-    """Read some records of a container; all of it where one is damaged, as another of its records replaces that."""
-    wanted = np.zeros(int(dataset.rows["records"][key.number]), dtype=np.bool_)
-    wanted[list(key.records)] = True
-    try:
-        container = dataset.container_records(key.number, rows_of, wanted=wanted, attachments=attachments)
-        return container if container.good[wanted].all() else dataset.container(key.number)
-    except Damage as error:
-        return error
-    except NotADataset:
-        ref = dataset.container_ref(key.number)
-        return Damage("the file is missing", ref.name, ref.offset)

@@ -8,9 +8,11 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from commands import ledger, one_line, picstore_command, picstore_json, tree
 from PIL import Image
 from samples import jpeg, picture
@@ -331,3 +333,23 @@ def test_an_index_that_has_lost_a_footer_is_verified_by_its_containers(folder: P
     report = picstore_json("verify", index, code=3)
     assert report["records_lost"] == 1
     assert {Path(finding["file"]).suffix for finding in report["damage"]} == {".idx", ".pic", ".jpg"}
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_images_of_an_index_wait_for_batches_of_their_aspect_ratio(index: Path, world_size: int) -> None:
+    def crops(size: tuple[int, int]) -> list[Any]:
+        return [picstore.RandomResizedCrop(size)]
+
+    sizes = [(24, 16), (16, 16), (16, 24)]
+    plain = {}
+    for size in sizes:
+        loader = picstore.Loader(index, batch_size=1, transform=crops(size), threads=1, isolate=False)
+        plain.update({(size, int(batch.ids[0])): batch.images[0] for batch in loader})
+    seen = []
+    for rank in range(world_size):
+        buckets, place = picstore.Buckets(sizes, crops), {"rank": rank, "world_size": world_size, "drop_last": False}
+        for batch in picstore.Loader(index, batch_size=4, transform=buckets, threads=1, isolate=False, **place):
+            for id_, image in zip(batch.ids.tolist(), batch.images, strict=True):
+                assert torch.equal(image, plain[tuple(image.shape[1:]), id_])
+                seen.append(id_)
+    assert sorted(seen) == list(range(COUNT))
