@@ -72,7 +72,7 @@ def iterate_photographs() -> Iterator[tuple[int, str, Image.Image]]:
         for photograph in photographs:
             with Image.open(str(files("skimage.data") / photograph)) as opened:
                 whole = opened.convert("RGB")
-            width, height = whole.size
+            width, height = whole.width // 64 * 64, whole.height  # whole tiles of 64 pixels
             parts = {"whole": (0, 0, width, height), "left": (0, 0, 2 * width // 3, height)}
             for part, box in {**parts, "lower": (0, height // 4, width, height)}.items():
                 yield label, f"{Path(photograph).stem}-{part}", whole.crop(box)
