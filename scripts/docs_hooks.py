@@ -1,8 +1,9 @@
-"""Hooks of MkDocs: pages made of the programs in examples/ and of --help."""
+"""Hooks of MkDocs: pages made of the programs and notebooks in examples/ and of --help."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from picstore.cli import program
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # Links that work where the pages are read as files.
-_LINK = re.compile(r"\]\((?:\.\./)+examples(?:/(\w+)\.py)?\)")
+_LINK = re.compile(r"\]\((?:\.\./)+examples(?:/(\w+)\.(?:py|ipynb))?\)")
 _ROLE = re.compile(r":(?:class|func|meth|attr):(?=<code>)")
 
 
@@ -29,6 +30,10 @@ def on_files(files: Files, *, config: Any) -> Files:
         page = f"# {path.name}\n\n```python\n{text}```\n"
         name, inclusion = f"examples/{path.stem}.md", InclusionLevel.NOT_IN_NAV
         files.append(File.generated(config, name, content=page, inclusion=inclusion))
+    for path in sorted(EXAMPLES.glob("*.ipynb")):
+        rows.append(f"| [{path.name}](/examples/{path.stem}.md) | A notebook. |")
+        name, inclusion = f"examples/{path.stem}.md", InclusionLevel.NOT_IN_NAV
+        files.append(File.generated(config, name, content=_notebook(path), inclusion=inclusion))
     files.append(File.generated(config, "examples/index.md", content="\n".join(rows)))
     return files
 
@@ -41,6 +46,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def on_page_content(html: str, **_: Any) -> str:
     """Take Sphinx's roles out of docstrings."""
     return _ROLE.sub("", html)
+
+
+def _notebook(path: Path) -> str:
+    """Format a notebook without outputs as a page."""
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(path.read_text())["cells"]]
+    return "\n\n".join(f"```python\n{text}\n```" if kind == "code" else text for kind, text in cells)
 
 
 def _commands() -> str:

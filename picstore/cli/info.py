@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from picstore.cli import options
+from picstore.cli.bars import BINS, histogram_lines
 from picstore.cli.outcome import format_outcome
 from picstore.cli.terminal import echo, echo_json
 from picstore.storage.location.resolve import Location, locate
 
 if TYPE_CHECKING:
+    from picstore.arrays import Table
     from picstore.storage.dataset import Dataset
 
 _WORTH_COPYING = 0.8  # of the bytes that are read
@@ -29,13 +32,15 @@ def command(dataset: Location, selection: options.Selection, as_json: bool) -> N
         echo_json(facts)
     else:
         echo(*_lines(dataset, facts))
+        echo(*histogram_lines(facts["histograms"]))
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
-    from picstore.storage.order_statistics import order_statistics
+    from picstore.storage.order_statistics import order_statistics, sample_indexes
 
     manifest = dataset.manifest
-    order = order_statistics(dataset)
+    indexes = sample_indexes(dataset)
+    order = order_statistics(indexes)
     return {
         "format_version": manifest.format_version,
         "uuid": manifest.uuid,
@@ -58,6 +63,22 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "shuffle": manifest.shuffle[-1] if manifest.shuffle else None,
         "shuffle_history": list(manifest.shuffle),
         "order": None if order is None else asdict(order),
+        "histograms": _histograms(indexes, dataset.classes),
+    }
+
+
+def _histograms(indexes: Sequence[Table], classes: Sequence[str]) -> dict[str, Any]:
+    """Count the records of index entries by class, width, height and bytes."""
+    import numpy as np
+
+    from picstore.display.histograms import summarize
+
+    columns = {name: np.concatenate([index[name] for index in indexes]) for name in ("label", "width", "height")}
+    columns["bytes"] = np.concatenate([index["length"] for index in indexes])
+    found = summarize(columns, classes, bins=BINS)
+    return {
+        name: {key: value for key, value in asdict(histogram).items() if key not in ("name", "totals")}
+        for name, histogram in found.items()
     }
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ from picstore.storage.record_table import RecordTable
 from picstore.storage.references import find_references_root
 from picstore.storage.row_reader import RowsOf
 from picstore.storage.split import assign_parts, split_bounds
+
+if TYPE_CHECKING:
+    from picstore.display.figures import Figure
 
 
 class Dataset(Sequence[Record]):
@@ -180,6 +183,12 @@ class Dataset(Sequence[Record]):
     def __repr__(self) -> str:
         return f"Dataset({str(self.path)!r}: {len(self)} images, {len(self.classes)} classes)"
 
+    def _repr_html_(self) -> str:
+        from picstore.display.markup import format_facts
+        from picstore.storage.shown import describe_manifest
+
+        return format_facts(f"Dataset {self.path}", describe_manifest(self.manifest, len(self)))
+
     @overload
     def __getitem__(self, i: int) -> Record: ...
     @overload
@@ -206,6 +215,41 @@ class Dataset(Sequence[Record]):
             container = self.container(number)
             for k in np.flatnonzero(self.live.mask(number)).tolist():
                 yield copy_record(self.with_values(container.record(k)))
+
+    def show(self, count: int = 12, *, positions: Sequence[int] | None = None, columns: int = 4) -> Figure:
+        """Draw images with class, id, boxes, polygons and keypoints; damaged ones are grey.
+
+        Args:
+            count: images, evenly spaced in stored order.
+            positions: draw those at these positions instead.
+            columns: images side by side.
+
+        Returns:
+            A figure of matplotlib, which a notebook shows and ``savefig`` writes to a file.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        from picstore.display.figures import draw_tiles
+        from picstore.storage.shown import read_tile  # with the decoder and its kernels
+
+        if positions is None:
+            number = max(0, min(count, len(self)))
+            positions = [k * len(self) // number for k in range(number)]
+        return draw_tiles([read_tile(self.__getitem__, k, self.classes) for k in positions], columns=columns)
+
+    def summary(self) -> Figure:
+        """Draw how many images there are by class, width, height and bytes; reads the indexes of all containers.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        from picstore.display.figures import draw_histograms
+        from picstore.display.histograms import SUMMARIZED, summarize
+
+        table = self.table
+        histograms = summarize({name: np.asarray(table[name]) for name in SUMMARIZED}, self.classes)
+        return draw_histograms(histograms, title=f"{self.path}: {len(self):,} images")
 
     def container_ref(self, number: int) -> ContainerRef:
         """Position of the ``number``-th container in stored order."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from picstore.arrays import Table
 from picstore.storage.dataset import Dataset
 
 _SAMPLED_CONTAINERS = 1000  # takes 1 to 2 s over a network; sampling moves the figures in the third digit
@@ -28,11 +30,19 @@ class OrderStatistics:
     expected_same_class_neighbours: float
 
 
-def order_statistics(dataset: Dataset) -> OrderStatistics | None:
-    """Measure the stored order; None for fewer than two records. Damage or NotADataset if a container is unreadable."""
+def sample_indexes(dataset: Dataset) -> list[Table]:
+    """Read the index entries of all containers, or of 1,000 evenly spaced ones.
+
+    Raises:
+        Damage, NotADataset: one is unreadable.
+    """
     count = len(dataset.rows)
     chosen = {k * count // min(count, _SAMPLED_CONTAINERS) for k in range(min(count, _SAMPLED_CONTAINERS))}
-    indexes = [dataset.entries(number) for number in sorted(chosen)]
+    return [dataset.entries(number) for number in sorted(chosen)]
+
+
+def order_statistics(indexes: Sequence[Table]) -> OrderStatistics | None:
+    """Measure the stored order in index entries of containers; None for fewer than two records."""
     if sum(map(len, indexes)) < 2:
         return None
     ids = np.concatenate([index["id"] for index in indexes])

@@ -17,8 +17,12 @@ from picstore.errors import UsageError
 from picstore.train.batching.host_batch import map_images
 
 if TYPE_CHECKING:
+    from picstore.display.figures import Figure, Tile
     from picstore.train.batching.host_batch import HostBatch
     from picstore.train.batching.spec import GroupSpec
+
+
+_THUMBNAILS = 8  # in a notebook
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +98,75 @@ class Batch:
         """The same batch in page-locked memory; a DataLoader with ``pin_memory=True`` calls it."""
         return self._map(lambda tensor: tensor.pin_memory())
 
+    def show(
+        self,
+        count: int = 16,
+        *,
+        classes: Sequence[str] = (),
+        columns: int = 4,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> Figure:
+        """Draw images with label, id and targets; of ``Views`` a row for each view, of the first ``columns`` records.
+
+        Args:
+            count: images, the first of the batch.
+            classes: names of labels, such as ``dataset.classes``.
+            columns: images side by side.
+            mean, std: those of ``Normalize``, to undo it. Without them floats outside of 0 … 1 are stretched to it.
+
+        Returns:
+            A figure of matplotlib, which a notebook shows and ``savefig`` writes to a file.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+            UsageError: callables have made something else of the images, or only one of mean and std is given.
+        """
+        from picstore.display.figures import draw_tiles
+        from picstore.train.shown import are_images, levels_of, make_captions, make_tiles
+
+        if isinstance(self.images, dict) and all(are_images(views[0]) for views in self.images.values()):
+            tiles, rows = self._view_tiles(columns, classes, mean, std)
+            return draw_tiles(tiles, columns=columns, rows=rows)
+        images = self.images if isinstance(self.images, dict) else self.images[:count]
+        if not are_images(images):
+            raise UsageError(f"there are no images to show: callables made {_describe(self.images)}")
+        if not len(images):
+            return draw_tiles([])
+        captions = make_captions(self.labels[:count], self.ids[:count], classes)
+        to_levels = levels_of(images, mean, std)
+        tiles = make_tiles(images, captions, self.targets, to_levels=to_levels, classes=classes)
+        return draw_tiles(tiles, columns=columns)
+
+    def _view_tiles(
+        self, count: int, classes: Sequence[str], mean: Sequence[float] | None, std: Sequence[float] | None
+    ) -> tuple[list[Tile], list[str]]:
+        """Make tiles of the first records' views, view after view, and the views' names."""
+        from picstore.train.shown import levels_of, make_captions, make_tiles
+
+        tiles, rows, captions = [], [], make_captions(self.labels[:count], self.ids[:count], classes)
+        for name, views in self.views.items():
+            for k, images in enumerate(views):
+                to_levels = levels_of(images[:count], mean, std)
+                targets = None if self.targets is None else self.targets[name][k]
+                tiles += make_tiles(images[:count], captions, targets, to_levels=to_levels, classes=classes)
+                rows.append(f"{name} {k}")
+        return tiles, rows
+
+    def _repr_html_(self) -> str:
+        from picstore.display.markup import format_facts
+        from picstore.train.shown import are_images, levels_of, make_captions
+
+        first = next(iter(self.images.values()))[0] if isinstance(self.images, dict) else self.images
+        facts = {"images": _describe(self.images), "labels": _describe(self.labels), "columns": ", ".join(self.columns)}
+        thumbnails = []
+        if len(self) and are_images(first):
+            shown = first[:_THUMBNAILS]
+            to_levels = levels_of(shown)
+            captions = make_captions(self.labels[:_THUMBNAILS], self.ids[:_THUMBNAILS], ())
+            thumbnails = list(zip(map(to_levels, shown), captions, strict=False))
+        return format_facts("Batch", {name: text for name, text in facts.items() if text}, thumbnails)
+
     def _repeat_labels(self, count: int) -> Batch:
         """The batch with all but images and targets repeated for ``count`` images of each record."""
         columns = {
@@ -126,6 +199,15 @@ def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -
     if isinstance(value, list):
         return [_map_tensors(function, each) for each in value]
     return function(value) if isinstance(value, torch.Tensor) else value
+
+
+def _describe(value: Any) -> str:
+    """Describe tensors by dtype and shape."""
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {_describe(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return f"list of {len(value)}" + (f": {_describe(value[0])}, …" if value else "")
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)} on {value.device}"
 
 
 def _join_views(views: Any) -> Any:

@@ -86,6 +86,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             )
             for each in callables
         ]
+        self._device = torch.device(options["device"])
         self._runner = PipelineRunner(
             PipelineSpec(
                 sources=sources,
@@ -94,7 +95,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
                 collate=options["collate"],
             ),
             damage_log=DamageLog(options["on_damage"]),
-            device=torch.device(options["device"]),
+            device=self._device,
             decoder=options["decoder"],
             isolate=options["isolate"],
             threads=threads,

@@ -21,9 +21,10 @@ from picstore.train.order.buckets import BucketOrder
 from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes, find_rank
 from picstore.train.transforms.buckets import Buckets
-from picstore.train.transforms.compose import LoaderTransform, check_targets, plan_loader
+from picstore.train.transforms.compose import LoaderTransform, check_targets, name_of, plan_loader
 from picstore.train.transforms.progressive import EpochStages
 from picstore.train.transforms.sequences import Sequences
+from picstore.train.transforms.views import ViewGroup
 
 
 @dataclass(frozen=True)
@@ -213,11 +214,26 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             callables=callables,
             whole_epochs=True,
         )
-        self.batch_size, self.drop_last = batch_size, drop_last
+        self.batch_size, self.drop_last, self._ranks = batch_size, drop_last, ranks
 
     def __len__(self) -> int:
         """Batches in an epoch."""
         return self._order.length(self._cursor.position[0])
+
+    def _repr_html_(self) -> str:
+        from picstore.display.markup import format_facts
+
+        epoch, batch = self._cursor.position
+        facts = {
+            "data set": f"{self.dataset.path}, {len(self.dataset):,} images",
+            "batches": f"{len(self):,}" + ("" if self.batch_size is None else f" of {self.batch_size}"),
+            "images": f"{self.output.dtype}, {self._device}",
+            "order": f"shuffled, seed {self.sources[0].seed}" if self._ranks["shuffle"] else "as stored",
+            "next": f"epoch {epoch}, batch {batch}",
+            "rank": f"{self._ranks['rank']} of {self._ranks['world_size']}",
+            **{f"transforms {group.name}".strip(): _steps_of(group) for group in self.sources[0].plan.groups},
+        }
+        return format_facts("Loader", facts)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin an epoch, or go on in its middle if a state of this epoch was just loaded."""
@@ -236,3 +252,9 @@ def _records(batch_size: int | None, aug_repeats: int) -> int:
     if not isinstance(aug_repeats, int) or aug_repeats < 1 or batch_size % aug_repeats:
         raise UsageError(f"aug_repeats is {aug_repeats}; give a number that divides the batch size, {batch_size}")
     return batch_size // aug_repeats
+
+
+def _steps_of(group: ViewGroup) -> str:
+    """Name the transforms of a group."""
+    names = ", ".join(name_of(each) for each in (*group.geometry, *group.color)) or "none"
+    return names if group.count == 1 else f"{names}; {group.count} views"

@@ -9,11 +9,11 @@ from collections import OrderedDict
 import numpy as np
 
 from picstore.arrays import I64, Array, Bools
+from picstore.display.histograms import Binned, Histogram, bin_values
 from picstore.errors import MissingDependency, UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import SAMPLINGS
 from picstore.view.filters import Filter
-from picstore.view.histograms import Binned, Histogram, bin_values
 from picstore.view.text_search import texts_with
 
 _KEPT_FILTERS = 4  # results, 4 bytes a record each at most

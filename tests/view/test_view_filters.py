@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import picstore
+from picstore.display.histograms import bin_edges
 from picstore.errors import UsageError
 from picstore.storage.edits.columns import make_column
 from picstore.storage.format.record import Record
 from picstore.view.filters import parse_filter, parse_ids
-from picstore.view.histograms import bin_edges
 from picstore.view.records import Records
 from picstore.view.text_search import texts_with
 

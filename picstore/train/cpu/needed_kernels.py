@@ -47,7 +47,7 @@ _GATHER = {opcodes.NEAREST: canvas.gather_nearest, opcodes.PILLOW_BICUBIC: canva
 
 def compile_needed(spec: PipelineSpec) -> None:
     """Compile the kernels of a pipeline that this machine has not compiled yet."""
-    compile_ahead(needed_kernels([source.plan for source in spec.sources], spec.output))
+    compile_ahead(needed_kernels([plan for source in spec.sources for plan in source.plans], spec.output))
 
 
 def needed_kernels(plans: Iterable[TransformPlan], output: OutputSpec) -> list[Any]:

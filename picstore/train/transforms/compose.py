@@ -168,7 +168,7 @@ def plan_transforms(
         for name, (count, listed) in transforms.groups.items():
             geometry, color, of_groups[name] = _split_stages(listed)
             if mixing := [each for each in of_groups[name] if isinstance(each, BatchTransform)]:
-                raise UsageError(f"{_name_of(mixing[0])} mixes labels, which all views share; mix views in the loop")
+                raise UsageError(f"{name_of(mixing[0])} mixes labels, which all views share; mix views in the loop")
             groups.append(ViewGroup(geometry, color, name, count, first))
             first += count
         callables = (ViewCallables(of_groups),) if any(of_groups.values()) else ()
@@ -208,7 +208,7 @@ def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[Transform
         listed = several.transform(size)  # type: ignore[arg-type]  # each class takes its own sizes
         plan, callables = plan_transforms(listed, **options)
         if callables:
-            raise UsageError(f"{name}: give {_name_of(callables[0])} in callables, which all batches go through")
+            raise UsageError(f"{name}: give {name_of(callables[0])} in callables, which all batches go through")
         made = [group.size for group in plan.groups]
         if isinstance(several, Buckets) and (None in made or (not isinstance(listed, Views) and made != [size])):
             raise UsageError(f"Buckets: the transforms of {size} give images of {made[0] or 'several sizes'}")
@@ -224,7 +224,7 @@ def _split_stages(transforms: Sequence[UserTransform]) -> tuple[tuple[UserTransf
         stage = _stage_of(transform)
         if stage < latest:
             raise UsageError(
-                f"{_name_of(transform)} follows {_name_of(stages[latest][-1])}; give geometric transforms first, then "
+                f"{name_of(transform)} follows {name_of(stages[latest][-1])}; give geometric transforms first, then "
                 "color transforms, then other callables"
             )
         stages[stage].append(transform)
@@ -242,7 +242,7 @@ def _check_pixels_stay(color: Sequence[ColorTransform], targets: Sequence[str]) 
     for transform in color:
         if transform.moves_pixels and following:
             raise UsageError(
-                f"{_name_of(transform)} moves the pixels of the finished crop, and targets ({', '.join(following)}) do "
+                f"{name_of(transform)} moves the pixels of the finished crop, and targets ({', '.join(following)}) do "
                 "not follow; leave out the one or the others, or use RandomAffine or RandomRotation"
             )
 
@@ -275,6 +275,7 @@ def _stage_of(transform: UserTransform) -> int:
     raise UsageError(f"transform contains {transform!r}, which is neither a transform nor callable")
 
 
-def _name_of(transform: UserTransform) -> str:
+def name_of(transform: UserTransform) -> str:
+    """What messages call a transform."""
     own = getattr(transform, "name", None)  # of a kind of picstore's; a callable of the user's may have any attribute
     return own if isinstance(own, str) else getattr(transform, "__name__", type(transform).__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from picstore.arrays import F64, Array
 
 _BINS = 40
 _WIDE = 12.0  # ratio of greatest to least value from which bins grow in proportion
+SUMMARIZED = ("label", "width", "height", "bytes")  # columns that ``summarize`` takes
 _MAX_VALUES = 200  # named values that are listed, the most frequent ones
 
 
@@ -58,27 +59,27 @@ class Binned:
         return replace(self.empty, counts=listed, totals=listed if whole is None else whole.totals)
 
 
-def bin_values(name: str, values: Array, names: Sequence[str] | None = None) -> Binned:
-    """Sort a column into bins, or with ``names`` by value: those of classes or of other codes."""
+def bin_values(name: str, values: Array, names: Sequence[str] | None = None, *, bins: int = _BINS) -> Binned:
+    """Sort a column into at most ``bins`` bins, or with ``names`` by value: those of classes or of other codes."""
     if names is not None:
         return _by_value(name, values, names)
     known = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), dtype=np.bool_)
-    edges = bin_edges(values[known] if not known.all() else values)
+    edges = bin_edges(values[known] if not known.all() else values, bins)
     numbers = np.searchsorted(edges[1:-1], values, side="right").astype(np.int16)
     numbers[~known] = -1
     shown = np.arange(max(0, len(edges) - 1))
     return Binned(numbers, shown, Histogram(name, tuple(edges.tolist()), (), (), (), ()))
 
 
-def bin_edges(values: Array) -> F64:
-    """Edges of at most 40 bins that hold all values; of integers each edge is one."""
+def bin_edges(values: Array, bins: int = _BINS) -> F64:
+    """Edges of at most ``bins`` bins that hold all values; of integers each edge is one."""
     if not len(values):
         return np.zeros(0)
     low, high = float(values.min()), float(values.max())
     if low == high:
         return np.array([low, high])
     wide = low > 0 and high / low >= _WIDE
-    edges = np.geomspace(low, high, _BINS + 1) if wide else np.linspace(low, high, _BINS + 1)
+    edges = np.geomspace(low, high, bins + 1) if wide else np.linspace(low, high, bins + 1)
     edges[0], edges[-1] = low, high
     return np.unique(np.rint(edges)) if values.dtype.kind in "iu" else edges
 
@@ -93,3 +94,9 @@ def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
     empty = Histogram(name, (), shown, listed, (), (), others=len(distinct) - len(order))
     smallest = np.int16 if len(distinct) < 1 << 15 else np.int32
     return Binned(numbers.astype(smallest), order, empty)
+
+
+def summarize(columns: Mapping[str, Array], classes: Sequence[str], *, bins: int = _BINS) -> dict[str, Histogram]:
+    """Count records by class, width, height and bytes, given these columns, ``label`` among them."""
+    found = {name: bin_values(name, columns[name], bins=bins).count() for name in ("width", "height", "bytes")}
+    return {"label": bin_values("label", columns["label"], classes).count(), **found}

@@ -1,0 +1,185 @@
+"""Figures of matplotlib (the extra ``plot``): images with their annotations, and histograms.
+
+They are no windows: a notebook shows a figure that a cell ends with, and ``savefig`` writes it to a file.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from picstore.arrays import F64, U8, Array
+from picstore.display.histograms import Histogram
+from picstore.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Figure
+
+_CELL = 1.9  # inches
+_TALLEST = 1.1  # times the width of a cell
+_TITLE = 0.25  # inches above a row of images
+_MARGIN = 0.1  # inches around an image
+_MAX_TITLE = 28  # characters
+_MAX_CLASSES = 24
+_BAR = "#1f6fb4"
+_COLORS = ("#f3c13a", "#3fc1c9", "#ff6b6b", "#7bd389", "#b892ff", "#ff9f5a", "#59a5ff", "#f78fb3")
+_TITLES = {"width": "width, pixels", "height": "height, pixels", "bytes": "bytes of the JPEG", "label": "class"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """An image of a figure, with what is drawn over it.
+
+    Attributes:
+        pixels: uint8 (h, w, 3); they may be fewer than those of the image.
+        title: above it.
+        size: width and height of the image, in whose pixels all that follows counts; by default those of ``pixels``.
+        boxes: float64 (k, 4), left, top, right, bottom.
+        names: what boxes are called, k texts or none.
+        outlines: of polygons, float64 (p, 2).
+        points: float64 (m, 2).
+        mask: integers (h, w), of which 0 stays clear.
+    """
+
+    pixels: U8
+    title: str = ""
+    size: tuple[int, int] | None = None
+    boxes: F64 | None = None
+    names: Sequence[str] = ()
+    outlines: Sequence[F64] = ()
+    points: F64 | None = None
+    mask: Array | None = None
+
+
+def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] = ()) -> Figure:
+    """Draw images side by side, in rows as high as their highest image; ``rows`` are names of these, at their left."""
+    columns = max(1, min(columns, len(tiles)))
+    listed = [tiles[k : k + columns] for k in range(0, len(tiles), columns)]
+    heights = [max(min(_ratio(tile), _TALLEST) for tile in row) * _CELL for row in listed]
+    left = _MARGIN + (_TITLE if rows else 0)
+    width = left + columns * (_CELL + _MARGIN)
+    height = _MARGIN + sum(heights) + len(listed) * (_TITLE + _MARGIN)
+    figure = _make_figure(width, max(height, _CELL))
+    top = figure.get_figheight()
+    for number, (row, high) in enumerate(zip(listed, heights, strict=True)):
+        top -= _TITLE + high
+        for k, tile in enumerate(row):
+            x = left + k * (_CELL + _MARGIN)
+            axes = figure.add_axes((x / width, top / height, _CELL / width, high / height), anchor="N", frame_on=False)
+            _draw_tile(axes, tile)
+        if number < len(rows):
+            at: Any = {"rotation": 90, "ha": "center", "va": "center", "fontsize": 8, "parse_math": False}
+            figure.text((left - _TITLE / 2) / width, (top + high / 2) / height, shorten(rows[number]), **at)
+        top -= _MARGIN
+    return figure
+
+
+def draw_histograms(histograms: Mapping[str, Histogram], *, title: str) -> Figure:
+    """Draw bars of counts: at the left the one of names, lying; at the right those of numbers, one above the other."""
+    named = [name for name, each in histograms.items() if not each.edges and each.counts]
+    binned = [name for name, each in histograms.items() if each.edges]
+    figure = _make_figure(9, 1 + 1.6 * max(1, len(binned)), layout="constrained")
+    figure.suptitle(shorten(title, 80), fontsize=10, parse_math=False)
+    if not named and not binned:
+        return figure
+    mosaic: Any = [[*named, name] for name in binned] or [named]
+    for name, axes in figure.subplot_mosaic(mosaic, width_ratios=[1] * len(named) + [1.6] * bool(binned)).items():
+        axes.set_title(_TITLES.get(name, name), fontsize=9, loc="left", parse_math=False)
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+        draw = _draw_names if name in named else _draw_bins
+        draw(axes, histograms[name])
+    return figure
+
+
+def shorten(text: str, limit: int = _MAX_TITLE) -> str:
+    """Make text fit a title: on one line, without control characters."""
+    visible = "".join(each if each.isprintable() else "·" for each in text)
+    return visible if len(visible) <= limit else visible[: limit - 1] + "…"
+
+
+def _make_figure(width: float, height: float, **options: Any) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependency("show and summary need matplotlib: pip install 'picstore[plot]'") from error
+
+    class PngFigure(Figure):
+        """A figure that notebooks show as a picture, whatever backend they have."""
+
+        def _repr_png_(self) -> bytes:
+            out = io.BytesIO()
+            self.savefig(out, format="png", dpi=110)
+            return out.getvalue()
+
+    return PngFigure(figsize=(width, height), facecolor="white", **options)
+
+
+def _ratio(tile: Tile) -> float:
+    """Height of an image over its width."""
+    width, height = tile.size or (tile.pixels.shape[1], tile.pixels.shape[0])
+    return height / width
+
+
+def _draw_tile(axes: Axes, tile: Tile) -> None:
+    from matplotlib.patches import Polygon, Rectangle
+
+    width, height = tile.size or (tile.pixels.shape[1], tile.pixels.shape[0])
+    axes.imshow(tile.pixels, extent=(0, width, height, 0), interpolation="antialiased")
+    axes.set_title(shorten(tile.title), fontsize=8, pad=3, parse_math=False)
+    if tile.mask is not None:
+        axes.imshow(_colored(tile.mask), extent=(0, width, height, 0), interpolation="nearest")
+    for k, outline in enumerate(tile.outlines):
+        axes.add_patch(Polygon(outline, fill=False, linewidth=1, edgecolor=_COLORS[k % len(_COLORS)]))
+    for k, (left, top, right, bottom) in enumerate(tile.boxes if tile.boxes is not None else ()):
+        color = _COLORS[k % len(_COLORS)]
+        axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, linewidth=1.4, edgecolor=color))
+        if k < len(tile.names):
+            label: Any = {"facecolor": color, "edgecolor": "none", "pad": 0.8}
+            text: Any = {"fontsize": 6, "va": "top", "bbox": label, "clip_on": True, "parse_math": False}
+            axes.text(left, top, shorten(tile.names[k]), **text)
+    if tile.points is not None and len(tile.points):
+        axes.scatter(tile.points[:, 0], tile.points[:, 1], s=9, c=_COLORS[0], edgecolors="black", linewidths=0.4)
+    axes.set(xlim=(0, width), ylim=(height, 0), xticks=(), yticks=())
+
+
+def _colored(mask: Array) -> U8:
+    """Color a mask's values, half transparent: (h, w, 4)."""
+    palette = np.array([tuple(bytes.fromhex(color[1:])) for color in _COLORS], np.uint8)
+    codes = mask.astype(np.int64)
+    alpha = np.where(codes != 0, 128, 0).astype(np.uint8)
+    return np.concatenate([palette[codes % len(palette)], alpha[..., None]], axis=-1)
+
+
+def _draw_bins(axes: Axes, histogram: Histogram) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    edges = np.array(histogram.edges)
+    if len(edges) == 2 and edges[0] == edges[1]:
+        edges = edges + np.array([-0.5, 0.5])
+    axes.bar(edges[:-1], histogram.counts, np.diff(edges), align="edge", color=_BAR, edgecolor="white", linewidth=0.3)
+    if edges[0] > 0 and edges[-1] / edges[0] >= 12:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.margins(x=0.01)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+
+
+def _draw_names(axes: Axes, histogram: Histogram) -> None:
+    shown = min(len(histogram.counts), _MAX_CLASSES)
+    names = [name or str(value) for name, value in zip(histogram.names, histogram.values, strict=True)][:shown]
+    axes.barh(range(shown), histogram.counts[:shown], color=_BAR, height=0.75)
+    axes.set_yticks(range(shown), [shorten(name, 18) for name in names], parse_math=False)
+    axes.invert_yaxis()
+    axes.margins(y=0.02)
+    left = len(histogram.counts) - shown + histogram.others
+    if left:
+        axes.set_xlabel(f"and {left:,} more", fontsize=7)
+    axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -1,0 +1,109 @@
+"""Pictures of records, for figures and notebooks."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from picstore.arrays import U8
+from picstore.display.figures import Tile
+from picstore.errors import Damage, ImageError
+from picstore.jpeg.rgb import SCALES, decode_rgb
+from picstore.storage.annotations import Objects, read_objects
+from picstore.storage.format.record import Record
+from picstore.storage.manifest import Manifest
+
+_SIDE = 240  # least pixels of the longer side, if the image has as many
+_MAX_PIXELS = 1 << 28
+_NAMED = 8  # classes that are named
+
+
+def make_tile(record: Record, classes: Sequence[str]) -> Tile:
+    """Make the tile of a record: decoded at a reduced scale, with class, id and objects; grey if it does not decode."""
+    caption = f"{class_name(classes, record.label)} · {record.id}"
+    try:
+        pixels = _decode(record)
+    except ImageError as error:
+        return blank_tile(f"{record.id}: {error}")
+    objects = _objects_of(record.extra)
+    labels = [] if objects.labels is None else objects.labels.tolist()
+    points = [each[each[:, 2] > 0, :2] + 0.5 for each in objects.keypoints or ()]
+    return Tile(
+        pixels,
+        caption,
+        size=(record.width, record.height),
+        boxes=objects.boxes,
+        names=[class_name(classes, label) for label in labels],
+        outlines=[outline for outlines in objects.polygons or () for outline in outlines],
+        points=np.concatenate(points) if points else None,
+    )
+
+
+def blank_tile(title: str) -> Tile:
+    """Make a grey tile of a record that cannot be shown."""
+    return Tile(np.full((60, 80, 3), 210, np.uint8), title)
+
+
+def read_tile(read: Any, position: int, classes: Sequence[str]) -> Tile:
+    """Make the tile of the record that ``read(position)`` returns; grey if it is damaged."""
+    try:
+        return make_tile(read(position), classes)
+    except Damage as error:
+        return blank_tile(f"{position}: {error}")
+
+
+def class_name(classes: Sequence[str], label: int) -> str:
+    """The name of a label, itself if it has none."""
+    return classes[label] if 0 <= label < len(classes) else str(label)
+
+
+def _decode(record: Record) -> U8:
+    width, height = record.width, record.height
+    if record.info.foreign:
+        return _decode_foreign(bytes(record.jpeg))
+    factor = 1 << min(max(1, max(width, height) // _SIDE).bit_length() - 1, 3) if SCALES else 1
+    return decode_rgb(record.jpeg, width=width, height=height, factor=factor)
+
+
+def _decode_foreign(data: bytes) -> U8:
+    """Decode a file of an index in another format, as far as Pillow can."""
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            if opened.width * opened.height > _MAX_PIXELS:
+                raise ImageError(f"has {opened.width} × {opened.height} pixels")
+            opened.draft("RGB", (_SIDE, _SIDE))
+            upright = ImageOps.exif_transpose(opened)
+            upright.thumbnail((2 * _SIDE, 2 * _SIDE))
+            return np.asarray(upright.convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ImageError(f"does not decode: {error}") from error
+
+
+def _objects_of(extra: Any) -> Objects:
+    try:
+        return read_objects(extra)
+    except ImageError:  # malformed fields, which a loader reports
+        return Objects()
+
+
+def describe_manifest(manifest: Manifest, images: int) -> dict[str, object]:
+    """Describe a data set of so many images by its manifest, for a notebook."""
+    facts: dict[str, object] = {"images": f"{images:,}", "bytes": f"{manifest.bytes / 1e6:,.1f} MB"}
+    if images != manifest.images:
+        facts["images"] = f"{images:,} of {manifest.images:,} stored"
+    if manifest.classes:
+        more = f", … {len(manifest.classes):,} in all" if len(manifest.classes) > _NAMED else ""
+        facts["classes"] = ", ".join(manifest.classes[:_NAMED]) + more
+    if manifest.attachments:
+        facts["attachments"] = ", ".join(manifest.attachments)
+    if manifest.edits is not None and manifest.edits.columns:
+        facts["columns"] = ", ".join(entry.name for entry in manifest.edits.columns)
+    if manifest.encode is not None:
+        size = manifest.encode["resize"] or "as the source"
+        facts["encoding"] = f"quality {manifest.encode['quality']}, {manifest.encode['subsampling']}, size {size}"
+    facts["shuffled"] = manifest.shuffle[-1]["method"] if manifest.shuffle else "no"
+    return facts | {"uuid": manifest.uuid}

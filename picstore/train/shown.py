@@ -1,0 +1,102 @@
+"""Pictures of batches, for figures and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from picstore.arrays import U8
+from picstore.display.figures import Tile
+from picstore.errors import UsageError
+from picstore.storage.shown import class_name
+
+_STRETCHED = (1, 99)  # percentiles
+_TOP = 2  # classes that are named of a mixed label
+
+
+def make_tiles(
+    images: Any, captions: Sequence[str], targets: Any, *, to_levels: Callable[[Any], U8], classes: Sequence[str]
+) -> list[Tile]:
+    """Make tiles of images, with captions and targets of each."""
+    return [
+        Tile(to_levels(image), caption, **({} if targets is None else _marks_of(targets[k], classes)))
+        for k, (image, caption) in enumerate(zip(images, captions, strict=False))
+    ]
+
+
+def make_captions(labels: torch.Tensor, ids: torch.Tensor, classes: Sequence[str]) -> list[str]:
+    """Name label and id of records."""
+    return [f"{_shown_label(label, classes)} · {id_}" for label, id_ in zip(labels.cpu(), ids.tolist(), strict=True)]
+
+
+def are_images(images: Any) -> bool:
+    """Whether these are images of three channels, and not what callables made of them."""
+    return isinstance(images, (torch.Tensor, list)) and (not len(images) or images[0].ndim == 3 == len(images[0]))
+
+
+def levels_of(
+    images: Any, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
+) -> Callable[[Any], U8]:
+    """Make the function that turns one of these images into uint8 (H, W, 3).
+
+    Floats are multiplied by ``std`` and ``mean`` is added. Without them, floats outside of 0 … 1 are stretched: of
+    each channel, a hundredth of the values become black, and a hundredth white.
+    """
+    if (mean is None) != (std is None):
+        raise UsageError("give both mean and std, those of Normalize, or none")
+    first = images[0]
+    if first.dtype == torch.uint8:
+        return lambda image: _interleaved(image.cpu().numpy())
+    scale, offset = torch.ones(3), torch.zeros(3)
+    if mean is not None and std is not None:
+        scale, offset = torch.tensor(std), torch.tensor(mean)
+    else:
+        flat = torch.cat([image.detach()[:, ::4, ::4].float().cpu().flatten(1) for image in images], dim=1)
+        low, high = (torch.from_numpy(np.percentile(flat.numpy(), at, axis=1)).float() for at in _STRETCHED)
+        if float(low.min()) < -1e-3 or float(high.max()) > 1 + 1e-3:
+            scale = 1 / (high - low).clamp(min=1e-6)
+            offset = -low * scale
+
+    def to_levels(image: torch.Tensor) -> U8:
+        values = image.detach().float().cpu() * scale[:, None, None] + offset[:, None, None]
+        return _interleaved((values.clamp(0, 1) * 255).round().to(torch.uint8).numpy())
+
+    return to_levels
+
+
+def _interleaved(planes: U8) -> U8:
+    return np.ascontiguousarray(planes.transpose(1, 2, 0))
+
+
+def _shown_label(label: torch.Tensor, classes: Sequence[str]) -> str:
+    if label.ndim == 0:
+        return class_name(classes, int(label))
+    weights, labels = label.float().topk(min(_TOP, len(label)))
+    pairs = zip(labels.tolist(), weights.tolist(), strict=True)
+    return ", ".join(f"{class_name(classes, k)} {weight:.2f}" for k, weight in pairs if weight > 0)
+
+
+def _marks_of(target: Any, classes: Sequence[str]) -> dict[str, Any]:
+    """What a target draws over its image."""
+    marks: dict[str, Any] = {}
+    if target.get("boxes") is not None:
+        marks["boxes"] = np.asarray(target["boxes"], np.float64)
+        if target.get("labels") is not None:
+            marks["names"] = [class_name(classes, label) for label in target["labels"].tolist()]
+    if target.get("keypoints") is not None:
+        points, seen = np.asarray(target["keypoints"], np.float64), target.get("visibility")
+        shown = np.ones(points.shape[:-1], np.bool_) if seen is None else np.asarray(seen) > 0
+        marks["points"] = points[shown] + 0.5
+    if target.get("polygons") is not None:
+        marks["outlines"] = [outline.numpy() for outlines in target["polygons"] for outline in outlines]
+    masks = [value for name, value in target.items() if name not in marks and _is_mask(value)]
+    if masks:
+        marks["mask"] = masks[0].numpy()
+    return marks
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and type(value).__name__ == "Mask" and value.ndim == 2
