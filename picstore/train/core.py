@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset
@@ -21,9 +21,11 @@ from picstore.train.order.cursor import EpochCursor, Worker
 from picstore.train.order.requests import Order, TrainingSource, count_classes, default_budget
 from picstore.train.pipeline.runner import PipelineRunner
 from picstore.train.pipeline.stats import Stats
-from picstore.train.single_batch import SingleBatch, make_images, read_records
 from picstore.train.transforms.compose import TransformPlan, UserTransform
 from picstore.train.transforms.mix import bind_batch_transforms
+
+if TYPE_CHECKING:
+    from picstore.train.single_batch import SingleBatch
 
 OrderT = TypeVar("OrderT", bound=Order)
 
@@ -135,6 +137,9 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             UsageError: an epoch has no such batch.
             Damage: there is no sound record in the batch.
         """
+        # It imports numba, 0.15 s, which a loader whose batches come from its process never needs.
+        from picstore.train.single_batch import make_images, read_records
+
         length = self._order.length(epoch)
         if batch < 0 or (length is not None and batch >= length):
             raise UsageError(f"batch {batch} of an epoch of {length}")

@@ -63,7 +63,7 @@ def add(stream, interval):
 @pytest.mark.slow
 def test_guard_pages_catch_an_access_of_one_byte_outside() -> None:
     reading = """
-@jit.kernel
+@jit.kernel("(uint8[::1], int64)")
 def load(array, at):
     return jit.load_u64(np.uint64(array.ctypes.data) + np.uint64(at))
 guard.flush_left = LEFT
