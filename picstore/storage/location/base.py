@@ -109,6 +109,10 @@ class Location(ABC):
             Truncated: the file ends before the last of them.
         """
 
+    def announce(self, ranges: Sequence[Range], *, at: int) -> None:
+        """Say that parts of the file, counted from ``at``, are read next, so that a disk fetches them side by side."""
+        return
+
     @abstractmethod
     def read_all(self, limit: int) -> bytes:
         """Read the whole file; TooLarge, before anything is allocated, if it has more than ``limit`` bytes."""

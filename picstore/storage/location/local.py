@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from picstore.errors import Conflict, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import PARTIAL, Allocate, Buffer, Entry, Location, Piece, fresh
+from picstore.storage.location.base import PARTIAL, Allocate, Buffer, Entry, Location, Piece, Range, fresh
 
 _LOCK_POLL = 0.01  # seconds between attempts to lock
 
@@ -78,6 +78,17 @@ class Folder(Location):
                 os.close(descriptor)
         except OSError as error:
             raise _translated(error, file=file, offset=offset) from error
+
+    def announce(self, ranges: Sequence[Range], *, at: int) -> None:
+        if not hasattr(os, "posix_fadvise"):  # macOS
+            return
+        with contextlib.suppress(OSError):  # the read that follows tells
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                for first, last in ranges:
+                    os.posix_fadvise(descriptor, at + first, last - first, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(descriptor)
 
     def read_all(self, limit: int) -> bytes:
         if (size := self.size()) > limit:
