@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,18 +145,19 @@ class ContainerReader:
 
         ``mask`` marks the live records of a container.
         """
-        tables = self._tables_of_large(numbers)
-        paths = {number: self._file(number) for number in tables}
+        paths = {number: self._file(number) for number in numbers if self._is_read_in_part(number)}
+        tables = self._read_tables(paths)
         masks = [mask(number) for number in tables]
-        reads = plan_reads([*tables.values()], masks, rows_of, attachments=attachments)
-        parts = {number: read for number, read in zip(tables, reads, strict=True) if read is not None}
-        for number, read in parts.items():
-            paths[number].announce(read.ranges, at=read.container.ref.offset)
-        done = {}
-        for number, read in parts.items():
-            with contextlib.suppress(Damage, NotADataset):  # read whole below
-                read.run(paths[number], allocate=allocate)
-                done[number] = read.container
+        options: Any = {"attachments": attachments, "allocate": allocate}
+        planned = plan_reads([*tables.values()], masks, rows_of, **options)
+        reads = {number: read for number, read in zip(tables, planned, strict=True) if read is not None}
+        waiting = [number for number, read in reads.items() if not read.run_cached(paths[number])]
+        for number in waiting:
+            with contextlib.suppress(Damage, NotADataset):
+                reads[number].run(paths[number])
+                continue
+            del reads[number]  # read whole
+        done = {number: read.container for number, read in reads.items()}
         return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
@@ -174,10 +175,10 @@ class ContainerReader:
         container = tables.without_payload()
         tables.release_extras(above=_KEPT_EXTRAS)
         rows_of = rows_of if self._has_large_images(number) else whole_images
-        (read,) = plan_reads([container], [wanted], rows_of, attachments=attachments)
+        (read,) = plan_reads([container], [wanted], rows_of, attachments=attachments, allocate=fresh)
         if read is None:
             return self.read(number)
-        read.run(self._file(number), allocate=fresh)
+        read.run(self._file(number))
         return container
 
     def index(self, number: int) -> Container:
@@ -318,34 +319,34 @@ class ContainerReader:
             ref = self.container_ref(number)
             return Damage("the file is missing", ref.name, ref.offset)
 
-    def _tables_of_large(self, numbers: Sequence[int]) -> dict[int, Container]:
-        """Read the tables of the containers to read in part; those with damage are left out.
+    def _is_read_in_part(self, number: int) -> bool:
+        return self.cache is None and self._has_large_images(number)
+
+    def _read_tables(self, paths: Mapping[int, Location]) -> dict[int, Container]:
+        """Read the tables of containers, given with their files; those with damage are left out.
 
         The whole container tells what of a damaged one is good.
         """
-        large = [] if self.cache is not None else [number for number in numbers if self._has_large_images(number)]
-        sizes = {number: self._guess_tables(number) for number in large}
-        paths = {number: self._file(number) for number in large}
-        for number in large:
-            paths[number].announce([(0, sizes[number])], at=int(self.rows["offset"][number]))
+        begun = {number: self._begin_tables(number, path) for number, path in paths.items()}
         found = {}
-        for number in large:
+        for number, (buffer, filled) in begun.items():
             with contextlib.suppress(Damage, NotADataset):
-                tables = self._read_tables(number, paths[number], sizes[number])
+                tables = self._finish_tables(number, paths[number], buffer, filled=filled)
                 if not tables.damage:
                     found[number] = tables
         return found
 
-    def _guess_tables(self, number: int) -> int:
-        """Bytes before a container's payload, by the largest share of a container that was seen."""
+    def _begin_tables(self, number: int, path: Location) -> tuple[memoryview, bool]:
+        """Make memory for what precedes a payload, by the largest share of a container seen, and fill it if cached."""
         size = int(self.rows["size"][number])
-        return min(size, max(_MIN_TABLES, int(size * (self._tables_share or _MAX_TABLES_SHARE))))
+        buffer = fresh(min(size, max(_MIN_TABLES, int(size * (self._tables_share or _MAX_TABLES_SHARE)))))
+        return buffer, path.read_cached([(0, len(buffer))], buffer, at=int(self.rows["offset"][number]))
 
-    def _read_tables(self, number: int, path: Location, guess: int) -> Container:
-        """Read what precedes the payload, at first ``guess`` bytes."""
-        ref, size = self.container_ref(number), int(self.rows["size"][number])
-        buffer = fresh(guess)
-        path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
+    def _finish_tables(self, number: int, path: Location, buffer: memoryview, *, filled: bool) -> Container:
+        """Read what precedes the payload, unless it is there."""
+        ref, size, guess = self.container_ref(number), int(self.rows["size"][number]), len(buffer)
+        if not filled:
+            path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
         parsed = read_header(buffer, ref=ref)
         end = parsed[0].payload_at
         if end > guess:

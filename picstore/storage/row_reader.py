@@ -55,20 +55,31 @@ class PartialRead:
     container: Container
     ranges: list[Range]
     parts: list[_Part]
+    buffer: memoryview  # for the ranges, one after the other
 
-    def run(self, path: Location, *, allocate: Allocate) -> None:
-        """Read the ranges from a file into the container's buffer, and mark records that fail a checksum.
+    def run(self, path: Location) -> None:
+        """Read the ranges from a file, and check them.
 
         Raises:
             Damage: the file ends before, or the disk cannot read it.
             NotADataset: it is missing.
         """
-        container = self.container
-        size = sum(end - begin for begin, end in self.ranges)
-        buffer = allocate(max(size, 1))
-        path.read_ranges(self.ranges, buffer, at=container.ref.offset, file=container.ref.name)
+        ref = self.container.ref
+        path.read_ranges(self.ranges, self.buffer, at=ref.offset, file=ref.name)
+        self._finish()
+
+    def run_cached(self, path: Location) -> bool:
+        """Do the same if all is in memory, and otherwise have it fetched; see :meth:`Location.read_cached`."""
+        done = path.read_cached(self.ranges, self.buffer, at=self.container.ref.offset)
+        if done:
+            self._finish()
+        return done
+
+    def _finish(self) -> None:
+        """Give the container its buffer, and mark records that fail a checksum."""
+        buffer, container = self.buffer, self.container
         container.buffer = buffer
-        container.read_size += size
+        container.read_size += len(buffer)
         view = np.frombuffer(buffer, np.uint8)
         for part in self.parts:
             at, header_at = part.at, part.header_at
@@ -84,7 +95,12 @@ def whole_images(entries: Table) -> I64:
 
 
 def plan_reads(
-    containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf, *, attachments: bool
+    containers: Sequence[Container],
+    wanted: Sequence[Bools],
+    rows_of: RowsOf,
+    *,
+    attachments: bool,
+    allocate: Allocate,
 ) -> list[PartialRead | None]:
     """Plan what to read of some containers, and describe in ``held`` what will lie in their buffers.
 
@@ -96,6 +112,7 @@ def plan_reads(
         wanted: by container bool (n,), the records to read.
         rows_of: rows to read.
         attachments: read those too.
+        allocate: makes buffers.
 
     Returns:
         By container; None where one read of the whole is faster.
@@ -130,7 +147,8 @@ def plan_reads(
             continue
         mine = slice(bounds[k], bounds[k + 1])
         _hold(container, number[mine], held[mine], tops[mine], parts[k])
-        reads.append(PartialRead(container, ranges[k], parts[k]))
+        size = sum(end - begin for begin, end in ranges[k])
+        reads.append(PartialRead(container, ranges[k], parts[k], allocate(max(size, 1))[:size]))
     return reads
 
 
