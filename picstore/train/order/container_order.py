@@ -7,6 +7,8 @@ records tell in which part a record is; only parts that are asked for are sorted
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from picstore import rng
@@ -23,16 +25,15 @@ class ContainerOrder:
         self._counts, self._key = counts, key
         parts = min(_MAX_PARTS, 1 + len(counts) // _PART)
         self._part = np.empty(len(counts), dtype=np.uint16)  # of each container; in their order it never falls
-        self._records = np.zeros(parts, dtype=np.int64)
         for start in range(0, len(counts), _PART):
             numbers = np.arange(start, min(start + _PART, len(counts)))
             # ``below`` scales the high bits, so that it never falls as they rise.
             part = self._part[start : start + _PART]
             part[:] = numbers * parts // len(counts) if key is None else rng.below(key, numbers, parts)
-            self._records += np.bincount(part, counts[start : start + _PART], parts).astype(np.int64)
+        self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
+        self._records = self.sum_parts(counts[:, None])[:, 0]
         self._part_ends = np.cumsum(self._records)
         self._sorted = self._ends = np.zeros(0, dtype=np.int64)  # containers of the parts at hand, and their ends
-        self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
 
     @property
     def records(self) -> int:
@@ -50,6 +51,35 @@ class ContainerOrder:
         """The index in the joined sequence of a container's first record."""
         self._sort(self._part[[container]])
         return int((self._ends - self._counts[self._sorted])[self._sorted == container][0])
+
+    def sum_parts(self, values: Array) -> I64:
+        """Sum values of containers, (containers, n), by part: int64 (parts, n)."""
+        sums = np.zeros((values.shape[1], len(self._at_hand)))
+        for start in range(0, len(values), _PART):
+            part, some = self._part[start : start + _PART], values[start : start + _PART]
+            for column, total in zip(some.T, sums, strict=True):
+                total += np.bincount(part, column, len(total))
+        exact: I64 = sums.T.astype(np.int64)  # float64 has the integers up to 2**53
+        return exact
+
+    def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
+        """Yield the part of each record of the joined sequence, and the containers of that part before the record's."""
+        parts = np.searchsorted(self._part_ends, index, side="right")
+        self._sort(parts)
+        begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")
+        turns = np.searchsorted(self._ends, index, side="right")
+        for part, begin, turn in zip(parts.tolist(), begins.tolist(), turns.tolist(), strict=True):
+            yield part, self._sorted[begin:turn]
+
+    def between(self, starts: I64, stops: I64) -> Iterator[tuple[I64, I64]]:
+        """Yield the containers of each run of records of the joined sequence, and the index of their first records."""
+        first, last = (np.searchsorted(self._part_ends, index, side="right") for index in (starts, stops - 1))
+        self._sort(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]))
+        begins = np.searchsorted(self._ends, starts, side="right")
+        ends = np.searchsorted(self._ends, stops - 1, side="right") + 1
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            containers = self._sorted[begin:end]
+            yield containers, self._ends[begin:end] - self._counts[containers]
 
     def _sort(self, parts: Array) -> None:
         """Sort the containers of parts, in place of those at hand, unless all of these are."""
