@@ -11,9 +11,11 @@ from picstore.jpeg.huffman import MAX_CODE_BITS, HuffmanTable, pack_tables
 from picstore.kernels.jit import device_function, kernel
 
 # Bits looked up at once. Longer codes are rare (with T.81's own tables 0.3 % of AC symbols) and are searched.
-LOOKUP_BITS = 12
-# Of an entry of ``several``: the shift of the number of coefficients, and the flag of the block's end.
-SKIP_SHIFT, END_OF_BLOCK = 6, 1 << 14
+LOOKUP_BITS = 11
+# Of an entry of ``several``: the shift of the number of coefficients; to that number the end of the block adds 128, and
+# 64 tells that there is no entry.
+SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
+_END = 1 << 14  # END_OF_BLOCK while a table is made, above up to 12 symbols of 16 coefficients
 
 
 @lru_cache(maxsize=16)
@@ -24,8 +26,9 @@ def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> 
         single: uint16 (tables, 2**LOOKUP_BITS), the first symbol in the next LOOKUP_BITS bits: symbol | length of its
             code << 8; 0 for a longer or no code.
         several: uint16 (tables, 2**LOOKUP_BITS), for AC tables only, all symbols that lie in those bits: the bits they
-            take | number of coefficients << SKIP_SHIFT | END_OF_BLOCK if the last one ends the block; 0 as above. 16
-            bits, so that the AC tables stay in the first-level cache.
+            take | number of coefficients << SKIP_SHIFT | END_OF_BLOCK if the last one ends the block; NO_ENTRY for a
+            longer or no code, and for more than 63 coefficients. 16 bits, so that the AC tables stay in the first-level
+            cache.
         ranges: uint32 (tables, 3, 18), for each length the first code, the last code + 1, and the index of its first
             symbol.
         symbols: uint32 (tables, 256).
@@ -52,7 +55,11 @@ def fill_tables(raw, dc, single, several, ranges, symbols):  # type: ignore[no-u
             for width in range(1, LOOKUP_BITS + 1):
                 _fill_several(raw[k, :MAX_CODE_BITS], symbols[k], width, windows)
             for j in range(1 << LOOKUP_BITS):
-                several[k, j] = windows[(1 << LOOKUP_BITS) + j]
+                entry = windows[(1 << LOOKUP_BITS) + j]
+                coefficients = (entry >> SKIP_SHIFT) & 255
+                end = END_OF_BLOCK if entry & _END else 0
+                fits = entry and coefficients < 64
+                several[k, j] = (entry & 63) | coefficients << SKIP_SHIFT | end if fits else NO_ENTRY
 
 
 @device_function
@@ -86,7 +93,7 @@ def _fill_several(counts, symbols, width, windows):  # type: ignore[no-untyped-d
             size = symbol & 15
             rest = width - length - size
             ends = size == 0 and symbol != 0xF0
-            entry = (length + size) | (END_OF_BLOCK if ends else ((symbol >> 4) + 1) << SKIP_SHIFT)
+            entry = (length + size) | (_END if ends else ((symbol >> 4) + 1) << SKIP_SHIFT)
             span = 1 << (width - length)
             windows[index : index + span] = entry
             if rest > 0 and not ends:

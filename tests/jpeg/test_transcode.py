@@ -27,7 +27,7 @@ import picstore
 from picstore.errors import NotTranscodable
 from picstore.jpeg import markers
 from picstore.jpeg.segments import find_restart_segments
-from picstore.jpeg.transcode import add_restart_markers, read_marker_segments, transcode
+from picstore.jpeg.transcode import add_restart_markers, read_marker_segments, transcode, transcode_all
 from picstore.prepare.image.image_info import parse_image_info
 
 EXIF_ORIENTATION = b"Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0%c\0\0\0\0\0\0"
@@ -261,6 +261,31 @@ def test_any_kind_of_bytes_is_taken(kind: type) -> None:
     assert (
         add_restart_markers(kind(before)) == add_restart_markers(before) == picstore.add_restart_markers(kind(before))
     )
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 9, 24])
+def test_several_jpegs_are_transcoded_as_each_alone(count: int) -> None:
+    rng = random.Random(count)
+    sources = []
+    for k in range(count):
+        stream = encode(rng.choice(SAMPLINGS), rng.randint(1, 200), rng.randint(1, 200), seed=k)
+        if k % 3 == 1:
+            stream = write(crafted(rng.choice(SAMPLINGS), 40, 24, seed=k, interval=rng.choice((1, 2, 100))))
+        if k % 4 == 3:  # damaged at once, or later
+            at = markers.parse_header(stream).length + rng.choice((0, 200))
+            stream = stream[:at] + b"\xfe" * 9 + stream[at + 9 :]
+        sources.append((stream, *read_marker_segments(stream)))
+    failed = 0
+    for source, made in zip(sources, transcode_all(sources, 3), strict=True):
+        if isinstance(made, NotTranscodable):
+            failed += 1
+            with pytest.raises(NotTranscodable, match=re.escape(str(made))):
+                transcode(*source, 3)
+        else:
+            alone = transcode(*source, 3)
+            assert (made.jpeg, made.header) == (alone.jpeg, alone.header)
+            assert np.array_equal(made.lengths, alone.lengths)
+    assert bool(failed) == (count > 3)
 
 
 # Ways to write the same

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Subset, WeightedRandomSampler, random_s
 import picstore
 from picstore.errors import Damage, UsageError
 from picstore.prepare.convert.job import DatasetShape
-from picstore.storage import container_reader, row_reader
+from picstore.storage import container_reader
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(24), picstore.RandomHorizontalFlip()]
@@ -211,14 +211,15 @@ def test_of_a_container_only_the_records_asked_for_are_read(
     dataset = picstore.MapDataset(tmp_path / "set", transform=[picstore.RandomCrop(64)])
     monkeypatch.setattr(container_reader, "MIN_MEAN", 0 if large else 1 << 40)
     sizes = []
-    run = row_reader.PartialRead.run
+    read = container_reader.read_rows
 
-    def spy(read: row_reader.PartialRead, *args: Any, **options: Any) -> None:
-        before = read.container.read_size
-        run(read, *args, **options)
-        sizes.append(read.container.read_size - before)
+    def spy(path: Any, container: Any, *args: Any, **options: Any) -> bool:
+        before = container.read_size
+        done = read(path, container, *args, **options)
+        sizes.append(container.read_size - before)
+        return done
 
-    monkeypatch.setattr(row_reader.PartialRead, "run", spy)
+    monkeypatch.setattr(container_reader, "read_rows", spy)
     expected = by_id(tmp_path / "set", 1, transform=[picstore.RandomCrop(64)])[0]
     sizes.clear()
     record = dataset.dataset[3]

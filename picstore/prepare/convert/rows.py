@@ -19,6 +19,7 @@ from typing import Any
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import ledger
 from picstore.prepare.convert.fork_server import start_fork_server
+from picstore.prepare.convert.input_groups import GroupedInput, group_inputs
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.convert.reference_records import make_reference_record
 from picstore.prepare.convert.row_reuse import ReusableRow
@@ -28,7 +29,7 @@ from picstore.prepare.engine import processes
 from picstore.prepare.image.coordinates import map_targets
 from picstore.prepare.image.index_image import index_image
 from picstore.prepare.image.settings import EncodeSettings
-from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg
+from picstore.prepare.image.training_jpeg import TrainingJpeg, make_training_jpeg, reencode
 from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, read_input
 from picstore.prepare.sources.read_ahead import ReadAhead
@@ -50,6 +51,7 @@ class RowTask:
         reuse: folder of the row's former files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
         container_starts: ids of the inputs that begin a container.
         references: folder of the source's files, for records that refer to images instead of holding them.
+        one_by_one: whether no input is read before the one before it is done, so that a death has one suspect.
     """
 
     root: Location
@@ -67,6 +69,12 @@ class RowTask:
     reuse: Location | None = None
     container_starts: frozenset[int] = frozenset()
     references: Location | None = None
+    one_by_one: bool = False
+
+    @property
+    def groups_inputs(self) -> bool:
+        """Whether inputs are read and made in groups. Attachments are read in turn with their inputs."""
+        return not self.one_by_one and not self.attachments and self.references is None
 
     @property
     def position_file(self) -> Path:
@@ -102,7 +110,7 @@ def run_rows(tasks: deque[RowTask], engine: processes.Engine, on_progress: Progr
             elif suspect in suspects:
                 task = replace(task, blamed={**task.blamed, suspect: f"ended the process that decoded it: {outcome}"})
             suspects.add(suspect)
-            tasks.append(task)
+            tasks.append(replace(task, one_by_one=True))
 
 
 def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> None:
@@ -121,7 +129,8 @@ def _read_position(task: RowTask) -> int:
 def convert_row(task: RowTask, on_progress: ProgressCallback) -> None:
     """Write one file of each stream, then the row's ledger fragment.
 
-    Holds one container a stream and one image in memory, and one more container a stream where it reuses records.
+    Holds one container a stream and one image, or a group of small ones, in memory, and one more container a stream
+    where it reuses records.
     """
     lines = []
     reusable = ReusableRow(task.reuse, task.attachments)
@@ -132,11 +141,19 @@ def convert_row(task: RowTask, on_progress: ProgressCallback) -> None:
     try:
         with RowWriter(task.root, row=task.first_file + task.row, shape=task.shape, fields=task.attachments) as writer:
             with ReadAhead(sources) as ahead:
-                for id_, source in numbered:
+
+                def read(id_: int, source: Input) -> bytes:
                     os.pwrite(descriptor, id_.to_bytes(8, "little"), 0)
-                    if id_ in task.container_starts:
+                    return ahead.read(source)
+
+                inputs: Iterator[GroupedInput] = (GroupedInput(id_, source) for id_, source in numbered)
+                if task.groups_inputs:
+                    inputs = group_inputs(numbered, read, task.encode, unread.__contains__)
+                for each in inputs:
+                    os.pwrite(descriptor, each.id.to_bytes(8, "little"), 0)
+                    if each.id in task.container_starts:
                         writer.end_containers()
-                    lines.append(reusable.copy_record(id_, writer) or _convert_input(source, id_, task, writer, ahead))
+                    lines.append(reusable.copy_record(each.id, writer) or _convert_input(each, task, writer, ahead))
                     on_progress(1)
             writer.close()
     finally:
@@ -147,16 +164,17 @@ def convert_row(task: RowTask, on_progress: ProgressCallback) -> None:
     task.position_file.unlink()
 
 
-def _convert_input(source: Input, id_: int, task: RowTask, writer: RowWriter, ahead: ReadAhead) -> ledger.LedgerLine:
+def _convert_input(each: GroupedInput, task: RowTask, writer: RowWriter, ahead: ReadAhead) -> ledger.LedgerLine:
+    source, id_ = each.source, each.id
     if id_ in task.duplicates:
         return ledger.duplicate_line(source.name, id_, task.duplicates[id_])
     if id_ in task.blamed:
         return ledger.LedgerLine(source.name, id_, ledger.FAILED, task.blamed[id_])
     try:
-        data = ahead.read(source)
-        with processes.time_limit(task.image_timeout):
-            make = make_training_jpeg if task.references is None else index_image
-            made = make(data, settings=task.encode, name=source.name)
+        data = ahead.read(source) if each.data is None else each.data
+        if isinstance(data, ImageError):
+            raise data
+        made = each.made if isinstance(each.made, TrainingJpeg) else _make(data, each, task)
         attachments = _read_attachments(source, ahead.read)
         extra = _make_extra(source, made)
         if task.references is not None:
@@ -170,6 +188,17 @@ def _convert_input(source: Input, id_: int, task: RowTask, writer: RowWriter, ah
     except (ImageError, UsageError) as error:  # UsageError: the extra is too large
         return ledger.LedgerLine(source.name, id_, ledger.FAILED, str(error))
     return ledger.LedgerLine(source.name, id_, made.status, made.reason, len(data), len(made.jpeg))
+
+
+def _make(data: bytes, each: GroupedInput, task: RowTask) -> TrainingJpeg:
+    """Make an input's training JPEG by itself, within the time limit."""
+    settings, name = task.encode, each.source.name
+    with processes.time_limit(task.image_timeout):
+        if task.references is not None:
+            return index_image(data, settings=settings, name=name)
+        if isinstance(each.made, str):
+            return reencode(data, each.made, settings=settings, name=name)
+        return make_training_jpeg(data, settings=settings, name=name)
 
 
 def _make_extra(source: Input, made: TrainingJpeg) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from PIL import Image
@@ -10,7 +11,7 @@ from picstore.arrays import U8
 from picstore.errors import NotTranscodable
 from picstore.jpeg.encoder.encode import encode_strips
 from picstore.jpeg.markers import Header
-from picstore.jpeg.transcode import read_marker_segments, transcode
+from picstore.jpeg.transcode import TranscodedJpeg, read_marker_segments, transcode_all
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.encode import decode_any, encode
 from picstore.prepare.image.image_info import make_image_info
@@ -53,18 +54,45 @@ def make_training_jpeg(source: bytes | Image.Image | U8, *, settings: EncodeSett
     Raises:
         ImageError: the source is no image, is damaged, too large, or of a kind that cannot be read.
     """
-    reason = ""
-    if isinstance(source, bytes) and source.startswith(_START) and not settings.reencode:
-        try:
-            segments, header = read_marker_segments(source)
-            _require_end(source, header)
-            size = header.width, header.height
-            if _fits_unchanged(size, settings):
-                made = transcode(source, segments, header)
-                info = make_image_info(made.header, made.lengths)
-                return TrainingJpeg(made.jpeg, info, CoordinateMap(1, size, size), LOSSLESS)
-        except NotTranscodable as error:
-            reason = str(error)
+    made: TrainingJpeg | str = ""
+    if isinstance(source, bytes):
+        (made,) = make_lossless([source], settings=settings)
+    return reencode(source, made, settings=settings, name=name) if isinstance(made, str) else made
+
+
+def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list[TrainingJpeg | str]:
+    """Make training JPEGs by adding restart markers.
+
+    Returns:
+        For each source its training JPEG, or the reason why it must be re-encoded, empty if it is not the JPEG's.
+    """
+    made: list[TrainingJpeg | str] = [""] * len(sources)
+    parsed = {}
+    for k, source in enumerate(sources):
+        if source.startswith(_START) and not settings.reencode:
+            try:
+                segments, header = read_marker_segments(source)
+                _require_end(source, header)
+            except NotTranscodable as error:
+                made[k] = str(error)
+                continue
+            if _fits_unchanged((header.width, header.height), settings):
+                parsed[k] = source, segments, header
+    for k, transcoded in zip(parsed, transcode_all(parsed.values()), strict=True):
+        made[k] = str(transcoded) if isinstance(transcoded, NotTranscodable) else _describe(transcoded)
+    return made
+
+
+def _describe(transcoded: TranscodedJpeg) -> TrainingJpeg:
+    info = make_image_info(transcoded.header, transcoded.lengths)
+    size = info.width, info.height
+    return TrainingJpeg(transcoded.jpeg, info, CoordinateMap(1, size, size), LOSSLESS)
+
+
+def reencode(
+    source: bytes | Image.Image | U8, reason: str, *, settings: EncodeSettings, name: str = ""
+) -> TrainingJpeg:
+    """Make a training JPEG as :func:`make_training_jpeg`, of a source for which :func:`make_lossless` gave a reason."""
     if isinstance(source, bytes) and (large := _encode_large(source, settings)) is not None:
         return large
     decoded = decode_any(source, settings=settings, name=name)

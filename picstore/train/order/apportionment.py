@@ -86,9 +86,7 @@ class Apportionment:
 
     def counts(self, epoch: int) -> I64:
         """Samples of each container in an epoch, int64 (containers,)."""
-        bounds = self.bounds + self._offset(epoch)
-        bounds >>= _TICKS  # in place, as a new page costs more than its sums
-        return np.diff(bounds)
+        return np.diff((self.bounds + self._offset(epoch)) >> _TICKS)
 
     def to_records(self, samples: Samples, epoch: int) -> Samples:
         """Map samples of an order over :meth:`counts` to live records of their containers, and number the copies."""

@@ -161,8 +161,7 @@ class Prefetcher:
                 future.set_exception(error)
         else:
             self._count_memory(calls, results)
-            # The first one last: the planner waits for it, and then has all others without waking up for each.
-            for future, result in zip(reversed(futures), reversed(results), strict=True):
+            for future, result in zip(futures, results, strict=True):
                 future.set_result(result)
         return True
 

@@ -1,0 +1,225 @@
+"""Kernel that finds where the blocks of scans begin, and their DC differences, two scans at a time (T.81, annex F.2).
+
+Reading Huffman codes is a chain: where a code begins is known when the one before it is looked up. A core could do half
+as much again in the time that a lookup takes, so the chains of two scans run side by side in one loop.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.jpeg.bit_reader import BAD_CODE, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, refill
+from picstore.jpeg.huffman_lookup import LOOKUP_BITS, SKIP_SHIFT
+from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u16
+
+# Columns of a row of scans, int64. Addresses: of the data, followed by PADDING zeros; of the segments' offsets in it;
+# of the blocks of an MCU, int64 (n, 4): component, DC table, AC table, whether its DC is edited; of the arrays of
+# ``huffman_lookup.make_lookups``; and of what is noted, to fill. Numbers of blocks: of an MCU, a segment and the scan.
+DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
+# What the kernel fills: damage, blocks left in the segment, the bit at its end, and the plans of the blocks of an MCU.
+DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
+# Of a plan: the address of its AC table, of the next block's DC table, and of the next block's plan; the numbers of
+# those tables; and the address of the row. No branch predictor foresees where a block ends, so all that is needed there
+# must be at hand: computing it took 20 µs an image.
+AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
+_PLAN_COLUMNS, _MAX_BLOCKS = 6, 6  # of an MCU, in the samplings that training JPEGs may have
+SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
+
+# What is noted of a block: the bit at which its DC code begins, the bits of code and difference, and the difference.
+POSITION_SHIFT, BITS_SHIFT, DIFFERENCE_BIAS = 20, 12, 2048
+
+# A lane reads one scan: a reader of bits whose byte is an address, the number of the next coefficient, and the address
+# of the plan of its block, which is 0 in a lane that is idle. Two lanes of six numbers would exceed the registers.
+PLAN = 4
+
+_u64, _i64 = np.uint64, np.int64
+_LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
+
+
+@kernel("(int64[:, ::1],)")
+def find_block_starts(scans):  # type: ignore[no-untyped-def]
+    """Find the bit at which each block of each scan begins, and the block's DC difference.
+
+    Args:
+        scans: a row each, see above. What is noted of a scan are, for each of its segments, all blocks, and the bit at
+            which the last one ends. DAMAGE is set, to 0 if there is none.
+    """
+    first = _u64(scans.ctypes.data)
+    a = b = _u64(0), 0, 0, 0, _u64(0)
+    for k in range(scans.shape[0]):
+        begun = _begin_scan(first + _u64(8 * SCAN_COLUMNS * k))
+        if a[PLAN] == 0:
+            a = begun
+        else:
+            b = begun
+        while (a[PLAN] != 0) & (b[PLAN] != 0):
+            a = _look_up(a)
+            b = _look_up(b)
+    if a[PLAN] == 0:
+        a = b
+    while a[PLAN] != 0:
+        a = _look_up(a)
+
+
+@inlined
+def _look_up(lane):  # type: ignore[no-untyped-def]
+    """Skip the AC codes that one lookup gives."""
+    accumulator, valid, byte, k, plan = lane
+    entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
+    # While the entry is loaded: at least 25 bits were left, which are enough to look it up.
+    accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
+    k += entry >> SKIP_SHIFT
+    if k < 64:
+        accumulator <<= _u64(entry & 63)  # 63, as a shift looks at these bits by itself
+        return accumulator, valid - (entry & 63), byte, k, plan
+    return _end_lookup((accumulator, valid, byte, k, plan), entry)
+
+
+@inlined
+def _end_lookup(lane, entry):  # type: ignore[no-untyped-def]
+    """Go on after an entry that ends its block, or is none: a longer code, or the last coefficient among the codes.
+
+    The bits after the last coefficient belong to the next block, so codes up to it are read alone.
+    """
+    accumulator, valid, byte, k, plan = lane
+    bits, ended = entry & 63, k >= 128
+    if k & 64:
+        bits, k = _read_ac(plan, accumulator, k - (entry >> SKIP_SHIFT))
+        ended = k >= 64
+        if bits == 0:
+            return _stop(lane, TOO_MANY_COEFFICIENTS if k else BAD_CODE)
+    lane = accumulator << _u64(bits), valid - bits, byte, k, plan
+    return _begin_block(lane) if ended else lane
+
+
+@device_function
+def _read_ac(plan, accumulator, k):  # type: ignore[no-untyped-def]
+    """Read one AC code: its bits, 0 for damage, and the next coefficient's number, 64 after the last, 0 for no code."""
+    row = _row(plan)
+    length, symbol = _look_up_code(accumulator, _load(plan, AC_NUMBER), row)
+    if length == 0:
+        return 0, 0
+    if symbol & 15 == 0 and symbol != 0xF0:
+        return length, 64
+    k += (symbol >> 4) + 1
+    return (0 if k > 64 else length + (symbol & 15)), k
+
+
+@device_function
+def _begin_scan(scan):  # type: ignore[no-untyped-def]
+    """Plan the blocks of an MCU, and return a lane at the first AC code of a scan."""
+    row = array_at(scan, SCAN_COLUMNS, np.int64)
+    row[DAMAGE] = 0
+    blocks = array_at(_u64(row[BLOCKS]), 4 * row[PER_MCU], np.int64)
+    for b in range(row[PER_MCU]):
+        following = b + 1 if b + 1 < row[PER_MCU] else 0
+        ac, dc = blocks[4 * b + 2], blocks[4 * following + 1]
+        plan = PLANS + _PLAN_COLUMNS * b
+        row[plan + AC], row[plan + AC_NUMBER] = row[SEVERAL] + _table_offset(ac), ac
+        row[plan + NEXT_DC], row[plan + NEXT_DC_NUMBER] = row[SINGLE] + _table_offset(dc), dc
+        row[plan + NEXT_PLAN] = _i64(scan) + 8 * (PLANS + _PLAN_COLUMNS * following)
+        row[plan + SCAN] = _i64(scan)
+    return _begin_segment(row)
+
+
+@inlined
+def _begin_segment(row):  # type: ignore[no-untyped-def]
+    """Return a lane at the first AC code of a scan's next segment."""
+    offsets = array_at(_u64(row[SEGMENTS]), 2, np.int64)
+    row[SEGMENTS] += 8
+    row[UNTIL] = min(row[PER_SEGMENT], row[LEFT])
+    row[LIMIT] = 8 * offsets[1]
+    last = _u64(row[PLANS + SCAN] + 8 * (PLANS + _PLAN_COLUMNS * (row[PER_MCU] - 1)))
+    return _read_dc((_u64(0), 0, row[DATA] + offsets[0], 0, last))
+
+
+@inlined
+def _begin_block(lane):  # type: ignore[no-untyped-def]
+    """Move a lane from a block's end to the next block's first AC code; it stops at the scan's end."""
+    _, valid, byte, _, plan = lane
+    row = _row(plan)
+    row[UNTIL] -= 1
+    row[LEFT] -= 1
+    position = 8 * (byte - row[DATA]) - valid
+    if position > row[LIMIT]:
+        return _stop(lane, TOO_SHORT)
+    if row[UNTIL]:
+        return _read_dc(lane)
+    _note(row, position << POSITION_SHIFT)
+    return _begin_segment(row) if row[LEFT] else _stop(lane, 0)
+
+
+@inlined
+def _read_dc(lane):  # type: ignore[no-untyped-def]
+    """Note the DC code and difference of the block after ``plan``, and skip them."""
+    accumulator, valid, byte, _, plan = lane
+    row = _row(plan)
+    position = 8 * (byte - row[DATA]) - valid
+    accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
+    entry = _i64(load_u16(_u64(_load(plan, NEXT_DC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
+    length, size = entry >> 8, entry & 255
+    if entry == 0:
+        length, size = _search_code(accumulator, _load(plan, NEXT_DC_NUMBER), row)
+    bits = accumulator << _u64(length)
+    value = _i64(bits >> _u64(1) >> _u64(63 - size))
+    below = ((1 << size) - 1) & (_i64(bits >> _u64(63)) - 1)  # without a branch: signs cannot be predicted
+    _note(row, position << POSITION_SHIFT | (length + size) << BITS_SHIFT | (value - below + DIFFERENCE_BIAS))
+    accumulator, valid, byte = refill(_u64(0), bits << _u64(size), valid - length - size, byte)
+    lane = accumulator, valid, byte, 1, _u64(_load(plan, NEXT_PLAN))
+    if length == 0 or size > 11:
+        return _stop(lane, BAD_DC if length else BAD_CODE)
+    return lane
+
+
+@inlined
+def _load(plan, column):  # type: ignore[no-untyped-def]
+    return array_at(plan, _PLAN_COLUMNS, np.int64)[column]
+
+
+@inlined
+def _row(plan):  # type: ignore[no-untyped-def]
+    return array_at(_u64(_load(plan, SCAN)), SCAN_COLUMNS, np.int64)
+
+
+@inlined
+def _note(row, number):  # type: ignore[no-untyped-def]
+    array_at(_u64(row[STARTS]), 1, np.int64)[0] = number
+    row[STARTS] += 8
+
+
+@inlined
+def _stop(lane, damage):  # type: ignore[no-untyped-def]
+    """Make a lane idle."""
+    accumulator, valid, byte, k, plan = lane
+    _row(plan)[DAMAGE] = damage
+    return accumulator, valid, byte, k, _u64(0)
+
+
+@inlined
+def _table_offset(table):  # type: ignore[no-untyped-def]
+    """Bytes before the entries of a lookup table."""
+    return table << (LOOKUP_BITS + 1)
+
+
+@device_function
+def _look_up_code(accumulator, table, row):  # type: ignore[no-untyped-def]
+    """Read the code at the head of the accumulator: (length, symbol); length 0 for none."""
+    single = _u64(row[SINGLE] + _table_offset(table))
+    entry = _i64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
+    if entry == 0:
+        return _search_code(accumulator, table, row)
+    return entry >> 8, entry & 255
+
+
+@device_function
+def _search_code(accumulator, table, row):  # type: ignore[no-untyped-def]
+    """Find the code at the head of the accumulator by its length (F.2.2.3): (length, symbol); length 0 for none."""
+    ranges = array_at(_u64(row[RANGES]), 54 * (table + 1), np.uint32)
+    symbols = array_at(_u64(row[SYMBOLS]), 256 * (table + 1), np.uint32)
+    first = 54 * table
+    for length in range(1, 17):
+        code = _i64(accumulator >> _u64(64 - length))
+        begin = _i64(ranges[first + length])
+        if begin <= code < ranges[first + 18 + length]:
+            return length, _i64(symbols[256 * table + _i64(ranges[first + 36 + length]) + code - begin])
+    return 0, 0
