@@ -70,15 +70,22 @@ STRIPS = [("plain.tif", "RGB", {}, 2, 3), ("rgb.png", "RGB", {"compress_level": 
 STARTING = 128 << 20  # of libvips, and of a strip's arrays
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pictures of a side and kind are written once for all tests."""
+    return tmp_path_factory.mktemp("large")
+
+
 def measure(
     folder: Path, side: int, resize: str, names: list[str], kinds: list[tuple] = KINDS, reader: str = "pillow"
 ) -> None:
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("the peak of a process's memory is read from Linux's /proc")
     kinds = [kind for kind in kinds if kind[0] in names]
-    for name, mode, options, *_ in kinds:
-        picture(side, mode).save(folder / name, **options)
-    paths = [folder / kind[0] for kind in kinds]
+    paths = [folder / f"{side}-{kind[0]}" for kind in kinds]
+    for path, (_, mode, options, *_) in zip(paths, kinds, strict=True):
+        if not path.exists():
+            picture(side, mode).save(path, **options)
     command = [sys.executable, "-c", PROGRAM, resize, reader, *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     for (name, *_, plain, resized), path, line in zip(kinds, paths, done.stdout.split(), strict=True):
@@ -88,26 +95,26 @@ def measure(
         assert taken < limit, f"{name}: {taken:.1f} bytes a pixel"
 
 
-def test_images_take_no_more_memory_a_pixel_than_the_page_on_formats_states(tmp_path: Path) -> None:
-    measure(tmp_path, 4096, "", ["plain.tif", "float.tif"])
+def test_images_take_no_more_memory_a_pixel_than_the_page_on_formats_states(folder: Path) -> None:
+    measure(folder, 4096, "", ["plain.tif", "float.tif"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resize", ["", "longer:1000"], ids=["", "resize"])
-def test_images_of_every_kind_take_no_more_memory_a_pixel_than_stated(tmp_path: Path, resize: str) -> None:
-    measure(tmp_path, 4096, resize, [kind[0] for kind in KINDS])
+def test_images_of_every_kind_take_no_more_memory_a_pixel_than_stated(folder: Path, resize: str) -> None:
+    measure(folder, 4096, resize, [kind[0] for kind in KINDS])
 
 
 @pytest.mark.slow
-def test_a_hundred_megapixels_take_no_more_memory_a_pixel_than_stated(tmp_path: Path) -> None:
-    measure(tmp_path, 10_000, "", ["plain.tif", "rgb.png", "progressive.jpg"])
+def test_a_hundred_megapixels_take_no_more_memory_a_pixel_than_stated(folder: Path) -> None:
+    measure(folder, 10_000, "", ["plain.tif", "rgb.png", "progressive.jpg"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resize", ["", "longer:1000"], ids=["", "resize"])
-def test_images_by_strips_take_no_more_memory_a_pixel_than_stated(tmp_path: Path, resize: str) -> None:
+def test_images_by_strips_take_no_more_memory_a_pixel_than_stated(folder: Path, resize: str) -> None:
     require(importlib.util.find_spec("pyvips"), "pyvips")
-    measure(tmp_path, 10_000, resize, ["plain.tif", "rgb.png"], STRIPS, "libvips")
+    measure(folder, 10_000, resize, ["plain.tif", "rgb.png"], STRIPS, "libvips")
 
 
 @pytest.mark.slow
