@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,143 +21,118 @@ from picstore.errors import UsageError
 
 require(importlib.util.find_spec("lightning"), "lightning")
 
-import lightning  # noqa: E402
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
-
 Make = Callable[..., Path]
-Seen = tuple[list[int], int]  # ids and sum of the pixels
 
 pytestmark = [
     pytest.mark.slow,  # importing Lightning takes 3 s
     pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
     pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec.* is deprecated"),
 ]
-make_loader = partial(
-    picstore.Loader, batch_size=8, transform=[picstore.RandomResizedCrop(24)], threads=1, isolate=False
-)
 
 
-def note(batch: picstore.Batch) -> Seen:
-    return batch.ids.tolist(), int(batch.images.sum())
-
-
-class Recorder(lightning.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.trained: list[Seen] = []
-        self.validated: list[int] = []
-
-    def training_step(self, batch: picstore.Batch, number: int) -> torch.Tensor:
-        self.trained.append(note(batch))
-        return self.weight * batch.images.float().mean()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class Validator(Recorder):
-    def validation_step(self, batch: picstore.Batch, number: int) -> None:
-        self.validated += batch.ids.tolist()
-
-
-def make_trainer(**options: Any) -> lightning.Trainer:
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    return lightning.Trainer(accelerator="cpu", devices=1, **{"enable_checkpointing": False, **quiet, **options})
-
-
-def alone(path: Path, epochs: int) -> list[Seen]:
-    loader = make_loader(path)
-    return [note(batch) for _ in range(epochs) for batch in loader]
+@pytest.fixture(scope="module")
+def lightning_models() -> ModuleType:
+    """Models and trainers, imported by tests alone: Lightning takes 4 s of each process that would collect them."""
+    return importlib.import_module("lightning_models")
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")  # without the callback
 def test_every_checkpoint_of_a_run_goes_on_to_the_batches_of_the_loader_alone(
-    make_dataset: Make, tmp_path: Path
+    lightning_models: ModuleType, make_dataset: Make, tmp_path: Path
 ) -> None:
     """Saved after each step of two epochs of five, also the last of an epoch, and at the ends of both."""
     path = make_dataset(40)
-    data = picstore.lightning.DataModule(train=partial(make_loader, path))
+    data = picstore.lightning.DataModule(train=partial(lightning_models.make_loader, path))
     checkpoints = [
-        ModelCheckpoint(tmp_path / "steps", "{step}", every_n_train_steps=1, save_top_k=-1),
-        ModelCheckpoint(tmp_path / "epochs", "{step}", save_on_train_epoch_end=True, save_top_k=-1),
+        lightning_models.ModelCheckpoint(tmp_path / "steps", "{step}", every_n_train_steps=1, save_top_k=-1),
+        lightning_models.ModelCheckpoint(tmp_path / "epochs", "{step}", save_on_train_epoch_end=True, save_top_k=-1),
     ]
-    whole = Recorder()
-    make_trainer(max_epochs=3, callbacks=checkpoints, enable_checkpointing=True).fit(whole, datamodule=data)
-    expected = alone(path, 3)
+    whole = lightning_models.Recorder()
+    lightning_models.make_trainer(max_epochs=3, callbacks=checkpoints, enable_checkpointing=True).fit(
+        whole, datamodule=data
+    )
+    expected = lightning_models.alone(path, 3)
     assert whole.trained == expected and len(expected) == 15
     for folder, steps in (("steps", range(1, 11)), ("epochs", (5, 10))):
         for step in steps:
-            model = Recorder()
-            again = picstore.lightning.DataModule(train=partial(make_loader, path))
+            model = lightning_models.Recorder()
+            again = picstore.lightning.DataModule(train=partial(lightning_models.make_loader, path))
             saved = tmp_path / folder / f"step={step}.ckpt"
-            make_trainer(max_epochs=3).fit(model, datamodule=again, ckpt_path=saved)
+            lightning_models.make_trainer(max_epochs=3).fit(model, datamodule=again, ckpt_path=saved)
             assert model.trained == expected[step:], saved
 
 
 @pytest.mark.parametrize("step", [3, 7])
-def test_a_run_that_a_limit_of_steps_ended_in_an_epoch_goes_on(make_dataset: Make, tmp_path: Path, step: int) -> None:
+def test_a_run_that_a_limit_of_steps_ended_in_an_epoch_goes_on(
+    lightning_models: ModuleType, make_dataset: Make, tmp_path: Path, step: int
+) -> None:
     path = make_dataset(40)
     models = []
     for limit in (step, 13):
-        data = picstore.lightning.DataModule(train=partial(make_loader, path))
-        trainer, model = make_trainer(max_steps=limit), Recorder()
+        data = picstore.lightning.DataModule(train=partial(lightning_models.make_loader, path))
+        trainer, model = lightning_models.make_trainer(max_steps=limit), lightning_models.Recorder()
         trainer.fit(model, datamodule=data, ckpt_path=tmp_path / "at.ckpt" if models else None)
         trainer.save_checkpoint(tmp_path / "at.ckpt")
         models.append(model)
-    assert models[0].trained + models[1].trained == alone(path, 3)[:13]
+    assert models[0].trained + models[1].trained == lightning_models.alone(path, 3)[:13]
 
 
 def test_validation_sees_every_record_after_each_epoch_and_a_test_leaves_training_alone(
-    make_dataset: Make, tmp_path: Path
+    lightning_models: ModuleType, make_dataset: Make, tmp_path: Path
 ) -> None:
     path, validation = make_dataset(40), make_dataset(21, name="validation")
-    every = partial(make_loader, validation, shuffle=False, drop_last=False)
-    data = picstore.lightning.DataModule(train=partial(make_loader, path), val=every)
-    model = Validator()
-    trainer = make_trainer(max_epochs=2, num_sanity_val_steps=0)
+    every = partial(lightning_models.make_loader, validation, shuffle=False, drop_last=False)
+    data = picstore.lightning.DataModule(train=partial(lightning_models.make_loader, path), val=every)
+    model = lightning_models.Validator()
+    trainer = lightning_models.make_trainer(max_epochs=2, num_sanity_val_steps=0)
     trainer.fit(model, datamodule=data)
     assert sorted(model.validated) == sorted([*range(21)] * 2)
     trainer.save_checkpoint(tmp_path / "at.ckpt")
-    make_trainer().validate(model, datamodule=data, ckpt_path=tmp_path / "at.ckpt", verbose=False)
+    lightning_models.make_trainer().validate(model, datamodule=data, ckpt_path=tmp_path / "at.ckpt", verbose=False)
     assert len(model.validated) == 63
-    fresh = Validator()
-    make_trainer(max_epochs=1, num_sanity_val_steps=0).fit(
+    fresh = lightning_models.Validator()
+    lightning_models.make_trainer(max_epochs=1, num_sanity_val_steps=0).fit(
         fresh, datamodule=data
     )  # from the beginning, not from the validated checkpoint
-    assert fresh.trained == alone(path, 1)
+    assert fresh.trained == lightning_models.alone(path, 1)
 
 
-def test_loaders_get_the_trainers_rank_and_device_unless_they_have_their_own(make_dataset: Make) -> None:
+def test_loaders_get_the_trainers_rank_and_device_unless_they_have_their_own(
+    lightning_models: ModuleType, make_dataset: Make
+) -> None:
     path, calls = make_dataset(40), []
 
     def make(**placed: Any) -> picstore.Loader:
         calls.append(placed)
-        return make_loader(path, **placed)
+        return lightning_models.make_loader(path, **placed)
 
     data = picstore.lightning.DataModule(train=make, test=partial(make, rank=1, world_size=2))
     assert data.test_dataloader().sampler.samples == 20
-    make_trainer(max_steps=1).fit(Recorder(), datamodule=data)
+    lightning_models.make_trainer(max_steps=1).fit(lightning_models.Recorder(), datamodule=data)
     assert data.test_dataloader() is data.loaders["test"]
     ours = {"rank": 1, "world_size": 2}
     cpu = torch.device("cpu")
     assert calls == [ours, {"rank": 0, "world_size": 1, "device": cpu}, {**ours, "device": cpu}]
 
 
-def test_an_endless_mux_is_refused_and_one_with_a_length_goes_on(make_dataset: Make, tmp_path: Path) -> None:
+def test_an_endless_mux_is_refused_and_one_with_a_length_goes_on(
+    lightning_models: ModuleType, make_dataset: Make, tmp_path: Path
+) -> None:
     dataset = picstore.Dataset(make_dataset(40))
     make = partial(picstore.DataMux, [(dataset, 0, 4)], transform=[picstore.Resize((8, 8))], threads=1, isolate=False)
     with pytest.raises(UsageError, match="epoch_batches"):
-        make_trainer(max_steps=1).fit(Recorder(), datamodule=picstore.lightning.DataModule(train=make))
+        lightning_models.make_trainer(max_steps=1).fit(
+            lightning_models.Recorder(), datamodule=picstore.lightning.DataModule(train=make)
+        )
     models = []
     for limit in (7, 12):
         data = picstore.lightning.DataModule(train=partial(make, epoch_batches=5))
-        trainer, model = make_trainer(max_steps=limit), Recorder()
+        trainer, model = lightning_models.make_trainer(max_steps=limit), lightning_models.Recorder()
         trainer.fit(model, datamodule=data, ckpt_path=tmp_path / "at.ckpt" if models else None)
         trainer.save_checkpoint(tmp_path / "at.ckpt")
         models.append(model)
     batches = iter(make())
-    assert models[0].trained + models[1].trained == [note(next(batches)) for _ in range(12)]
+    assert models[0].trained + models[1].trained == [lightning_models.note(next(batches)) for _ in range(12)]
 
 
 def test_without_lightning_the_data_module_says_what_to_install() -> None:
