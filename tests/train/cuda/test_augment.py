@@ -181,7 +181,7 @@ LISTS: dict[str, list] = {
 @pytest.mark.parametrize(
     ("name", "count"),
     interpreted(
-        [("crop", 2), ("rotated, smaller", 2), ("of any filter", 2), ("rotated, bicubic", 2), ("reflected", 2)],
+        [("crop", 2), ("rotated, smaller", 2), ("rotated, bicubic", 2)],
         [*((name, 2) for name in LISTS), ("crop", 1), ("affine", 4)],
     ),
 )

@@ -109,6 +109,7 @@ def test_small_canvases_are_the_cpus(height: int, width: int, device: str) -> No
     assert torch.equal(ours, expected)
 
 
+@pytest.mark.slow
 def test_an_elastic_canvas_is_the_cpus_within_a_level_of_its_blurred_noise(device: str) -> None:
     images = [smooth(9, 33, k) for k in range(2)]
     ours, expected = made_on_both([ElasticTransform(20.0, 1.0), GaussianBlur(3)], images, device)
