@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore import rng
-from picstore.arrays import I64, Array
+from picstore.arrays import F64, I64, Array
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch import Samples
@@ -25,7 +25,7 @@ from picstore.train.order.epoch import Samples
 _TICKS = 30  # a sample is 2**30 ticks
 _GOLDEN = 663_608_941  # of 2**30; odd, so that 2**30 epochs have all offsets
 _MAX_SAMPLES = 1 << 31  # and records, so that sums have 63 bits
-_CHUNK = 1 << 15  # weights at a time, in the cache
+_CHUNK = 1 << 13  # weights at a time, in the cache and in blocks that malloc keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,54 +35,47 @@ class Apportionment:
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
         bounds: int64 (containers + 1,), ticks of all records before each container.
-        ticks: (records,), share of each live record; None if all are equal.
+        copies: largest number of times that a record comes in an epoch.
         digest: hash of the shares, 16 hexadecimal digits.
+        weights: those of the records; None if all are equal.
     """
 
     samples: int
     seed: int
     starts: I64 = field(repr=False)
     bounds: I64 = field(repr=False)
-    ticks: Array | None = field(default=None, repr=False)
-    digest: str = ""
+    copies: int
+    digest: str
+    weights: RecordWeights | None = field(default=None, repr=False)
 
     @classmethod
     def equal(cls, counts: I64, samples: int, *, seed: int) -> Apportionment:
         """Give the same share to all records of containers of ``counts`` records."""
         starts: I64 = np.concatenate(([0], np.cumsum(counts)))
-        bounds = _equal_ticks(starts, samples, int(starts[-1]))
-        return cls(samples, seed, starts, bounds, digest=_digest(samples, None))
+        records = int(starts[-1])
+        bounds, digest = _equal_ticks(starts, samples, records), hashlib.sha256(str(samples).encode())
+        return cls(samples, seed, starts, bounds, -(-samples // records), digest.hexdigest()[:16])
 
     @classmethod
-    def weighted(cls, counts: I64, weights: Array, samples: int, *, seed: int) -> Apportionment:
-        """Give each record a share in proportion to its weight, (records,); none is negative, one is positive."""
-        starts: I64 = np.concatenate(([0], np.cumsum(counts)))
-        whole, total = samples << _TICKS, 0.0
-        chunks = [slice(start, start + _CHUNK) for start in range(0, len(weights), _CHUNK)]
-        for chunk in chunks:
-            total = _running_sums(weights[chunk], total)[-1]
-        scale = whole / total
-        few = float(weights.max()) * scale < (1 << 32) - 2
-        ticks = np.empty(len(weights), dtype=np.uint32 if few else np.int64)
-        bounds = np.zeros(len(starts), dtype=np.int64)
-        end, weight = 0, 0.0
-        for chunk in chunks:
-            # One after the other, so that the sums are the same on every machine.
-            sums = _running_sums(weights[chunk], weight)
-            ends = np.minimum(np.rint(sums * scale), whole).astype(np.int64)
-            ends[sums == total] = whole
-            ticks[chunk] = np.diff(ends, prepend=end)
-            first, last = np.searchsorted(starts, (chunk.start + 1, chunk.start + len(ends) + 1))
-            bounds[first:last] = ends[starts[first:last] - chunk.start - 1]
-            end, weight = int(ends[-1]), float(sums[-1])
-        return cls(samples, seed, starts, bounds, ticks, _digest(samples, ticks))
+    def weighted(
+        cls, counts: I64, weights: Array, samples: int, *, seed: int, values: Array | None = None
+    ) -> Apportionment:
+        """Give each record a share in proportion to its weight, none of which is negative, and one is positive.
 
-    @property
-    def copies(self) -> int:
-        """Largest number of times that a record comes in an epoch."""
-        if self.ticks is None:
-            return -(-self.samples // int(self.starts[-1]))
-        return -(-int(self.ticks.max()) >> _TICKS)
+        ``weights`` are (records,), or where there are ``values``, their numbers in those.
+        """
+        starts: I64 = np.concatenate(([0], np.cumsum(counts)))
+        sums, total = np.zeros(len(starts)), 0.0
+        for start in range(0, len(weights), _CHUNK):
+            chunk = _look_up(weights[start : start + _CHUNK], values)
+            # One after the other, so that the sums are the same on every machine.
+            running = np.cumsum(np.append(total, chunk))
+            first, last = np.searchsorted(starts, (start + 1, start + len(chunk) + 1))
+            sums[first:last] = running[starts[first:last] - start]
+            total = float(running[-1])
+        found = RecordWeights(weights, values, sums, total, samples << _TICKS)
+        largest, digest = found.summarize(samples)
+        return cls(samples, seed, starts, found.to_ticks(sums), -(-largest >> _TICKS), digest, found)
 
     def counts(self, epoch: int) -> I64:
         """Samples of each container in an epoch, int64 (containers,)."""
@@ -91,38 +84,78 @@ class Apportionment:
     def to_records(self, samples: Samples, epoch: int) -> Samples:
         """Map samples of an order over :meth:`counts` to live records of their containers, and number the copies."""
         each, which = np.unique(samples.container, return_inverse=True)
-        first, lengths = self.starts[each], self.starts[each + 1] - self.starts[each]
-        before = np.cumsum(lengths) - lengths
-        records = np.arange(lengths.sum()) + np.repeat(first - before, lengths)
-        if self.ticks is None:
-            begins, ends = (_equal_ticks(records + k, self.samples, int(self.starts[-1])) for k in (0, 1))
-        else:
-            ticks = self.ticks[records].astype(np.int64)
-            begins = np.cumsum(ticks) - ticks
-            begins += np.repeat(self.bounds[each] - begins[before], lengths)
-            ends = begins + ticks
+        first, begins, ends = self._ticks(each)
         offset = self._offset(epoch)
         number = ((self.bounds[each] + offset) >> _TICKS)[which] + samples.record
         found = np.searchsorted((ends + offset) >> _TICKS, number, side="right")
         copy = number - ((begins[found] + offset) >> _TICKS)
-        return replace(samples, record=records[found] - first[which], copy=copy)
+        return replace(samples, record=found - first[which], copy=copy)
 
     def samples_of(self, container: int, record: int, epoch: int) -> range:
         """The samples of a container that are one of its records, a live-record number; see :meth:`to_records`."""
-        first = int(self.starts[container])
-        if self.ticks is None:
-            total = int(self.starts[-1])
-            begin, end = (int(_equal_ticks(np.array(first + record + k), self.samples, total)) for k in (0, 1))
-        else:
-            begin = int(self.bounds[container]) + int(self.ticks[first : first + record].sum(dtype=np.int64))
-            end = begin + int(self.ticks[first + record])
+        _, begins, ends = self._ticks(np.array([container]))
         offset = self._offset(epoch)
         before = (int(self.bounds[container]) + offset) >> _TICKS
-        return range(((begin + offset) >> _TICKS) - before, ((end + offset) >> _TICKS) - before)
+        begin, end = ((int(ticks[record]) + offset) >> _TICKS for ticks in (begins, ends))
+        return range(begin - before, end - before)
+
+    def _ticks(self, containers: I64) -> tuple[I64, I64, I64]:
+        """List the ticks before and after each record of containers, and find the first of each container in these."""
+        lengths = self.starts[containers + 1] - self.starts[containers]
+        first = np.cumsum(lengths) - lengths
+        records = np.arange(lengths.sum()) + np.repeat(self.starts[containers] - first, lengths)
+        if self.weights is not None:
+            return first, *self.weights.ticks(containers, records, lengths)
+        total = int(self.starts[-1])
+        return first, _equal_ticks(records, self.samples, total), _equal_ticks(records + 1, self.samples, total)
 
     def _offset(self, epoch: int) -> int:
         start = int(rng.bits(rng.key(rng.WEIGHT, self.seed), 0)) >> (64 - _TICKS)
         return (start + epoch * _GOLDEN) % (1 << _TICKS)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordWeights:
+    """The weights of a data set's live records, and what they add up to.
+
+    Attributes:
+        weights: (records,), of any type; with ``values`` numbers of these.
+        values: float64, the weights that there are; None where each record has its own.
+        sums: float64 (containers + 1,), the weights before each container.
+        total: of all weights.
+        whole: ticks of all records.
+    """
+
+    weights: Array
+    values: Array | None
+    sums: F64
+    total: float
+    whole: int
+
+    def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
+        """The ticks before and after the ``records`` of containers of so many records."""
+        inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
+        sums = np.zeros((len(inside), inside.shape[1] + 1))
+        sums[:, 0] = self.sums[containers]
+        sums[:, 1:][inside] = _look_up(self.weights[records], self.values)
+        ticks = self.to_ticks(np.cumsum(sums, axis=1))
+        return ticks[:, :-1][inside], ticks[:, 1:][inside]
+
+    def to_ticks(self, sums: F64) -> I64:
+        """Round sums of weights to ticks."""
+        ticks = np.minimum(np.rint(sums * (self.whole / self.total)), self.whole).astype(np.int64)
+        ticks[sums == self.total] = self.whole
+        return ticks
+
+    def summarize(self, samples: int) -> tuple[int, str]:
+        """Find the largest share, in ticks, and a hash of all."""
+        hashed, weight, largest = hashlib.sha256(str(samples).encode()), 0.0, 0
+        for start in range(0, len(self.weights), _CHUNK):
+            sums = np.cumsum(np.append(weight, _look_up(self.weights[start : start + _CHUNK], self.values)))
+            shares = np.diff(self.to_ticks(sums))
+            largest, weight = max(largest, int(shares.max())), float(sums[-1])
+            hashed.update(shares.data)
+        return largest, hashed.hexdigest()[:16]
 
 
 def apportion(
@@ -146,50 +179,42 @@ def apportion(
     if weights is not None:
         return Apportionment.weighted(counts, _check_weights(dataset, weights), samples, seed=seed)
     if balance is not None:
-        return Apportionment.weighted(counts, _balance_weights(dataset, balance), samples, seed=seed)
+        numbers, values = _balance_weights(dataset, balance)
+        return Apportionment.weighted(counts, numbers, samples, seed=seed, values=values)
     return Apportionment.equal(counts, samples, seed=seed)
 
 
 def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
     name = f"the column {weights!r}" if isinstance(weights, str) else "weights"
-    array = np.asarray(dataset.table[weights] if isinstance(weights, str) else weights)
+    array = np.array(dataset.table[weights] if isinstance(weights, str) else weights)  # a copy, which stays as it is
     if array.shape != (len(dataset),) or array.dtype.kind not in "iufb":
         text = f"{name}: an array of shape {array.shape} and {array.dtype}"
         raise UsageError(f"{text}; a number for each of {len(dataset):,} records is needed")
-    for what, wrong in (("not finite", ~np.isfinite(array)), ("negative", array < 0)):
-        if wrong.any():
-            first = int(wrong.argmax())
-            text = f"{name}: {int(wrong.sum()):,} of {len(array):,} are {what}, the first is {array[first]}"
-            raise UsageError(f"{text}, of position {first}")
+    if not (np.isfinite(array.max()) and array.min() >= 0):
+        what, wrong = ("negative", array < 0) if np.isfinite(array).all() else ("not finite", ~np.isfinite(array))
+        first = int(wrong.argmax())
+        text = f"{name}: {int(wrong.sum()):,} of {len(array):,} are {what}, the first is {array[first]}"
+        raise UsageError(f"{text}, of position {first}")
     if not array.any():
         raise UsageError(f"{name}: all are zero, so that no record would come")
     return array
 
 
-def _balance_weights(dataset: Dataset, name: str) -> Array:
-    """Weigh each record by the inverse of the number of records with its value."""
+def _balance_weights(dataset: Dataset, name: str) -> tuple[Array, Array]:
+    """Weigh each record by the inverse of the number of records with its value: numbers of weights, and these."""
     values = np.array(dataset.table[name])
     if values.ndim != 1 or values.dtype.kind not in "iuU":
         raise UsageError(f"balance={name!r}: a column of integers or texts with a value for each record is needed")
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    weights: Array = (1 / counts)[which]
-    return weights
+    return which.astype(np.min_scalar_type(len(counts))), 1 / counts
 
 
-def _running_sums(weights: Array, start: float) -> Array:
-    """Add up weights from ``start`` on, float64 (n,)."""
-    sums: Array = np.cumsum(np.concatenate(([start], weights.astype(np.float64))))[1:]
-    return sums
+def _look_up(weights: Array, values: Array | None) -> F64:
+    found: F64 = weights.astype(np.float64) if values is None else values[weights]
+    return found
 
 
 def _equal_ticks(records: I64, samples: int, count: int) -> I64:
     """Ticks before each of ``count`` records of equal shares, rounded down."""
     each, rest = divmod(samples << _TICKS, count)
     return records * each + records * rest // count
-
-
-def _digest(samples: int, ticks: Array | None) -> str:
-    hashed = hashlib.sha256(str(samples).encode())
-    if ticks is not None:
-        hashed.update(ticks.data)
-    return hashed.hexdigest()[:16]
