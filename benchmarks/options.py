@@ -49,6 +49,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "cores": "benchmarks.runtime.scale:cores",
         "records": "benchmarks.runtime.scale:records",
         "selecting": "benchmarks.runtime.selecting:selecting",
+        "buckets": "benchmarks.runtime.buckets:buckets",
         "page": "benchmarks.runtime.page:page",
     },
     "large": {

@@ -8,35 +8,34 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from pictures import quadrants, require
 from PIL import Image, ImageDraw
+from programs import run_program, run_ranks
 from samples import picture
 
 import picstore
 
 Make = Callable[..., Path]
 EXAMPLES = Path(__file__).parents[1] / "examples"
-LIMIT = 120  # seconds, of what takes ten
 
 
-def run(*command: object, folder: Path) -> str:
-    """What a Python program that succeeds in ``folder`` writes to stdout."""
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+def run(*command: object, folder: Path, ranks: int = 1, modules: Sequence[str] = ()) -> str:
+    """What a program that succeeds in ``folder`` writes to stdout: ``ranks`` processes as of torchrun.
+
+    Args:
+        modules: what it imports that takes seconds.
+    """
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    options: dict[str, Any] = {"cwd": folder, "environment": environment, "modules": modules}
+    return run_ranks(ranks, *command, **options) if ranks > 1 else run_program(*command, **options)
 
 
 def losses(output: str) -> list[str]:
@@ -68,10 +67,14 @@ def test_training_on_2_and_4_processes_has_the_same_losses_and_evaluates_each_im
     training, validation = make_dataset(150), make_dataset(45, name="validation")
     options = [training, validation, "--backend", "gloo", "--model", "tiny", "--lr", 0.05]
     options += ["--epochs", 2, "--global-batch", 32, "--size", 32]
-    found = {}
+    program, found = EXAMPLES / "train_ddp.py", {}
     for processes in (2, 4):
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes]
-        output = run(*launch, EXAMPLES / "train_ddp.py", *options, folder=tmp_path)
+        if processes == 2:
+            launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+            command = [sys.executable, *launch, *map(str, [program, *options])]
+            output = subprocess.run(command, stdout=-1, text=True, cwd=tmp_path, check=True, timeout=120).stdout
+        else:
+            output = run(program, *options, folder=tmp_path, ranks=processes)
         found[processes] = [float(line.split()[-1]) for line in losses(output)]
         assert [images for images, _ in re.findall(r"evaluated (\d+) images, (\d+) right", output)] == ["45", "45"]
     assert len(found[2]) == len(found[4]) == 8
@@ -85,12 +88,13 @@ def test_lightning_trains_and_resumes_from_its_checkpoint_on_two_processes(make_
     options = [make_dataset(70), "--validation", make_dataset(21, name="validation"), "--cpu", "--devices", 1]
     options += ["--model", "tiny", "--size", 32, "--batch-size", 8, "--every", 3]
     program = EXAMPLES / "train_lightning.py"
-    run(program, *options, "--epochs", 1, folder=tmp_path)
+    start = partial(run, program, *options, folder=tmp_path, modules=["lightning"])
+    start("--epochs", 1)
     checkpoint = tmp_path / "checkpoints" / "last.ckpt"
     state = torch.load(checkpoint, weights_only=False)
     assert state["global_step"] == 6  # of 8
     both = ["--devices", 2, "--batch-size", 4]  # processes that Lightning starts
-    run(program, *options, *both, "--epochs", 2, "--resume", checkpoint, folder=tmp_path)
+    start(*both, "--epochs", 2, "--resume", checkpoint)
     last = max((tmp_path / "checkpoints").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
     assert torch.load(last, weights_only=False)["global_step"] == 15  # of 16
 
@@ -164,7 +168,7 @@ def test_timms_models_train_by_its_recipe_with_mixup_and_ema(
     require(importlib.util.find_spec("timm"), "timm")
     options = [colored("train", 64), "--validation", colored("val", 21), "--model", "test_resnet"]
     options += ["--batch-size", 8, "--epochs", 4, "--ema-decay", 0.9]
-    output = run(EXAMPLES / "train_timm.py", *options, folder=tmp_path)
+    output = run(EXAMPLES / "train_timm.py", *options, folder=tmp_path, modules=["timm"])
     assert len(losses(output)) == 32
     *_, (accuracy, smoothed) = re.findall(r"accuracy (\S+) ema (\S+)", output)
     assert float(accuracy) > 70 and float(smoothed) > 50
@@ -174,7 +178,9 @@ def test_timms_models_train_by_its_recipe_with_mixup_and_ema(
 def test_sequences_of_drawn_lengths_train_timm_s_naflexvit(colored: Callable[[str, int], Path], tmp_path: Path) -> None:
     require(importlib.util.find_spec("timm"), "timm")
     options = [colored("train", 64), "--lengths", 4, 9, "--tokens", 72, "--width", 32, "--depth", 1]
-    output = run(EXAMPLES / "train_naflex.py", *options, "--epochs", 4, "--lr", 0.005, folder=tmp_path)
+    output = run(
+        EXAMPLES / "train_naflex.py", *options, "--epochs", 4, "--lr", 0.005, folder=tmp_path, modules=["timm"]
+    )
     found = re.findall(r"images (\d+) length (\d+) loss (\S+)", output)
     assert {(images, length) for images, length, _ in found} == {("18", "4"), ("8", "9")}
     assert float(found[-1][2]) < float(found[0][2])
@@ -188,9 +194,8 @@ def test_accelerate_has_the_same_losses_on_one_and_two_processes_and_when_it_dis
     options = [colored("train", 70), "--cpu", "--model", "tiny", "--lr", 0.05]
     options += ["--epochs", 1, "--global-batch", 16, "--size", 32]
     program = EXAMPLES / "train_accelerate.py"
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, program]
-    outputs = [run(*command, *options, folder=tmp_path) for command in ([program], launch)]
-    outputs.append(run(*launch, *options, "--dispatch", folder=tmp_path))
+    start = partial(run, program, *options, folder=tmp_path, modules=["accelerate"])
+    outputs = [start(), start(ranks=2), start("--dispatch", ranks=2)]
     one, two, dispatched = ([float(line.split()[-1]) for line in losses(output)] for output in outputs)
     assert len(one) == len(set(one)) == 4
     for others in (two, dispatched):
@@ -203,9 +208,9 @@ def test_the_trainer_of_transformers_resumes_to_the_same_result(
 ) -> None:
     require(importlib.util.find_spec("transformers"), "transformers")
     options = [colored("train", 64), colored("val", 21), "--tiny", "--size", 32, "--batch-size", 8, "--epochs", 3]
-    program, checkpoint = EXAMPLES / "train_trainer.py", tmp_path / "one" / "checkpoint-16"
-    whole = run(program, *options, "--output", "one", folder=tmp_path)
-    resumed = run(program, *options, "--output", "two", "--resume", checkpoint, folder=tmp_path)
+    checkpoint = tmp_path / "one" / "checkpoint-16"
+    start = partial(run, EXAMPLES / "train_trainer.py", *options, folder=tmp_path, modules=["transformers.trainer"])
+    whole, resumed = start("--output", "one"), start("--output", "two", "--resume", checkpoint)
     found = [re.findall(r"'eval_(loss|accuracy)': ([\d.]+)", output)[-2:] for output in (whole, resumed)]
     assert found[0] == found[1]
     assert float(dict(found[0])["accuracy"]) > 0.6

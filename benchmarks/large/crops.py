@@ -31,6 +31,7 @@ from picstore.train.transforms.compose import plan_transforms
 
 CROPS_PER_SECOND = Unit("crops/s", lambda sample: sample.items / sample.seconds)
 DISK_SPEED = 300_000_000  # bytes a second
+BATCH = 64
 CROPS = 1024  # of a round of picstore
 COLD = 160  # images of a round that begins without a page in the cache
 DECODED = 8  # images of a round of those who decode whole images
@@ -68,7 +69,7 @@ def read_all(path: Path, _: Box) -> object:
 
 
 def crops(options: Options) -> Table:
-    """Crops/s from the page cache; every case has as many threads as there are workers."""
+    """Crops/s from memory; every case has as many threads as there are workers."""
     tables = []
     for megapixels in (2, 12) if options.quick else SIZES:
         images = make_images(options, megapixels, tiles=True)
@@ -83,7 +84,7 @@ def crops(options: Options) -> Table:
             ]
             results = measure(cases, rounds=options.round_count(3), seconds=60)
             tables.append(_table(results, images, megapixels, size))
-    about = f"composed photographs, quality 90, 4:2:0, in the page cache; {options.workers} threads each"
+    about = f"composed photographs, quality 90, 4:2:0, in memory; batches of {BATCH}; {options.workers} threads each"
     return Table(about, join(tables).rows, join(tables).samples)
 
 
@@ -145,7 +146,7 @@ def _loader(
     def run(_: object) -> Sample:
         usual, container_reader.MIN_MEAN = container_reader.MIN_MEAN, least
         loader = picstore.Loader(
-            dataset, batch_size=16, transform=transform, threads=options.workers, isolate=False, drop_last=False
+            dataset, batch_size=BATCH, transform=transform, threads=options.workers, isolate=False, drop_last=False
         )
         if before is not None:
             before()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,13 @@ from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import SEALED
 from picstore.storage.format.record import Record
 from picstore.storage.format.unpack_container import ParsedHeader, read_header, unpack_container
+from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, map_concurrently, read_at
 from picstore.storage.record_shift import NO_SHIFT, RecordShift
 from picstore.storage.references import open_references, read_references
-from picstore.storage.row_reader import MIN_MEAN, RowsOf, read_rows, rows_by_record, whole_images
+from picstore.storage.row_reader import MIN_MEAN, RowsOf, plan_reads, whole_images
 
+_READERS = 4
 _CACHED_BYTES = 32 << 20  # of indexes, each some 10 kB; without one, reading a record takes 0.26 ms more
 _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
 _MIN_TABLES = 4096  # bytes to read at first of a container in part
@@ -72,6 +74,16 @@ class ContainerReader:
         self._ids: I64 | None = None
         self._facts: Table | None = None
         self._tables_share: float | None = None  # of a container, the largest that was seen by any thread
+
+    @property
+    def readers(self) -> int:
+        """Threads that read containers fastest.
+
+        Several keep as many requests under way. Of large images in a local folder one thread announces all that it
+        reads, and several would wait for Python's lock: 890 crops/s of 12 megapixels with four, 1,450 with one.
+        """
+        large = self.rows["size"].sum() >= MIN_MEAN * self.rows["records"].sum()
+        return 1 if large and self.cache is None and isinstance(self.root, Folder) else _READERS
 
     @property
     def slots(self) -> int:
@@ -133,14 +145,19 @@ class ContainerReader:
 
         ``mask`` marks the live records of a container.
         """
-        tables = {number: found for number in numbers if (found := self._tables_of_large(number)) is not None}
-        rows = rows_by_record(tables.values(), [mask(number) for number in tables], rows_of)
-        done = {}
-        for (number, container), needed in zip(tables.items(), rows, strict=True):
-            path = self._file(number)
-            with contextlib.suppress(Damage, NotADataset):  # read whole below
-                if read_rows(path, container, needed, attachments=attachments, allocate=allocate):
-                    done[number] = container
+        paths = {number: self._file(number) for number in numbers if self._is_read_in_part(number)}
+        tables = self._read_tables(paths)
+        masks = [mask(number) for number in tables]
+        options: Any = {"attachments": attachments, "allocate": allocate}
+        planned = plan_reads([*tables.values()], masks, rows_of, **options)
+        reads = {number: read for number, read in zip(tables, planned, strict=True) if read is not None}
+        waiting = [number for number, read in reads.items() if not read.run_cached(paths[number])]
+        for number in waiting:
+            with contextlib.suppress(Damage, NotADataset):
+                reads[number].run(paths[number])
+                continue
+            del reads[number]  # read whole
+        done = {number: read.container for number, read in reads.items()}
         return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
@@ -157,10 +174,11 @@ class ContainerReader:
             _ = tables.extras  # decompressed, for later records too
         container = tables.without_payload()
         tables.release_extras(above=_KEPT_EXTRAS)
-        (rows,) = rows_by_record([container], [wanted], rows_of if self._has_large_images(number) else whole_images)
-        path = self._file(number)
-        if not read_rows(path, container, rows, attachments=attachments, allocate=fresh):
+        rows_of = rows_of if self._has_large_images(number) else whole_images
+        (read,) = plan_reads([container], [wanted], rows_of, attachments=attachments, allocate=fresh)
+        if read is None:
             return self.read(number)
+        read.run(self._file(number))
         return container
 
     def index(self, number: int) -> Container:
@@ -301,25 +319,34 @@ class ContainerReader:
             ref = self.container_ref(number)
             return Damage("the file is missing", ref.name, ref.offset)
 
-    def _tables_of_large(self, number: int) -> Container | None:
-        """Read the tables of a container to read in part; None for another, or where they are damaged.
+    def _is_read_in_part(self, number: int) -> bool:
+        return self.cache is None and self._has_large_images(number)
+
+    def _read_tables(self, paths: Mapping[int, Location]) -> dict[int, Container]:
+        """Read the tables of containers, given with their files; those with damage are left out.
 
         The whole container tells what of a damaged one is good.
         """
-        if self.cache is None and self._has_large_images(number):
+        begun = {number: self._begin_tables(number, path) for number, path in paths.items()}
+        found = {}
+        for number, (buffer, filled) in begun.items():
             with contextlib.suppress(Damage, NotADataset):
-                tables = self._read_tables(number)
+                tables = self._finish_tables(number, paths[number], buffer, filled=filled)
                 if not tables.damage:
-                    return tables
-        return None
+                    found[number] = tables
+        return found
 
-    def _read_tables(self, number: int) -> Container:
-        """Read what precedes the payload."""
-        ref, size = self.container_ref(number), int(self.rows[number]["size"])
-        path = self._file(number)
-        guess = min(size, max(_MIN_TABLES, int(size * (self._tables_share or _MAX_TABLES_SHARE))))
-        buffer = fresh(guess)
-        path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
+    def _begin_tables(self, number: int, path: Location) -> tuple[memoryview, bool]:
+        """Make memory for what precedes a payload, by the largest share of a container seen, and fill it if cached."""
+        size = int(self.rows["size"][number])
+        buffer = fresh(min(size, max(_MIN_TABLES, int(size * (self._tables_share or _MAX_TABLES_SHARE)))))
+        return buffer, path.read_cached([(0, len(buffer))], buffer, at=int(self.rows["offset"][number]))
+
+    def _finish_tables(self, number: int, path: Location, buffer: memoryview, *, filled: bool) -> Container:
+        """Read what precedes the payload, unless it is there."""
+        ref, size, guess = self.container_ref(number), int(self.rows["size"][number]), len(buffer)
+        if not filled:
+            path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
         parsed = read_header(buffer, ref=ref)
         end = parsed[0].payload_at
         if end > guess:
@@ -368,5 +395,5 @@ class ContainerReader:
 
 
 def _read_nothing(begin: int, size: int) -> memoryview:
-    """Stand for bytes that :func:`picstore.storage.row_reader.read_rows` reads later."""
+    """Stand for bytes that :class:`picstore.storage.row_reader.PartialRead` reads later."""
     raise AssertionError((begin, size))

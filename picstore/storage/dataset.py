@@ -271,6 +271,11 @@ class Dataset(Sequence[Record]):
         """Find where a stream lies: the folder, its number there, and how its records differ from the stored ones."""
         return self._containers.stream_source(stream)
 
+    @property
+    def readers(self) -> int:
+        """Threads that read containers fastest."""
+        return self._containers.readers
+
     def tables(self, number: int) -> Container:
         """Read the ``number``-th container without its images; each is read and checked when it is asked for."""
         return self._containers.index(number)

@@ -79,6 +79,11 @@ class JoinedReader(ContainerReader):
         super().__init__(folders, np.concatenate(tables), self.parts[0].fields)
 
     @property
+    def readers(self) -> int:
+        """Threads that read containers fastest from the data set that needs most."""
+        return max(part.readers for part in self.parts)
+
+    @property
     def slots(self) -> int:
         """Number of data sets, those in data sets counted by themselves."""
         return sum(part.slots for part in self.parts)

@@ -17,6 +17,7 @@ from picstore.train.batching.spec import MAX_PIXELS, Collate
 from picstore.train.core import BatchLoader
 from picstore.train.options import LoaderOptions, refuse_arguments
 from picstore.train.order.apportionment import apportion
+from picstore.train.order.bucket_table import BucketTable
 from picstore.train.order.buckets import BucketOrder
 from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes, find_rank
@@ -178,8 +179,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
                 name = type(transform).__name__
                 raise UsageError(f"{name} do not go together with weights, balance and repeat")
             sizes = transform.batch_sizes(batch_size)
+            buckets = transform.buckets_of(self.dataset)
             order = BucketOrder(
-                buckets=transform.buckets_of(self.dataset),
+                table=BucketTable.count(self.dataset.live.counts, buckets, len(sizes)),
                 batch_sizes=tuple(tuple(_records(size, aug_repeats) for size in each) for each in sizes),
                 lanes=lanes if shuffle else world_size,
                 seed=seed,

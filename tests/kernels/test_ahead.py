@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grids import slow_except
+from programs import Program
 
 from picstore.kernels.ahead import compile_ahead
 from picstore.kernels.jit import address_of, caller, kernel
@@ -150,9 +151,10 @@ def test_without_a_folder_for_the_cache_nothing_is_compiled_ahead() -> None:
 def test_training_loads_no_kernel_that_is_not_foreseen(steps: str, dtype: str, memory_format: str) -> None:
     code = UNFORESEEN.format(steps=steps, dtype=dtype, memory_format=memory_format)
     for _ in range(2):  # a process that compiles a kernel also loads those that it calls
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+        program = Program("-c", code)
+        output, errors = program.communicate(timeout=120)
+        assert program.returncode == 0, errors
+    assert (output, errors) == ("[]\n", "")
 
 
 @kernel("int64(int64[::1], int64)")

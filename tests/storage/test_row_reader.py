@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,15 @@ from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.upkeep.verify import verify
 from picstore.storage import container_reader, row_reader
 from picstore.storage.format import tile_rows
+from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import MCU_SIZES, ROW_CRCS, SAMPLINGS
 from picstore.storage.format.pack_container import pack_container
-from picstore.storage.format.record import ImageInfo, Record
-from picstore.storage.format.tile_rows import row_checksums, row_ends, stored_checksums, wrong_row
+from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
+from picstore.storage.format.tile_rows import find_rows, row_checksums, row_ends, stored_checksums, wrong_row
 from picstore.storage.format.unpack_container import unpack_container
+from picstore.storage.location.base import Range
+from picstore.storage.location.local import Folder
 from picstore.train.batching.gather import layouts_of
 
 WIDTH, HEIGHT = 320, 1024
@@ -46,6 +50,16 @@ def record(number: int, **fields: object) -> Record:
 
 def rows_of(first: int, stop: int) -> Callable[[Table], I64]:
     return lambda entries: np.tile(np.array([[first, stop]]), (len(entries), 1))
+
+
+@cache
+def container_of_several() -> Container:
+    """A container of three images of different sizes with row checksums, and one without restart markers."""
+    streams = [noise(1), noise(2, width=200, height=120, sampling="444"), noise(3, width=64, height=96)]
+    streams.append(simplejpeg.encode_jpeg(np.zeros((64, 64, 3), np.uint8)))
+    records = [Record(k, 0, data, parse_image_info(data)) for k, data in enumerate(streams)]
+    ref = ContainerRef("0000/000000.pic", 4096)
+    return unpack_container(memoryview(b"".join(map(bytes, pack_container(records, ref=ref)))), ref=ref)
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +156,33 @@ def test_one_wrong_bit_in_what_is_read_is_found_and_told_by_its_row(at: int, bit
     assert wrong_row(part, ends, crcs, range(2, 5)) == (wrong if wrong in (-1, 2, 3, 4) else None)
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 70), st.integers(0, 70)), min_size=1, max_size=6))
+def test_rows_of_several_images_are_found_together_as_each_alone(chosen: list[tuple[int, int, int]]) -> None:
+    container = container_of_several()
+    numbers = np.array([k for k, _, _ in chosen])
+    rows = np.array([[first, stop] for _, first, stop in chosen])
+    found = find_rows(container.index[numbers], [container.segments] * len(chosen), rows)
+    for i, (k, first, stop) in enumerate(chosen):
+        ends = row_ends(container.info(k), int(container.index["length"][k]))
+        if k == 3 or ends is None or not first < stop < len(ends):
+            assert not found.there[i] and found.begins[i] == found.ends[i] == 0
+            continue
+        stream = bytes(container.jpeg(k))
+        assert found.there[i] and (found.begins[i], found.ends[i]) == (ends[first], ends[stop])
+        assert found.crcs[i] == crc32c(stream[: ends[0]] + stream[ends[first] : ends[stop]])
+        assert found.per_row[i] * (len(ends) - 1) == len(container.info(k).segments)
+
+
+def test_rows_whose_table_is_damaged_or_too_short_are_not_there() -> None:
+    container = container_of_several()
+    rows = np.array([[1, 2]])
+    for table in (NO_SEGMENTS, container.segments[: int(container.index["segment_count"][0])]):
+        assert not find_rows(container.index[:1], [table], rows).there.any()
+    wrong = container.segments.copy()
+    wrong[0] += 1
+    assert not find_rows(container.index[:1], [wrong], rows).there.any()
+
+
 def test_rows_headers_and_tables_are_read_and_nothing_else(root: Path) -> None:
     whole, part = picstore.Dataset(root).container(0), read(root)
     assert part.read_size < whole.size / 5 and len(part.buffer) < part.read_size
@@ -191,6 +232,32 @@ def test_damaged_tables_are_read_as_those_of_a_whole_container(root: Path) -> No
     flip(root, 4096 + 64 + 3 * 64)
     assert read(root).good.tolist() == [True, True, True, False]
     assert read(root).read_size == picstore.Dataset(root).container(0).size
+
+
+def test_what_is_not_in_memory_is_fetched_and_read_as_what_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = read(root, attachments=True)
+    cached: list[bool] = []
+    read_cached = Folder.read_cached
+
+    def never(folder: Folder, ranges: Sequence[Range], buffer: memoryview, *, at: int) -> bool:
+        read_cached(folder, ranges, buffer, at=at)
+        buffer[:] = bytes(len(buffer))
+        cached.append(False)
+        return False
+
+    monkeypatch.setattr(Folder, "read_cached", never)
+    part = read(root, attachments=True)
+    assert len(cached) == 2 and part.buffer == expected.buffer and part.read_size == expected.read_size
+    assert part.good.all() and np.array_equal(part.held, expected.held)
+
+
+def test_one_thread_reads_large_images_of_a_folder_and_several_read_all_else(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert picstore.Dataset(root).readers == 1
+    assert picstore.Dataset(root, cache=tmp_path / "cache").readers > 1
+    monkeypatch.setattr(container_reader, "MIN_MEAN", 1 << 30)
+    assert picstore.Dataset(root).readers > 1
 
 
 def test_a_file_that_ends_early_is_damage_only_where_bytes_are_missing(root: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from collate_functions import describe, fail
 
 import picstore
 from picstore.errors import PicstoreError, UsageError
@@ -24,22 +25,6 @@ from picstore.train.pipeline.pipeline import Pipeline
 Make = Callable[..., Path]
 CROP: list[Any] = [picstore.RandomResizedCrop(24)]
 FLOATS = [*CROP, picstore.Normalize((0.5,) * 3, (0.2,) * 3)]
-
-
-def describe(batch: dict[str, Any]) -> dict[str, Any]:
-    """Values of several kinds, and the process."""
-    captions = batch["columns"]["caption"]
-    return {
-        "mean": batch["images"].mean(axis=(1, 2, 3), dtype=np.float64),
-        "key": 1000 * batch["ids"] + batch["labels"],
-        "caption": [text.upper() for text in captions],
-        "tokens": np.array([[len(text), 7] for text in captions]),
-        "process": [os.getpid()] * len(captions),
-    }
-
-
-def fail(batch: dict[str, Any]) -> dict[str, Any]:
-    raise ValueError(f"no tokens for {len(batch['ids'])} texts")
 
 
 def kinds(batch: dict[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +12,12 @@ import framework_loops
 import pytest
 from framework_loops import EPOCHS, LOOPS, make_loader, note
 from pictures import require
+from programs import run_ranks
 from torch.utils.data import DataLoader
 
 import picstore
 
 Make = Callable[..., Path]
-LIMIT = 120  # seconds, of what takes fifteen
 
 pytestmark = pytest.mark.slow
 
@@ -35,15 +33,9 @@ def test_loops_on_two_ranks_train_on_the_batches_of_the_loader_alone(make_datase
     for library in ("accelerate", "transformers", "lightning"):
         require(importlib.util.find_spec(library), library)
     path = make_dataset(40)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", framework_loops.__file__]
-    done = subprocess.run(
-        [sys.executable, *launch, str(path), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    modules = ["accelerate", "lightning", "transformers.trainer"]
+    run_ranks(2, framework_loops.__file__, path, tmp_path, environment=environment, modules=modules)
     for loop in LOOPS:
         for rank in range(2):
             if loop is framework_loops.dispatch:  # of two batches of the first process each rank has one

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Subset, WeightedRandomSampler, random_s
 import picstore
 from picstore.errors import Damage, UsageError
 from picstore.prepare.convert.job import DatasetShape
-from picstore.storage import container_reader
+from picstore.storage import container_reader, row_reader
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(24), picstore.RandomHorizontalFlip()]
@@ -211,15 +211,14 @@ def test_of_a_container_only_the_records_asked_for_are_read(
     dataset = picstore.MapDataset(tmp_path / "set", transform=[picstore.RandomCrop(64)])
     monkeypatch.setattr(container_reader, "MIN_MEAN", 0 if large else 1 << 40)
     sizes = []
-    read = container_reader.read_rows
+    run = row_reader.PartialRead.run
 
-    def spy(path: Any, container: Any, *args: Any, **options: Any) -> bool:
-        before = container.read_size
-        done = read(path, container, *args, **options)
-        sizes.append(container.read_size - before)
-        return done
+    def spy(read: row_reader.PartialRead, *args: Any, **options: Any) -> None:
+        before = read.container.read_size
+        run(read, *args, **options)
+        sizes.append(read.container.read_size - before)
 
-    monkeypatch.setattr(container_reader, "read_rows", spy)
+    monkeypatch.setattr(row_reader.PartialRead, "run", spy)
     expected = by_id(tmp_path / "set", 1, transform=[picstore.RandomCrop(64)])[0]
     sizes.clear()
     record = dataset.dataset[3]

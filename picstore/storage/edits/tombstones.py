@@ -47,6 +47,8 @@ class LiveRecords:
     @property
     def counts(self) -> I64:
         """Number of live records of each container, int64 (containers,)."""
+        if not len(self.deleted):
+            return np.diff(self.starts)
         return np.diff(self.starts - np.searchsorted(self.deleted, self.starts))
 
     @property

@@ -93,6 +93,11 @@ class Container:
         return self._addresses
 
     @property
+    def segments(self) -> U16:
+        """The segment table; empty where it is damaged."""
+        return NO_SEGMENTS if self.segment_table is None else self.segment_table
+
+    @property
     def extras(self) -> bytes | None:
         """The records' extras, decompressed when they are first asked for; None where they are damaged.
 
@@ -188,17 +193,14 @@ class Container:
     def info(self, k: int) -> ImageInfo:
         """Read size, sampling and segments of record ``k``; the segments are empty where their table is damaged."""
         entry = self.index[k]
-        segments = NO_SEGMENTS
-        if self.segment_table is not None:
-            first = int(entry["segment_first"])
-            segments = self.segment_table[first : first + int(entry["segment_count"])]
+        first = int(entry["segment_first"])
         return ImageInfo(
             width=int(entry["width"]),
             height=int(entry["height"]),
             sampling=SAMPLINGS[entry["sampling"]],
             restart_interval=int(entry["restart_interval"]),
             header_length=int(entry["header_length"]),
-            segments=segments,
+            segments=self.segments[first : first + int(entry["segment_count"])],
             foreign=bool(entry["flags"] & FOREIGN),
         )
 

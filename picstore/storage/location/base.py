@@ -23,6 +23,15 @@ def fresh(size: int) -> memoryview:
     return memoryview(bytearray(size))
 
 
+def pieces_of(ranges: Sequence[Range], buffer: memoryview, *, at: int) -> list[Piece]:
+    """Cut a buffer into pieces for ranges of a file, counted from ``at``, one after the other."""
+    pieces = []
+    for first, last in ranges:
+        pieces.append((at + first, buffer[: last - first]))
+        buffer = buffer[last - first :]
+    return pieces
+
+
 class Entry(NamedTuple):
     """An entry of a folder: its name, and whether it is a folder too."""
 
@@ -90,11 +99,7 @@ class Location(ABC):
         Raises:
             Truncated: the file ends before the last of them.
         """
-        pieces = []
-        for first, last in ranges:
-            pieces.append((at + first, buffer[: last - first]))
-            buffer = buffer[last - first :]
-        self.read_pieces(pieces, file=file)
+        self.read_pieces(pieces_of(ranges, buffer, at=at), file=file)
 
     @abstractmethod
     def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
@@ -108,6 +113,16 @@ class Location(ABC):
         Raises:
             Truncated: the file ends before the last of them.
         """
+
+    def read_cached(self, ranges: Sequence[Range], buffer: memoryview, *, at: int) -> bool:
+        """Read parts of the file, as :meth:`read_ranges` does, if they are in memory.
+
+        Otherwise a disk is told to fetch them: those who read several files afterwards wait for all at the same time.
+
+        Returns:
+            Whether they were; if not, the buffer may have any content. In a store they never are.
+        """
+        return False
 
     @abstractmethod
     def read_all(self, limit: int) -> bytes:

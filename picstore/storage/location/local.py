@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from picstore.errors import Conflict, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import PARTIAL, Allocate, Buffer, Entry, Location, Piece, fresh
+from picstore.storage.location.base import PARTIAL, Allocate, Buffer, Entry, Location, Piece, Range, fresh, pieces_of
 
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without the last, a pipe would wait for ever
 _LOCK_POLL = 0.01  # seconds between attempts to lock
 
 
@@ -66,7 +67,7 @@ class Folder(Location):
     def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
         offset = 0
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for ever
+            descriptor = os.open(self.path, _READ)
             try:
                 for offset, memory in pieces:
                     end = 0
@@ -78,6 +79,23 @@ class Folder(Location):
                 os.close(descriptor)
         except OSError as error:
             raise _translated(error, file=file, offset=offset) from error
+
+    def read_cached(self, ranges: Sequence[Range], buffer: memoryview, *, at: int) -> bool:
+        if not hasattr(os, "RWF_NOWAIT"):  # macOS
+            return False
+        try:
+            descriptor = os.open(self.path, _READ)
+            try:
+                for offset, memory in pieces_of(ranges, buffer, at=at):
+                    if not _read_without_waiting(descriptor, memory, offset):
+                        for first, last in ranges:
+                            os.posix_fadvise(descriptor, at + first, last - first, os.POSIX_FADV_WILLNEED)
+                        return False
+            finally:
+                os.close(descriptor)
+        except OSError:  # the read that follows tells
+            return False
+        return True
 
     def read_all(self, limit: int) -> bytes:
         if (size := self.size()) > limit:
@@ -311,6 +329,14 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _read_without_waiting(descriptor: int, memory: memoryview, offset: int) -> bool:
+    """Read bytes of a file that are in memory; False if one is not, or where a file system cannot tell."""
+    try:
+        return os.preadv(descriptor, [memory], offset, os.RWF_NOWAIT) == len(memory)
+    except OSError:
+        return False
 
 
 def _translated(error: OSError, *, file: str, offset: int) -> PicstoreError:

@@ -221,7 +221,8 @@ def _enter(records: BatchRecords, found: Sequence[tuple[Container, I64, I64]], *
     records.containers.extend(container for container, _, _ in found)
     records.container[slots] = np.repeat(numbers, counts)
     entries = join_entries(container.index.take(mine) for container, _, mine in found)
-    held = join_entries(container.held.take(mine) for container, _, mine in found)
+    in_part = any(container.held is not container.index for container, _, _ in found)
+    held = join_entries(container.held.take(mine) for container, _, mine in found) if in_part else entries
     records.entries[slots], records.held[slots] = entries, held
     records.tops[slots] = np.concatenate([container.tops[mine] for container, _, mine in found])
     starts = np.array([container.addresses() for container, _, _ in found], dtype=np.uint64)

@@ -6,22 +6,27 @@ complete. A sample is made on the rank that reads its lane. Where a rank has mor
 last of them go to the ranks that have fewer. docs/training.md has the rules.
 
 An epoch is gone through in chunks, so memory does not grow with the records: what is carried from chunk to chunk are
-the samples of batches that are not complete.
+the samples of batches that are not complete. It may be entered at any sample: these follow from how many samples of
+each bucket came before.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from picstore import rng
-from picstore.arrays import I64, U8, Bools, Table
+from picstore.arrays import I64, Array, Bools, Table
 from picstore.storage.edits.tombstones import LiveRecords
+from picstore.train.order.bucket_table import BucketCounts, BucketTable
 from picstore.train.order.epoch import EpochOrder
 
-_CHUNK = 1 << 16  # samples at a time
+_CHUNK = 1 << 14  # samples at a time
+_NEAR = 1 << 11  # samples from where a batch is looked for
 _BATCH_BITS = 40  # of a batch's name, below its bucket
 # A sample: its number in the epoch, container, record, lane, the last sample of its lane from the container, its batch,
 # the samples in that, its plan, and whether it is the batch's last.
@@ -36,7 +41,18 @@ class Division:
     """The batches of a bucket in an epoch: where each ends among the bucket's samples, and its plan; (batches,)."""
 
     ends: I64
-    plans: I64
+    plans: Array
+
+    def complete(self, count: int) -> int:
+        """The number of batches that so many samples complete."""
+        return int(np.searchsorted(self.ends, count, side="right"))
+
+    def begin(self, count: int) -> int:
+        """Where the batch that comes after so many samples begins; ``count`` if none does."""
+        batch = self.complete(count)
+        if batch == len(self.ends):
+            return count
+        return int(self.ends[batch - 1]) if batch else 0
 
 
 def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, ranks: int, drop_last: bool) -> Division:
@@ -51,10 +67,16 @@ def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, ranks: in
             the one before may have less.
     """
     whole = ranks * np.array(sizes)
-    drawn = rng.below(keys[0], np.arange(count // int(whole.min()) + 1), len(sizes))
-    full = int(np.searchsorted(np.cumsum(whole[drawn]), count, side="right"))
-    plans = drawn[:full][rng.permutation(keys[1], full)] if len(sizes) > 1 else drawn[:full]
-    ends = np.cumsum(whole[plans])
+    drawn: Array
+    if len(sizes) == 1:
+        full = count // int(whole[0])
+        drawn = np.zeros(full + 1, dtype=np.int16)
+        plans, ends = drawn[:full], np.arange(whole[0], full * whole[0] + 1, whole[0])
+    else:
+        drawn = rng.below(keys[0], np.arange(count // int(whole.min()) + 1), len(sizes))
+        full = int(np.searchsorted(np.cumsum(whole[drawn]), count, side="right"))
+        plans = drawn[:full][rng.permutation(keys[1], full)]
+        ends = np.cumsum(whole[plans])
     rest = count - int(ends[-1]) if full else count
     if not drop_last and rest:
         spare = int(whole[plans[-1]]) - ranks if full else 0
@@ -83,6 +105,11 @@ class PlannedBatches:
     complete: Bools
     last: I64
 
+    @property
+    def waiting(self) -> Table:
+        """The samples of batches that are not complete."""
+        return self.samples[~self.complete[self.group]]
+
     def owners(self, ranks: int) -> I64:
         """Find the rank of each sample, (samples,); -1 for those that wait for their batch to tell."""
         mine = self.samples["lane"] % ranks
@@ -103,48 +130,77 @@ class PlannedBatches:
         return owner
 
 
+def _group(samples: Table) -> PlannedBatches:
+    """Sort samples, which are in the order of the epoch, by batch."""
+    samples = samples[np.argsort(samples["batch"], kind="stable")]
+    begins = np.flatnonzero(np.diff(samples["batch"], prepend=-1))
+    lengths = np.diff(begins, append=len(samples))
+    last = begins + lengths - 1
+    return PlannedBatches(samples, np.repeat(np.arange(len(begins)), lengths), samples["last"][last], last)
+
+
 def _share(size: I64, rank: I64, ranks: int) -> I64:
     """Samples of a rank in batches of ``size``."""
     share: I64 = size // ranks + (rank < size % ranks)
     return share
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BucketPlan:
     """The batches of one epoch.
 
     Attributes:
         order: of its samples.
         live: the records.
-        buckets: uint8 (records,), of each live record.
+        table: their buckets.
         divisions: by bucket.
     """
 
     order: EpochOrder
     live: LiveRecords
-    buckets: U8 = field(repr=False)
+    table: BucketTable = field(repr=False)
     divisions: Sequence[Division] = field(repr=False)
 
-    def chunks(self) -> Iterator[PlannedBatches]:
-        """Go through the epoch; every batch is complete in one chunk."""
-        firsts = np.cumsum(self.live.counts) - self.live.counts
-        seen = np.zeros(len(self.divisions), dtype=np.int64)
-        waiting = np.zeros(0, dtype=_SAMPLE)
-        for start in range(0, self.order.records, _CHUNK):
-            numbers = np.arange(start, min(start + _CHUNK, self.order.records))
-            samples = np.concatenate((waiting, self._locate(numbers, firsts, seen)))
-            samples = samples[np.argsort(samples["batch"], kind="stable")]
-            begins = np.flatnonzero(np.diff(samples["batch"], prepend=-1))
-            lengths = np.diff(begins, append=len(samples))
-            last = begins + lengths - 1
-            planned = PlannedBatches(samples, np.repeat(np.arange(len(begins)), lengths), samples["last"][last], last)
-            yield planned
-            waiting = samples[~planned.complete[planned.group]]
+    def start(self, batches: int) -> int:
+        """Find the sample before which so many batches are complete; the last of them ends with the one before."""
+        if not batches:
+            return 0
+        samples, whole = range(self.order.records), sum(len(division.ends) for division in self.divisions)
+        guess, width = self.order.records * batches // whole, _NEAR
+        while True:
+            low, high = max(guess - width, 0), min(guess + width, len(samples))
+            found = bisect.bisect_left(samples, batches, low, high, key=self.complete)
+            if low < found < high or width > len(samples):
+                return found
+            width *= 16
 
-    def _locate(self, numbers: I64, firsts: I64, seen: I64) -> Table:
+    def complete(self, sample: int) -> int:
+        """Count the batches that are complete before a sample."""
+        counts = self._counts.before(sample).tolist()
+        return sum(division.complete(count) for division, count in zip(self.divisions, counts, strict=True))
+
+    def chunks(self, start: int = 0) -> Iterator[PlannedBatches]:
+        """Go through the epoch from a sample on; every batch is complete in one chunk."""
+        numbers, seen = np.zeros(0, dtype=np.int64), np.zeros(len(self.divisions), dtype=np.int64)
+        if start:
+            counts = zip(self.divisions, self._counts.before(start).tolist(), strict=True)
+            begins = [division.begin(count) for division, count in counts]
+            numbers, seen = self._counts.since(np.array(begins), start)
+        waiting = _group(self._locate(numbers, seen)).waiting
+        for begin in range(start, self.order.records, _CHUNK):
+            numbers = np.arange(begin, min(begin + _CHUNK, self.order.records))
+            planned = _group(np.concatenate((waiting, self._locate(numbers, seen))))
+            yield planned
+            waiting = planned.waiting
+
+    @cached_property
+    def _counts(self) -> BucketCounts:
+        return BucketCounts(self.order, self.table)
+
+    def _locate(self, numbers: I64, seen: I64) -> Table:
         """Find records and batches of samples; ``seen`` counts the samples of each bucket, and is moved on."""
         located = self.order.locate(numbers)
-        bucket = self.buckets[firsts[located.container] + located.record]
+        bucket = self.table.of(located.container, located.record)
         counts = np.bincount(bucket, minlength=len(seen))
         within = np.empty(len(numbers), dtype=np.int64)
         sorted_ = np.argsort(bucket, kind="stable")
@@ -158,10 +214,12 @@ class BucketPlan:
         samples["batch"] = -1
         for number in np.flatnonzero(counts).tolist():
             mine, ends, plans = bucket == number, self.divisions[number].ends, self.divisions[number].plans
+            if not len(ends):
+                continue
             batch = np.searchsorted(ends, within[mine], side="right")
-            stops = np.concatenate((ends, [0]))[batch]  # 0 for samples that are left out
-            samples["last"][mine] = within[mine] == stops - 1
-            samples["size"][mine] = stops - np.concatenate(([0], ends))[batch]
-            samples["plan"][mine] = np.append(plans, -1)[batch]
-            samples["batch"][mine] = np.where(stops, (number << _BATCH_BITS) + batch, -1)
+            index = np.minimum(batch, len(ends) - 1)  # samples after the last batch are left out
+            samples["last"][mine] = within[mine] == ends[index] - 1
+            samples["size"][mine] = ends[index] - np.where(index > 0, ends[index - 1], 0)
+            samples["plan"][mine] = plans[index]
+            samples["batch"][mine] = np.where(batch == index, (number << _BATCH_BITS) + batch, -1)
         return samples[samples["batch"] >= 0]

@@ -15,6 +15,7 @@ from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.train.order.bucket_plan import BucketPlan, Division, PlannedBatches, divide
+from picstore.train.order.bucket_table import BucketTable
 from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder, Samples
 from picstore.train.order.requests import BatchRequest, LeavingRun, SourceRequest, TrainingSource, check_state
 from picstore.train.order.sharding import check_lanes, check_rank
@@ -26,7 +27,7 @@ _FIXED = ("version", "dataset", "seed", "shuffle", "lanes", "buckets")  # fields
 class BucketOrder:
     """Batches of records that are in the same bucket, epoch after epoch of one data set."""
 
-    buckets: U8 = field(repr=False)  # (records,), of each live record
+    table: BucketTable = field(repr=False)
     batch_sizes: tuple[tuple[int, ...], ...]  # of this rank, by bucket and plan; plans are counted through the buckets
     lanes: int  # of an epoch, a multiple of ``world_size``; that itself where the stored order is read
     seed: int
@@ -44,20 +45,20 @@ class BucketOrder:
         check_lanes(self.lanes, self.world_size)
         if (smallest := min(map(min, self.batch_sizes))) < 1:
             raise UsageError(f"batch_size {smallest}; at least 1 is needed")
-        counts = np.bincount(self.buckets, minlength=len(self.batch_sizes)).tolist()
+        counts = self.table.tally.sum(axis=0, dtype=np.int64).tolist()
         object.__setattr__(self, "counts", tuple(counts))
         fewest = min((count for count in counts if count), default=0)
         if not self.drop_last and fewest < self.world_size:
             text = f"a bucket has {fewest} records, too few for {self.world_size} ranks"
             raise UsageError(f"{text}; give fewer sizes, or drop_last=True, which leaves them out")
         divisions = self._divide(0)
-        hashed = hashlib.sha256(self.buckets.data)
+        hashed = hashlib.sha256(self.table.buckets.data)
         for division in divisions:
             hashed.update(division.ends.astype("<i8").tobytes() + division.plans.astype("<i8").tobytes())
         object.__setattr__(self, "batches", sum(len(division.ends) for division in divisions))
         object.__setattr__(self, "digest", hashed.hexdigest()[:16])
         if not self.batches:
-            text = f"{len(self.buckets)} records in {len(self.batch_sizes)} buckets make no batch"
+            text = f"{len(self.table.buckets)} records in {len(self.batch_sizes)} buckets make no batch"
             raise UsageError(f"{text} on {self.world_size} ranks; use smaller batches or drop_last=False")
 
     @property
@@ -68,7 +69,7 @@ class BucketOrder:
     @property
     def samples_of_rank(self) -> int:
         """Samples in an epoch of the rank that has most, those that fill no batch too."""
-        return -(-len(self.buckets) // self.world_size)
+        return -(-len(self.table.buckets) // self.world_size)
 
     def stage(self, epoch: int) -> int:
         """The number of an epoch's stage: there is one."""
@@ -81,14 +82,13 @@ class BucketOrder:
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield requests as :meth:`picstore.train.order.requests.Order.requests` says; with a ``step``, of one epoch.
-
-        The epoch is gone through from its beginning, so the time to the first request grows with ``first``.
-        """
+        """Yield requests as ``Order.requests`` says; with a ``step``, of one epoch."""
         live = sources[0].dataset.live
         while True:
-            reading = _RankReading(self.rank, self.world_size, epoch=epoch, first=first, step=step)
-            for planned in self._plan(live, epoch).chunks():
+            plan = self._plan(live, epoch)
+            start = plan.start(first)
+            reading = _RankReading(self.rank, self.world_size, epoch=epoch, start=start, step=step)
+            for planned in plan.chunks(start):
                 for request in reading.requests(planned):
                     yield [request]
             if step:
@@ -97,18 +97,22 @@ class BucketOrder:
 
     def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
         """Rank, batch and slot of the sample of an epoch that is ``dataset[position]``; none if it is left out."""
-        (container,), (record,) = dataset.live.find(np.array([position]))
-        batches = 0
-        for planned in self._plan(dataset.live, epoch).chunks():
+        ((container,), _), plan = dataset.live.find(np.array([position])), self._plan(dataset.live, epoch)
+        sample = plan.order.find(int(container), position - int(self.table.starts[container]))
+        batches = plan.complete(sample)
+        for planned in plan.chunks(sample):
             samples, group = planned.samples, planned.group
-            is_it = (samples["container"] == container) & (samples["record"] == record) & planned.complete[group]
-            for found in np.flatnonzero(is_it).tolist():
+            found = np.flatnonzero(samples["number"] == sample)
+            if not len(found):
+                break
+            mine = group[found[0]]
+            if planned.complete[mine]:
                 owners = planned.owners(self.world_size)
-                earlier = samples["number"] < samples["number"][found]
-                slot = (group == group[found]) & (owners == owners[found]) & earlier
+                rank = int(owners[found[0]])
+                slot = (group == mine) & (owners == rank) & (samples["number"] < sample)
                 stops = samples["number"][planned.last]
-                batch = planned.complete & (stops < stops[group[found]])
-                return [(int(owners[found]), batches + int(batch.sum()), int(slot.sum()))]
+                batch = planned.complete & (stops < stops[mine])
+                return [(rank, batches + int(batch.sum()), int(slot.sum()))]
             batches += int(planned.complete.sum())
         return []
 
@@ -141,8 +145,8 @@ class BucketOrder:
         return epoch, batch
 
     def _plan(self, live: LiveRecords, epoch: int) -> BucketPlan:
-        order = EpochOrder(live.counts, seed=self.seed, epoch=epoch, lanes=self.lanes, shuffle=self.shuffle)
-        return BucketPlan(order, live, self.buckets, self._divide(epoch))
+        order = EpochOrder(self.table.counts, seed=self.seed, epoch=epoch, lanes=self.lanes, shuffle=self.shuffle)
+        return BucketPlan(order, live, self.table, self._divide(epoch))
 
     def _divide(self, epoch: int) -> list[Division]:
         """The batches of each bucket."""
@@ -164,11 +168,11 @@ class _RankReading:
     sets nothing aside.
     """
 
-    def __init__(self, rank: int, ranks: int, *, epoch: int, first: int, step: int) -> None:
+    def __init__(self, rank: int, ranks: int, *, epoch: int, start: int, step: int) -> None:
         self._rank, self._ranks, self._epoch = rank, ranks, epoch
-        self._first, self._step = first, step
-        self._batch = 0  # number of the next batch in the epoch
-        self._begin = self._previous = -1  # last sample of the batch before the first, and before the next of this rank
+        self._step, self._passed = step, 0  # batches passed, of all that ranks or workers make
+        self._start = start  # the sample at which the first batch is next to be complete
+        self._previous = start - 1  # last sample of the batch before the next of this rank
         self._open: dict[tuple[int, int], int] = {}  # last sample of each lane from a container that was requested
 
     def requests(self, planned: PlannedBatches) -> Iterator[SourceRequest]:
@@ -187,7 +191,7 @@ class _RankReading:
         left = np.flatnonzero(aside)[np.argsort(leaves[aside], kind="stable")]
         left_bounds = np.searchsorted(leaves[left], np.arange(len(groups) + 1))
         held = np.where(leaves >= turn, IN_CONTAINER, SET_ASIDE)
-        alone = others | ((held == SET_ASIDE) & ((samples["end"] <= self._begin) | (self._step > 1)))
+        alone = others | ((held == SET_ASIDE) & ((samples["end"] < self._start) | (self._step > 1)))
         held = np.where(alone, ALONE, held).astype(np.uint8)
         made = np.argsort(turn, kind="stable")
         bounds = np.searchsorted(turn[made], np.arange(len(groups) + 1))
@@ -205,12 +209,8 @@ class _RankReading:
         stops = planned.samples["number"][planned.last[groups]]
         order = np.argsort(stops)
         groups, stops = groups[order], stops[order]
-        before = min(self._first - self._batch, len(groups))
-        if before > 0:
-            self._begin = self._previous = int(stops[before - 1])
-        number = self._batch + np.arange(len(groups)) - self._first
-        self._batch += len(groups)
-        mine = (number >= 0) & (number % max(1, self._step) == 0)
+        mine = (self._passed + np.arange(len(groups))) % max(1, self._step) == 0
+        self._passed += len(groups)
         return groups[mine], stops[mine]
 
     def _leave(self, read: Table, kept: Table, stop: int) -> tuple[LeavingRun, ...]:

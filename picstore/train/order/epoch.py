@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from picstore import rng
 from picstore.arrays import I64, U8, Bools
+from picstore.train.order.container_order import ContainerOrder
 
 # How a sample's bytes are there when its batch is made: in a container that its lane still reads; copied out of it when
 # the lane was done with it; or not at all, so that its record is read alone.
@@ -48,12 +50,11 @@ class EpochOrder:
 
     def __init__(self, counts: npt.ArrayLike, *, seed: int, epoch: int, lanes: int, shuffle: bool = True) -> None:
         counts = np.asarray(counts, dtype=np.int64)
-        self.records = int(counts.sum())
         self.lanes = lanes
         self._counts, self._shuffle = counts, shuffle
         self._key = rng.key(rng.PLAN, seed, epoch)
-        self._order = rng.permutation(self._key, len(counts)) if shuffle else np.arange(len(counts))
-        self._ends = np.cumsum(counts[self._order])
+        self.containers = ContainerOrder(counts, self._key if shuffle else None)
+        self.records = self.containers.records
         base, longer = divmod(self.records, lanes)
         lane = np.arange(lanes + 1)
         self._lane_starts = lane * base + np.minimum(lane, longer)
@@ -61,46 +62,55 @@ class EpochOrder:
 
     def locate(self, samples: I64) -> Samples:
         """Find containers and records of samples, given their numbers g in the epoch, int64 (n,) in [0, records)."""
-        lane, index, turn = self._find(samples)
-        container = self._order[turn]
-        record = index - (self._ends[turn] - self._counts[container])
-        last = (index + 1 == self._ends[turn]) | (index + 1 == self._lane_starts[lane + 1])
+        lane, index = self._deal(samples)
+        container, start = self.containers.locate(index)
+        record = index - start
+        last = (record + 1 == self._counts[container]) | (index + 1 == self._lane_starts[lane + 1])
         if self._shuffle:
             grouped = np.argsort(container, kind="stable")
-            starts = np.flatnonzero(np.diff(container[grouped], prepend=-1)).tolist()
-            for start, stop in zip(starts, [*starts[1:], len(grouped)], strict=True):
-                mine = grouped[start:stop]
-                record[mine] = self._permutation(int(container[mine[0]]))[record[mine]]
+            bounds = np.flatnonzero(np.diff(container[grouped], prepend=-1, append=-1))
+            for begin, end in pairwise(bounds.tolist()):
+                mine = grouped[begin:end]
+                record[mine] = self.records_of(int(container[mine[0]]))[record[mine]]
         return Samples(container, record, lane, last)
 
     def find(self, container: int, record: int) -> int:
         """The number in the epoch of the sample that is a container's record; the inverse of :meth:`locate`."""
-        turn = int(np.flatnonzero(self._order == container)[0])
         if self._shuffle:
-            record = int(np.flatnonzero(self._permutation(container) == record)[0])
-        index = int(self._ends[turn] - self._counts[container]) + record
+            record = int(np.flatnonzero(self.records_of(container) == record)[0])
+        index = self.containers.start(container) + record
         lane = int(np.searchsorted(self._lane_starts, index, side="right")) - 1
         return (index - int(self._lane_starts[lane])) * self.lanes + lane
 
     def run_ends(self, samples: I64) -> I64:
         """Find the last sample that the lane of each sample takes from the same container, as numbers in the epoch."""
-        lane, _, turn = self._find(samples)
-        ends = np.minimum(self._ends[turn], self._lane_starts[lane + 1])
+        lane, index = self._deal(samples)
+        container, start = self.containers.locate(index)
+        ends = np.minimum(start + self._counts[container], self._lane_starts[lane + 1])
         last: I64 = (ends - 1 - self._lane_starts[lane]) * self.lanes + lane
         return last
 
-    def _find(self, samples: I64) -> tuple[I64, I64, I64]:
-        """Find lanes of samples, and indices in the joined sequence of records and in that of containers."""
+    def _deal(self, samples: I64) -> tuple[I64, I64]:
+        """Find lanes of samples, and indices in the joined sequence of records."""
         lane = samples % self.lanes
-        index = self._lane_starts[lane] + samples // self.lanes
-        return lane, index, np.searchsorted(self._ends, index, side="right")
+        return lane, self._lane_starts[lane] + samples // self.lanes
 
-    def _permutation(self, container: int) -> I64:
+    def records_of(self, container: int) -> I64:
+        """The records of a container, in the order in which samples are."""
         found = self._permutations.get(container)
         if found is None:
-            key = rng.key(self._key, container)
-            found = self._permutations[container] = rng.permutation(key, int(self._counts[container]))
+            key, count = rng.key(self._key, container), int(self._counts[container])
+            found = self._permutations[container] = rng.permutation(key, count) if self._shuffle else np.arange(count)
             while len(self._permutations) > 4 * self.lanes:
                 self._permutations.popitem(last=False)
         self._permutations.move_to_end(container)
         return found
+
+    def lane_positions(self, sample: int) -> I64:
+        """The index in the joined sequence that each lane is at before a sample of the epoch, int64 (lanes,)."""
+        return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
+
+    def numbers(self, lane: int, index: I64) -> I64:
+        """The samples of a lane that are records of the joined sequence."""
+        numbers: I64 = (index - self._lane_starts[lane]) * self.lanes + lane
+        return numbers

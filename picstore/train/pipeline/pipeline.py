@@ -50,7 +50,6 @@ from picstore.train.pipeline.thread_pool import PREFIX, ThreadPool, is_own_threa
 AHEAD = 3  # batches that are filled or being filled before the consumer takes them
 MAX_REQUESTS = 32  # further batches whose containers are read in advance, if the budget allows
 _CHUNK = 16  # images a task, all views counted: some 10 ms of work, so that threads end a batch together
-_READERS = 4  # readers keep several requests under way on disks and networks
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,8 @@ class Pipeline:
         self._counter = counter or StatsCounter()
         # No method of this object: without a cycle, batches and containers are free as soon as it is dropped.
         read = partial(_read_containers, spec, self._buffers, self._counter)
-        self._prefetcher = Prefetcher(read, budget=spec.resources.budget, threads=_READERS)
+        readers = max(source.dataset.readers for source in spec.sources)
+        self._prefetcher = Prefetcher(read, budget=spec.resources.budget, threads=readers)
         self._aside = SetAside()
         self._decoders = ThreadPool(spec.resources.threads, "work")
         self._collating = threading.Lock()  # tokenizers, for instance, cannot be called by two threads

@@ -161,7 +161,8 @@ class Prefetcher:
                 future.set_exception(error)
         else:
             self._count_memory(calls, results)
-            for future, result in zip(futures, results, strict=True):
+            # The first one last: the planner waits for it, and then has all others without waking up for each.
+            for future, result in zip(reversed(futures), reversed(results), strict=True):
                 future.set_result(result)
         return True
 

@@ -63,6 +63,14 @@ class ColorProgram:
         return cls(*(np.ascontiguousarray(array[:, :used]) for array in (opcode, operands, key)))
 
     @classmethod
+    def identity(cls, count: int) -> ColorProgram:
+        """Programs of ``count`` images that leave bytes as they are."""
+        opcode = np.full((count, 1), opcodes.NORMALIZE)
+        operands = np.zeros((count, 1, opcodes.OPERANDS))
+        operands[:, 0, : len(_IDENTITY)] = _IDENTITY
+        return cls(opcode, operands, np.zeros((count, 1), np.uint64))
+
+    @classmethod
     def concatenate(cls, programs: Sequence[ColorProgram], order: I64) -> ColorProgram:
         """Programs for different images: image i of the result is image ``order[i]`` of all of them in turn."""
         width = max(program.opcode.shape[1] for program in programs)
@@ -115,9 +123,11 @@ class ColorTransform:
 
 def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: BatchRandom) -> ColorProgram:
     """Draw the parameters of transforms, checked by ``check_color``, for images of int64 (n, 2) widths and heights."""
+    if not transforms:
+        return ColorProgram.identity(len(sizes))
     programs = [transform(sizes, random) for transform in transforms]
     if not normalises(transforms):
-        programs.append(ColorProgram.from_step(opcodes.NORMALIZE, _IDENTITY, count=len(sizes)))
+        programs.append(ColorProgram.identity(len(sizes)))
     return ColorProgram.chain(programs)
 
 

@@ -20,7 +20,7 @@ from samples import picture
 
 from picstore.errors import Corrupt, Damage, MissingDependency, TooLarge, Truncated, UsageError
 from picstore.prepare.convert.row_writer import make_record
-from picstore.storage.format.checksum import combine_crcs, crc32c, masked, portable_crc32c
+from picstore.storage.format.checksum import combine_crcs, combine_runs, crc32c, masked, portable_crc32c
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ALIGNMENT, ATTACHMENT, ENTRY, SAMPLINGS, SEALED, SEGMENT, ContainerHeader
 from picstore.storage.format.pack_container import pack_container, packed_size
@@ -140,6 +140,14 @@ def test_the_crc_of_parts_is_that_of_the_whole(parts: list[bytes]) -> None:
         value = _EXTEND(part, value)
     crcs, lengths = np.array([crc32c(part) for part in parts], np.uint32), np.array([len(p) for p in parts], np.int64)
     assert value == combine_crcs(crcs, lengths) == crc32c(b"".join(parts))
+
+
+@given(st.lists(st.lists(st.binary(max_size=50), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_the_crcs_of_several_wholes_are_found_at_once(wholes: list[list[bytes]]) -> None:
+    parts = [part for whole in wholes for part in whole]
+    crcs, lengths = np.array([crc32c(part) for part in parts], np.uint32), np.array([len(p) for p in parts], np.int64)
+    starts = np.cumsum([0, *map(len, wholes[:-1])])
+    assert combine_runs(crcs, lengths, starts).tolist() == [crc32c(b"".join(whole)) for whole in wholes]
 
 
 def test_the_crc_of_long_parts_is_that_of_the_whole() -> None:

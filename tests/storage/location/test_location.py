@@ -141,6 +141,17 @@ def test_a_place_that_is_written_again_holds_what_was_written_last(root: Locatio
     assert (root / "f").read_all(100) == b"2nd"
 
 
+def test_what_is_said_to_have_been_in_memory_is_there_and_what_is_missing_never_is(root: Location) -> None:
+    file = root / "file"
+    file.write(bytes(range(256)) * 100)
+    expected = bytes(range(10, 20)) + bytes(range(100, 200))
+    buffer = memoryview(bytearray(len(expected)))
+    assert file.read(0, 1, file="file")
+    assert not file.read_cached([(10, 20), (612, 712)], buffer, at=0) or buffer == expected
+    assert not file.read_cached([(10, 20), (256 * 100 - 50, 256 * 100 + 50)], buffer, at=0)
+    assert not (root / "missing").read_cached([(0, 110)], buffer, at=0)
+
+
 @pytest.mark.parametrize(("offset", "size"), [(0, 101), (96, 5), (100, 1), (1 << 62, 1), (0, 1 << 50)])
 def test_nothing_is_allocated_for_bytes_that_a_file_does_not_have(root: Location, offset: int, size: int) -> None:
     def never(size: int) -> memoryview:

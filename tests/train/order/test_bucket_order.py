@@ -13,9 +13,12 @@ from grids import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from picstore.arrays import Table
 from picstore.errors import UsageError
 from picstore.storage.edits.tombstones import LiveRecords
-from picstore.train.order import bucket_plan
+from picstore.train.order import bucket_plan, bucket_table, container_order
+from picstore.train.order.bucket_plan import BucketPlan
+from picstore.train.order.bucket_table import BucketTable
 from picstore.train.order.buckets import BucketOrder
 from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder
 from picstore.train.order.requests import SourceRequest
@@ -37,7 +40,8 @@ class Case:
     def order(self, sizes: tuple[int, ...], rank: int = 0, world_size: int = 1, **options: Any) -> BucketOrder:
         fields = {"lanes": 4, "seed": self.seed, **options}
         mine = tuple((size // world_size,) for size in sizes)
-        return BucketOrder(buckets=self.buckets, batch_sizes=mine, rank=rank, world_size=world_size, **fields)
+        table = BucketTable.count(self.live.counts, self.buckets, len(sizes))
+        return BucketOrder(table=table, batch_sizes=mine, rank=rank, world_size=world_size, **fields)
 
     def bucket(self, record: Record) -> int:
         """The bucket of a stored record."""
@@ -64,11 +68,16 @@ def cases(draw: st.DrawFn) -> tuple[Case, tuple[int, ...]]:
     return Case(counts, buckets, draw(st.integers(0, 2**32)), deleted=(0, 3)), tuple(4 * size for size in sizes)
 
 
-@pytest.fixture(autouse=True, params=[7, 1 << 16])
-def _chunk(request: pytest.FixtureRequest) -> Any:
-    """Chunks that hold a part of a batch, or a whole epoch."""
+@pytest.fixture(autouse=True, params=["small", "large"])
+def _steps(request: pytest.FixtureRequest) -> Any:
+    """Steps that take a part of a batch and of the containers, or a whole epoch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bucket_plan, "_CHUNK", request.param)
+        if request.param == "small":
+            patch.setattr(bucket_plan, "_CHUNK", 7)
+            patch.setattr(bucket_plan, "_NEAR", 1)
+            patch.setattr(bucket_table, "_SPAN", 2)
+            patch.setattr(bucket_table, "_BLOCK", 3)
+            patch.setattr(container_order, "_PART", 3)
         yield
 
 
@@ -135,6 +144,45 @@ def test_global_batches_of_buckets_are_the_same_at_any_world_size_and_after_any_
             assert joined == Counter(records_of(expected))
         state = orders[0].state(1, first)
         assert alone.position(state) == (1, first) == orders[-1].position(alone.state(1, first))
+
+
+@examples(40)
+@given(drawn=cases(), world_size=st.sampled_from([1, 2, 4]), shuffle=st.booleans(), drop_last=st.booleans())
+def test_an_epoch_that_is_entered_at_any_batch_goes_on_as_if_gone_through(
+    drawn: tuple[Case, tuple[int, ...]], world_size: int, shuffle: bool, drop_last: bool
+) -> None:
+    case, sizes = drawn
+    options: dict[str, Any] = {"drop_last": drop_last, "shuffle": shuffle, "lanes": 4 if shuffle else world_size}
+    try:
+        order = case.order(sizes, 0, world_size, **options)
+    except UsageError:
+        return
+    plan = order._plan(case.live, 1)
+    whole = batches_of(plan, 0)
+    assert len(whole) == order.length(1)
+    counts = np.zeros(len(sizes), np.int64)
+    for sample in range(plan.order.records):
+        located = plan.order.locate(np.array([sample]))
+        assert plan._counts.before(sample).tolist() == counts.tolist()
+        assert plan.complete(sample) == sum(batch["number"][-1] < sample for batch in whole)
+        counts[order.table.of(located.container, located.record)] += 1
+    for first in range(len(whole) + 2):
+        start = plan.start(first)
+        assert start == (
+            whole[first - 1]["number"][-1] + 1 if 0 < first <= len(whole) else plan.order.records * (first > 0)
+        )
+        found = batches_of(plan, start)
+        assert [batch.tolist() for batch in found] == [batch.tolist() for batch in whole[first:]]
+
+
+def batches_of(plan: BucketPlan, start: int) -> list[Table]:
+    """The samples of each batch from a sample on, in the order of batches."""
+    found = [
+        planned.samples[planned.group == batch]
+        for planned in plan.chunks(start)
+        for batch in np.flatnonzero(planned.complete).tolist()
+    ]
+    return sorted(found, key=lambda batch: int(batch["number"][-1]))
 
 
 @examples(40)

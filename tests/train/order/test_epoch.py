@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from grids import examples
@@ -10,11 +12,20 @@ from hypothesis import strategies as st
 
 from picstore import rng
 from picstore.errors import UsageError
+from picstore.train.order import container_order
 from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.sharding import MIN_LANES, RankShard, default_lanes, find_rank
 
 COUNTS = st.lists(st.integers(1, 9), min_size=1, max_size=30)
 SEED = st.integers(0, 2**64 - 1)
+
+
+@pytest.fixture(autouse=True, params=[3, 1 << 13])
+def _part(request: pytest.FixtureRequest) -> Any:
+    """Containers that are sorted at a time: few, or all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(container_order, "_PART", request.param)
+        yield
 
 
 def addresses(epoch: EpochOrder, numbers: np.ndarray | None = None) -> list[tuple[int, int]]:

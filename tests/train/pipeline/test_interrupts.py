@@ -1,7 +1,6 @@
 """What happens to a loader in a run: loops that end early, interrupts, exits, forks, threads, and other loaders.
 
-What could hang runs in a process of its own with a time limit. Importing torch takes such a process 3 s of a core, so a
-default run leaves most of them to CI.
+What could hang runs in a process of its own with a time limit; a default run leaves most of these to CI.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from typing import Any
 import pytest
 import torch
 from grids import slow_except
+from programs import Program
 
 import picstore
 from picstore.train.batch import Batch
@@ -31,7 +31,7 @@ from picstore.train.cpu import fill_images
 from picstore.train.pipeline import pipeline
 
 Make = Callable[..., Path]
-LIMIT = 90  # seconds, of what takes five: importing torch is most of it
+LIMIT = 90  # seconds, of what takes two
 
 START = """
 import gc, os, signal, sys, threading, time
@@ -55,31 +55,31 @@ def no_hang() -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
-def start(script: str, *arguments: object) -> subprocess.Popen[str]:
-    """A Python that runs a script after START."""
-    return subprocess.Popen(
-        [sys.executable, "-c", START + textwrap.dedent(script), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
+def start(script: str, *arguments: object) -> Program:
+    """A program that runs a script after START."""
+    return Program("-c", START + textwrap.dedent(script), *arguments)
 
 
-def wait_for_end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Exit status and what was written to stdout and stderr; a process that hangs is killed and fails the test."""
+def wait_for_end(program: Program) -> tuple[int | None, str, str]:
+    """Exit status and what was written to stdout and stderr; a program that hangs is killed and fails the test."""
     try:
-        output, errors = process.communicate(timeout=LIMIT)
+        output, errors = program.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
+        program.kill_all()
+        output, errors = program.communicate()
         pytest.fail(f"hangs\n{output[-2000:]}\n{errors[-4000:]}")
-    return process.returncode, output, errors
+    return program.returncode, output, errors
 
 
-def run(script: str, *arguments: object) -> tuple[int, str, str]:
+def run(script: str, *arguments: object) -> tuple[int | None, str, str]:
     return wait_for_end(start(script, *arguments))
+
+
+def run_alone(script: str, *arguments: object) -> tuple[int, str, str]:
+    """The same in a new Python: the end of a fork copies memory, which leaves daemon threads twice the time to fail."""
+    command = [sys.executable, "-c", START + textwrap.dedent(script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    return done.returncode, done.stdout, done.stderr
 
 
 def loader_of(path: Path, **options: Any) -> picstore.Loader:
@@ -111,7 +111,6 @@ def test_an_interrupt_ends_a_run_as_it_ends_any_python(make_dataset: Make, isola
             print("batch", flush=True)
     """
     process = start(script, make_dataset(100))
-    assert process.stdout is not None
     for _ in range(30):  # in the third epoch
         assert process.stdout.readline() == "batch\n"
     errors, dropped = interrupt(process)
@@ -120,7 +119,7 @@ def test_an_interrupt_ends_a_run_as_it_ends_any_python(make_dataset: Make, isola
     assert errors.count("Exception ignored") == dropped
 
 
-def interrupt(process: subprocess.Popen[str]) -> tuple[str, int]:
+def interrupt(process: Program) -> tuple[str, int]:
     """Interrupt a run as a user does, again where nothing happens; its stderr, and how many interrupts were dropped.
 
     Python drops one that meets it in a finaliser, and says so; here they are much of what the main thread does.
@@ -129,7 +128,7 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[str, int]:
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=20)[1], dropped
-    os.killpg(process.pid, signal.SIGKILL)
+    process.kill_all()
     pytest.fail(f"hangs\n{process.communicate()[1][-4000:]}")
 
 
@@ -166,11 +165,11 @@ ENDS = {
 def test_a_process_ends_in_silence_while_a_loader_is_at_work(make_dataset: Make, end: str, isolate: bool) -> None:
     body, expected = ENDS[end]
     script = f"loader = loader_of(isolate={isolate})\niterator = iter(loader)\n{body}\n"
-    done = run(script, make_dataset(100))
+    done = (run_alone if "daemon" in end else run)(script, make_dataset(100))
     if end.startswith("three loaders") and not isolate and done[0] == -signal.SIGABRT:
         # torch frees a NumPy array under Python's lock in a C++ destructor. A daemon thread of the user's own that the
         # interpreter ends there aborts, whatever made the tensor: in 2 of 10 runs at a load of 4.
-        done = run(script, make_dataset(100, name="again"))
+        done = run_alone(script, make_dataset(100, name="again"))
     assert done == (expected, "", "")
 
 
@@ -321,7 +320,6 @@ def test_the_loaders_process_ends_with_its_parent_while_a_fork_of_it_lives(make_
     os.kill(os.getpid(), signal.SIGKILL)
     """
     parent = start(FORKED + textwrap.dedent(script), make_dataset(100))
-    assert parent.stdout is not None
     child, fork = map(int, parent.stdout.readline().split())
     deadline = time.monotonic() + 20
     while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
@@ -362,15 +360,7 @@ def test_a_process_of_multiprocessing_takes_a_loader_that_is_in_use(
     """
     script = tmp_path / "script.py"
     script.write_text(START + textwrap.dedent(body))
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(make_dataset(100))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
-    assert wait_for_end(process) == (0, "", "")
+    assert wait_for_end(Program(script, make_dataset(100))) == (0, "", "")
 
 
 # Several at a time.
