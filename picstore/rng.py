@@ -97,6 +97,15 @@ def permutation(k: int, n: int) -> I64:
     return stable_argsort(drawn)
 
 
+def permutations(k: U64, counts: I64) -> list[I64]:
+    """Draw a :func:`permutation` for each key and count at once."""
+    ends = np.cumsum(counts)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    counters = np.arange(len(owner)) - (ends - counts)[owner]
+    order = np.lexsort((bits(k[owner], counters), owner))
+    return np.split(counters[order], ends[:-1])
+
+
 def stable_argsort(values: U64) -> I64:
     """Sort as ``np.argsort(values, kind="stable")``; long arrays of random bits in an eighth of the time.
 

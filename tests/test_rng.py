@@ -77,6 +77,15 @@ def test_a_permutation_holds_every_number_once(k, n):
     assert sorted(permutation.tolist()) == list(range(n))
 
 
+@given(words, st.lists(st.integers(0, 40), min_size=1, max_size=8))
+def test_permutations_that_are_drawn_together_are_those_of_each_key(k, counts):
+    keys = rng.keys(rng.key(k), np.arange(len(counts), dtype=np.uint64))
+    drawn = rng.permutations(keys, np.array(counts))
+    assert [each.tolist() for each in drawn] == [
+        rng.permutation(rng.key(k, i), n).tolist() for i, n in enumerate(counts)
+    ]
+
+
 def test_all_permutations_of_four_are_equally_frequent():
     drawn = [tuple(rng.permutation(rng.key(rng.SHUFFLE, 7, k), 4)) for k in range(4800)]
     counts = np.unique(np.array(drawn), axis=0, return_counts=True)[1]

@@ -14,7 +14,7 @@ from picstore.errors import Damage
 from picstore.train.batching.gather import ReadResult
 from picstore.train.pipeline.thread_pool import ThreadPool
 
-_TOGETHER = 16  # containers that a thread reads at once
+_TOGETHER = 64  # containers that the threads together read at once
 
 logger = logging.getLogger("picstore")
 
