@@ -9,7 +9,7 @@ import contextlib
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ from picstore.storage.record_shift import NO_SHIFT, RecordShift
 from picstore.storage.references import open_references, read_references
 from picstore.storage.row_reader import MIN_MEAN, RowsOf, plan_reads, whole_images
 
-_READERS = 4
 _CACHED_BYTES = 32 << 20  # of indexes, each some 10 kB; without one, reading a record takes 0.26 ms more
 _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
 _MIN_TABLES = 4096  # bytes to read at first of a container in part
@@ -39,6 +38,13 @@ FACTS = np.dtype(
 )
 _SOURCES = {"bytes": "length"}  # names of facts in an index entry
 _MAX_MISSING = 1 << 24  # records whose bytes are not there; an index row of 32 bytes may claim 2**20
+
+
+class Readers(NamedTuple):
+    """Threads that read containers, and how many each reads at once."""
+
+    threads: int
+    together: int
 
 
 class ContainerReader:
@@ -76,14 +82,16 @@ class ContainerReader:
         self._tables_share: float | None = None  # of a container, the largest that was seen by any thread
 
     @property
-    def readers(self) -> int:
-        """Threads that read containers fastest.
+    def readers(self) -> Readers:
+        """The threads that read containers fastest.
 
-        Several keep as many requests under way. Of large images in a local folder one thread announces all that it
-        reads, and several would wait for Python's lock: 890 crops/s of 12 megapixels with four, 1,450 with one.
+        Several keep as many requests under way. Of large images in a folder one thread has the disk fetch all that it
+        reads, and several would wait for Python's lock: 890 crops/s of 12 megapixels with four, 1,450 with one. Large
+        images are read together, as NumPy's calls take as long for one; others come sooner one by one.
         """
-        large = self.rows["size"].sum() >= MIN_MEAN * self.rows["records"].sum()
-        return 1 if large and self.cache is None and isinstance(self.root, Folder) else _READERS
+        if self.cache is not None or self.rows["size"].sum() < MIN_MEAN * self.rows["records"].sum():
+            return Readers(threads=4, together=1)
+        return Readers(threads=1, together=64) if isinstance(self.root, Folder) else Readers(threads=4, together=16)
 
     @property
     def slots(self) -> int:

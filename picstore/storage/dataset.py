@@ -16,7 +16,7 @@ from picstore.arrays import I64, U8, Array, Bools, Table
 from picstore.errors import Corrupt, Damage, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.concat import align, join_columns, join_manifests
-from picstore.storage.container_reader import ContainerReader
+from picstore.storage.container_reader import ContainerReader, Readers
 from picstore.storage.edits.columns import LABEL, Column, make_column, read_column
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import NpyFile, pack_npy_file, parse_npy_file, read_npy_file, write_npy_file
@@ -272,8 +272,8 @@ class Dataset(Sequence[Record]):
         return self._containers.stream_source(stream)
 
     @property
-    def readers(self) -> int:
-        """Threads that read containers fastest."""
+    def readers(self) -> Readers:
+        """The threads that read containers fastest."""
         return self._containers.readers
 
     def tables(self, number: int) -> Container:

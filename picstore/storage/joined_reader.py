@@ -12,7 +12,7 @@ import numpy as np
 
 from picstore.arrays import I64, Bools, Table
 from picstore.errors import Damage, UsageError
-from picstore.storage.container_reader import ContainerReader
+from picstore.storage.container_reader import ContainerReader, Readers
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import Allocate, Location, fresh, locate
@@ -79,8 +79,8 @@ class JoinedReader(ContainerReader):
         super().__init__(folders, np.concatenate(tables), self.parts[0].fields)
 
     @property
-    def readers(self) -> int:
-        """Threads that read containers fastest from the data set that needs most."""
+    def readers(self) -> Readers:
+        """The threads that read containers fastest from the data set that needs most."""
         return max(part.readers for part in self.parts)
 
     @property

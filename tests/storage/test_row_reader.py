@@ -254,10 +254,10 @@ def test_what_is_not_in_memory_is_fetched_and_read_as_what_is(root: Path, monkey
 def test_one_thread_reads_large_images_of_a_folder_and_several_read_all_else(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert picstore.Dataset(root).readers == 1
-    assert picstore.Dataset(root, cache=tmp_path / "cache").readers > 1
+    assert picstore.Dataset(root).readers.threads == 1
+    assert picstore.Dataset(root, cache=tmp_path / "cache").readers.threads > 1
     monkeypatch.setattr(container_reader, "MIN_MEAN", 1 << 30)
-    assert picstore.Dataset(root).readers > 1
+    assert picstore.Dataset(root).readers.threads > 1
 
 
 def test_a_file_that_ends_early_is_damage_only_where_bytes_are_missing(root: Path) -> None:

@@ -102,7 +102,7 @@ class Pipeline:
         # No method of this object: without a cycle, batches and containers are free as soon as it is dropped.
         read = partial(_read_containers, spec, self._buffers, self._counter)
         readers = max(source.dataset.readers for source in spec.sources)
-        self._prefetcher = Prefetcher(read, budget=spec.resources.budget, threads=readers)
+        self._prefetcher = Prefetcher(read, budget=spec.resources.budget, readers=readers)
         self._aside = SetAside()
         self._decoders = ThreadPool(spec.resources.threads, "work")
         self._collating = threading.Lock()  # tokenizers, for instance, cannot be called by two threads

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from picstore.errors import Damage
+from picstore.storage.container_reader import Readers
 from picstore.train.batching.gather import ReadResult
 from picstore.train.pipeline.thread_pool import ThreadPool
-
-_TOGETHER = 64  # containers that the threads together read at once
 
 logger = logging.getLogger("picstore")
 
@@ -58,12 +57,12 @@ class Prefetcher:
     """
 
     def __init__(
-        self, read: Callable[[Sequence[ContainerKey]], list[ReadResult]], *, budget: int, threads: int
+        self, read: Callable[[Sequence[ContainerKey]], list[ReadResult]], *, budget: int, readers: Readers
     ) -> None:
         self._read = read  # some containers at once
         self._budget = budget  # bytes of containers to hold
-        self._threads = threads
-        self._pool = ThreadPool(threads, "read")
+        self._readers = readers
+        self._pool = ThreadPool(readers.threads, "read")
         self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # for a reader
         self._reading = 0  # threads
         self._held: dict[ContainerKey, _HeldContainer] = {}  # in the order of their last use
@@ -134,7 +133,7 @@ class Prefetcher:
 
     def _start_readers(self) -> None:
         """Have what is waiting read; those that read now go on until nothing is waiting."""
-        for _ in range(min(len(self._waiting), self._threads - self._reading)):
+        for _ in range(min(len(self._waiting), self._readers.threads - self._reading)):
             self._reading += 1
             self._pool.submit(self._read_waiting)
 
@@ -146,7 +145,7 @@ class Prefetcher:
     def _read_some(self) -> bool:
         """Read this thread's share of what is waiting; False for nothing. On return nothing holds what was read."""
         with self._changed:
-            count = min(-(-len(self._waiting) // self._threads), _TOGETHER)
+            count = min(-(-len(self._waiting) // self._readers.threads), self._readers.together)
             calls = [self._waiting.popleft() for _ in range(count)]
             if not calls:
                 self._reading -= 1

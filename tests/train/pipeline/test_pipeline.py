@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 import picstore
 from picstore.errors import UsageError
 from picstore.storage import container_reader
+from picstore.storage.container_reader import Readers
 from picstore.storage.location.resolve import read_at
 from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources
 from picstore.train.buffers import BufferPool
@@ -41,6 +42,7 @@ from picstore.train.transforms.views import ViewGroup
 
 CONTAINER = 16 << 10
 READERS = 4
+ONE = Readers(threads=1, together=16)
 TRANSFORM = [picstore.Resize((16, 16))]
 Make = Callable[..., Path]
 
@@ -178,7 +180,7 @@ def test_the_fetcher_exceeds_its_budget_only_by_what_one_batch_needs(
     sizes: list[int], batch_size: int, lanes: int, budget: int
 ) -> None:
     reader = Reader(sizes)
-    prefetcher = Prefetcher(reader, budget=budget, threads=1)  # type: ignore[arg-type]
+    prefetcher = Prefetcher(reader, budget=budget, readers=ONE)  # type: ignore[arg-type]
     for uses in uses_of(sizes, batch_size=batch_size, lanes=lanes):
         futures = prefetcher.request(uses, wait=True)
         assert futures is not None
@@ -197,7 +199,7 @@ def test_with_room_for_its_lanes_the_fetcher_reads_each_container_once_for_all_l
     batch_size: int, lanes: int
 ) -> None:
     reader = Reader([1] * 24)
-    prefetcher = Prefetcher(reader, budget=10_000, threads=1)  # type: ignore[arg-type]
+    prefetcher = Prefetcher(reader, budget=10_000, readers=ONE)  # type: ignore[arg-type]
     for uses in uses_of(reader.sizes, batch_size=batch_size, lanes=lanes):
         futures = prefetcher.request(uses, wait=False)
         assert futures is not None
@@ -210,7 +212,7 @@ def test_with_room_for_its_lanes_the_fetcher_reads_each_container_once_for_all_l
 
 def test_lanes_in_the_same_container_share_it() -> None:
     reader = Reader([1])
-    prefetcher = Prefetcher(reader, budget=10, threads=1)  # type: ignore[arg-type]
+    prefetcher = Prefetcher(reader, budget=10, readers=ONE)  # type: ignore[arg-type]
     for uses in uses_of(reader.sizes, batch_size=1, lanes=5):
         futures = prefetcher.request(uses, wait=False)
         assert futures is not None
@@ -220,7 +222,7 @@ def test_lanes_in_the_same_container_share_it() -> None:
 
 
 def test_without_waiting_the_fetcher_says_that_there_is_no_room() -> None:
-    prefetcher = Prefetcher(Reader([6, 6]), budget=10, threads=1)  # type: ignore[arg-type]
+    prefetcher = Prefetcher(Reader([6, 6]), budget=10, readers=ONE)  # type: ignore[arg-type]
     first, second = {(0, 0, 0): ContainerUse(6, {0}, {0})}, {(0, 0, 1): ContainerUse(6, {0}, {0})}
     assert prefetcher.request(first, wait=False) is not None
     assert prefetcher.request(second, wait=False) is None
@@ -230,7 +232,7 @@ def test_without_waiting_the_fetcher_says_that_there_is_no_room() -> None:
 
 
 def test_closing_the_fetcher_ends_a_wait() -> None:
-    prefetcher = Prefetcher(Reader([6, 6]), budget=10, threads=1)  # type: ignore[arg-type]
+    prefetcher = Prefetcher(Reader([6, 6]), budget=10, readers=ONE)  # type: ignore[arg-type]
     assert prefetcher.request({(0, 0, 0): ContainerUse(6, {0}, {0})}, wait=True) is not None
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(prefetcher.request, {(0, 0, 1): ContainerUse(6, {0}, {0})}, wait=True)
@@ -259,7 +261,7 @@ class GatedReader(Reader):
 
 def test_containers_that_wait_for_a_reader_are_read_at_once() -> None:
     reader = GatedReader([6] * 24)
-    prefetcher = Prefetcher(reader, budget=1000, threads=1)  # type: ignore[arg-type]
+    prefetcher = Prefetcher(reader, budget=1000, readers=ONE)  # type: ignore[arg-type]
     futures = []
     for numbers in (range(1), range(1, 4), range(4, 24)):
         requested = prefetcher.request({(0, 0, number): use() for number in numbers}, wait=False)
@@ -273,7 +275,7 @@ def test_containers_that_wait_for_a_reader_are_read_at_once() -> None:
 
 def test_closing_the_fetcher_cancels_what_waits_for_a_reader() -> None:
     reader = GatedReader([6] * 3)
-    prefetcher = Prefetcher(reader, budget=1000, threads=1)  # type: ignore[arg-type]
+    prefetcher = Prefetcher(reader, budget=1000, readers=ONE)  # type: ignore[arg-type]
     first = prefetcher.request({(0, 0, 0): use()}, wait=False)
     assert first is not None and reader.begun.wait(10)
     others = prefetcher.request({(0, 0, 1): use(), (0, 0, 2): use()}, wait=False)
@@ -293,7 +295,7 @@ def test_an_error_of_the_reader_is_that_of_all_that_it_read_at_once() -> None:
     def fail(_: Sequence[ContainerKey]) -> list[Any]:
         raise PermissionError
 
-    prefetcher = Prefetcher(fail, budget=1000, threads=1)
+    prefetcher = Prefetcher(fail, budget=1000, readers=ONE)
     futures = prefetcher.request({(0, 0, number): use() for number in range(3)}, wait=False)
     assert futures is not None
     assert [type(future.exception()) for future in futures.values()] == [PermissionError] * 3
@@ -301,7 +303,7 @@ def test_an_error_of_the_reader_is_that_of_all_that_it_read_at_once() -> None:
 
 
 def test_a_container_read_in_part_counts_by_what_was_read_of_it() -> None:
-    prefetcher = Prefetcher(lambda keys: [Loaded(1) for _ in keys], budget=12, threads=1)  # type: ignore[misc]
+    prefetcher = Prefetcher(lambda keys: [Loaded(1) for _ in keys], budget=12, readers=ONE)  # type: ignore[misc]
     for number in range(3):
         futures = prefetcher.request({(0, 0, number): use(10)}, wait=False)
         assert futures is not None
