@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -90,6 +91,7 @@ HEAVY = {
 }
 
 
+@functools.cache
 def imports_of(path: Path) -> list[str]:
     """Full names of the modules that a file imports, wherever in it."""
     names = []

@@ -91,6 +91,7 @@ def test_a_process_that_finds_all_kernels_compiled_says_nothing(
     assert (done.stdout, done.stderr) == ("0 3 0\n", "")
 
 
+@pytest.mark.slow
 def test_of_processes_that_start_at_the_same_time_one_compiles(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     started = [
@@ -102,6 +103,7 @@ def test_of_processes_that_start_at_the_same_time_one_compiles(tmp_path: Path) -
     assert sorted(err for _, err in ended) == ["", "", ANNOUNCEMENT]
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "TERM": "xterm", "COLUMNS": "100"}

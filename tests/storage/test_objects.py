@@ -83,7 +83,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def converted(pictures: Path) -> Path:
     """The pictures as a data set on this machine."""
-    destination = pictures.parent / "converted"
+    destination = pictures.parent / f"{pictures.name}-converted"  # there is another where the module's tests are split
     picstore_command("convert", pictures, destination, *SHAPE)
     return destination
 

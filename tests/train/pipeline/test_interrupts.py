@@ -1,6 +1,6 @@
 """What happens to a loader in a run: loops that end early, interrupts, exits, forks, threads, and other loaders.
 
-What could hang runs in a process of its own with a time limit; a default run leaves most of these to CI.
+What could hang runs in a process of its own with a time limit; a default run leaves these to CI.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def open_files() -> int:
 # Ends of a process.
 
 
-@pytest.mark.parametrize("isolate", slow_except([True], [False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
 def test_an_interrupt_ends_a_run_as_it_ends_any_python(make_dataset: Make, isolate: bool) -> None:
     script = f"""
     loader = loader_of(isolate={isolate})
@@ -161,7 +162,8 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(("end", "isolate"), slow_except([(next(iter(ENDS)), False)], product(ENDS, [False, True])))
+@pytest.mark.slow
+@pytest.mark.parametrize(("end", "isolate"), [*product(ENDS, [False, True])])
 def test_a_process_ends_in_silence_while_a_loader_is_at_work(make_dataset: Make, end: str, isolate: bool) -> None:
     body, expected = ENDS[end]
     script = f"loader = loader_of(isolate={isolate})\niterator = iter(loader)\n{body}\n"

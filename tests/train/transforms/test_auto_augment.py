@@ -109,6 +109,7 @@ def test_mixtures_have_torchvisions_weights_and_depths(make: Callable[..., Any],
         assert same_distribution(ours, drawn.numpy())
 
 
+@pytest.mark.slow
 def test_chains_of_a_mixture_have_torchvisions_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 6000
     program = program_of([AugMix(mixture_width=1)], count, width=WIDTH, height=HEIGHT)
