@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -43,23 +45,27 @@ def drawn_by_torchvision(transform: Any, count: int, monkeypatch: pytest.MonkeyP
     return images
 
 
+@functools.cache
+def expected_step(name: str, magnitude: float) -> tuple[int, ...] | None:
+    """Opcode and first map or factor, rounded, of an operation of torchvision; None of one that changes nothing."""
+    argument = magnitude
+    if name in ("Brightness", "Color", "Contrast", "Sharpness"):
+        argument = 1 + magnitude
+    elif name in ("TranslateX", "TranslateY", "Posterize"):
+        argument = float(int(magnitude))
+    elif name == "Solarize":
+        argument = 255.0 * magnitude
+    step = make_steps(
+        np.array([NAMES[name]]), np.array([argument]), np.array([[WIDTH, HEIGHT]]), sampling=0, fill=(0, 0, 0)
+    )
+    if step.opcode[0, 0] == opcodes.NOTHING:
+        return None
+    return (int(step.opcode[0, 0]), *step.operands[0, 0, :8].round(4).tolist())
+
+
 def expected_steps(drawn: Drawn) -> tuple[tuple[int, ...], ...]:
-    """Opcodes and first map or factor, rounded, of operations of torchvision."""
-    steps = []
-    for name, magnitude in drawn:
-        argument = magnitude
-        if name in ("Brightness", "Color", "Contrast", "Sharpness"):
-            argument = 1 + magnitude
-        elif name in ("TranslateX", "TranslateY", "Posterize"):
-            argument = float(int(magnitude))
-        elif name == "Solarize":
-            argument = 255.0 * magnitude
-        step = make_steps(
-            np.array([NAMES[name]]), np.array([argument]), np.array([[WIDTH, HEIGHT]]), sampling=0, fill=(0, 0, 0)
-        )
-        if step.opcode[0, 0] != opcodes.NOTHING:
-            steps.append((int(step.opcode[0, 0]), *step.operands[0, 0, :8].round(4).tolist()))
-    return tuple(steps)
+    """The steps of one image's operations."""
+    return tuple(step for step in itertools.starmap(expected_step, drawn) if step is not None)
 
 
 def own_steps(program: ColorProgram, slot: int) -> tuple[tuple[int, ...], ...]:
@@ -109,7 +115,6 @@ def test_mixtures_have_torchvisions_weights_and_depths(make: Callable[..., Any],
         assert same_distribution(ours, drawn.numpy())
 
 
-@pytest.mark.slow
 def test_chains_of_a_mixture_have_torchvisions_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 6000
     program = program_of([AugMix(mixture_width=1)], count, width=WIDTH, height=HEIGHT)
