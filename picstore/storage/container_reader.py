@@ -32,11 +32,19 @@ _CACHED_BYTES = 32 << 20  # of indexes, each some 10 kB; without one, reading a 
 _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
 _MIN_TABLES = 4096  # bytes to read at first of a container in part
 _MAX_TABLES_SHARE = 1 / 64  # and at most this share: tables of photographs take a hundredth
-# What an index says of a record: 25 bytes.
+# What an index says of a record: 26 bytes.
 FACTS = np.dtype(
-    [("id", "<i8"), ("label", "<i8"), ("width", "<u2"), ("height", "<u2"), ("bytes", "<u4"), ("sampling", "u1")]
+    [
+        ("id", "<i8"),
+        ("label", "<i8"),
+        ("width", "<u2"),
+        ("height", "<u2"),
+        ("bytes", "<u4"),
+        ("sampling", "u1"),
+        ("encode_path", "u1"),
+    ]
 )
-_SOURCES = {"bytes": "length"}  # names of facts in an index entry
+_SOURCES = {"bytes": "length", "encode_path": "flags"}  # names of facts in an index entry
 _MAX_MISSING = 1 << 24  # records whose bytes are not there; an index row of 32 bytes may claim 2**20
 
 

@@ -13,18 +13,19 @@ from picstore.arrays import I64, Array, Bools, Table
 from picstore.errors import Corrupt, MissingDependency, UsageError
 from picstore.storage.container_reader import FACTS
 from picstore.storage.edits.columns import LABEL, Column, Values
-from picstore.storage.format.layout import SAMPLINGS
+from picstore.storage.format.layout import ENCODE_PATHS, SAMPLINGS
 
 
 class RecordTable:
     """What is known of a data set's records, in the order of ``dataset[i]``.
 
     Nothing is read before a column is asked for. Then the indexes of all containers are read, once for a data set and
-    all that are made of it: 25 bytes of memory a record.
+    all that are made of it: 26 bytes of memory a record.
 
     Attributes:
         names: of the columns: ``id``, ``label``, ``width``, ``height``, ``bytes`` of the JPEG, ``sampling`` of its
-            chroma (``"420"``, ``"grey"``), and those of the data set's columns.
+            chroma (``"420"``, ``"grey"``), ``encode_path`` (``"lossless"``, ``"reencoded"``, ``""`` if not known), and
+            those of the data set's columns.
     """
 
     def __init__(self, count: int, facts: Callable[[], Table], columns: Mapping[str, Callable[[], Column]]) -> None:
@@ -44,6 +45,9 @@ class RecordTable:
         if name == "sampling":
             sampling: Array = np.array(SAMPLINGS)[self._facts[name]]
             return sampling
+        if name == "encode_path":
+            paths: Array = np.array(ENCODE_PATHS)[self._facts[name] >> 2 & 3]
+            return paths
         if name not in self.names:
             raise UsageError(f"there is no column {name!r}; there are {', '.join(self.names)}")
         return np.ascontiguousarray(self._facts[name])

@@ -9,9 +9,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from commands import picstore_command
+from PIL import Image
 
 import picstore
 from picstore.errors import MissingDependency, UsageError
+from picstore.storage.format.container import ContainerRef
+from picstore.storage.format.pack_container import pack_container
+from picstore.storage.format.record import ImageInfo, Record
+from picstore.storage.format.unpack_container import unpack_container
 
 Make = Callable[..., Path]
 
@@ -27,7 +33,7 @@ def dataset(make_dataset: Make) -> picstore.Dataset:
 
 def test_the_table_says_what_reading_each_record_says(dataset: picstore.Dataset) -> None:
     table, records = dataset.table, list(dataset)
-    facts = ("id", "label", "width", "height", "bytes", "sampling")
+    facts = ("id", "label", "width", "height", "bytes", "sampling", "encode_path")
     assert table.names == (*facts, "caption", "count", "score", "vector", "width_of")
     assert len(table) == len(records) == 48
     assert table["id"].tolist() == dataset.ids.tolist()
@@ -36,6 +42,7 @@ def test_the_table_says_what_reading_each_record_says(dataset: picstore.Dataset)
     assert table["height"].tolist() == [record.image.shape[-3] for record in records]
     assert table["bytes"].tolist() == [len(record.jpeg) for record in records]
     assert set(table["sampling"].tolist()) == {"420"}
+    assert table["encode_path"].tolist() == [record.info.encode_path for record in records]
     assert table["caption"] == [record.columns.get("caption") for record in records]
     whole = table.to_numpy()
     assert whole.dtype.names == table.names
@@ -43,6 +50,32 @@ def test_the_table_says_what_reading_each_record_says(dataset: picstore.Dataset)
     selection = dataset.select(table["width"] > 63)
     assert selection.table["width"].tolist() == table["width"][table["width"] > 63].tolist()
     assert min(selection.table["width"]) > 63
+
+
+def test_the_table_tells_which_images_were_encoded_anew_in_a_shuffled_copy_too(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), np.uint8)
+    for name in ("a.jpg", "b.png", "c.jpg", "d.bmp"):
+        Image.fromarray(pixels).save(tmp_path / "images" / name)
+    picstore_command("convert", tmp_path / "images", tmp_path / "set")
+    picstore_command("shuffle", tmp_path / "set", tmp_path / "copy")
+    for name in ("set", "copy"):
+        dataset = picstore.Dataset(tmp_path / name)
+        paths = dict(zip(dataset.table["id"].tolist(), dataset.table["encode_path"].tolist(), strict=True))
+        assert paths == {0: "lossless", 1: "reencoded", 2: "lossless", 3: "reencoded"}
+        assert dataset.where("encode_path = 'reencoded'").table["id"].tolist() == [
+            each for each in dataset.table["id"].tolist() if each in (1, 3)
+        ]
+
+
+def test_a_path_that_the_format_does_not_know_is_none(tmp_path: Path) -> None:
+    record = Record(0, 0, b"1", ImageInfo(1, 1, encode_path="lossless"))
+    ref = ContainerRef("0000/000000.pic", 4096)
+    container = unpack_container(memoryview(b"".join(map(bytes, pack_container([record], ref=ref)))), ref=ref)
+    assert container.info(0).encode_path == "lossless"
+    container.index = container.index.copy()
+    container.index["flags"] = 0xFF
+    assert container.info(0).encode_path == ""
 
 
 def test_the_table_reads_nothing_before_a_column_is_asked_for_and_each_index_once(
@@ -152,7 +185,7 @@ def test_a_cache_keeps_the_table_which_is_read_again_where_it_is_damaged(
     path, cache = make_dataset(), tmp_path / "cache"
     widths = picstore.Dataset(path, cache=cache).table["width"]
     (file,) = cache.glob("*/facts")
-    assert file.stat().st_size == 50 * 25 + 4
+    assert file.stat().st_size == 50 * 26 + 4
     with monkeypatch.context() as patch:
         patch.setattr("picstore.storage.container_reader.ContainerReader.index", None)
         again = picstore.Dataset(path, cache=cache)
@@ -161,4 +194,4 @@ def test_a_cache_keeps_the_table_which_is_read_again_where_it_is_damaged(
     for damaged in (file.read_bytes()[:-1], b"", bytes(1254)):
         file.write_bytes(damaged)
         assert picstore.Dataset(path, cache=cache).table["width"].tolist() == widths.tolist()
-        assert file.stat().st_size == 50 * 25 + 4
+        assert file.stat().st_size == 50 * 26 + 4

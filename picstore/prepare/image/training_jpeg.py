@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from PIL import Image
 
@@ -84,7 +84,7 @@ def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list
 
 
 def _describe(transcoded: TranscodedJpeg) -> TrainingJpeg:
-    info = make_image_info(transcoded.header, transcoded.lengths)
+    info = replace(make_image_info(transcoded.header, transcoded.lengths), encode_path=LOSSLESS)
     size = info.width, info.height
     return TrainingJpeg(transcoded.jpeg, info, CoordinateMap(1, size, size), LOSSLESS)
 
@@ -97,7 +97,7 @@ def reencode(
         return large
     decoded = decode_any(source, settings=settings, name=name)
     made = encode(decoded.image, settings=settings, origin=decoded.origin)
-    info = make_image_info(made.header, made.lengths)
+    info = replace(make_image_info(made.header, made.lengths), encode_path=REENCODED)
     if settings.reencode and decoded.origin == "JPEG":
         reason = "--reencode"
     return TrainingJpeg(made.jpeg, info, decoded.coordinates, REENCODED, reason or decoded.origin)
@@ -114,7 +114,7 @@ def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | Non
         made = encode_strips(large.strips, size=large.size, quality=settings.quality, subsampling=settings.subsampling)
     except FaultFound:
         return None  # Pillow says what it is, or reads it
-    info = make_image_info(made.header, made.lengths)
+    info = replace(make_image_info(made.header, made.lengths), encode_path=REENCODED)
     return TrainingJpeg(made.jpeg, info, CoordinateMap(1, large.size, large.size), REENCODED, large.origin)
 
 
