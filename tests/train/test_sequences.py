@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import picstore
@@ -75,6 +75,7 @@ def test_sequences_resume_and_are_shared_by_ranks(make_dataset: Make) -> None:
     keys=st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)),
     drop_last=st.booleans(),
 )
+@example(count=7, sizes=[1, 2], ranks=2, keys=(0, 0), drop_last=False)  # epochs end with batches of 2 and of 4
 def test_divisions_have_whole_batches_of_a_drawn_size_and_leave_out_less_than_one(
     count: int, sizes: list[int], ranks: int, keys: tuple[int, int], drop_last: bool
 ) -> None:
@@ -88,7 +89,7 @@ def test_divisions_have_whole_batches_of_a_drawn_size_and_leave_out_less_than_on
         assert count - lengths.sum() < ranks * max(sizes)
     else:
         assert lengths.sum() == count
-        assert (lengths[:-2] == whole[:-2]).all()
+        assert (whole - lengths)[:-1].clip(0).sum() < ranks
         assert (lengths <= np.maximum(whole, ranks + ranks - 1)).all()
     other = divide(count, sizes, (keys[0], keys[1] ^ 1), ranks=ranks, drop_last=drop_last)
     assert len(other.ends) == len(division.ends)

@@ -64,7 +64,7 @@ def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, ranks: in
         keys: one that all epochs share, and one of the epoch.
         ranks: that share a batch.
         drop_last: leave out the rest. Otherwise a last batch has it, and at least one sample for each rank, for which
-            the one before may have less.
+            those before may have less. Their number is the same in all epochs.
     """
     whole = ranks * np.array(sizes)
     drawn: Array
@@ -78,14 +78,11 @@ def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, ranks: in
         plans = drawn[:full][rng.permutation(keys[1], full)]
         ends = np.cumsum(whole[plans])
     rest = count - int(ends[-1]) if full else count
-    if not drop_last and rest:
-        spare = int(whole[plans[-1]]) - ranks if full else 0
-        lacking = max(ranks - rest, 0)
-        if lacking <= spare:
-            ends[-1:] -= lacking
-            ends, plans = np.append(ends, count), np.append(plans, drawn[full])
-        else:
-            ends[-1] = count
+    if not drop_last and rest and count // ranks > full:
+        ends = np.append(np.minimum(ends, count - ranks * np.arange(full, 0, -1)), count)
+        plans = np.append(plans, drawn[full])
+    elif not drop_last and rest:
+        ends[-1] = count
     return Division(ends, plans)
 
 
