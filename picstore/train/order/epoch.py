@@ -26,9 +26,7 @@ from picstore.train.order.container_order import ContainerOrder
 # How a sample's bytes are there when its batch is made: in a container that its lane still reads; copied out of it when
 # the lane was done with it; or not at all, so that its record is read alone.
 IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
-
-
-_SMALL = 256  # records of a container
+_SMALL = 256  # records of a container whose permutation is drawn with others
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ class EpochOrder:
         each = np.unique(containers)
         missing = np.array([number for number in each.tolist() if number not in self._permutations], np.int64)
         missing = missing[self._counts[missing] <= _SMALL]
-        if len(missing) > 1:
+        if 1 < len(missing) <= 4 * self.lanes:  # as many as are kept
             keys = rng.keys(rng.key(self._key), missing.astype(np.uint64))
             drawn = rng.permutations(keys, self._counts[missing])
             self._keep(dict(zip(missing.tolist(), drawn, strict=True)))
