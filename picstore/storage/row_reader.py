@@ -128,15 +128,10 @@ def plan_reads(
     ranges, at = _merge(owners, begins, lengths)
     header_at, rows_at, attached_at = np.split(at, [len(owner), 2 * len(owner)])
     at = np.where(found.there, rows_at - first, header_at)
-    parts: list[list[_Part]] = [[] for _ in containers]
     crcs = np.where(found.there, found.crcs, entries["crc"]).astype(np.int64)
-    sizes = first + found.ends - found.begins
-    headers = np.where(found.there, first, 0)
-    columns = owner, number, begin, at, sizes, crcs, headers, header_at, *rows.T
-    for k, record, offset, position, size, crc, header, header_position, low, high in np.column_stack(columns).tolist():
-        parts[k].append(_Part(record, offset, position, size, crc, header, header_position, range(low, high)))
-    for (k, record, field, offset, length, crc), position in zip(cells.tolist(), attached_at.tolist(), strict=True):
-        parts[k].append(_Part(record, offset, position, length, crc, attachment=field))
+    sizes, headers = first + found.ends - found.begins, np.where(found.there, first, 0)
+    images = np.column_stack([owner, number, begin, at, sizes, crcs, headers, header_at, rows])
+    parts = _list_parts(images, np.column_stack([cells, attached_at]))
     held, tops = _describe(entries, rows, found, at)
     bounds = np.searchsorted(owner, np.arange(len(containers) + 1)).tolist()
     shares = np.bincount(owners, lengths, minlength=len(containers)).tolist()
@@ -164,6 +159,16 @@ def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: R
     needed = rows[:, 0] < rows[:, 1]
     number = np.concatenate([np.empty(0, np.int64), *numbers])
     return owner[needed], number[needed], entries[needed], rows[needed]
+
+
+def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
+    """List the parts of each container: rows are the container's index, and the fields of the part."""
+    parts: dict[int, list[_Part]] = defaultdict(list)
+    for k, record, begin, at, size, crc, header, header_at, first, stop in images.tolist():
+        parts[k].append(_Part(record, begin, at, size, crc, header, header_at, range(first, stop)))
+    for k, record, field, begin, size, crc, at in attached.tolist():
+        parts[k].append(_Part(record, begin, at, size, crc, attachment=field))
+    return parts
 
 
 def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
