@@ -105,7 +105,8 @@ def _read_records(folder: Location, stream: int, file: int, fields: tuple[str, .
             with suppress(Damage):
                 record = container.record(k)
                 if container.segment_table is None:  # damaged; the image tells its segments too
-                    record = replace(record, info=parse_image_info(bytes(record.jpeg)))
+                    info = replace(parse_image_info(bytes(record.jpeg)), encode_path=record.info.encode_path)
+                    record = replace(record, info=info)
                 yield record
 
 

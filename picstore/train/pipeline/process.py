@@ -149,7 +149,7 @@ class LoaderProcess:
             while self._connection.poll(EXIT_TIMEOUT):
                 if (message := self._receive()) is None:
                     return
-                os.close(recv_handle(self._connection))
+                os.close(self._receive_descriptor())
                 self._freed.append(message.number)
             self.close()  # it waits for a store that does not answer
         except (PicstoreError, OSError, CancelledError):
@@ -182,6 +182,12 @@ class LoaderProcess:
             raise content
         return None
 
+    def _receive_descriptor(self) -> int:
+        try:
+            return recv_handle(self._connection)
+        except (EOFError, OSError, RuntimeError) as error:  # the last for a message without a descriptor
+            raise self._death() from error
+
     def _death(self) -> Exception:
         self.running = False
         if not self._finalizer.alive or self._pid != os.getpid():
@@ -191,7 +197,7 @@ class LoaderProcess:
 
     def _map_batch(self, message: Message) -> HostBatch:
         """Map a batch's memory and make arrays of it."""
-        descriptor = recv_handle(self._connection)
+        descriptor = self._receive_descriptor()
         try:
             block = self._mapped.pop(message.block, None) or mmap.mmap(descriptor, message.size)
         finally:

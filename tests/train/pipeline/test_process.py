@@ -23,6 +23,7 @@ from picstore.errors import Damage, PicstoreError
 from picstore.prepare.convert.job import DatasetShape
 from picstore.train.batch import Batch
 from picstore.train.buffers import KEPT_BATCHES
+from picstore.train.pipeline import process
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
@@ -189,6 +190,23 @@ def test_a_process_that_is_killed_is_an_error_that_says_so(
 
 
 @pytest.mark.slow
+def test_a_process_that_is_killed_between_a_batch_and_its_memory_is_the_same_error(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(children())
+    iterator = iter(loader_of(make_dataset(200)))
+    next(iterator)
+    (child,) = set(children()) - before
+
+    def end(connection: object) -> int:
+        os.kill(child, signal.SIGKILL)
+        raise EOFError
+
+    monkeypatch.setattr(process, "recv_handle", end)
+    with pytest.raises(PicstoreError, match="the loader's process has ended with exit status -9"):
+        list(iterator)
+
+
 def test_no_process_outlives_a_parent_that_is_killed(make_dataset: Make) -> None:
     script = (
         "import os, picstore, sys, time\n"
