@@ -528,7 +528,7 @@ def test_what_a_loop_that_ends_early_held_is_free_without_the_collector(make_dat
             del batch
             break
         until = time.monotonic() + 5  # a thread that ends may hold it a moment longer
-        while len(loader._runner._open) and time.monotonic() < until:
+        while list(loader._runner._open) and time.monotonic() < until:
             time.sleep(0.01)
         assert list(loader._runner._open) == []
     finally:
