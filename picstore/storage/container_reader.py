@@ -41,7 +41,7 @@ FACTS = np.dtype(
         ("height", "<u2"),
         ("bytes", "<u4"),
         ("sampling", "u1"),
-        ("encode_path", "u1"),
+        ("encode_path", "u1"),  # with the other flags of the entry
     ]
 )
 _SOURCES = {"bytes": "length", "encode_path": "flags"}  # names of facts in an index entry
@@ -161,11 +161,11 @@ class ContainerReader:
 
         ``mask`` marks the live records of a container.
         """
-        paths = {number: self._file(number) for number in numbers if self._is_read_in_part(number)}
+        large = [number for number in numbers if self.cache is None and self._has_large_images(number)]
+        paths = {number: self._file(number) for number in large}
         tables = self._read_tables(paths)
         masks = [mask(number) for number in tables]
-        options: Any = {"attachments": attachments, "allocate": allocate}
-        planned = plan_reads([*tables.values()], masks, rows_of, **options)
+        planned = plan_reads([*tables.values()], masks, rows_of, attachments=attachments, allocate=allocate)
         reads = {number: read for number, read in zip(tables, planned, strict=True) if read is not None}
         waiting = [number for number, read in reads.items() if not read.run_cached(paths[number])]
         for number in waiting:
@@ -334,9 +334,6 @@ class ContainerReader:
         except NotADataset:
             ref = self.container_ref(number)
             return Damage("the file is missing", ref.name, ref.offset)
-
-    def _is_read_in_part(self, number: int) -> bool:
-        return self.cache is None and self._has_large_images(number)
 
     def _read_tables(self, paths: Mapping[int, Location]) -> dict[int, Container]:
         """Read the tables of containers, given with their files; those with damage are left out.

@@ -13,7 +13,7 @@ from picstore.arrays import I64, Array, Bools, Table
 from picstore.errors import Corrupt, MissingDependency, UsageError
 from picstore.storage.container_reader import FACTS
 from picstore.storage.edits.columns import LABEL, Column, Values
-from picstore.storage.format.layout import ENCODE_PATHS, SAMPLINGS
+from picstore.storage.format.layout import ENCODE_PATH_SHIFT, ENCODE_PATHS, SAMPLINGS
 
 
 class RecordTable:
@@ -46,7 +46,7 @@ class RecordTable:
             sampling: Array = np.array(SAMPLINGS)[self._facts[name]]
             return sampling
         if name == "encode_path":
-            paths: Array = np.array(ENCODE_PATHS)[self._facts[name] >> 2 & 3]
+            paths: Array = np.array(ENCODE_PATHS)[self._facts[name] >> ENCODE_PATH_SHIFT & 3]
             return paths
         if name not in self.names:
             raise UsageError(f"there is no column {name!r}; there are {', '.join(self.names)}")

@@ -68,7 +68,7 @@ def test_the_table_tells_which_images_were_encoded_anew_in_a_shuffled_copy_too(t
         ]
 
 
-def test_a_path_that_the_format_does_not_know_is_none(tmp_path: Path) -> None:
+def test_a_path_that_the_format_does_not_know_is_none() -> None:
     record = Record(0, 0, b"1", ImageInfo(1, 1, encode_path="lossless"))
     ref = ContainerRef("0000/000000.pic", 4096)
     container = unpack_container(memoryview(b"".join(map(bytes, pack_container([record], ref=ref)))), ref=ref)

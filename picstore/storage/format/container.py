@@ -15,7 +15,7 @@ import zstandard
 from picstore.arrays import I64, U16, Bools, Table
 from picstore.errors import Corrupt, Damage
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.layout import ENCODE_PATHS, FOREIGN, SAMPLINGS
+from picstore.storage.format.layout import ENCODE_PATH_SHIFT, ENCODE_PATHS, FOREIGN, SAMPLINGS
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
 
 
@@ -202,7 +202,7 @@ class Container:
             header_length=int(entry["header_length"]),
             segments=self.segments[first : first + int(entry["segment_count"])],
             foreign=bool(entry["flags"] & FOREIGN),
-            encode_path=ENCODE_PATHS[entry["flags"] >> 2 & 3],
+            encode_path=ENCODE_PATHS[entry["flags"] >> ENCODE_PATH_SHIFT & 3],
         )
 
     def record(self, k: int) -> Record:

@@ -37,7 +37,8 @@ INDEX_MAGIC = b"PICINDEX"
 SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # position = code in an index entry
 MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))  # pixels, by the code of sampling (T.81, A.2)
 ROW_CRCS = 1  # flag of an index entry: checksums of rows of tiles follow the record's segment lengths
-ENCODE_PATHS = ("", "lossless", "reencoded", "")  # how an image was made, "" where nobody said; bits 2 and 3 of flags
+ENCODE_PATHS = ("", "lossless", "reencoded", "")  # how an image was made, "" where nobody said
+ENCODE_PATH_SHIFT = 2  # of the number of ENCODE_PATHS in the flags of an index entry: bits 2 and 3
 FOREIGN = 2  # flag of an index entry: no upright JPEG but a file of any format, decoded as convert does
 
 ENTRY = np.dtype(

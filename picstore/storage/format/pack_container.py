@@ -98,7 +98,8 @@ def _index(
     index["segment_first"] = _starts(index["segment_count"] + np.array(row_crcs))
     index["extra_offset"] = _starts(index["extra_length"])
     index["flags"] = np.where(row_crcs, ROW_CRCS, 0) | np.where([r.info.foreign for r in records], FOREIGN, 0)
-    index["flags"] |= np.array([layout.ENCODE_PATHS.index(r.info.encode_path) << 2 for r in records], np.uint8)
+    paths = np.array([layout.ENCODE_PATHS.index(r.info.encode_path) for r in records], np.uint8)
+    index["flags"] |= paths << layout.ENCODE_PATH_SHIFT
     index["sampling"] = [layout.SAMPLINGS.index(r.info.sampling) for r in records]
     for name in ("width", "height", "restart_interval", "header_length"):
         index[name] = [getattr(r.info, name) for r in records]
