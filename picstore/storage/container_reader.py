@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,11 +27,10 @@ from picstore.storage.location.resolve import Allocate, Location, file_name, fre
 from picstore.storage.record_shift import NO_SHIFT, RecordShift
 from picstore.storage.references import open_references, read_references
 from picstore.storage.row_reader import MIN_MEAN, RowsOf, plan_reads, whole_images
+from picstore.storage.table_reader import TableReader
 
 _CACHED_BYTES = 32 << 20  # of indexes, each some 10 kB; without one, reading a record takes 0.26 ms more
 _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
-_MIN_TABLES = 4096  # bytes to read at first of a container in part
-_MAX_TABLES_SHARE = 1 / 64  # and at most this share: tables of photographs take a hundredth
 # What an index says of a record: 26 bytes.
 FACTS = np.dtype(
     [
@@ -87,7 +86,7 @@ class ContainerReader:
         self._indexes: OrderedDict[int, Container] = OrderedDict()
         self._ids: I64 | None = None
         self._facts: Table | None = None
-        self._tables_share: float | None = None  # of a container, the largest that was seen by any thread
+        self._tables = TableReader(self.rows)
 
     @property
     def readers(self) -> Readers:
@@ -163,7 +162,8 @@ class ContainerReader:
         """
         large = [number for number in numbers if self.cache is None and self._has_large_images(number)]
         paths = {number: self._file(number) for number in large}
-        tables = self._read_tables(paths)
+        places = {number: (path, self.container_ref(number)) for number, path in paths.items()}
+        tables = self._tables.read(places, self._unpack_tables)
         masks = [mask(number) for number in tables]
         planned = plan_reads([*tables.values()], masks, rows_of, attachments=attachments, allocate=allocate)
         reads = {number: read for number, read in zip(tables, planned, strict=True) if read is not None}
@@ -335,42 +335,6 @@ class ContainerReader:
             ref = self.container_ref(number)
             return Damage("the file is missing", ref.name, ref.offset)
 
-    def _read_tables(self, paths: Mapping[int, Location]) -> dict[int, Container]:
-        """Read the tables of containers, given with their files; those with damage are left out.
-
-        The whole container tells what of a damaged one is good.
-        """
-        begun = {number: self._begin_tables(number, path) for number, path in paths.items()}
-        found = {}
-        for number, (buffer, filled) in begun.items():
-            with contextlib.suppress(Damage, NotADataset):
-                tables = self._finish_tables(number, paths[number], buffer, filled=filled)
-                if not tables.damage:
-                    found[number] = tables
-        return found
-
-    def _begin_tables(self, number: int, path: Location) -> tuple[memoryview, bool]:
-        """Make memory for what precedes a payload, by the largest share of a container seen, and fill it if cached."""
-        size = int(self.rows["size"][number])
-        buffer = fresh(min(size, max(_MIN_TABLES, int(size * (self._tables_share or _MAX_TABLES_SHARE)))))
-        return buffer, path.read_cached([(0, len(buffer))], buffer, at=int(self.rows["offset"][number]))
-
-    def _finish_tables(self, number: int, path: Location, buffer: memoryview, *, filled: bool) -> Container:
-        """Read what precedes the payload, unless it is there."""
-        ref, size, guess = self.container_ref(number), int(self.rows["size"][number]), len(buffer)
-        if not filled:
-            path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
-        parsed = read_header(buffer, ref=ref)
-        end = parsed[0].payload_at
-        if end > guess:
-            buffer, begun = fresh(end), buffer
-            buffer[:guess] = begun
-            path.read_ranges([(guess, end)], buffer[guess:], at=ref.offset, file=ref.name)
-        container = self._unpack(number, buffer[:end], _read_nothing, parsed)
-        container.read, container.read_size = None, max(guess, end)
-        self._tables_share = min(max(self._tables_share or 0, end / size), _MAX_TABLES_SHARE)
-        return container
-
     def _read_index(self, number: int) -> Container:
         if self._references is not None:
             limit = int(self.rows[number]["referenced"])
@@ -383,6 +347,11 @@ class ContainerReader:
 
         parsed = read_header(read(0, SEALED), ref=ref)
         return self._unpack(number, read(0, parsed[0].payload_at), read, parsed)
+
+    def _unpack_tables(self, number: int, buffer: memoryview, parsed: ParsedHeader) -> Container:
+        container = self._unpack(number, buffer, _read_nothing, parsed)
+        container.read = None
+        return container
 
     def _unpack(
         self,

@@ -17,7 +17,7 @@ from picstore.arrays import I64, U8, Bools, Table
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import MCU_SIZES, join_entries
-from picstore.storage.format.tile_rows import FoundRows, find_rows, row_ends, stored_checksums, wrong_row
+from picstore.storage.format.tile_rows import FoundRows, find_rows, stored_rows, wrong_row
 from picstore.storage.location.resolve import Allocate, Location, Range
 
 # From the index entries of a container, (n,), the rows of tiles that are needed of each image: int64 (n, 2), the first
@@ -118,9 +118,10 @@ def plan_reads(
         By container; None where one read of the whole is faster.
     """
     owner, number, entries, rows = _needed(containers, wanted, rows_of)
-    found = find_rows(entries, [containers[k].segments for k in owner.tolist()], rows)
-    begin = entries["offset"].astype(np.int64)
-    first = np.where(found.there, entries["header_length"], entries["length"]).astype(np.int64)
+    header, length = entries["header_length"].astype(np.int64), entries["length"].astype(np.int64)
+    stored = [stored_rows(containers[k], record) for k, record in zip(owner.tolist(), number.tolist(), strict=True)]
+    found = find_rows(header, stored, rows)
+    begin, first = entries["offset"].astype(np.int64), np.where(found.there, header, length)
     cells = _attached(containers, owner, number) if attachments else np.empty((0, 6), np.int64)
     owners = np.concatenate([owner, owner, cells[:, 0]])
     begins = np.concatenate([begin, begin + found.begins, cells[:, 3]])
@@ -217,8 +218,10 @@ def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Tab
     tops, there = rows[:, 0] * height, found.there
     held["length"][there] = (entries["header_length"] + found.ends - found.begins)[there]
     held["height"][there] = (np.minimum(rows[:, 1] * height, entries["height"]) - tops)[there]
-    held["segment_first"][there] += (rows[:, 0] * found.per_row)[there].astype(np.uint32)
-    held["segment_count"][there] = ((rows[:, 1] - rows[:, 0]) * found.per_row)[there]
+    all_rows = -(-entries["height"][there].astype(np.int64) // height[there])
+    per_row = entries["segment_count"][there] // all_rows
+    held["segment_first"][there] += (rows[there, 0] * per_row).astype(np.uint32)
+    held["segment_count"][there] = (rows[there, 1] - rows[there, 0]) * per_row
     return held, np.where(there, tops, 0)
 
 
@@ -236,9 +239,9 @@ def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Seq
 def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
     """Mark the record of a part lost, whose bytes fail their CRC; of rows of tiles, the first that does is named."""
     what, offset = f"record {container.index['id'][part.number]}", part.begin
-    ends = row_ends(container.info(part.number), int(container.index["length"][part.number])) if part.header else None
-    crcs = stored_checksums(container.index, container.segments, part.number)
-    if ends is not None and crcs is not None:
+    stored = stored_rows(container, part.number) if part.header else None
+    if stored is not None:
+        ends, crcs = stored
         row = wrong_row(stream, ends, crcs, part.rows)
         if row is not None and row >= 0:
             what, offset = f"tile row {row} of {what}", offset + int(ends[row])

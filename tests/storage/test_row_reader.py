@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -19,14 +20,21 @@ from picstore.jpeg.cut import TiledJpegs, cut_batch, rows_to_cut
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.upkeep.verify import verify
-from picstore.storage import container_reader, row_reader
+from picstore.storage import container_reader, row_reader, table_reader
 from picstore.storage.format import tile_rows
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import MCU_SIZES, ROW_CRCS, SAMPLINGS
 from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
-from picstore.storage.format.tile_rows import find_rows, row_checksums, row_ends, stored_checksums, wrong_row
+from picstore.storage.format.tile_rows import (
+    find_rows,
+    row_checksums,
+    row_ends,
+    stored_checksums,
+    stored_rows,
+    wrong_row,
+)
 from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.location.base import Range
 from picstore.storage.location.local import Folder
@@ -161,7 +169,8 @@ def test_rows_of_several_images_are_found_together_as_each_alone(chosen: list[tu
     container = container_of_several()
     numbers = np.array([k for k, _, _ in chosen])
     rows = np.array([[first, stop] for _, first, stop in chosen])
-    found = find_rows(container.index[numbers], [container.segments] * len(chosen), rows)
+    headers = container.index["header_length"][numbers].astype(np.int64)
+    found = find_rows(headers, [stored_rows(container, k) for k in numbers.tolist()], rows)
     for i, (k, first, stop) in enumerate(chosen):
         ends = row_ends(container.info(k), int(container.index["length"][k]))
         if k == 3 or ends is None or not first < stop < len(ends):
@@ -170,17 +179,15 @@ def test_rows_of_several_images_are_found_together_as_each_alone(chosen: list[tu
         stream = bytes(container.jpeg(k))
         assert found.there[i] and (found.begins[i], found.ends[i]) == (ends[first], ends[stop])
         assert found.crcs[i] == crc32c(stream[: ends[0]] + stream[ends[first] : ends[stop]])
-        assert found.per_row[i] * (len(ends) - 1) == len(container.info(k).segments)
 
 
 def test_rows_whose_table_is_damaged_or_too_short_are_not_there() -> None:
     container = container_of_several()
-    rows = np.array([[1, 2]])
-    for table in (NO_SEGMENTS, container.segments[: int(container.index["segment_count"][0])]):
-        assert not find_rows(container.index[:1], [table], rows).there.any()
     wrong = container.segments.copy()
     wrong[0] += 1
-    assert not find_rows(container.index[:1], [wrong], rows).there.any()
+    for table in (NO_SEGMENTS, container.segments[: int(container.index["segment_count"][0])], wrong):
+        assert stored_rows(replace(container, segment_table=table, tile_rows={}), 0) is None
+    assert stored_rows(replace(container, tile_rows={}), 0) is not None
 
 
 def test_rows_headers_and_tables_are_read_and_nothing_else(root: Path) -> None:
@@ -197,6 +204,26 @@ def test_rows_headers_and_tables_are_read_and_nothing_else(root: Path) -> None:
         per_row = len(info.segments) // len(ends[1:])
         assert np.array_equal(part.segment_table[first : first + count], info.segments[10 * per_row : 14 * per_row])
     assert part.tops.tolist() == [160] * 4
+
+
+def test_tables_are_read_once_and_damage_to_what_was_read_with_them_is_not_kept(root: Path) -> None:
+    dataset, offset = picstore.Dataset(root), offset_of(root, 1, 12)
+    first = read_from(dataset)
+    flip(root, offset)
+    damaged = read_from(dataset)
+    flip(root, offset)
+    again = read_from(dataset)
+    assert damaged.good.tolist() == [True, False, True, True] and len(damaged.damage) == 1
+    for read_later in (damaged, again):
+        assert read_later.read_size == len(read_later.buffer) == len(first.buffer) < first.read_size
+    assert again.good.all() and not again.damage and bytes(again.buffer) == bytes(first.buffer)
+
+
+def test_tables_beyond_what_is_kept_are_read_each_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reader, "_KEPT_BYTES", 100)
+    dataset = picstore.Dataset(root)
+    for container in (read_from(dataset), read_from(dataset)):
+        assert container.read_size > len(container.buffer)
 
 
 def test_attachments_are_read_where_they_are_asked_for(root: Path) -> None:

@@ -92,5 +92,6 @@ class LiveRecords:
     def mask(self, container: int) -> Bools:
         """Mark the live records of a container: bool (records,)."""
         mask = np.ones(int(self.starts[container + 1] - self.starts[container]), dtype=np.bool_)
-        mask[self.deleted_in(container)] = False
+        if len(self.deleted):
+            mask[self.deleted_in(container)] = False
         return mask

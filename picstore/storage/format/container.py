@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from picstore.arrays import I64, U16, Bools, Table
+from picstore.arrays import I64, U16, U32, Bools, Table
 from picstore.errors import Corrupt, Damage
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.layout import ENCODE_PATH_SHIFT, ENCODE_PATHS, FOREIGN, SAMPLINGS
@@ -52,6 +52,7 @@ class Container:
         tops: int64 (n,), the pixels of the stored images above those that ``held`` describes.
         causes: by record number, the damage that lost it, where its own checksum does not tell.
         records: int64 (n,), ascending, the numbers of the records where only some are held; None for all.
+        tile_rows: by record number, what ``tile_rows.stored_rows`` found.
         origin: finds file and offset of a byte of ``buffer`` that was read from another file; None where none was.
         extras_frame: zstd frame of the extras, a view of ``buffer`` whose CRC holds; empty for none, None if damaged.
         extras_size: bytes that the frame decompresses to.
@@ -74,6 +75,7 @@ class Container:
     tops: I64 = field(init=False, repr=False, compare=False)
     causes: dict[int, Damage] = field(default_factory=dict)
     records: I64 | None = None
+    tile_rows: dict[int, tuple[I64, U32] | None] = field(default_factory=dict, repr=False, compare=False)
     origin: Callable[[int], tuple[str, int]] | None = None
     _extras: bytes | None = field(default=None, init=False, repr=False, compare=False)
     _addresses: tuple[int, int] | None = field(default=None, init=False, repr=False, compare=False)
@@ -148,6 +150,7 @@ class Container:
             damage=[],
             causes={},
             records=records,
+            tile_rows={},
         )
         extracted.held, extracted.tops = held, self.tops[records]
         return extracted

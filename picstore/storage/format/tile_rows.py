@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 
 from picstore.arrays import I64, U8, U16, U32, Bools, Table
 from picstore.storage.format.checksum import combine_runs, crc32c
+from picstore.storage.format.container import Container
 from picstore.storage.format.layout import MCU_SIZES, ROW_CRCS, SAMPLINGS, SEGMENT
 from picstore.storage.format.record import ImageInfo
 from picstore.storage.location.base import Buffer
+
+# Of an image, where its header and each row of tiles end, and the CRC-32C of each of these: (1 + rows,).
+StoredRows: TypeAlias = "tuple[I64, U32]"
 
 MIN_BYTES = 1 << 18  # of an image that gets row checksums; those of smaller ones would hardly be read in part
 
@@ -86,6 +91,15 @@ def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
     return halves.copy().view("<u4") if len(halves) == 2 * (1 + rows) else None
 
 
+def stored_rows(container: Container, number: int) -> StoredRows | None:
+    """Find the rows of tiles of a record of a container once; None where it has none, or no checksums of them."""
+    if number not in container.tile_rows:
+        crcs = stored_checksums(container.index, container.segments, number)
+        ends = None if crcs is None else row_ends(container.info(number), int(container.index["length"][number]))
+        container.tile_rows[number] = None if crcs is None or ends is None else (ends, crcs)
+    return container.tile_rows[number]
+
+
 @dataclass(frozen=True, slots=True)
 class FoundRows:
     """Where some rows of tiles of n images lie, and what they are checked by.
@@ -94,66 +108,42 @@ class FoundRows:
         there: bool (n,), False where an image has no row checksums, or not so many rows; the rest then means nothing.
         begins, ends: int64 (n,), of the first row and of the last, in the stream.
         crcs: uint32 (n,), CRC-32C of the header and these rows, one after the other.
-        per_row: int64 (n,), restart segments of a row.
     """
 
     there: Bools
     begins: I64
     ends: I64
     crcs: U32
-    per_row: I64
 
 
-def find_rows(entries: Table, tables: Sequence[U16], rows: I64) -> FoundRows:
+def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> FoundRows:
     """Find rows of tiles of the images of several containers at once.
 
     All together, since a call of NumPy takes as long for one image as for 32.
 
     Args:
-        entries: ``layout.ENTRY`` (n,).
-        tables: by image, the segment table of its container, empty if damaged.
+        headers: int64 (n,), the bytes of each image's header.
+        stored: by image, what :func:`stored_rows` found.
         rows: int64 (n, 2), the first row and the last + 1.
     """
-    mcus = np.array(MCU_SIZES)[entries["sampling"]]
-    fields = ("width", "height", "restart_interval", "segment_first", "segment_count", "header_length", "length")
-    width, height, interval, first, count, header, length = (entries[name].astype(np.int64) for name in fields)
-    columns, all_rows = -(-width // np.maximum(mcus[:, 0], 1)), -(-height // np.maximum(mcus[:, 1], 1))
-    tiles, rest = np.divmod(columns, np.maximum(interval, 1))
-    there: Bools = (entries["flags"] & ROW_CRCS > 0) & (mcus[:, 0] > 0) & (interval > 0) & (header > 0) & (rest == 0)
-    there &= (count == tiles * all_rows) & (rows[:, 0] < rows[:, 1]) & (rows[:, 1] <= all_rows)
-    stored = first + count + 2 * (1 + all_rows)  # end of the entries
-    there &= stored <= np.array([len(table) for table in tables], np.int64)
-    found = FoundRows(there, np.zeros_like(header), np.zeros_like(header), np.zeros(len(header), np.uint32), tiles)
-    chosen = np.flatnonzero(there)
-    if not len(chosen):
-        return found
-    first, behind, tiles, header = first[chosen], (first + count)[chosen], tiles[chosen], header[chosen]
-    low, high = rows[chosen].T
-    pieces, halves = [], []
-    for k, at, end, skip, stop in np.column_stack([chosen, first, behind, 2 + 2 * low, 2 + 2 * high]).tolist():
-        pieces.append(tables[k][at:end])
-        halves += [tables[k][end : end + 2], tables[k][end + skip : end + stop]]
-    # Of each image sums of the segments' lengths: of all above the rows, of each row, of all below.
-    counts = 2 + high - low
-    starts = np.cumsum(counts) - counts
-    image = np.repeat(np.arange(len(chosen)), counts)
-    row = np.arange(len(image)) - starts[image] + low[image] - 1
-    row[starts] = 0
-    segments = behind - first
-    bounds = (np.cumsum(segments) - segments)[image] + row * tiles[image]
-    sums = np.add.reduceat(np.concatenate([*pieces, [np.uint16(0)]]), bounds, dtype=np.int64)
-    sums[np.diff(bounds, append=segments.sum()) == 0] = 0
-    above, below = sums[starts], sums[starts + counts - 1]
-    sizes = sums + 2 * tiles[image]  # of the rows, with markers
-    sizes[starts] = header
-    kept = np.ones(len(sizes), np.bool_)
-    kept[starts + counts - 1] = False
-    sizes, starts = sizes[kept], starts - np.arange(len(starts))
-    begins = header + above + 2 * tiles * low
-    ends = begins + np.add.reduceat(sizes, starts) - header
-    there[chosen] = ends + below + 2 * tiles * (all_rows[chosen] - high) == length[chosen]
-    found.begins[chosen], found.ends[chosen] = begins * there[chosen], ends * there[chosen]
-    found.crcs[chosen] = combine_runs(np.concatenate(halves).view("<u4"), sizes, starts)
+    count = len(stored)
+    there, begins = np.zeros(count, np.bool_), np.zeros(count, np.int64)
+    found = FoundRows(there, begins, begins.copy(), np.zeros(count, np.uint32))
+    bounds, checksums = [], []
+    for k, (each, (low, high)) in enumerate(zip(stored, rows.tolist(), strict=True)):
+        if each is not None and low < high < len(each[0]):
+            ends, crcs = each
+            there[k] = True
+            bounds.append(ends[low : high + 1])
+            checksums += [crcs[:1], crcs[1 + low : 1 + high]]
+    if bounds:
+        last = np.cumsum([len(piece) for piece in bounds]) - 1
+        first = np.append(0, last[:-1] + 1)
+        joined = np.concatenate(bounds)
+        sizes = np.diff(joined, prepend=0)  # of the rows, each image's after that of its header
+        sizes[first] = headers[there]
+        found.begins[there], found.ends[there] = joined[first], joined[last]
+        found.crcs[there] = combine_runs(np.concatenate(checksums), sizes, first)
     return found
 
 
