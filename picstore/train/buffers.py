@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 import weakref
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -44,15 +45,18 @@ class BufferPool:
 
     def __init__(self, max_free: int, *, allocate: Callable[[int], U8] = allocate_private) -> None:
         self._max_free, self._allocate = max_free, allocate
-        self._free: list[U8] = []
+        self._free: list[U8] = []  # by size
+        self._returned: list[U8] = []  # to be sorted in
         self._lock = threading.Lock()
 
     def borrow(self, size: int) -> memoryview:
         """Memory of ``size`` bytes, of any content, which returns to the pool when its last view goes."""
         with self._lock:
-            fitting = [k for k, block in enumerate(self._free) if len(block) >= size]
-            if fitting:
-                block = self._free.pop(min(fitting, key=lambda k: len(self._free[k])))
+            while self._returned:
+                insort(self._free, self._returned.pop(), key=len)
+            smallest = bisect_left(self._free, size, key=len)
+            if smallest < len(self._free):
+                block = self._free.pop(smallest)
             else:
                 if self._free:
                     self._free.pop()  # too small: it would only add to what is held
@@ -63,9 +67,9 @@ class BufferPool:
         return borrowed.data
 
     def _give_back(self, block: U8) -> None:
-        # Without the lock: a finaliser may run in the thread that holds it.
-        if len(self._free) < self._max_free:
-            self._free.append(block)
+        # Without the lock, as a finaliser may run in the thread that holds it; so it only appends, which is atomic.
+        if len(self._free) + len(self._returned) < self._max_free:
+            self._returned.append(block)
 
 
 @dataclass(frozen=True, slots=True)
