@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,14 +25,17 @@ def is_own_thread() -> bool:
 class ThreadPool:
     """``count`` threads with names of ``PREFIX`` and ``name``; the first call starts them.
 
+    ``yields``: have other threads go first where cores are scarce, such as the one that reads what these decode. With
+    an equal share it read 2,530 crops/s of 12 megapixels, with all cores decoding whenever it waited; now 2,750.
+
     Not concurrent.futures' executor: that takes no more calls once the main thread has ended, while a training loop in
     another thread goes on, and a garbage collection in one of its threads cannot shut it down.
     """
 
-    def __init__(self, count: int, name: str) -> None:
+    def __init__(self, count: int, name: str, *, yields: bool = False) -> None:
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=_run_calls, args=(self._calls,), name=f"{PREFIX}{name}_{k}", daemon=True)
+            threading.Thread(target=_run_calls, args=(self._calls, yields), name=f"{PREFIX}{name}_{k}", daemon=True)
             for k in range(count)
         ]
         self._lock = threading.Lock()
@@ -66,8 +72,12 @@ class ThreadPool:
                 thread.join()
 
 
-def _run_calls(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+def _run_calls(calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None], yields: bool) -> None:
     """The main function of a thread."""
+    if yields and sys.platform == "linux":  # elsewhere only whole processes have a nice value
+        thread = threading.get_native_id()
+        with contextlib.suppress(OSError):  # a sandbox
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + 1)
     while _run_call(calls):
         pass
 

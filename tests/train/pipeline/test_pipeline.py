@@ -7,6 +7,7 @@ import faulthandler
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -33,7 +34,7 @@ from picstore.train.cpu import decode as cpu_decode
 from picstore.train.cpu import fill_images
 from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
-from picstore.train.pipeline.pipeline import AHEAD, MAX_REQUESTS, Pipeline
+from picstore.train.pipeline.pipeline import AHEAD, MAX_REQUESTS, Pipeline, divide
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
 from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.transforms.compose import TransformPlan
@@ -302,13 +303,19 @@ def test_an_error_of_the_reader_is_that_of_all_that_it_read_at_once() -> None:
     prefetcher.close()
 
 
-def test_a_container_read_in_part_counts_by_what_was_read_of_it() -> None:
-    prefetcher = Prefetcher(lambda keys: [Loaded(1) for _ in keys], budget=12, readers=ONE)  # type: ignore[misc]
-    for number in range(3):
-        futures = prefetcher.request({(0, 0, number): use(10)}, wait=False)
-        assert futures is not None
+def test_containers_read_in_part_count_by_what_was_read_and_later_ones_by_its_share() -> None:
+    begin = threading.Event()
+    load = lambda keys: [Loaded(1) for _ in keys if begin.wait(60)]  # noqa: E731
+    prefetcher = Prefetcher(load, budget=12, readers=ONE)  # type: ignore[arg-type]
+    futures = prefetcher.request({(0, 0, 0): use(10)}, wait=False)
+    assert futures is not None
+    assert prefetcher.request({(0, 0, 1): use(10)}, wait=False) is None  # nothing has been read of any
+    begin.set()
+    for number in range(1, 13):
         wait(futures.values())
-    assert prefetcher.request({(0, 0, 3): use(10)}, wait=False) is None
+        futures = prefetcher.request({(0, 0, number): use(10)}, wait=False)
+        assert (futures is None) == (number == 12)
+        futures = futures or {}
     prefetcher.close()
 
 
@@ -326,6 +333,47 @@ def test_a_block_is_taken_again_only_when_no_view_of_it_is_left() -> None:
     assert bytes(third[:10]) == b"1" * 10  # the first block, used again
     assert bytes(second[:10]) == b"2" * 10
     assert len(third) == 90_000
+
+
+def test_the_smallest_block_that_fits_is_taken() -> None:
+    blocks = BufferPool(9)
+    memory = [blocks.borrow(size << 16) for size in (3, 1, 2)]
+    for number, view in enumerate(memory):
+        view[:1] = bytes([number])
+    del memory, view
+    assert [bytes(blocks.borrow(size << 16)[:1]) for size in (2, 1, 3)] == [b"\2", b"\1", b"\0"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no nice value of their own")
+def test_decoding_threads_let_the_reading_one_go_first(make_dataset: Make) -> None:
+    loader = loader_of(make_dataset(100))
+    batches = iter(loader)
+    next(batches)
+    nice = {thread.name: os.getpriority(os.PRIO_PROCESS, thread.native_id or 0) for thread in threading.enumerate()}
+    own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+    assert nice["picstore-work_0"] == nice["picstore-work_1"] == own + 1
+    assert nice["picstore-plan"] == nice["picstore-read_0"] == own
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("count", "views", "threads", "sizes"),
+    [
+        (64, 1, 2, [32, 32]),
+        (64, 1, 16, [16] * 4),
+        (256, 1, 2, [64] * 4),
+        (20, 1, 2, [16, 4]),
+        (64, 10, 2, [6] * 10 + [4]),
+        (3, 100, 1, [1] * 3),
+        (1, 1, 8, [1]),
+    ],
+)
+def test_a_batch_is_divided_among_the_threads_into_tasks_of_16_to_64_images(
+    count: int, views: int, threads: int, sizes: list[int]
+) -> None:
+    tasks = divide(count, views=views, threads=threads)
+    assert [len(task) for task in tasks] == sizes
+    assert [slot for task in tasks for slot in task] == list(range(count))
 
 
 # Order and memory.
