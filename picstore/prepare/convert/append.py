@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
             first_file=begun["first_file"],
         )
         streams = options.shape.streams
-        return convert.run_job(root, plan, options, clock, lambda: _finish_append(root, begun, settings, streams))
+        return convert.run_job(root, plan, options, clock, partial(_finish_append, root, begun, settings, streams))
 
 
 def _describe_append(root: Location, listing: Listing, settings: dict[str, Any], rows: int) -> dict[str, Any]:
@@ -106,10 +107,16 @@ def _describe_append(root: Location, listing: Listing, settings: dict[str, Any],
     )
 
 
-def _finish_append(root: Location, begun: dict[str, Any], settings: dict[str, Any], streams: int) -> ConversionResult:
+def _finish_append(
+    root: Location,
+    begun: dict[str, Any],
+    settings: dict[str, Any],
+    streams: int,
+    written: Mapping[int, ledger.WrittenFragment],
+) -> ConversionResult:
     """Write ledger, index and manifest, in this order; deletions and columns saved since the append began stay."""
     earlier = ledger.read_earlier_lines(root / LEDGER, begun["first_id"])
-    tallies = ledger.write_ledger(root, begun["rows"], earlier=earlier)
+    tallies = ledger.write_ledger(root, begun["rows"], written, earlier=earlier)
     total = sum(tallies, ledger.Tally())
     remedy = f"remove {root / UNFINISHED} and append again"
     summaries = read_row_summaries(root, tallies, streams, remedy=remedy, first_file=begun["first_file"])

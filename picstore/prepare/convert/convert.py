@@ -9,8 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -127,6 +128,9 @@ class RowPlan:
         return frozenset(self.partition.ids[k] for k in self.partition.containers[first:stop])
 
 
+Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionResult]  # of what run_rows returned
+
+
 class StageClock:
     """Seconds of the stages of a conversion, one after the other."""
 
@@ -190,7 +194,7 @@ def convert(
     )
     with job.hold_job(root, begun, shard):
         job.require_free(root, shard)
-        return run_job(root, plan, options, clock, lambda: finish_dataset(root, {**outline, "rows": rows}))
+        return run_job(root, plan, options, clock, partial(finish_dataset, root, {**outline, "rows": rows}))
 
 
 def start_engine(encode: EncodeSettings) -> None:
@@ -248,7 +252,7 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
 
 
 def run_job(
-    root: Location, plan: RowPlan, options: ConvertOptions, clock: StageClock, finish: Callable[[], ConversionResult]
+    root: Location, plan: RowPlan, options: ConvertOptions, clock: StageClock, finish: Finish
 ) -> ConversionResult:
     """Run the unfinished rows of a job; unless they are a shard's, ``finish`` then writes ledger, index and manifest.
 
@@ -261,12 +265,12 @@ def run_job(
         if options.progress is not None:
             total = sum(len(plan.row_inputs(row)) for row in plan.own_rows)
             options.progress.set_total(total, total - sum(len(task.inputs) for task in tasks))
-        run_rows(tasks, processes.as_engine(options.workers), progress_callback(options.progress))
+        written = run_rows(tasks, processes.as_engine(options.workers), progress_callback(options.progress))
         clock.end_stage("rows")
         if plan.shard is not None:
             tally = sum(map(ledger.tally_fragment, ledger.read_fragments(root, plan.own_rows)), ledger.Tally())
             return ConversionResult(None, tally, clock.seconds)
-    result = finish()
+    result = finish(written)
     job.remove_job(root)
     clock.end_stage("finishing")
     return replace(result, seconds=clock.seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,17 +24,19 @@ class ConversionResult:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def finish_dataset(root: Location, outline: dict[str, Any]) -> ConversionResult:
+def finish_dataset(
+    root: Location, outline: dict[str, Any], written: Mapping[int, ledger.WrittenFragment]
+) -> ConversionResult:
     """Write ledger, index and manifest of a conversion whose rows are all finished.
 
-    ``outline`` has the settings of the job, ``rows``, and ``classes`` and ``attachments`` of its source. PicstoreError
-    if the files do not hold the records of the ledger.
+    ``outline`` has the settings of the job, ``rows``, and ``classes`` and ``attachments`` of its source; ``written``
+    is what :func:`rows.run_rows` returned. PicstoreError if the files do not hold the records of the ledger.
     """
     provenance = dict(outline)
     rows, classes, attachments = (provenance.pop(name) for name in ("rows", "classes", "attachments"))
     encode, shape, folder = provenance.pop("encode"), provenance["shape"], provenance.get("references")
     root.sweep()
-    tallies = ledger.write_ledger(root, rows)
+    tallies = ledger.write_ledger(root, rows, written)
     total = sum(tallies, ledger.Tally())
     manifest = publish_dataset(
         root,

@@ -49,7 +49,7 @@ def merge(destination: Where, sources: Sequence[Where] = ()) -> ConversionResult
             _copy_rows(location, root, sorted(rows - finished))
             finished |= rows
         _require_rows(root, finished, outline["rows"], next(iter(own)).count)
-        result = finish_dataset(root, outline)
+        result = finish_dataset(root, outline, {})
         job.remove_job(root)
     return result
 

@@ -92,11 +92,17 @@ def make_position_folder(root: Location) -> Iterator[Path]:
         yield Path(folder)
 
 
-def run_rows(tasks: deque[RowTask], engine: processes.Engine, on_progress: ProgressCallback) -> None:
+def run_rows(
+    tasks: deque[RowTask], engine: processes.Engine, on_progress: ProgressCallback
+) -> dict[int, ledger.WrittenFragment]:
     """Convert rows. A row whose process died runs again; an input that ends its process twice is blamed and left out.
 
     An input that exceeds ``image_timeout`` is left out at once. PicstoreError if a row dies at one that is left out.
+
+    Returns:
+        By number of the row what is known of its fragment.
     """
+    written: dict[int, ledger.WrittenFragment] = {}
     suspects: set[int] = set()
     function = convert_row if isinstance(engine, processes.LocalEngine) else convert_row_remotely
     for task, outcome in engine.run(function, tasks, on_progress=on_progress):
@@ -111,13 +117,17 @@ def run_rows(tasks: deque[RowTask], engine: processes.Engine, on_progress: Progr
                 task = replace(task, blamed={**task.blamed, suspect: f"ended the process that decoded it: {outcome}"})
             suspects.add(suspect)
             tasks.append(replace(task, one_by_one=True))
+        else:
+            written[task.row] = outcome
+    return written
 
 
-def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> None:
+def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
     """Convert a row in a child process of a cluster's node, which reads the position file if the child dies."""
     start_fork_server(task.encode)
     with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
-        run_rows(deque([replace(task, position_folder=Path(folder))]), processes.LocalEngine(1), on_progress)
+        tasks = deque([replace(task, position_folder=Path(folder))])
+        return run_rows(tasks, processes.LocalEngine(1), on_progress)[task.row]
 
 
 def _read_position(task: RowTask) -> int:
@@ -126,7 +136,7 @@ def _read_position(task: RowTask) -> int:
     return int.from_bytes(written, "little") if written else task.ids[0]
 
 
-def convert_row(task: RowTask, on_progress: ProgressCallback) -> None:
+def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
     """Write one file of each stream, then the row's ledger fragment.
 
     Holds one container a stream and one image, or a group of small ones, in memory, and one more container a stream
@@ -158,10 +168,11 @@ def convert_row(task: RowTask, on_progress: ProgressCallback) -> None:
             writer.close()
     finally:
         os.close(descriptor)
-    ledger.write_fragment(task.root, task.row, lines)
+    written = ledger.write_fragment(task.root, task.row, lines)
     if task.reuse is not None:
         task.reuse.remove()
     task.position_file.unlink()
+    return written
 
 
 def _convert_input(each: GroupedInput, task: RowTask, writer: RowWriter, ahead: ReadAhead) -> ledger.LedgerLine:

@@ -176,9 +176,10 @@ def test_files_that_are_lost_before_the_end_are_named_and_no_data_set_is_made(
     module, root = (append_module, dataset) if verb == "append" else (convert_module, tmp_path / "new")
     run_rows = convert_module.run_rows
 
-    def run_and_lose(*arguments: Any) -> None:
-        run_rows(*arguments)
+    def run_and_lose(*arguments: Any) -> Any:
+        written = run_rows(*arguments)
         (root / "0001" / f"{lost:06d}.pic").unlink()
+        return written
 
     monkeypatch.setattr(convert_module, "run_rows", run_and_lose)
     before = picstore.Dataset(dataset).uuid

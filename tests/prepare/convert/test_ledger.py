@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from picstore.errors import Corrupt
-from picstore.prepare.convert.ledger import LedgerLine, read_lines, tally_fragment, tally_lines, write_lines
+from picstore.prepare.convert.ledger import (
+    LedgerLine,
+    Tally,
+    read_lines,
+    tally_fragment,
+    tally_lines,
+    write_fragment,
+    write_ledger,
+    write_lines,
+)
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.local import Folder
 
@@ -31,3 +41,20 @@ def test_a_line_with_a_value_of_another_type_is_damaged(tmp_path: Path, wrong: d
     assert tally_lines(read_lines(path, skip_damaged=True)).inputs == 1
     with pytest.raises(Corrupt):
         tally_fragment(raw)
+
+
+def test_what_a_row_wrote_is_not_parsed_again_unless_it_was_changed_meanwhile(tmp_path: Path) -> None:
+    root = Folder(tmp_path)
+    lines = [LedgerLine("a.jpg", 0, "lossless", "", 10, 9), LedgerLine("b.jpg", 1, "failed", "it is empty")]
+    written = {0: write_fragment(root, 0, lines)}
+    assert written[0].tally == tally_lines(lines)
+    marked = {0: replace(written[0], tally=Tally())}
+    assert write_ledger(root, 1, marked) == [Tally()]
+    assert (tmp_path / "ledger.jsonl").read_bytes() == (tmp_path / "unfinished" / "row-000000.jsonl").read_bytes()
+    write_fragment(root, 0, lines[:1])
+    assert write_ledger(root, 1, written) == [tally_lines(lines[:1])]
+    assert write_ledger(root, 1, {}) == [tally_lines(lines[:1])]
+    path = tmp_path / "unfinished" / "row-000000.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"a.jpg", b"c.jpg"))
+    with pytest.raises(Corrupt, match="damaged meanwhile"):
+        write_ledger(root, 1, written)
