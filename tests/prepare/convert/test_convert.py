@@ -548,7 +548,7 @@ def test_rows_keep_files_below_their_size_and_give_every_core_work() -> None:
     assert count_rows(10, 1000, shape) == 1
     assert count_rows(1_281_167, 110_000, shape) == 256
     assert count_rows(100_000_000, 110_000, shape) == -(-100_000_000 * 110_000 // (16 * 256 * MIB))
-    assert count_rows(4000, 60_000, shape) == 4000 * 60_000 // (16 * MIB)
+    assert count_rows(4000, 60_000, shape) == 4000 * 60_000 // (32 * MIB)
     for inputs, rows in ((10, 3), (7, 7), (1000, 256)):
         ids = [k for row in range(rows) for k in row_slice(inputs, rows, row)]
         assert ids == list(range(inputs))
