@@ -64,7 +64,7 @@ def rounds(options: Options) -> Table:
     with contextlib.ExitStack() as servers:
         stages: dict[bool, Stage] = {}
         for name, number in ROUNDS.items():
-            count = options.rounds or (12 if options.quick else number)
+            count = options.rounds or (8 if options.quick else number)
             in_store = name.endswith("store")
             try:
                 stage = stages.get(in_store) or _stage(in_store, Path(options.work) / "rounds", servers)

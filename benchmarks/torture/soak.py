@@ -107,7 +107,7 @@ class _Workload:
 
 def soak(options: Options) -> Table:
     """Let workloads run for an hour, or as many minutes as there are rounds, and watch what they hold."""
-    seconds = 8.0 if options.quick else 60.0 * options.round_count(MINUTES)
+    seconds = 5.0 if options.quick else 60.0 * options.round_count(MINUTES)
     work = options.work / "soak"
     shutil.rmtree(work, ignore_errors=True)
     damaged, bucket, cache = work / "damaged", work / "store" / "bucket", str(work / "cache")

