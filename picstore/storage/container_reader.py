@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.arrays import I64, Array, Bools, Table
-from picstore.errors import Damage, NotADataset, Truncated, UsageError
+from picstore.errors import Damage, NotADataset, Truncated
 from picstore.storage.cache import Cache
 from picstore.storage.container_index import ordinals_of
 from picstore.storage.format.container import Container, ContainerRef
@@ -24,6 +24,7 @@ from picstore.storage.format.record import Record
 from picstore.storage.format.unpack_container import ParsedHeader, read_header, unpack_container
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, map_concurrently, read_at
+from picstore.storage.record_facts import FACTS, collect_facts, find_positions
 from picstore.storage.record_shift import NO_SHIFT, RecordShift
 from picstore.storage.references import open_references, read_references
 from picstore.storage.row_reader import MIN_MEAN, RowsOf, plan_reads, whole_images
@@ -31,19 +32,6 @@ from picstore.storage.table_reader import TableReader
 
 _CACHED_BYTES = 32 << 20  # of indexes, each some 10 kB; without one, reading a record takes 0.26 ms more
 _KEPT_EXTRAS = 4 << 20  # bytes of each index's extras that are kept
-# What an index says of a record: 26 bytes.
-FACTS = np.dtype(
-    [
-        ("id", "<i8"),
-        ("label", "<i8"),
-        ("width", "<u2"),
-        ("height", "<u2"),
-        ("bytes", "<u4"),
-        ("sampling", "u1"),
-        ("encode_path", "u1"),  # with the other flags of the entry
-    ]
-)
-_SOURCES = {"bytes": "length", "encode_path": "flags"}  # names of facts in an index entry
 _MAX_MISSING = 1 << 24  # records whose bytes are not there; an index row of 32 bytes may claim 2**20
 
 
@@ -254,17 +242,7 @@ class ContainerReader:
 
     def positions(self, ids: I64) -> I64:
         """Find the numbers in stored order of the records with these ids; UsageError where one has no record."""
-        stored = self.ids()
-        order = np.argsort(stored, kind="stable")
-        at = np.searchsorted(stored, ids, sorter=order)
-        at[at == len(stored)] = 0
-        there = stored[order[at]] == ids if len(stored) else np.zeros(len(ids), dtype=np.bool_)
-        if not there.all() or (ids < 0).any():
-            missing = ids[~there | (ids < 0)]
-            others = f" nor {len(missing) - 1:,} other ids that were given" if len(missing) > 1 else ""
-            raise UsageError(f"{self.root} has no record with the id {missing[0]}{others}")
-        positions: I64 = order[at]
-        return positions
+        return find_positions(self.ids(), ids, where=str(self.root))
 
     def check_extent(self) -> None:
         """Compare the index with the sizes of the files, so that memory is bounded by the bytes that are there.
@@ -296,21 +274,7 @@ class ContainerReader:
     def _collect(self, take: Callable[[Table], Array], dtype: np.dtype[Any]) -> Array:
         """Join what is taken of the facts of each container."""
         self.check_extent()
-        collected = np.empty(int(self.rows["records"].sum(dtype=np.int64)), dtype)
-        end = 0
-        for facts in map_concurrently(self._facts_in, range(len(self.rows))):
-            start, end = end, end + len(facts)
-            collected[start:end] = take(facts)
-        return collected
-
-    def _facts_in(self, number: int) -> Table:
-        facts: Table = np.zeros(int(self.rows["records"][number]), FACTS)
-        facts["id"] = -1
-        with contextlib.suppress(Damage, NotADataset):  # the latter where a file is missing
-            container = self.index(number)
-            for name in FACTS.names or ():
-                facts[name][container.good] = container.index[_SOURCES.get(name, name)][container.good]
-        return facts
+        return collect_facts(self.rows["records"], self.index, take, dtype)
 
     def _read_cached(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
         """Read a container from the cache; None where it is missing, or was damaged and is now discarded."""

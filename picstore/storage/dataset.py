@@ -524,12 +524,12 @@ class Dataset(Sequence[Record]):
         return selection
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value of each record from ``container_reader.FACTS`` (n,), as stored: an array (len(self),)."""
+        """Compute a value of each record from ``record_facts.FACTS`` (n,), as stored: an array (len(self),)."""
         derived = self._containers.derive(compute, dtype)
         return derived if len(derived) == len(self) else derived[self.live.marks()]
 
     def _facts(self) -> Table:
-        """Read the facts of the records, ``container_reader.FACTS`` (len(self),)."""
+        """Read the facts of the records, ``record_facts.FACTS`` (len(self),)."""
         facts = self._containers.facts()
         if len(facts) != len(self):
             facts = facts[self.live.marks()]

@@ -11,9 +11,9 @@ import numpy as np
 
 from picstore.arrays import I64, Array, Bools, Table
 from picstore.errors import Corrupt, MissingDependency, UsageError
-from picstore.storage.container_reader import FACTS
 from picstore.storage.edits.columns import LABEL, Column, Values
 from picstore.storage.format.layout import ENCODE_PATH_SHIFT, ENCODE_PATHS, SAMPLINGS
+from picstore.storage.record_facts import FACTS
 
 
 class RecordTable:

@@ -18,7 +18,9 @@ from picstore.storage.location.resolve import Location, fresh
 
 _MIN_BYTES = 4096  # to read at first of a container
 _MAX_SHARE = 1 / 64  # and at most this share of it: tables of photographs take a hundredth
-_KEPT_BYTES = 64 << 20  # some 4,000 containers. The first are kept: each epoch reads all, and would replace the last
+# Some 4,000 containers; the ends of rows that are found in them take half as much again. The first ones are kept, as
+# each epoch reads all, and would replace the others by its end.
+_KEPT_BYTES = 64 << 20
 
 
 class TableReader:
@@ -53,11 +55,13 @@ class TableReader:
                 continue
             buffer, filled = begun[number]
             with contextlib.suppress(Damage, NotADataset):
-                buffer, header = self._finish(path, ref, buffer, size=int(self._rows["size"][number]), filled=filled)
+                guess, size = len(buffer), int(self._rows["size"][number])
+                buffer, header = self._finish(path, ref, buffer, size=size, filled=filled)
                 tables = unpack(number, buffer, header)
                 if not tables.damage:
-                    found[number] = tables
                     self._keep(number, tables)
+                    tables.read_size = max(guess, len(buffer))
+                    found[number] = tables
         return found
 
     def _begin(self, number: int, path: Location) -> tuple[memoryview, bool]:
@@ -75,16 +79,16 @@ class TableReader:
             path.read_ranges([(0, guess)], buffer, at=ref.offset, file=ref.name)
         header = read_header(buffer, ref=ref)
         end = header[0].payload_at
+        tables = fresh(end)  # no more than is kept: the first guesses are ten times as large
+        tables[:guess] = buffer[:end]
         if end > guess:
-            buffer, begun = fresh(end), buffer
-            buffer[:guess] = begun
-            path.read_ranges([(guess, end)], buffer[guess:], at=ref.offset, file=ref.name)
+            path.read_ranges([(guess, end)], tables[guess:], at=ref.offset, file=ref.name)
         self._share = min(max(self._share, end / size), _MAX_SHARE)
-        return buffer[:end], header
+        return tables, header
 
     def _keep(self, number: int, tables: Container) -> None:
         """Keep the tables of a container while there is room."""
         with self._lock:
-            if self._kept_bytes + tables.read_size <= _KEPT_BYTES:
+            if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
                 self._kept[number] = tables.without_payload()  # which shares ``tile_rows``
-                self._kept_bytes += tables.read_size
+                self._kept_bytes += len(tables.buffer)

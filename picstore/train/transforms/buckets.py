@@ -141,7 +141,7 @@ class AspectRatios:
         return found
 
     def assign_facts(self, facts: Table) -> U8:
-        """Find the buckets of records, given ``container_reader.FACTS`` (n,)."""
+        """Find the buckets of records, given ``record_facts.FACTS`` (n,)."""
         return self.assign(np.stack([facts["width"], facts["height"]], axis=1))
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
