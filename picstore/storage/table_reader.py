@@ -7,7 +7,6 @@ reads crops from memory, and a request for each container to a store.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Mapping
 
 from picstore.arrays import Table
@@ -34,7 +33,6 @@ class TableReader:
         self._share = 0.0  # of a container, the largest that was seen
         self._kept: dict[int, Container] = {}
         self._kept_bytes = 0
-        self._lock = threading.Lock()
 
     def read(
         self,
@@ -87,8 +85,10 @@ class TableReader:
         return tables, header
 
     def _keep(self, number: int, tables: Container) -> None:
-        """Keep the tables of a container while there is room."""
-        with self._lock:
-            if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
-                self._kept[number] = tables.without_payload()  # which shares ``tile_rows``
-                self._kept_bytes += len(tables.buffer)
+        """Keep the tables of a container while there is room.
+
+        Without a lock, which a fork could find held for ever: a sum that misses some of four threads' does no harm.
+        """
+        if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
+            self._kept[number] = tables.without_payload()  # which shares ``tile_rows``
+            self._kept_bytes += len(tables.buffer)
