@@ -207,6 +207,7 @@ def test_a_process_that_is_killed_between_a_batch_and_its_memory_is_the_same_err
         list(iterator)
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_parent_that_is_killed(make_dataset: Make) -> None:
     script = (
         "import os, picstore, sys, time\n"
