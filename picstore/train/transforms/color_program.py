@@ -7,6 +7,7 @@ parameters and meaning are those of ``torchvision.transforms.v2`` on uint8 tenso
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +96,7 @@ class ColorProgram:
         return listed
 
 
-class ColorTransform:
+class ColorTransform(ABC):
     """One step of a color program; the base of all transforms in ``color.py``.
 
     Attributes:
@@ -113,11 +114,11 @@ class ColorTransform:
         """What messages call it."""
         return type(self).__name__
 
+    @abstractmethod
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         """Make the step for images of these sizes, int64 (n, 2), width first; all use equally many random numbers."""
-        raise NotImplementedError
 
-    def check(self, *, normalised: bool) -> None:
+    def check(self, *, normalised: bool) -> None:  # noqa: B027 - most take both
         """Raise UsageError if this cannot work on grey levels or, if ``normalised``, on normalised values."""
 
 

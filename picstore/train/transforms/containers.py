@@ -6,6 +6,7 @@ inside draws from a child generator, so an image's numbers do not depend on what
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ _NONE = -1
 _TRIAL_SIZES = [(97, 61), (53, 89)]  # of canvases that show whether a transform keeps sizes
 
 
-class Container:
+class Container(ABC):
     """Transforms of one kind: all of geometry, all of color, or all of the batch.
 
     Attributes:
@@ -40,9 +41,9 @@ class Container:
         self.transforms = tuple(transforms)
         self.step = self._make_step([unfolded(each) for each in transforms])
 
+    @abstractmethod
     def order(self, random: BatchRandom) -> I64:
         """Numbers of the transforms that each image gets, in turn: int64 (n, k), −1 for none."""
-        raise NotImplementedError
 
     def _make_step(self, steps: list[Any]) -> Any:
         if all(isinstance(step, ColorTransform) for step in steps):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:  # the loader's process imports this module, and no torch
     from torch import Tensor
 
 
-class BatchTransform:
+class BatchTransform(ABC):
     """A step on the images (N, 3, H, W) and labels of a batch; the base of :class:`MixUp` and :class:`CutMix`.
 
     Attributes:
@@ -29,13 +30,13 @@ class BatchTransform:
         """What messages call it."""
         return type(self).__name__
 
+    @abstractmethod
     def for_classes(self, count: int) -> BatchTransform:
         """A copy for a data set with so many names of classes, 0 if it has none; UsageError if they do not fit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
         """Transform a batch, for which ``random`` has one row of numbers; labels become float32 (N, classes)."""
-        raise NotImplementedError
 
 
 class _Mix(BatchTransform):
@@ -77,9 +78,9 @@ class _Mix(BatchTransform):
         images, weight = self._mix(images, symmetric_beta(self._alpha, *numbers[:2]), *numbers[2:])
         return images, labels.mul(weight).add_(labels.roll(1, 0), alpha=1 - weight)
 
+    @abstractmethod
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
         """Mix images, given the weight of each and two more uniform numbers; returns the weight that it has then."""
-        raise NotImplementedError
 
     def _soft_labels(self, labels: Tensor) -> Tensor:
         """Labels as probabilities of classes; −1, unknown, has none."""
