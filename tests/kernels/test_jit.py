@@ -26,6 +26,7 @@ THEN_COMPILE = """
 import sys
 import numba
 assert "numba.cpython.listobj" not in sys.modules, "loading filled the registries"
+assert "numba.np.arrayobj" not in sys.modules, "loading imported what only compiling needs"
 assert numba.njit(lambda numbers: np.sort(numbers)[-1])(np.arange(3.0)) == 2
 """
 
@@ -33,6 +34,20 @@ assert numba.njit(lambda numbers: np.sort(numbers)[-1])(np.arange(3.0)) == 2
 def copy_package(folder: Path) -> Path:
     shutil.copytree(PACKAGE, folder / "picstore", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
+
+
+THEN_LINK = """
+import numba
+from picstore.train.cpu.normalize import round_floats
+
+@numba.njit
+def first_pattern(values, dtype):
+    patterns = np.empty(3, np.uint32)
+    round_floats(values, dtype, patterns)
+    return patterns[0]
+
+assert first_pattern(np.array([1, 2, 3], np.float32), int(OutputDtype.FLOAT16)) == 0x3c00
+"""
 
 
 def compiles(folder: Path, then: str = "") -> bool:
@@ -59,6 +74,10 @@ def test_a_later_process_loads_what_an_earlier_one_compiled(compiled: Path) -> N
 
 def test_loading_takes_nothing_that_only_compiling_needs_and_a_process_compiles_after_it(compiled: Path) -> None:
     assert not compiles(compiled, THEN_COMPILE)
+
+
+def test_a_kernel_that_was_loaded_is_linked_into_functions_that_call_it(compiled: Path) -> None:
+    assert not compiles(compiled, THEN_LINK)
 
 
 @pytest.mark.parametrize("changed", slow_except(["kernels/jit.py"], ["train/cpu/normalize.py", "kernels/jit.py"]))
