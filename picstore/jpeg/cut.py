@@ -18,18 +18,17 @@ from picstore.arrays import I64, U8, U16, U64
 from picstore.errors import UsageError
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tilings import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, copy_bytes, device_function, kernel, prefetch
 
 Buffer: TypeAlias = "bytes | memoryview"
 
-_MARGIN = 1  # pixels
 # Rows of tiles that are prefetched before they are copied. A row is a few KB, too short for the processor's own
 # prefetching: streams that no cache holds are cut 1.4 times as fast with 1, 2 or 4 rows.
 _PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line
 # Pixels. libjpeg does not interpolate chroma rows of at most 2 samples, so a narrower last tile is not cut out alone.
 _MIN_CUT_WIDTH = 5
-_WIDTH, _HEIGHT, _MCU_WIDTH, _MCU_HEIGHT, _INTERVAL, _HEADER = range(6)  # columns of ``tilings``
 
 _u8 = np.uint8
 
@@ -146,18 +145,6 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
     return cuts.data[: cuts.offsets[1]].tobytes(), (left - int(cuts.rects[0, 0]), top - int(cuts.rects[0, 1]))
 
 
-def rows_to_cut(boxes: I64, tilings: I64) -> I64:
-    """Compute the rows of tiles that cutting boxes copies: int64 (n, 2), the first and the last + 1.
-
-    ``boxes`` and ``tilings`` are those of :func:`cut_batch`; a tiling without MCUs has all rows, which are unknown.
-    """
-    height, mcu_height = tilings[:, _HEIGHT], np.maximum(tilings[:, _MCU_HEIGHT], 1)
-    first = np.maximum(boxes[:, 1] - _MARGIN, 0) // mcu_height
-    stop = (np.minimum(boxes[:, 3] + _MARGIN, height) - 1) // mcu_height + 1
-    rows: I64 = np.stack([first, stop], axis=1)
-    return rows
-
-
 @kernel("void(uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], uint8[::1], int64[::1], int64[:, ::1])")
 def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):  # type: ignore[no-untyped-def]
     """Cut a box out of each JPEG.
@@ -193,7 +180,7 @@ def _cut_one(addresses, sizes, tiling, box, out, start, rect):  # type: ignore[n
     if frame and _is_grid(source, tiling, lengths):
         return _cut_tiles(source, tiling, lengths, box, frame, out, start, rect)
     copy_bytes(out, start, source, 0, source.size)
-    rect[0], rect[1], rect[2], rect[3] = 0, 0, tiling[_WIDTH], tiling[_HEIGHT]
+    rect[0], rect[1], rect[2], rect[3] = 0, 0, tiling[WIDTH], tiling[HEIGHT]
     return start + source.size
 
 
@@ -201,7 +188,7 @@ def _cut_one(addresses, sizes, tiling, box, out, start, rect):  # type: ignore[n
 def _find_frame(source, tiling):  # type: ignore[no-untyped-def]
     """Find the baseline frame header, 0 if there is none before the entropy-coded data (T.81, B.2.2)."""
     offset = 2
-    end = min(tiling[_HEADER], source.size)
+    end = min(tiling[HEADER], source.size)
     while offset + 9 <= end and source[offset] == 0xFF:
         if source[offset + 1] == 0xC0 or source[offset + 1] == 0xC1:
             return offset
@@ -218,11 +205,11 @@ def _is_grid(source, tiling, lengths):  # type: ignore[no-untyped-def]
     for number in tiling:
         if number < 1 or number >= 1 << 31:  # so that no product overflows
             return False
-    columns = (tiling[_WIDTH] + tiling[_MCU_WIDTH] - 1) // tiling[_MCU_WIDTH]
-    rows = (tiling[_HEIGHT] + tiling[_MCU_HEIGHT] - 1) // tiling[_MCU_HEIGHT]
-    if columns % tiling[_INTERVAL] or columns // tiling[_INTERVAL] * rows != lengths.size:
+    columns = (tiling[WIDTH] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
+    rows = (tiling[HEIGHT] + tiling[MCU_HEIGHT] - 1) // tiling[MCU_HEIGHT]
+    if columns % tiling[INTERVAL] or columns // tiling[INTERVAL] * rows != lengths.size:
         return False
-    total = tiling[_HEADER] + 2 * lengths.size
+    total = tiling[HEADER] + 2 * lengths.size
     for k in range(lengths.size):
         total += np.int64(lengths[k])
     return total == source.size
@@ -231,10 +218,10 @@ def _is_grid(source, tiling, lengths):  # type: ignore[no-untyped-def]
 @device_function
 def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):  # type: ignore[no-untyped-def]
     """Write the cut of one image; arguments and result as of ``_cut_one``, and the offset of the frame header."""
-    width, height, header = tiling[_WIDTH], tiling[_HEIGHT], tiling[_HEADER]
-    tile_width, tile_height = tiling[_INTERVAL] * tiling[_MCU_WIDTH], tiling[_MCU_HEIGHT]
-    left, right = max(box[0] - _MARGIN, 0) // tile_width, (min(box[2] + _MARGIN, width) - 1) // tile_width + 1
-    top, bottom = max(box[1] - _MARGIN, 0) // tile_height, (min(box[3] + _MARGIN, height) - 1) // tile_height + 1
+    width, height, header = tiling[WIDTH], tiling[HEIGHT], tiling[HEADER]
+    tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
+    left, right = max(box[0] - CUT_MARGIN, 0) // tile_width, (min(box[2] + CUT_MARGIN, width) - 1) // tile_width + 1
+    top, bottom = max(box[1] - CUT_MARGIN, 0) // tile_height, (min(box[3] + CUT_MARGIN, height) - 1) // tile_height + 1
     if left and width - left * tile_width < _MIN_CUT_WIDTH:
         left -= 1
     rect[0], rect[1] = left * tile_width, top * tile_height

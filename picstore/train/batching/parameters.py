@@ -86,6 +86,15 @@ def joint_reach(geometries: Sequence[Geometry], n: int) -> I64:
     return np.concatenate([low, high], axis=1)
 
 
+def boxes_to_cut(reach: I64, size: I64) -> I64:
+    """Boxes to cut for a reach: int64 (n, 4), left, top, right, bottom within images of these sizes, never empty.
+
+    If all output is padding, the reach is empty, and one pixel is decoded.
+    """
+    low = np.clip(reach[:, :2], 0, size - 1)
+    return np.concatenate([low, np.clip(reach[:, 2:], low + 1, size)], axis=1)
+
+
 def read_boxes(extras: Sequence[bytes]) -> F64:
     """Read the boxes of records from their extras: float64 (n, m, 4), NaN where a record has fewer or no valid ones."""
     found = [_boxes_of(extra) for extra in extras]

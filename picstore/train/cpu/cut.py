@@ -10,6 +10,7 @@ import numpy as np
 from picstore.arrays import I64, U8
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.train.batching.gather import Lengths
+from picstore.train.batching.parameters import boxes_to_cut
 from picstore.train.buffers import CUTS
 
 
@@ -41,12 +42,3 @@ def cut_streams(jpegs: Sequence[memoryview], layouts: I64, segments: Sequence[Le
     for i, (k, rect) in enumerate(zip(chosen, cuts.rects.tolist(), strict=True)):
         streams[k] = Stream(cuts.data[ends[i] : ends[i + 1]], *rect)
     return streams
-
-
-def boxes_to_cut(reach: I64, size: I64) -> I64:
-    """Boxes to cut for a reach: int64 (n, 4), left, top, right, bottom within images of these sizes, never empty.
-
-    If all output is padding, the reach is empty, and one pixel is decoded.
-    """
-    low = np.clip(reach[:, :2], 0, size - 1)
-    return np.concatenate([low, np.clip(reach[:, 2:], low + 1, size)], axis=1)

@@ -17,12 +17,12 @@ from picstore.arrays import I64, Bools
 from picstore.jpeg.cut import cut_all
 from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, decode_stream
 from picstore.jpeg.decoder.parse import HEIGHT, WIDTH
-from picstore.kernels.jit import address_of, caller, kernel
+from picstore.kernels.jit import address_of, caller, compile_kernel, kernel
 from picstore.kernels.resample import resample_box
 from picstore.kernels.strided import StridedImage
 from picstore.train.batching.gather import BatchRecords
+from picstore.train.batching.parameters import boxes_to_cut
 from picstore.train.buffers import CUTS, PIXELS
-from picstore.train.cpu.cut import boxes_to_cut
 from picstore.train.transforms.borders import CONSTANT
 from picstore.train.transforms.geometry import Geometry
 
@@ -98,9 +98,15 @@ STAGES = cut_all, decode_stream, resample_box
 _cut, _decode, _resample = map(caller, STAGES)
 
 
+def load_kernels() -> None:
+    """Compile or load the kernel and its stages."""
+    load_stages()
+    compile_kernel(run_fused)
+
+
 @cache
 def load_stages() -> tuple[int, ...]:
-    """Compile or load the stages; returns their addresses. Loading takes 50 ms, most of it without the GIL."""
+    """Compile or load the stages; returns their addresses."""
     return tuple(map(address_of, STAGES))
 
 

@@ -12,10 +12,9 @@ import numpy as np
 
 from picstore.arrays import I64, Table
 from picstore.errors import UsageError
-from picstore.jpeg.cut import rows_to_cut
+from picstore.jpeg.tilings import rows_to_cut
 from picstore.train.batching.gather import layouts_of
-from picstore.train.batching.parameters import draw_geometry, joint_reach
-from picstore.train.cpu.cut import boxes_to_cut
+from picstore.train.batching.parameters import boxes_to_cut, draw_geometry, joint_reach
 from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.compose import TransformPlan
 

@@ -16,7 +16,7 @@ import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -36,9 +36,6 @@ from picstore.train.batching.parameters import make_params
 from picstore.train.batching.read_alone import read_alone
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import BufferPools
-from picstore.train.cpu.fill_images import ImageFiller
-from picstore.train.cpu.fill_streams import StreamFiller
-from picstore.train.cpu.fused import load_stages
 from picstore.train.cpu.needed_rows import needed_rows
 from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE
 from picstore.train.order.requests import BatchRequest, SourceRequest
@@ -109,6 +106,7 @@ class Pipeline:
         self._aside = SetAside()
         self._decoders = ThreadPool(spec.resources.threads, "work", yields=True)
         self._collating = threading.Lock()  # tokenizers, for instance, cannot be called by two threads
+        self._filler_class: Future[Callable[..., BatchFiller]] = Future()
         self._queue: SimpleQueue[Future[HostBatch] | BaseException | None] = SimpleQueue()
         self._free_slots = threading.Semaphore(AHEAD)  # of the queue
         self._stop = self._started = False
@@ -116,13 +114,25 @@ class Pipeline:
         self._planner = threading.Thread(target=self._plan, name=f"{PREFIX}plan", daemon=True)
 
     def start(self) -> None:
-        """Start the threads, unless they have been started."""
-        if not self._started:
-            self._started = True
-            close_at_exit(self)
-            if self._spec.output.decoded:
-                self._decoders.submit(load_stages)  # while the first containers are read
-            self._planner.start()
+        """Start the threads and load the kernels, unless that has been done.
+
+        numba is imported here, and not with this module: meanwhile the first containers are read. In this thread,
+        where an interrupt ends a compilation.
+        """
+        if self._started:
+            return
+        self._started = True
+        close_at_exit(self)
+        self._planner.start()
+        try:
+            from picstore.train.cpu.fillers import load_filler
+
+            loaded = load_filler(self._spec)
+        except BaseException:
+            self._filler_class.cancel()  # for the planner
+            raise
+        with contextlib.suppress(InvalidStateError):  # closed meanwhile
+            self._filler_class.set_result(loaded)
 
     def receive(self) -> HostBatch | None:
         """The next batch; None at the end, after which there must be no further call.
@@ -151,6 +161,7 @@ class Pipeline:
         if self._pid != os.getpid():
             return
         self._stop = True
+        self._filler_class.cancel()
         self._prefetcher.close()
         self._free_slots.release()
         if not is_own_thread():
@@ -179,7 +190,7 @@ class Pipeline:
         """Read ahead as far as the budget allows, and start to fill the batch that is first."""
         ahead: deque[_RequestedBatch] = deque()
         requests = ((request, self._container_uses(request)) for request in self._requests)
-        following = next(requests, None)
+        following, first = next(requests, None), True
         while following is not None or ahead:
             while following is not None and len(ahead) < MAX_REQUESTS:
                 futures = self._prefetcher.request(following[1], wait=not ahead)
@@ -187,11 +198,23 @@ class Pipeline:
                     break
                 ahead.append(_RequestedBatch(*following, futures))
                 following = next(requests, None)
+                if first and self._all_read(futures):
+                    break
+                first = False
             with self._counter.timed("waited_on_consumer"):
                 self._free_slots.acquire()
             if self._stop:
                 return
-            yield self._start_filling(ahead.popleft())
+            filling = self._start_filling(ahead.popleft())
+            yield filling
+            if first:  # reading for others would delay its images
+                wait([filling])
+                first = False
+
+    def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
+        """Wait for the kernels, which further reading would delay; whether containers have been read meanwhile."""
+        self._filler_class.result()
+        return all(future.done() for future in futures.values())
 
     def _container_uses(self, request: BatchRequest) -> dict[ContainerKey, ContainerUse]:
         """The containers of a batch."""
@@ -227,8 +250,7 @@ class Pipeline:
         params = make_params(
             requested.request, records.ids, records.image_sizes, sources=sources, extras=records.extras
         )
-        filler_class = ImageFiller if self._spec.output.decoded else StreamFiller
-        filler: BatchFiller = filler_class(records, params, self._spec.output, self._buffers.batches)
+        filler = self._filler_class.result()(records, params, self._spec.output, self._buffers.batches)
         chunks = divide(len(records), views=self._spec.output.view_count, threads=self._spec.resources.threads)
         filled: list[Future[dict[int, Damage]]] = []
         finished: Future[HostBatch] = Future()

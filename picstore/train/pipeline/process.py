@@ -52,8 +52,6 @@ gc.disable()
 sys.path[:] = filter(None, sys.path)
 sys.modules.update(scipy=None, cffi=None, yaml=None)
 from picstore.train.pipeline.process_main import main
-gc.freeze()
-gc.enable()
 main()
 """
 # numpy's BLAS would start a thread a core, 45 ms of CPU on two cores; the child multiplies small matrices only.

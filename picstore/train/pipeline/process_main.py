@@ -6,6 +6,7 @@ It imports no torch, which would cost a second and 400 MB.
 from __future__ import annotations
 
 import contextlib
+import gc
 import mmap
 import os
 import select
@@ -26,7 +27,6 @@ from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory
-from picstore.train.cpu.needed_kernels import compile_needed
 from picstore.train.pipeline.pipeline import Pipeline
 from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SharedArray
 from picstore.train.pipeline.stats import StatsCounter
@@ -91,10 +91,13 @@ class ProcessServer:
         """Send the batches of a sequence; returns the message that ends it."""
         if isinstance(spec, Exception):
             return "error", spec
-        compile_needed(spec)
         pipeline = Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
         under_way = 0
         try:
+            pipeline.start()
+            if not gc.isenabled():  # since this process began, see ``process.py``
+                gc.freeze()
+                gc.enable()
             while (batch := pipeline.receive()) is not None:
                 while under_way >= AHEAD or self._connection.poll():
                     message = self._connection.recv()

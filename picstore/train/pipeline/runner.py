@@ -137,11 +137,8 @@ class PipelineRunner:
         spec, workers = self._spec, Worker.current().count
         if self._threads is None and workers:
             spec = replace(spec, resources=replace(spec.resources, threads=max(1, spec.resources.threads // workers)))
-        # With its kernels, which a process that isolates its pipeline does without.
-        from picstore.train.cpu.needed_kernels import compile_needed
-        from picstore.train.pipeline.pipeline import Pipeline
+        from picstore.train.pipeline.pipeline import Pipeline  # which a process that isolates it does without
 
-        compile_needed(spec)
         pipeline = Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
         self._open.add(pipeline)
         return pipeline

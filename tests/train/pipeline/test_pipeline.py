@@ -31,7 +31,7 @@ from picstore.storage.location.resolve import read_at
 from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources
 from picstore.train.buffers import BufferPool
 from picstore.train.cpu import decode as cpu_decode
-from picstore.train.cpu import fill_images
+from picstore.train.cpu import fill_images, fillers
 from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
 from picstore.train.pipeline.pipeline import AHEAD, MAX_REQUESTS, Pipeline, divide
@@ -474,6 +474,69 @@ def test_the_planner_runs_ahead_of_a_slow_consumer_by_the_documented_number_of_b
         time.sleep(0.02)  # in which a planner that did not stop would go on
         assert drawn == taken + bound
     pipeline.close()
+
+
+# Kernels.
+
+
+def test_the_first_containers_are_read_while_kernels_are_loaded_and_no_others(
+    make_dataset: Make, monkeypatch: pytest.MonkeyPatch, memory: ContainerMemory
+) -> None:
+    path = make_dataset(100)
+    first = len({*next(requests_of(picstore.Dataset(path), batch_size=8))[0].samples.container.tolist()})
+    load, read = fillers.load_filler, []
+
+    def slow(spec: PipelineSpec) -> Any:
+        until = time.monotonic() + 20
+        while memory.reads < first and time.monotonic() < until:
+            time.sleep(0.001)
+        time.sleep(0.05)  # in which more would be read
+        read.append(memory.reads)
+        return load(spec)
+
+    monkeypatch.setattr(fillers, "load_filler", slow)
+    pipeline = pipeline_of(path, batch_size=8)
+    batches = list(iter(pipeline.receive, None))
+    pipeline.close()
+    assert read == [first]
+    assert sum(len(batch.ids) for batch in batches) == 100
+
+
+def test_what_ends_the_loading_of_kernels_reaches_the_consumer_and_ends_the_batches(
+    make_dataset: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(spec: PipelineSpec) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fillers, "load_filler", interrupted)
+    pipeline = pipeline_of(make_dataset(20), batch_size=8)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.receive()
+    with pytest.raises(CancelledError):
+        pipeline.receive()
+    pipeline.close()
+
+
+def test_closing_does_not_wait_for_kernels_that_another_thread_loads(
+    make_dataset: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, loading, closed = fillers.load_filler, threading.Event(), threading.Event()
+
+    def slow(spec: PipelineSpec) -> Any:
+        loading.set()
+        assert closed.wait(20)
+        return load(spec)
+
+    monkeypatch.setattr(fillers, "load_filler", slow)
+    pipeline = pipeline_of(make_dataset(20), batch_size=8)
+    with ThreadPoolExecutor(1) as pool:
+        batch = pool.submit(pipeline.receive)
+        assert loading.wait(20)
+        pipeline.close()
+        assert our_threads() == []
+        closed.set()
+        with pytest.raises(CancelledError):
+            batch.result()
 
 
 # Ends.

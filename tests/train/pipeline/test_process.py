@@ -263,12 +263,15 @@ def test_no_descriptor_and_no_memory_stays_behind(make_dataset: Make) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_the_child_imports_no_torch() -> None:
+def test_the_child_imports_no_torch_and_begins_without_the_compiler() -> None:
     script = (
-        "import sys, picstore.train.pipeline.process_main; print([name in sys.modules for name in ('torch', 'numba')])"
+        "import sys, picstore.train.pipeline.process_main\n"
+        "print([name in sys.modules for name in ('torch', 'numba')])\n"
+        "import picstore.train.cpu.fillers\n"
+        "print([name in sys.modules for name in ('torch', 'numba')])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "[False, True]\n"
+    assert done.stdout == "[False, False]\n[False, True]\n"
 
 
 @pytest.mark.slow
