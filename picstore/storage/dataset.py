@@ -17,9 +17,9 @@ from picstore.errors import Corrupt, Damage, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.concat import align, join_columns, join_manifests
 from picstore.storage.container_reader import ContainerReader, Readers
-from picstore.storage.edits.columns import LABEL, Column, make_column, read_column
+from picstore.storage.edits.columns import LABEL, Column, FileBytes
+from picstore.storage.edits.edit_files import EditFiles, KeptColumns
 from picstore.storage.edits.manifest_entries import Edits
-from picstore.storage.edits.npy_files import NpyFile, pack_npy_file, parse_npy_file, read_npy_file, write_npy_file
 from picstore.storage.edits.selection import SelectedRecords, integers, mask_of
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
@@ -87,7 +87,7 @@ class Dataset(Sequence[Record]):
         root: Location,
         manifest: Manifest,
         origin: str,
-        unsaved: dict[str, bytes],
+        unsaved: FileBytes,
         *,
         cache: str | os.PathLike[str] | None,
         cache_limit: int | str,
@@ -107,16 +107,17 @@ class Dataset(Sequence[Record]):
         self._containers = containers
         self.path: Location = containers.root
         self.rows = containers.rows
-        self._columns: dict[NpyFile, Column] = {}  # by the file of their values
+        self._columns: KeptColumns = {}
         self._selected: U8 | None = None  # ``SelectedRecords.bits``
 
-    def _set_manifest(self, manifest: Manifest, unsaved: dict[str, bytes]) -> None:
+    def _set_manifest(self, manifest: Manifest, unsaved: FileBytes) -> None:
         """Set a manifest of the same containers, and the .npy files of its edits that are not written yet."""
-        self.manifest, self._unsaved = manifest, unsaved
-        tombstones = self._edits.tombstones
-        deleted: Array = np.zeros(0, dtype=np.int64) if tombstones is None else self._read_npy_file(tombstones)
-        self.live: LiveRecords = LiveRecords.from_deleted(self.rows["records"], deleted, file=str(self.path))
-        if len(self.live.deleted) != self._edits.deleted:
+        self.manifest = manifest
+        self._edits = EditFiles(self.path, manifest.edits or Edits(), unsaved, kept=self._columns)
+        self.live: LiveRecords = LiveRecords.from_deleted(
+            self.rows["records"], self._edits.deleted(), file=str(self.path)
+        )
+        if len(self.live.deleted) != self._edits.edits.deleted:
             raise Corrupt("the tombstones are not those of the manifest", str(self.path))
         if self._selected is not None:
             self.live = SelectedRecords.from_bits(self.live, self._selected)
@@ -124,8 +125,8 @@ class Dataset(Sequence[Record]):
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         """Make another process open the same version, whatever its working directory."""
         if self._joined:
-            return _rejoin, (self._joined, self.manifest, self._unsaved, self._selected)
-        edited = self.path.absolute(), self.manifest, self._origin, self._unsaved
+            return _rejoin, (self._joined, self.manifest, self._edits.unsaved, self._selected)
+        edited = self.path.absolute(), self.manifest, self._origin, self._edits.unsaved
         return _reopen, (*edited, self._selected, self._cache_options)
 
     @property
@@ -164,7 +165,7 @@ class Dataset(Sequence[Record]):
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns."""
-        return tuple(entry.name for entry in self._edits.columns)
+        return self._edits.columns
 
     @property
     def ids(self) -> I64:
@@ -332,21 +333,11 @@ class Dataset(Sequence[Record]):
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
         """Replace stored ``labels`` of records, given by ids, by those of the column ``label``, where it has one."""
-        if LABEL not in self.columns:
-            return labels
-        indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))
-        changed: I64 = labels.copy()
-        changed[found] = self.column(LABEL).values[indices[found]]
-        return changed
+        return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:
         """Read a column, once; in a local folder it is mapped, not loaded. UsageError if there is none of that name."""
-        entry = next((entry for entry in self._edits.columns if entry.name == name), None)
-        if entry is None:
-            raise UsageError(f"{self.path} has no column {name!r}; it has {', '.join(self.columns) or 'none'}")
-        if entry.values not in self._columns:
-            self._columns[entry.values] = read_column(entry, self._read_npy_file)
-        return self._columns[entry.values]
+        return self._edits.column(name)
 
     def without(self, ids: Iterable[int]) -> Dataset:
         """Delete records by their ids; UsageError for an id of no record. Deleting one again changes nothing.
@@ -360,10 +351,8 @@ class Dataset(Sequence[Record]):
 
     def without_positions(self, deleted: I64) -> Dataset:
         """Make exactly these records the deleted ones, by their numbers in stored order, ascending."""
-        npy_file, raw = pack_npy_file(deleted.astype("<i8"))
-        tombstones = npy_file if len(deleted) else None
-        edits = replace(self._edits, deleted=len(deleted), tombstones=tombstones)
-        return self._edited({npy_file.file: raw}, edits=edits)
+        edits, files = self._edits.with_deleted(deleted)
+        return self._edited(files, edits=edits)
 
     def select(self, chosen: npt.ArrayLike | None = None, *, ids: npt.ArrayLike | None = None) -> Dataset:
         """Select records: those of a mask, bool (len(ds),), or those at some positions, or with some ids.
@@ -463,32 +452,17 @@ class Dataset(Sequence[Record]):
         names = self.manifest.classes if classes is None else tuple(classes)
         if taken := set(columns) & set(self.manifest.attachments):
             raise UsageError(f"{self.path} has an attachment called {min(taken)!r}; give the column another name")
-        entries, files = {}, {}
-        for name, values in columns.items():
-            owners: I64 = chosen
-            if (ids is not None or self._selected is not None) and name in self.columns:
-                owners, values = self.column(name).joined(chosen, values)
-            entries[name], new_files = make_column(name, owners, values)
-            files.update(new_files)
-            if name == LABEL and names and not all(-1 <= int(value) < len(names) for value in values):
+        edits, files = self._edits.with_columns(columns, chosen, keep=ids is not None or self._selected is not None)
+        edited = self._edited(files, edits=edits, classes=names)
+        if names and LABEL in columns:
+            labels = edited.column(LABEL).values
+            if ((labels < -1) | (labels >= len(names))).any():
                 raise UsageError(f"the column 'label' holds labels beyond the {len(names)} classes; give classes=")
-        merged = {entry.name: entry for entry in self._edits.columns} | entries
-        ordered = tuple(merged[name] for name in sorted(merged))
-        return self._edited(files, edits=replace(self._edits, columns=ordered), classes=names)
+        return edited
 
-    def column_files(self) -> tuple[Edits, dict[str, bytes]]:
+    def column_files(self) -> tuple[Edits, FileBytes]:
         """Make the columns of a copy of the data set, of a selection those of its records: edits, and bytes by file."""
-        if self._selected is None:
-            edits = Edits(columns=self._edits.columns)
-            return edits, {each.file: self._read_bytes(each) for each in edits.npy_files}
-        ids, entries, files = self.ids, [], {}
-        for name in self.columns:
-            owners, values = self.column(name).of(ids)
-            if len(owners):
-                entry, new_files = make_column(name, owners, values)
-                entries.append(entry)
-                files.update(new_files)
-        return Edits(columns=tuple(entries)), files
+        return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
         """Write deletions and columns as a new version; no file of images is written.
@@ -501,9 +475,7 @@ class Dataset(Sequence[Record]):
             what = "several data sets" if self._joined else "a selection"
             raise UsageError(f"{what} cannot be saved; `picstore shuffle` writes a copy, save edits before")
         if self.uuid != self._origin:
-            for npy_file in self._edits.npy_files:
-                if npy_file.file in self._unsaved:
-                    write_npy_file(self.path, npy_file, self._unsaved[npy_file.file])
+            self._edits.write()
             publish_edit(self.path, self._origin, self.manifest)
         return Dataset(self.path, **self._cache_options)
 
@@ -512,7 +484,7 @@ class Dataset(Sequence[Record]):
         edited = Dataset.__new__(Dataset)
         edited.__dict__.update(self.__dict__)
         manifest = with_uuid(replace(self.manifest, **fields), self.rows)
-        edited._set_manifest(manifest, {**self._unsaved, **files})
+        edited._set_manifest(manifest, {**self._edits.unsaved, **files})
         return edited
 
     def _select(self, chosen: Bools) -> Dataset:
@@ -538,32 +510,16 @@ class Dataset(Sequence[Record]):
             facts["label"] = self.labels(facts["id"], facts["label"])
         return facts
 
-    @property
-    def _edits(self) -> Edits:
-        return self.manifest.edits or Edits()
-
-    def _read_bytes(self, npy_file: NpyFile) -> bytes:
-        raw = self._unsaved.get(npy_file.file)
-        return (self.path / npy_file.file).read_all(npy_file.bytes) if raw is None else raw
-
-    def _read_npy_file(self, npy_file: NpyFile) -> Array:
-        raw = self._unsaved.get(npy_file.file)
-        return read_npy_file(self.path, npy_file) if raw is None else parse_npy_file(raw, file=npy_file.file)
-
     def with_values(self, record: Record) -> Record:
         """Give a record of a container its label and its values from the columns."""
-        if not self.columns:
-            return record
-        values = {name: self.column(name).get(record.id) for name in self.columns}
-        values = {name: value for name, value in values.items() if value is not None}
-        return replace(record, label=values.pop(LABEL, record.label), columns=values)
+        return self._edits.with_values(record)
 
 
 def _reopen(
     path: Location,
     manifest: Manifest,
     origin: str,
-    unsaved: dict[str, bytes],
+    unsaved: FileBytes,
     selected: U8 | None,
     options: dict[str, Any],
 ) -> Dataset:
@@ -575,9 +531,7 @@ def _reopen(
     return dataset
 
 
-def _rejoin(
-    datasets: tuple[Dataset, ...], manifest: Manifest, unsaved: dict[str, bytes], selected: U8 | None
-) -> Dataset:
+def _rejoin(datasets: tuple[Dataset, ...], manifest: Manifest, unsaved: FileBytes, selected: U8 | None) -> Dataset:
     joined = datasets[0].concat(*datasets[1:])
     joined._selected = selected
     joined._set_manifest(manifest, unsaved)

@@ -85,6 +85,11 @@ def test_labels_of_other_classes_come_with_their_names(make_dataset: Make) -> No
     dataset = picstore.Dataset(make_dataset(4))
     with pytest.raises(UsageError, match="5 classes; give classes="):
         dataset.with_columns({"label": [0, 5, 0, 0]})
+    with pytest.raises(UsageError, match="5 classes; give classes="):
+        dataset.with_columns({"label": [0, -2, 0, 0]})
+    given = dataset.with_columns({"label": [0, 4, 0, 0]})
+    with pytest.raises(UsageError, match="2 classes; give classes="):  # the label that is kept
+        given.with_columns({"label": [1]}, ids=given.ids[:1], classes=["animal", "plant"])
     changed = dataset.with_columns({"label": [0, 1, 0, 1]}, classes=["animal", "plant"]).save()
     assert changed.classes == ["animal", "plant"]
     assert dataset.classes == [f"class{k}" for k in range(5)]

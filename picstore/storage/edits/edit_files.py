@@ -1,0 +1,124 @@
+"""The files of a data set's edits, written or not yet: its columns and deleted records (docs/format.md, "Edits")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.arrays import I64, Array
+from picstore.errors import UsageError
+from picstore.storage.edits.columns import LABEL, Column, FileBytes, make_column, read_column
+from picstore.storage.edits.manifest_entries import Edits
+from picstore.storage.edits.npy_files import NpyFile, pack_npy_file, parse_npy_file, read_npy_file, write_npy_file
+from picstore.storage.format.record import Record
+from picstore.storage.location.resolve import Location
+
+KeptColumns = dict[NpyFile, Column]
+
+
+class EditFiles:
+    """Reads the edits of a version of a data set, and makes those of another; it is not changed itself.
+
+    Args:
+        root: folder of the data set.
+        edits: of its manifest.
+        unsaved: bytes of the files that are not written yet, by name.
+        kept: takes the columns that were read, by the file of their values; versions may share it.
+    """
+
+    def __init__(self, root: Location, edits: Edits, unsaved: FileBytes, *, kept: KeptColumns) -> None:
+        self.edits, self.unsaved = edits, unsaved
+        self._root, self._kept = root, kept
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(entry.name for entry in self.edits.columns)
+
+    def column(self, name: str) -> Column:
+        """Read a column, once; UsageError if there is none of that name."""
+        entry = next((entry for entry in self.edits.columns if entry.name == name), None)
+        if entry is None:
+            raise UsageError(f"{self._root} has no column {name!r}; it has {', '.join(self.columns) or 'none'}")
+        if entry.values not in self._kept:
+            self._kept[entry.values] = read_column(entry, self._read)
+        return self._kept[entry.values]
+
+    def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
+        """Replace stored ``labels`` of records, given by ids, by those of the column ``label``, where it has one."""
+        if LABEL not in self.columns:
+            return labels
+        indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))
+        changed: I64 = labels.copy()
+        changed[found] = self.column(LABEL).values[indices[found]]
+        return changed
+
+    def with_values(self, record: Record) -> Record:
+        """Give a record of a container its label and its values from the columns."""
+        if not self.columns:
+            return record
+        values = {name: self.column(name).get(record.id) for name in self.columns}
+        values = {name: value for name, value in values.items() if value is not None}
+        return replace(record, label=values.pop(LABEL, record.label), columns=values)
+
+    def deleted(self) -> I64:
+        """Read the numbers of the deleted records in stored order, ascending."""
+        tombstones = self.edits.tombstones
+        return np.zeros(0, np.int64) if tombstones is None else self._read(tombstones)
+
+    def with_deleted(self, deleted: I64) -> tuple[Edits, FileBytes]:
+        """Make exactly these records the deleted ones: the edits, and the new files."""
+        npy_file, raw = pack_npy_file(deleted.astype("<i8"))
+        tombstones = npy_file if len(deleted) else None
+        return replace(self.edits, deleted=len(deleted), tombstones=tombstones), {npy_file.file: raw}
+
+    def with_columns(
+        self, columns: Mapping[str, Sequence[Any] | Array], ids: I64, *, keep: bool
+    ) -> tuple[Edits, FileBytes]:
+        """Add columns of values of the records with some ids: the edits, and the new files.
+
+        ``keep`` the values that a column of the same name has for other records. UsageError for an invalid name or
+        value.
+        """
+        entries, files = {entry.name: entry for entry in self.edits.columns}, {}
+        for name, values in columns.items():
+            owners: I64 = ids
+            if keep and name in self.columns:
+                owners, values = self.column(name).joined(ids, values)
+            entries[name], new_files = make_column(name, owners, values)
+            files.update(new_files)
+        return replace(self.edits, columns=tuple(entries[name] for name in sorted(entries))), files
+
+    def all_columns(self) -> tuple[Edits, FileBytes]:
+        """The columns alone, as edits, and all their files."""
+        edits = Edits(columns=self.edits.columns)
+        return edits, {each.file: self._read_bytes(each) for each in edits.npy_files}
+
+    def columns_of(self, ids: I64) -> tuple[Edits, FileBytes]:
+        """The columns of some records alone, as edits, and their files."""
+        entries, files = [], {}
+        for name in self.columns:
+            owners, values = self.column(name).of(ids)
+            if len(owners):
+                entry, new_files = make_column(name, owners, values)
+                entries.append(entry)
+                files.update(new_files)
+        return Edits(columns=tuple(entries)), files
+
+    def write(self) -> None:
+        """Write the files that are not written yet."""
+        for npy_file in self.edits.npy_files:
+            if npy_file.file in self.unsaved:
+                write_npy_file(self._root, npy_file, self.unsaved[npy_file.file])
+
+    def _read_bytes(self, npy_file: NpyFile) -> bytes:
+        raw = self.unsaved.get(npy_file.file)
+        return (self._root / npy_file.file).read_all(npy_file.bytes) if raw is None else raw
+
+    def _read(self, npy_file: NpyFile) -> Array:
+        raw = self.unsaved.get(npy_file.file)
+        return read_npy_file(self._root, npy_file) if raw is None else parse_npy_file(raw, file=npy_file.file)
