@@ -149,7 +149,20 @@ class ContainerReader:
         ``mask`` marks the live records of a container.
         """
         large = [number for number in numbers if self.cache is None and self._has_large_images(number)]
-        paths = {number: self._file(number) for number in large}
+        done = self._read_rows(large, rows_of, mask=mask, attachments=attachments, allocate=allocate) if large else {}
+        return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
+
+    def _read_rows(
+        self,
+        numbers: Sequence[int],
+        rows_of: RowsOf,
+        *,
+        mask: Callable[[int], Bools],
+        attachments: bool,
+        allocate: Allocate,
+    ) -> dict[int, Container]:
+        """Read what is needed of containers of large images, but of those that are to be read whole."""
+        paths = {number: self._file(number) for number in numbers}
         places = {number: (path, self.container_ref(number)) for number, path in paths.items()}
         tables = self._tables.read(places, self._unpack_tables)
         masks = [mask(number) for number in tables]
@@ -161,8 +174,7 @@ class ContainerReader:
                 reads[number].run(paths[number])
                 continue
             del reads[number]  # read whole
-        done = {number: read.container for number, read in reads.items()}
-        return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
+        return {number: read.container for number, read in reads.items()}
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
         """Read some records alone, of large images what is needed; see :meth:`Dataset.container_records`.

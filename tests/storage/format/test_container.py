@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import io
 import random
@@ -20,6 +21,7 @@ from samples import picture
 
 from picstore.errors import Corrupt, Damage, MissingDependency, TooLarge, Truncated, UsageError
 from picstore.prepare.convert.row_writer import make_record
+from picstore.storage.format import checksum
 from picstore.storage.format.checksum import combine_crcs, combine_runs, crc32c, masked, portable_crc32c
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ALIGNMENT, ATTACHMENT, ENTRY, SAMPLINGS, SEALED, SEGMENT, ContainerHeader
@@ -140,6 +142,22 @@ def test_the_crc_of_parts_is_that_of_the_whole(parts: list[bytes]) -> None:
         value = _EXTEND(part, value)
     crcs, lengths = np.array([crc32c(part) for part in parts], np.uint32), np.array([len(p) for p in parts], np.int64)
     assert value == combine_crcs(crcs, lengths) == crc32c(b"".join(parts))
+
+
+@pytest.mark.parametrize("size", [0, 1, checksum._LONG - 1, checksum._LONG, checksum._LONG + 13])
+def test_the_crc_of_any_length_is_that_of_the_reference(size: int) -> None:
+    data = np.random.default_rng(size).bytes(size + 3)
+    expected = _EXTEND(data[3:], 0)
+    assert [crc32c(data[3:]), crc32c(memoryview(data)[3:]), crc32c(np.frombuffer(data, np.uint8)[3:])] == [expected] * 3
+
+
+def test_long_crcs_are_the_same_without_the_librarys_function_of_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.random.default_rng(0).bytes(checksum._LONG)
+    expected = crc32c(data)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: object())
+    assert checksum._without_lock() is None
+    monkeypatch.setattr(checksum, "_extend_unlocked", None)
+    assert crc32c(data) == expected
 
 
 @given(st.lists(st.lists(st.binary(max_size=50), min_size=1, max_size=5), min_size=1, max_size=5))
