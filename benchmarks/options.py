@@ -46,7 +46,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "order": "benchmarks.runtime.order:order",
         "resume": "benchmarks.runtime.resume:resume",
         "memory": "benchmarks.runtime.memory:memory",
-        "cores": "benchmarks.runtime.scale:cores",
+        "cores": "benchmarks.runtime.cores:cores",
         "records": "benchmarks.runtime.scale:records",
         "selecting": "benchmarks.runtime.selecting:selecting",
         "buckets": "benchmarks.runtime.buckets:buckets",

@@ -1,17 +1,14 @@
-"""What is known of scale without the hardware: cores, memory traffic, 10**9 records, 10**6 files in an object store."""
+"""What is known of scale without the hardware: 10**9 records, and 10**6 files in an object store."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import picstore
 from benchmarks.child import call
-from benchmarks.dataset import write_dataset
-from benchmarks.harness import Row, Table, say
+from benchmarks.harness import Row, Table
 from benchmarks.options import Options
 from benchmarks.runtime.resume import BATCH, EPOCH, LANES, write_index
 from benchmarks.torture.objects import object_stage
@@ -19,47 +16,7 @@ from picstore.storage.location.resolve import locate
 from picstore.train.order.requests import DatasetOrder, TrainingSource
 from picstore.train.order.sharding import RankShard
 
-PREDICTED = (4, 8, 16, 32, 64)  # cores
 PER_CONTAINER = 80  # records: 8 MiB of photographs of 100 KB
-
-
-def cores(options: Options) -> Table:
-    """Images/s of the standard job on 1 and 2 cores, and what a serial share fitted to these two predicts for more.
-
-    Amdahl's law: T(n) = T(1) × (s + (1 − s) / n). The share s holds whatever two cores do not halve: Python under its
-    lock, memory bandwidth that they share, and the clock, which falls. More cores are a calculation.
-    """
-    dataset = write_dataset(options)
-    rounds: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(options.round_count(5)):
-        for count, found in rounds.items():
-            found.append(call("benchmarks.runtime.scale:images_per_second", str(dataset), count, options.quick))
-            say(f"{count} cores: {found[-1]:.0f} images/s")
-    one, two = (sorted(found)[len(found) // 2] for found in rounds.values())
-    serial = min(1.0, max(0.0, 2 * one / two - 1))
-    rows: list[Row] = [{"cores": 1, "images/s": one, "is": "measured"}, {"cores": 2, "images/s": two, "is": "measured"}]
-    predicted = ((count, one / (serial + (1 - serial) / count)) for count in PREDICTED)
-    rows += [{"cores": count, "images/s": speed, "is": "calculated"} for count, speed in predicted]
-    about = f"standard job, threads of one process; serial share {serial:.3f} by the medians of {len(rounds[1])} rounds"
-    samples = {str(count): found for count, found in rounds.items()}
-    return Table(about, rows, samples)
-
-
-def images_per_second(dataset: str, count: int, quick: bool) -> float:
-    """Images/s of the standard job in this process, on so many cores."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
-    transform = [picstore.RandomResizedCrop(224), picstore.RandomHorizontalFlip()]
-    loader = picstore.Loader(dataset, batch_size=64, transform=transform, threads=count, isolate=False)
-    batches, limit = 0, 4 if quick else 40
-    with contextlib.closing(loader):
-        start = time.perf_counter()
-        while True:
-            for _ in loader:
-                batches += 1
-                if batches == 4:  # kernels are loaded, and buffers are there
-                    start = time.perf_counter()
-                if batches == 4 + limit:
-                    return 64 * limit / (time.perf_counter() - start)
 
 
 def records(options: Options) -> Table:
