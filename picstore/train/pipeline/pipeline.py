@@ -15,32 +15,27 @@ import contextlib
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, InvalidStateError, wait
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import numpy as np
-
 from picstore.errors import Damage
-from picstore.storage.dataset import Dataset
 from picstore.train.batching.collate import run_collate
 from picstore.train.batching.columns import look_up_columns
 from picstore.train.batching.damage import replace_damaged
 from picstore.train.batching.gather import BatchRecords, ReadResult, gather_records
 from picstore.train.batching.host_batch import BatchFiller, HostBatch
 from picstore.train.batching.parameters import make_params
-from picstore.train.batching.read_alone import read_alone
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.buffers import BufferPools
-from picstore.train.cpu.needed_rows import needed_rows
-from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE
-from picstore.train.order.requests import BatchRequest, SourceRequest
+from picstore.train.order.epoch import SET_ASIDE
+from picstore.train.order.requests import BatchRequest
 from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
+from picstore.train.pipeline.reads import container_uses, read_containers
 from picstore.train.pipeline.set_aside import SetAside
 from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.pipeline.thread_pool import PREFIX, ThreadPool, is_own_thread
@@ -100,7 +95,7 @@ class Pipeline:
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
         # No method of this object: without a cycle, batches and containers are free as soon as it is dropped.
-        read = partial(_read_containers, spec, self._buffers, self._counter)
+        read = partial(read_containers, spec, self._buffers, self._counter)
         readers = max(source.dataset.readers for source in spec.sources)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, readers=readers)
         self._aside = SetAside()
@@ -189,7 +184,7 @@ class Pipeline:
     def _start_batches(self) -> Iterator[Future[HostBatch]]:
         """Read ahead as far as the budget allows, and start to fill the batch that is first."""
         ahead: deque[_RequestedBatch] = deque()
-        requests = ((request, self._container_uses(request)) for request in self._requests)
+        requests = ((request, container_uses(request, self._spec.sources)) for request in self._requests)
         following, first = next(requests, None), True
         while following is not None or ahead:
             while following is not None and len(ahead) < MAX_REQUESTS:
@@ -215,29 +210,6 @@ class Pipeline:
         """Wait for the kernels, which further reading would delay; whether containers have been read meanwhile."""
         self._filler_class.result()
         return all(future.done() for future in futures.values())
-
-    def _container_uses(self, request: BatchRequest) -> dict[ContainerKey, ContainerUse]:
-        """The containers of a batch."""
-        uses: dict[ContainerKey, ContainerUse] = {}
-        for wanted in request:
-            dataset = self._spec.sources[wanted.source].dataset
-            samples = wanted.samples
-            inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
-            columns = (samples.container[inside].tolist(), samples.lane[inside].tolist(), samples.last[inside].tolist())
-            for number, lane, last in zip(*columns, strict=True):
-                key = ContainerKey(wanted.source, wanted.epoch, number)
-                use = uses.setdefault(key, ContainerUse(dataset.container_size(number)))
-                use.lanes.add(lane)
-                if last:
-                    use.done.add(lane)
-            for run in wanted.leaving:
-                key = ContainerKey(wanted.source, wanted.epoch, run.container)
-                use = uses.setdefault(key, ContainerUse(dataset.container_size(run.container), needed=False))
-                use.needed |= len(run.records) > 0
-                use.lanes.add(run.lane)
-                use.done.add(run.lane)
-            uses |= _read_alone(wanted, dataset, uses)
-        return uses
 
     def _start_filling(self, requested: _RequestedBatch) -> Future[HostBatch]:
         """Wait for a batch's containers, gather its records, and hand its chunks to the decoding threads."""
@@ -333,54 +305,3 @@ def divide(count: int, *, views: int, threads: int) -> list[range]:
     """Divide the slots of a batch of several views into tasks."""
     size = max(1, min(max(-(-count * views // threads), _MIN_CHUNK), _MAX_CHUNK) // views)
     return [range(k, min(k + size, count)) for k in range(0, count, size)]
-
-
-def _read_alone(
-    wanted: SourceRequest, dataset: Dataset, uses: Mapping[ContainerKey, ContainerUse]
-) -> dict[ContainerKey, ContainerUse]:
-    """The records of a request that are read alone, as uses of parts of containers.
-
-    A container is read for records that were not set aside only if the batch has no use for it otherwise; then all that
-    the batch needs of it are read.
-    """
-    samples, alone = wanted.samples, {}
-    if samples.held is None:
-        return {}
-    for number in np.unique(samples.container[samples.held == ALONE]).tolist():
-        whole = uses.get(ContainerKey(wanted.source, wanted.epoch, number))
-        if whole is None or not whole.needed:
-            records = np.unique(samples.record[samples.container == number])
-            share = len(records) / int(dataset.rows["records"][number])
-            key = ContainerKey(wanted.source, wanted.epoch, number, tuple(records.tolist()))
-            alone[key] = ContainerUse(int(dataset.container_size(number) * share))
-    return alone
-
-
-def _read_containers(
-    spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter, keys: Sequence[ContainerKey]
-) -> list[ReadResult]:
-    """Read containers as far as their epochs need them."""
-    results: list[ReadResult] = []
-    for (source, epoch, alone), group in groupby(keys, key=lambda key: (key.source, key.epoch, bool(key.records))):
-        dataset, plan = spec.sources[source].dataset, spec.sources[source].plan
-        rows_of = partial(needed_rows, spec.sources[source], epoch, spec.resources.max_pixels)
-        with counter.timed("reading"):
-            if alone:
-                found = [
-                    read_alone(dataset, key.number, key.records, rows_of, attachments=bool(plan.targets))
-                    for key in group
-                ]
-            else:
-                found = dataset.containers_in_part(
-                    [key.number for key in group],
-                    rows_of,
-                    attachments=bool(plan.targets),
-                    allocate=buffers.containers.borrow,
-                )
-        for result in found:
-            if isinstance(result, Damage):
-                results.append(type(result)(result.what, str(dataset.path / result.file), result.offset))
-            else:
-                results.append(result)
-    counter.add(bytes=sum(result.read_size for result in results if not isinstance(result, Damage)))
-    return results
