@@ -13,7 +13,6 @@ from typing import Any
 from llvmlite.binding import parse_bitcode
 from numba.core.codegen import JITCodeLibrary
 
-_WITH_SYMBOLS = "object with symbols"  # kind of a library in the cache, beside numba's own
 _WRAPPER = "_ZN7cpython"  # begins the name of what Python calls
 
 
@@ -27,18 +26,16 @@ class _LinkedLibrary(JITCodeLibrary):
     _bitcode: bytes | None = None  # of a library from the cache, until it is parsed
 
     def serialize_using_object_code(self) -> tuple[str, str, Any]:
-        name, _, data = super().serialize_using_object_code()
+        name, kind, data = super().serialize_using_object_code()
         module = self._get_module_for_linking()
         defined = [each.name for each in (*module.functions, *module.global_variables) if not each.is_declaration]
-        return name, _WITH_SYMBOLS, (*data, defined)
+        return name, kind, (*data, defined)
 
     @classmethod
     def _unserialize(cls, codegen: Any, state: tuple[str, str, Any]) -> Any:
-        name, kind, data = state
-        if kind != _WITH_SYMBOLS:
-            return super()._unserialize(codegen, state)
+        name, _, (code, bitcode, defined) = state
         library = codegen.create_library(name)
-        code, library._bitcode, defined = data
+        library._bitcode = bitcode
         library.enable_object_caching()
         library._set_compiled_object(code)
         library._finalize_final_module()
