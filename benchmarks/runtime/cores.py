@@ -27,7 +27,7 @@ def cores(options: Options) -> Table:
     Two cores may share caches, memory and, as hyperthreads, most of a core. What they give at most is what two
     processes make, one on each. The serial share s is what threads of one process fall short of that: with the time
     t of an image on a core that works beside another, n cores take t · (s + (1 − s) / n). With kernels that return at
-    once, reading, checking and Python remain: one process can make so many images on any machine.
+    once, reading, checking and Python remain: so many images one process makes where more cores decode them.
     """
     dataset = str(write_dataset(options))
     jobs = {ONE: [[0]], TWO: [[0, 1]], PROCESSES: [[0], [1]], WITHOUT: [[0, 1]]}

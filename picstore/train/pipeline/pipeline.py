@@ -75,7 +75,7 @@ class _Countdown:
 
 
 class Pipeline:
-    """Makes the batches of an iterator of requests; the first ``receive`` starts its threads, ``close`` ends them.
+    """Makes the batches of an iterator of requests; the first ``receive`` starts it, ``close`` ends its threads.
 
     Args:
         requests: one a batch; drawn in the planner's thread, at most AHEAD + MAX_REQUESTS + 1 before the consumer takes
