@@ -90,10 +90,10 @@ def store(files: Files, per_container: int) -> Stored:
 
 def run_epoch(stored: Stored, epoch: int, lanes: int) -> Order:
     """The samples of an epoch, batch by batch, by the loader's plan."""
-    shard = RankShard(records=len(stored.inputs), lanes=lanes, batch_size=BATCH)
+    shard = RankShard(records=len(stored.inputs), lanes=lanes, batch=BATCH)
     order = EpochOrder(stored.counts, seed=SEED, epoch=epoch, lanes=lanes)
     starts = np.cumsum(stored.counts) - stored.counts
-    batches = [order.locate(shard.samples(*shard.bounds(k))) for k in range(shard.batches)]
+    batches = [order.locate(shard.samples(k)) for k in range(shard.batches)]
     containers = np.concatenate([samples.container for samples in batches])
     positions = starts[containers] + np.concatenate([samples.record for samples in batches])
     return Order(stored.inputs[positions], positions, containers)

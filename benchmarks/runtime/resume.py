@@ -17,8 +17,9 @@ from picstore import Dataset, Loader, rng
 from picstore.storage.format.file import FileSummary
 from picstore.storage.format.layout import FOOTER_ROW
 from picstore.storage.publish import publish_dataset
+from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.requests import DatasetOrder, TrainingSource
+from picstore.train.order.requests import TrainingSource
 from picstore.train.order.sharding import RankShard
 
 CONTAINER, PER_FILE, RECORDS = 8 << 20, 32, 1_000
@@ -45,8 +46,8 @@ def resume(options: Options) -> Table:
     dataset, loader = Dataset(path), Loader(path, batch_size=BATCH, lanes=LANES)
     half = len(loader) // 2
     state = {**loader.state_dict(), "epoch": EPOCH, "samples": half * BATCH}
-    shard = RankShard(records=len(dataset), lanes=LANES, batch_size=BATCH)
-    numbers, counts = shard.samples(*shard.bounds(half)), dataset.rows["records"]
+    shard = RankShard(records=len(dataset), lanes=LANES, batch=BATCH)
+    numbers, counts = shard.samples(half), dataset.rows["records"]
 
     def plan() -> EpochOrder:
         return EpochOrder(counts, seed=0, epoch=EPOCH, lanes=LANES)

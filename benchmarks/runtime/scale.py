@@ -13,7 +13,8 @@ from benchmarks.options import Options
 from benchmarks.runtime.resume import BATCH, EPOCH, LANES, write_index
 from benchmarks.torture.objects import object_stage
 from picstore.storage.location.resolve import locate
-from picstore.train.order.requests import DatasetOrder, TrainingSource
+from picstore.train.order.dataset_order import DatasetOrder
+from picstore.train.order.requests import TrainingSource
 from picstore.train.order.sharding import RankShard
 
 PER_CONTAINER = 80  # records: 8 MiB of photographs of 100 KB
@@ -32,7 +33,7 @@ def billion(work: str, count: int) -> list[Row]:
     root = Path(work) / "billion"
     write_index(root, count // PER_CONTAINER, per_file=125, records=PER_CONTAINER)
     opened, dataset = _timed(lambda: picstore.Dataset(root))
-    shard = RankShard(records=len(dataset), lanes=LANES, batch_size=BATCH)
+    shard = RankShard(records=len(dataset), lanes=LANES, batch=BATCH)
     order, source = DatasetOrder(shard, seed=0), TrainingSource(dataset, 0)
     state = order.state(EPOCH, shard.batches // 2)
     first = _timed(lambda: next(order.requests([source], epoch=EPOCH, first=order.position(state)[1])))[0]

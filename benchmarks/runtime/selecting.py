@@ -21,7 +21,8 @@ from picstore.arrays import Bools
 from picstore.storage.dataset import Dataset
 from picstore.storage.split import assign_parts, split_bounds
 from picstore.train.order.apportionment import Apportionment, apportion
-from picstore.train.order.requests import DatasetOrder, TrainingSource
+from picstore.train.order.dataset_order import DatasetOrder
+from picstore.train.order.requests import TrainingSource
 from picstore.train.order.sharding import RankShard
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ def _resume(
 ) -> None:
     """Time the first request of a resumed loader, and one that follows."""
     records = len(dataset) if shares is None else shares.samples
-    shard = RankShard(records=records, lanes=LANES, batch_size=BATCH)
+    shard = RankShard(records=records, lanes=LANES, batch=BATCH)
     order, source = DatasetOrder(shard, 0, dataset.identity, shares), TrainingSource(dataset, 0)
     state = order.state(EPOCH, shard.batches // 2)
     requests = order.requests([source], epoch=EPOCH, first=order.position(state)[1])

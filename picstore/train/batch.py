@@ -38,6 +38,9 @@ class Batch:
             for each view of a group, by the group's name.
         columns: values of the columns that ``targets`` names: tensors (N, …), or lists of texts. A missing value is
             None among texts, NaN among floats and −1 among integers.
+        weight: float32 (), the samples of this batch times the world size, divided by the samples of the global batch:
+            1 where ranks have equal shares. DDP averages the ranks' gradients; ``(loss * batch.weight).backward()`` of
+            a mean loss makes that average the gradient of the global batch's mean.
     """
 
     images: Any
@@ -45,6 +48,7 @@ class Batch:
     ids: torch.Tensor
     targets: Any = None
     columns: dict[str, Any] = field(default_factory=dict)
+    weight: torch.Tensor = field(default_factory=lambda: torch.ones(()))
 
     @classmethod
     def from_host(cls, host: HostBatch, images: list[Any], groups: Sequence[GroupSpec]) -> Batch:
@@ -62,13 +66,13 @@ class Batch:
             name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values
             for name, values in host.columns.items()
         }
-        labels, ids = torch.from_numpy(host.labels), torch.from_numpy(host.ids)
+        labels, ids, weight = torch.from_numpy(host.labels), torch.from_numpy(host.ids), torch.tensor(host.weight)
         if groups[0].name:
             names = [group.name for group in groups]
             moved = None if targets is None else dict(zip(names, targets, strict=True))
-            return cls(dict(zip(names, images, strict=True)), labels, ids, moved, columns)
+            return cls(dict(zip(names, images, strict=True)), labels, ids, moved, columns, weight)
         flat = _join_views(images[0])
-        batch = cls(flat, labels, ids, None if targets is None else _join_views(targets[0]), columns)
+        batch = cls(flat, labels, ids, None if targets is None else _join_views(targets[0]), columns, weight)
         return batch if groups[0].count == 1 else batch._repeat_labels(groups[0].count)
 
     @property
@@ -177,9 +181,9 @@ class Batch:
 
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         """The batch with a function applied to all tensors but those of the targets."""
-        values = (self.images, self.labels, self.ids, self.columns)
-        images, labels, ids, columns = (_map_tensors(function, value) for value in values)
-        return Batch(images, labels, ids, self.targets, columns)
+        values = (self.images, self.labels, self.ids, self.columns, self.weight)
+        images, labels, ids, columns, weight = (_map_tensors(function, value) for value in values)
+        return Batch(images, labels, ids, self.targets, columns, weight)
 
 
 register_dataclass(Batch, serialized_type_name="picstore.Batch")  # with torch's pytree

@@ -14,11 +14,13 @@ from picstore.errors import UsageError
 from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.collate import check_collate, run_collate
 from picstore.train.batching.damage import DamageLog, replace_damaged
-from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_threads
+from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_budget, default_threads
 from picstore.train.buffers import BufferPool
 from picstore.train.options import LoaderOptions
 from picstore.train.order.cursor import EpochCursor, Worker
-from picstore.train.order.requests import Order, TrainingSource, count_classes, default_budget
+from picstore.train.order.requests import Order, TrainingSource
+from picstore.train.order.shared_array import SharedIntegers
+from picstore.train.order.states import read_lanes
 from picstore.train.pipeline.runner import PipelineRunner
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.compose import TransformPlan, UserTransform
@@ -67,20 +69,23 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         whole_epochs: bool,
     ) -> None:
         self._order = order
+        self._lanes = SharedIntegers((1,))  # a state's, which a DataLoader's workers take over too
+        self._lanes.values[0] = order.lanes
+        self._own_lanes, self._own_budget = options["lanes"] is not None, options["budget"] is not None
         self.sources = sources
         threads, budget = options["threads"], options["budget"]
         output = make_output(
             [plan for source in sources for plan in source.plans], options["dtype"], options["memory_format"]
         )
         if budget is None:
-            budget = default_budget([source.dataset for source in sources], order.lanes_read)
+            budget = self._default_budget()
         check_collate(options["collate"], isolate=options["isolate"])
         self.output, self._collate, self._max_pixels = output, options["collate"], options["max_pixels"]
         self._callables = [
             tuple(
                 bind_batch_transforms(
                     each,
-                    classes=count_classes(sources),
+                    classes=_count_classes(sources),
                     one_size=all(group.stacked for group in output.groups),
                     floats=output.dtype != "uint8",
                     targets=output.targets,
@@ -106,7 +111,12 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def order(self) -> OrderT:
-        """The order of all batches: a function of (seed, epoch, data sets), which iterating does not change."""
+        """The order of all batches: a function of (seed, epoch, data sets, lanes), which iterating does not change."""
+        lanes = int(self._lanes.values[0])
+        if lanes != self._order.lanes:
+            self._order = self._order.with_lanes(lanes)
+            if not self._own_budget:
+                self._runner.set_budget(self._default_budget())
         return self._order
 
     @property
@@ -140,10 +150,10 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         # It imports numba, 0.15 s, which a loader whose batches come from its process never needs.
         from picstore.train.single_batch import make_images, read_records
 
-        length = self._order.length(epoch)
+        length = self.order.length(epoch)
         if batch < 0 or (length is not None and batch >= length):
             raise UsageError(f"batch {batch} of an epoch of {length}")
-        request = next(self._order.requests(self.sources, epoch=epoch, first=batch))
+        request = next(self.order.requests(self.sources, epoch=epoch, first=batch))
         records = read_records(request, self.sources, max_pixels=self._max_pixels, replace=True)
         made = make_images(records, request, self.sources, output=self.output, blocks=BufferPool(0))
         replace_damaged(made.host, made.problems)
@@ -168,21 +178,25 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
                 "workers of a DataLoader make the batches, and the loader does not know how many were taken; "
                 "torchdata's StatefulDataLoader does, and so does a loader that is iterated by itself"
             )
-        return {**self._order.state(*self._cursor.position), **_worker_state()}
+        return {**self.order.state(*self._cursor.position), **_worker_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on at a state's position, in no more time than opening takes.
 
+        The lanes are those of the state, unless the loader was given others.
+
         Raises:
             UsageError: the state does not fit this loader.
         """
-        position = self._order.position(state)
+        order = self.order if self._own_lanes else self.order.with_lanes(read_lanes(state))
+        position = order.position(state)
         mine = _worker_state().get("worker")
         if state.get("worker") not in (None, mine):
             raise UsageError(
                 f"the state is of worker and workers {state['worker']}, this is {mine}; a DataLoader's state goes on "
                 "with as many workers, the state of a loader that is iterated by itself with any number"
             )
+        self._lanes.values[0] = order.lanes
         self._cursor.load(*position)
 
     def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
@@ -191,7 +205,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
         """The batches of an epoch from ``first`` on; at the end, those of the next epoch are begun."""
-        requests = partial(self._order.requests, epoch=epoch, first=first, step=worker.count)
+        requests = partial(self.order.requests, epoch=epoch, first=first, step=worker.count)
         batches = self._runner.batches((epoch, first), requests)
         finished = False
         try:
@@ -213,9 +227,18 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         callables, seed = self._callables[self._order.stage(epoch)], self._order.batch_seed(epoch, number)
         return self._runner.apply_callables(batch, callables, seed=seed)
 
+    def _default_budget(self) -> int:
+        return default_budget([source.dataset for source in self.sources], self._order.lanes_read)
+
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
         """Note which batch follows the one that is handed over now."""
         self._cursor.advance(epoch, batch, worker)
+
+
+def _count_classes(sources: Sequence[TrainingSource]) -> int:
+    """Number of the labels that sources have names for; 0 if one has none."""
+    counts = [len(source.dataset.classes) for source in sources]
+    return max(source.base + count for source, count in zip(sources, counts, strict=True)) if all(counts) else 0
 
 
 def _worker_state() -> dict[str, list[int]]:

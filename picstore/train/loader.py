@@ -19,7 +19,9 @@ from picstore.train.options import LoaderOptions, refuse_arguments
 from picstore.train.order.apportionment import apportion
 from picstore.train.order.bucket_table import BucketTable
 from picstore.train.order.buckets import BucketOrder
-from picstore.train.order.requests import DatasetOrder, TrainingSource
+from picstore.train.order.dataset_order import DatasetOrder
+from picstore.train.order.dealing import divide_samples
+from picstore.train.order.requests import TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes, find_rank
 from picstore.train.transforms.buckets import Buckets
 from picstore.train.transforms.compose import LoaderTransform, check_targets, name_of, plan_loader
@@ -70,16 +72,22 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     Args:
         path: a finished data set, its directory or URL; or an open one, which may have columns and deletions that are
             not saved, and its cache.
-        batch_size: images of this rank in a batch; with ``Views`` records. Only with ``tokens`` there is none.
+        batch_size: images of this rank in a batch; with ``Views`` records. Omit it only when the transform has
+            ``tokens``, or with ``global_batch_size``.
+        global_batch_size: images in the batches of all ranks together, instead of ``batch_size``. The ranks' shares
+            differ by one at most, so that a run keeps its global batches when 8 ranks become 7;
+            :attr:`picstore.Batch.weight` is what a rank's loss is then multiplied by.
         transform: geometric transforms, then those of colour, each composed into one pass; then ``MixUp``, ``CutMix``
             and any callables, which take the images of the batch on its device, with torch's generators seeded for that
             batch. Or ``Views``, ``Buckets`` of several sizes, ``Sequences`` of several
             lengths, or ``Progressive`` lists by epoch.
         aug_repeats: images that a batch holds of each of its records, each with random transforms of its own ("repeated
             augmentation", Hoffer et al., CVPR 2020). It divides ``batch_size``; an epoch has so many times the batches.
-        shuffle: False reads the stored order, each rank a contiguous range.
+        shuffle: False keeps the stored order in each lane. There are as many lanes as ranks by default: each rank reads
+            a contiguous range.
         seed: of order and transforms.
-        drop_last: leave out the samples that fill no batch. False yields every record exactly once.
+        drop_last: leave out the samples that fill no batch. False yields every record exactly once, and a last batch of
+            at least half a global batch.
         device: of the batches.
         threads: decoding threads; one a core by default, or a share of them in a DataLoader's worker.
         rank, world_size: of this process; by default those of ``torch.distributed`` or of the environment's RANK and
@@ -91,7 +99,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         balance: name of a column of integers or texts, such as ``"label"``, whose values come equally often; instead of
             weights.
         repeat: samples of an epoch, in multiples of the records; less than 1 for short epochs.
-        lanes: runs of the data set that shuffled batches mix; a multiple of the world size, at least 32 by default.
+        lanes: runs of the data set that batches mix. The order depends on it, and no world size does: where it is no
+            multiple of the world size, ranks share lanes. By default the smallest multiple that is at least 32.
+            ``load_state_dict`` takes over the lanes of the state unless they are given here.
         on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
             and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
         max_pixels: an image of more counts as damaged, before anything is allocated for it.
@@ -130,6 +140,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         path: str | os.PathLike[str] | Dataset,
         *,
         batch_size: int | None = None,
+        global_batch_size: int | None = None,
         transform: LoaderTransform = (),
         aug_repeats: int = 1,
         shuffle: bool = True,
@@ -161,10 +172,10 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             raise UsageError("an open data set has a cache of its own; give it to picstore.Dataset")
         self.dataset = path if isinstance(path, Dataset) else Dataset(path, cache=cache, cache_limit=cache_limit)
         rank, world_size = find_rank(rank, world_size)
-        if lanes is None:
-            lanes = default_lanes(world_size)
+        images, ranks_given = _images_given(batch_size, global_batch_size, world_size)
+        ranks: dict[str, Any] = {"rank": rank, "world_size": world_size, "drop_last": drop_last}
+        ranks["lanes"] = (default_lanes(world_size) if shuffle else world_size) if lanes is None else lanes
         shares = apportion(self.dataset, weights=weights, balance=balance, repeat=repeat, seed=seed)
-        ranks: dict[str, Any] = {"rank": rank, "world_size": world_size, "shuffle": shuffle, "drop_last": drop_last}
         plans, callables, choice = plan_loader(
             transform,
             targets=check_targets(targets, self.dataset),
@@ -178,25 +189,24 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             if shares is not None:
                 name = type(transform).__name__
                 raise UsageError(f"{name} do not go together with weights, balance and repeat")
-            sizes = transform.batch_sizes(batch_size)
+            sizes = transform.batch_sizes(images)
             buckets = transform.buckets_of(self.dataset)
             order = BucketOrder(
                 table=BucketTable.count(self.dataset.live.counts, buckets, len(sizes)),
-                batch_sizes=tuple(tuple(_records(size, aug_repeats) for size in each) for each in sizes),
-                lanes=lanes if shuffle else world_size,
+                batch_sizes=tuple(tuple(ranks_given * _records(size, aug_repeats) for size in each) for each in sizes),
                 seed=seed,
+                shuffle=shuffle,
                 uuid=self.dataset.identity,
                 **ranks,
             )
         else:
             shard = RankShard(
                 records=len(self.dataset) if shares is None else shares.samples,
-                lanes=lanes if shuffle else 1,
-                batch_size=_records(batch_size, aug_repeats),
+                batch=ranks_given * _records(images, aug_repeats),
                 **ranks,
             )
             stages = choice if isinstance(choice, EpochStages) else EpochStages()
-            order = DatasetOrder(shard, seed, self.dataset.identity, shares, stages)
+            order = DatasetOrder(shard, seed, self.dataset.identity, shares, stages, shuffle)
         options = LoaderOptions(
             device=device,
             threads=threads,
@@ -208,6 +218,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             decoder=decoder,
             isolate=isolate,
             collate=collate,
+            lanes=lanes,
         )
         super().__init__(
             order,
@@ -217,6 +228,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             whole_epochs=True,
         )
         self.batch_size, self.drop_last, self._ranks = batch_size, drop_last, ranks
+        if global_batch_size is not None:
+            share = divide_samples(_records(global_batch_size, aug_repeats), rank, world_size)
+            self.batch_size = aug_repeats * int(share)
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -230,7 +244,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             "data set": f"{self.dataset.path}, {len(self.dataset):,} images",
             "batches": f"{len(self):,}" + ("" if self.batch_size is None else f" of {self.batch_size}"),
             "images": f"{self.output.dtype}, {self._device}",
-            "order": f"shuffled, seed {self.sources[0].seed}" if self._ranks["shuffle"] else "as stored",
+            "order": f"shuffled, seed {self.sources[0].seed}" if self.order.shuffle else "as stored",
             "next": f"epoch {epoch}, batch {batch}",
             "rank": f"{self._ranks['rank']} of {self._ranks['world_size']}",
             **{f"transforms {group.name}".strip(): _steps_of(group) for group in self.sources[0].plan.groups},
@@ -247,10 +261,20 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         return EpochSampler(self, self._order.samples_of_rank)
 
 
+def _images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:
+    """Images of a batch as they are given, and how many times as many a global batch has; UsageError for both."""
+    if batch_size is not None and global_batch_size is not None:
+        text = f"batch_size is {batch_size} and global_batch_size {global_batch_size}"
+        raise UsageError(f"{text}; give the images of a rank's batch or of all ranks' batches")
+    return (batch_size, world_size) if global_batch_size is None else (global_batch_size, 1)
+
+
 def _records(batch_size: int | None, aug_repeats: int) -> int:
     """Records of a batch of images; UsageError unless ``aug_repeats`` divides them."""
     if batch_size is None:
-        raise UsageError("give batch_size, the number of images in a batch")
+        raise UsageError(
+            "give batch_size, the number of images in a batch, or global_batch_size, in all ranks' batches"
+        )
     if not isinstance(aug_repeats, int) or aug_repeats < 1 or batch_size % aug_repeats:
         raise UsageError(f"aug_repeats is {aug_repeats}; give a number that divides the batch size, {batch_size}")
     return batch_size // aug_repeats

@@ -126,8 +126,8 @@ class MapDataset(data.Dataset[Item]):
     def _make_batch(self, numbers: I64) -> Batch:
         """Make images and targets of records, given by number; Damage if one is damaged or does not decode."""
         containers, within = self.dataset.live.find(numbers)
-        unused = np.zeros(len(numbers), dtype=np.int64)  # lanes
-        samples = Samples(containers, within, unused, unused > 0)
+        unused = np.zeros(len(numbers), dtype=np.int64)  # lanes and their ends
+        samples = Samples(containers, within, unused, unused)
         request = [SourceRequest(0, int(self._epoch.values[0]), samples, np.arange(len(numbers)))]
         sources = (self._source,)
         records = read_records(request, sources, max_pixels=self._max_pixels)

@@ -16,7 +16,7 @@ from picstore.train.batch import Batch
 from picstore.train.batching.spec import check_one_size
 from picstore.train.core import BatchLoader
 from picstore.train.loader import Loader
-from picstore.train.mux_config import MuxConfig, MuxEntry, read_config
+from picstore.train.mux_config import Counts, MuxConfig, MuxEntry, make_schedule, read_config
 from picstore.train.options import LoaderOptions, refuse_arguments
 from picstore.train.order.cursor import Worker
 from picstore.train.order.mixing import MixOrder, mux_lanes
@@ -28,7 +28,7 @@ from picstore.train.transforms.views import Views
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_DEFAULTS = {**(Loader.__init__.__kwdefaults__ or {}), "epoch_batches": None}
+_DEFAULTS = {**(Loader.__init__.__kwdefaults__ or {}), "epoch_batches": None, "global_counts": False}
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +53,18 @@ class DataMux(BatchLoader[MixOrder]):
             precedence over those of a TOML file. Or a list of open data sets, such as selections, each with base label
             and count.
         transform: of the sources that have none of their own. Callables in it take every batch.
-        lanes: runs of each source that batches mix; a multiple of the world size, by default such that all sources
-            together have about 32.
+        schedule: counts by step, as ``(step, counts)`` in ascending order of steps, which are numbers of batches. They
+            hold from their step on, for each step as exactly as those of the configuration, which they replace. Counts
+            are a list, by source, or a dict by name: that of a source's ``name`` in TOML, otherwise its path as it is
+            written. A source that a dict does not name keeps its count.
+        global_counts: counts are those of all ranks' batches together. Each rank then has its share, and the ranks'
+            batches differ by one sample at most; without, they are those of each rank.
+        lanes: runs of each source that batches mix. By default such that all sources together have about 32, and no
+            ranks share a lane. ``load_state_dict`` takes over the lanes of the state unless they are given here.
         epoch_batches: end an iteration after so many batches; the next one goes on.
         seed, device, threads, budget, targets, dtype: as of :class:`picstore.Loader`.
         memory_format, decoder, isolate, collate: as of :class:`picstore.Loader`.
-        rank, world_size: as of :class:`picstore.Loader`; the counts are those of each rank.
+        rank, world_size: as of :class:`picstore.Loader`.
         cache, cache_limit: as of :class:`picstore.Loader`; one folder for all data sets.
         max_pixels: as of :class:`picstore.Loader`.
         on_damage: as of :class:`picstore.Loader`; a damaged record is replaced by one of its own data set.
@@ -75,6 +81,7 @@ class DataMux(BatchLoader[MixOrder]):
         config: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]],
         *,
         transform: Sequence[UserTransform] | Views | None = None,
+        schedule: Sequence[tuple[int, Counts]] | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
         refuse_arguments("DataMux", options.keys() - LoaderOptions.__annotations__.keys())
@@ -84,7 +91,8 @@ class DataMux(BatchLoader[MixOrder]):
         lanes = mux_lanes(chosen["lanes"], sources=len(mixed.entries), world_size=world_size)
         sources, callables = _open_sources(mixed, transform, chosen)
         order = MixOrder(
-            counts=tuple(entry.count for entry in mixed.entries),
+            schedule=make_schedule(mixed, schedule).times(1 if chosen["global_counts"] else world_size),
+            records=tuple(len(source.dataset) for source in sources),
             lanes=lanes,
             seed=chosen["seed"],
             rank=rank,
@@ -100,8 +108,8 @@ class DataMux(BatchLoader[MixOrder]):
 
     @property
     def batch_size(self) -> int:
-        """Records in each batch."""
-        return self._order.batch_size
+        """Records in the next batch of this rank; in every batch, unless a schedule changes it."""
+        return self.order.batch_size(*self._cursor.position)
 
     def __len__(self) -> int:
         """Batches in an iteration; TypeError without ``epoch_batches``."""
@@ -141,21 +149,20 @@ class DataMux(BatchLoader[MixOrder]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch or sample that was taken; fit for JSON."""
-        state = super().state_dict()
-        return {**state, "samples": state["samples"] + self._read}
+        return {**super().state_dict(), "read": self._read}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on at the position of another mux of the same data sets, seed and lanes.
+        """Go on at the position of another mux of the same data sets and seed.
 
-        Its counts and world size may have been others if each count times the world size is in the same proportion to
-        this mux's, and what it has yielded is a whole number of this mux's batches.
+        Its counts, schedule and world size may have been others, if this mux too has a global batch before which each
+        data set has given as many samples.
 
         Raises:
             UsageError: the state does not fit this mux.
         """
         super().load_state_dict(state)
         self._end_samples()
-        _, self._read = self._order.batches_and_rest(state)
+        _, self._read = self.order.batches_and_rest(state)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
         if self._samples is None:  # read() advances by itself

@@ -1,10 +1,12 @@
 """Configurations of a mux: PicPoc's, three words a data set, or TOML with options and transforms of its own.
 
 seed = 1                                        # any option of DataMux
+schedule = [{ step = 10_000, counts = { cats-shuffled = 50 } }]   # counts from a step on
 transform = [{ name = "CenterCrop", size = 224 }]     # of the sources that have none of their own
 
 [[source]]
 path = "cats-shuffled"
+name = "cats"                                   # in the schedule; by default the path
 where = "width > 256"                           # of some of its records
 base = 0
 count = 20
@@ -18,22 +20,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
+import numpy as np
 import torch
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.options import LoaderOptions
+from picstore.train.order.schedule import MAX_STEP, MixSchedule
 from picstore.train.transforms.compose import UserTransform, transform_from_config
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+Counts: TypeAlias = "Mapping[str, int] | Sequence[int]"  # of a step: by name, or of all sources
 
 _TOML_TYPES = {bool: bool, int: int, str: str, Sequence[str]: list}  # by the type of an option
 _DTYPES = {name: getattr(torch, name) for name in ("uint8", "float16", "bfloat16", "float32")}
@@ -48,17 +54,63 @@ class MuxEntry:
     path: Path | Dataset
     base: int
     count: int
+    name: str = ""  # in a schedule
     transform: tuple[UserTransform, ...] | None = None  # None for the mux's own
     where: str | None = None  # condition in SQL on its records
 
 
 @dataclass(frozen=True, slots=True)
 class MuxConfig:
-    """A configuration: its data sets, the transforms of those that have none, and :class:`LoaderOptions`."""
+    """A configuration: its data sets, the transforms of data sets without their own, and :class:`LoaderOptions`."""
 
     entries: tuple[MuxEntry, ...]
     transform: tuple[UserTransform, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    schedule: tuple[tuple[int, Counts], ...] = ()
+
+
+def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None = None) -> MixSchedule:
+    """Make the schedule of a mux from its configuration, or from one that was ``given``.
+
+    UsageError for a step or counts that cannot be used.
+    """
+    names = [entry.name for entry in config.entries]
+    steps, counts = [0], [[entry.count for entry in config.entries]]
+    for pair in config.schedule if given is None else given:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise UsageError(f"schedule has {pair!r}; give (step, counts)")
+        step, chosen = pair
+        if not _is_count(step):
+            raise UsageError(f"schedule has the step {step!r}; give the number of a batch, 0 to {MAX_STEP:,}")
+        steps.append(int(step))
+        counts.append(_scheduled(chosen, names, counts[-1]))
+    if len(steps) > 1 and steps[1] == 0:
+        del steps[0], counts[0]
+    for entry, each in zip(config.entries, zip(*counts, strict=True), strict=True):
+        if not any(each):
+            raise UsageError(f"{entry.path} has count 0 at all steps; give at least 1, or leave it out")
+    return MixSchedule(tuple(steps), tuple(map(tuple, counts)))
+
+
+def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
+    """Counts of a step by source, given a list, or a dict of the counts that change."""
+    if isinstance(chosen, Mapping):
+        for name in chosen:
+            if names.count(name) != 1:
+                raise UsageError(f"schedule names {name!r}; the data sets, each once, are {', '.join(names)}")
+        counts = [chosen.get(name, count) for name, count in zip(names, before, strict=True)]
+    else:
+        counts = list(chosen) if isinstance(chosen, (tuple, list)) else [None]
+        if len(counts) != len(names):
+            raise UsageError(f"schedule has the counts {chosen!r}; give {len(names)}, one for each data set, or a dict")
+    for name, count in zip(names, counts, strict=True):
+        if not _is_count(count):
+            raise UsageError(f"schedule has the count {count!r} of {name}; give an integer, 0 or more")
+    return [int(count) for count in counts]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(0 <= value <= MAX_STEP)
 
 
 def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]]) -> MuxConfig:
@@ -70,7 +122,7 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
     if not isinstance(path, (str, os.PathLike)):
         if not path:
             raise UsageError("a mux of no data sets")
-        return MuxConfig(tuple(_checked(MuxEntry(*triple), "the mux") for triple in path))
+        return MuxConfig(tuple(_checked(_open_entry(*triple), "the mux") for triple in path))
     config = Path(path)
     try:
         text = config.read_text(encoding="utf-8")
@@ -94,6 +146,10 @@ def read_recipe(path: str | os.PathLike[str]) -> MuxConfig:
         raise UsageError(f"{config} cannot be read: {error}") from error
 
 
+def _open_entry(dataset: Dataset, base: int, count: int) -> MuxEntry:
+    return MuxEntry(dataset, base, count, str(dataset.path))
+
+
 def _from_triple(name: str, base: str, count: str, config: Path) -> MuxEntry:
     try:
         numbers = int(base), int(count)
@@ -102,15 +158,16 @@ def _from_triple(name: str, base: str, count: str, config: Path) -> MuxEntry:
     return _entry(config, name, *numbers)
 
 
-def _entry(config: Path, name: str, base: int, count: int, **options: Any) -> MuxEntry:
-    beside = config.parent / name
-    return _checked(MuxEntry(beside if beside.exists() else Path(name), base, count, **options), f"{config}")
+def _entry(config: Path, path: str, base: int, count: int, **options: Any) -> MuxEntry:
+    beside = config.parent / path
+    found = beside if beside.exists() else Path(path)
+    return _checked(MuxEntry(found, base, count, **{"name": path, **options}), f"{config}")
 
 
 def _checked(entry: MuxEntry, config: str) -> MuxEntry:
-    if entry.base < 0 or entry.count < 1:
-        numbers = f"base label {entry.base} and count {entry.count}"
-        raise UsageError(f"{config}: {entry.path} has {numbers}; at least 0 and 1 are needed")
+    if entry.base < 0 or entry.count < 0:
+        found = f"base label {entry.base} and count {entry.count}"
+        raise UsageError(f"{config}: {entry.path} has {found}; at least 0 is needed")
     return entry
 
 
@@ -119,23 +176,37 @@ def _from_toml(tables: dict[str, Any], config: Path, *, needs_source: bool = Tru
     if not isinstance(sources, list) or (needs_source and not sources):
         raise UsageError(f"{config} has no [[source]]; give at least one, with path and count")
     transform = _steps(tables.pop("transform", []), f"{config}")
+    schedule = _pieces(tables.pop("schedule", []), config)
     entries = [_source(table, config, number) for number, table in enumerate(sources, start=1)]
     options = {name: _option(name, value, config) for name, value in tables.items()}
-    return MuxConfig(tuple(entries), transform, options)
+    return MuxConfig(tuple(entries), transform, options, schedule)
+
+
+def _pieces(tables: Any, config: Path) -> tuple[tuple[int, Counts], ...]:
+    if not isinstance(tables, list) or not all(
+        isinstance(each, dict) and set(each) == {"step", "counts"} for each in tables
+    ):
+        raise UsageError(
+            f"{config}: schedule is {tables!r}; give a list such as [{{ step = 1000, counts = [20, 80] }}]"
+        )
+    return tuple((each["step"], each["counts"]) for each in tables)
 
 
 def _source(table: dict[str, Any], config: Path, number: int) -> MuxEntry:
     where = f"{config}: [[source]] number {number}"
-    if unknown := set(table) - {"path", "where", "base", "count", "transform"}:
-        raise UsageError(f"{where} has {min(unknown)!r}; path, where, base, count and transform are possible")
-    name, base, count = table.get("path"), table.get("base", 0), table.get("count")
-    if not isinstance(name, str) or type(base) is not int or type(count) is not int:
-        raise UsageError(f"{where} has path {name!r}, base {base!r}, count {count!r}; a string and integers are needed")
+    if unknown := set(table) - {"path", "name", "where", "base", "count", "transform"}:
+        raise UsageError(f"{where} has {min(unknown)!r}; path, name, where, base, count and transform are possible")
+    path, base, count = table.get("path"), table.get("base", 0), table.get("count", 0)
+    if not isinstance(path, str) or type(base) is not int or type(count) is not int:
+        raise UsageError(f"{where} has path {path!r}, base {base!r}, count {count!r}; a string and integers are needed")
+    name = table.get("name", path)
+    if not isinstance(name, str):
+        raise UsageError(f"{where} has name {name!r}; a string is needed")
     condition = table.get("where")
     if not isinstance(condition, (str, type(None))):
         raise UsageError(f"{where} has where {condition!r}; a condition in SQL is needed")
     steps = _steps(table["transform"], where) if "transform" in table else None
-    return _entry(config, name, base, count, transform=steps, where=condition)
+    return _entry(config, path, base, count, name=name, transform=steps, where=condition)
 
 
 def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:

@@ -58,3 +58,4 @@ class LoaderOptions(TypedDict, total=False):
     cache: str | os.PathLike[str] | None
     cache_limit: int | str
     epoch_batches: int | None
+    global_counts: bool

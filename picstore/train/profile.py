@@ -23,7 +23,8 @@ from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.fill_images import ImageFiller, decode_factors
 from picstore.train.cpu.render import render
 from picstore.train.loader import Loader
-from picstore.train.order.requests import DatasetOrder, TrainingSource
+from picstore.train.order.dataset_order import DatasetOrder
+from picstore.train.order.requests import TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.compose import UserTransform, plan_transforms
@@ -128,7 +129,7 @@ def _time_stages(
     """Time the stages of the same batches one after the other; also returns the bytes of the containers read."""
     plan, _ = plan_transforms(transform)
     sources = (TrainingSource(loader.dataset, 0, plan=plan),)
-    shard = RankShard(records=len(loader.dataset), lanes=default_lanes(1), batch_size=batch_size)
+    shard = RankShard(records=len(loader.dataset), lanes=default_lanes(1), batch=batch_size)
     output, buffers = OutputSpec.from_plans([plan]), BufferPools()
     containers: dict[tuple[int, int], Container] = {}
     clock, size = Clock(), 0

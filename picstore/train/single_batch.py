@@ -80,5 +80,5 @@ def make_images(
     problems = {**records.problems, **filler.fill(range(len(records)))}
     columns = look_up_columns(sources, records.source, records.ids)
     labels, ids, source = records.labels, records.ids, records.source
-    host = HostBatch(filler.images, labels, ids, source, filler.targets, records.damage, None, columns)
+    host = HostBatch(filler.images, labels, ids, source, filler.targets, records.damage, None, columns, records.weight)
     return SingleBatch(host, params, dict(sorted(problems.items())))

@@ -76,7 +76,7 @@ def draw_epochs(dataset: Dataset, recipe: Recipe, position: int, *, seed: int, e
     unused = np.zeros(1, dtype=np.int64)
     drawn = Drawn([], [], {"steps": recipe.steps, "left_out": [type(each).__name__ for each in callables]})
     for number, epoch in enumerate(epochs):
-        request = [SourceRequest(0, epoch, Samples(containers, within, unused, unused > 0), np.arange(1))]
+        request = [SourceRequest(0, epoch, Samples(containers, within, unused, unused), np.arange(1))]
         records = read_records(request, (source,))
         made = make_images(records, request, (source,), output=output, blocks=BufferPool(0))
         for damage in (*made.host.damage, *made.problems.values()):

@@ -111,19 +111,13 @@ def test_the_sample_of_each_record_is_found(
         assert order.find(int(container), int(record)) == number
 
 
-@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 9), st.booleans(), st.booleans())
+@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 20), st.integers(1, 9), st.booleans())
 def test_rank_batch_and_slot_of_each_sample_are_found(
-    records: int, world_size: int, batch_size: int, shuffle: bool, drop_last: bool
+    records: int, world_size: int, batch: int, lanes: int, drop_last: bool
 ) -> None:
     def shard(rank: int) -> RankShard:
         return RankShard(
-            records=records,
-            lanes=2 * world_size if shuffle else 1,
-            batch_size=batch_size,
-            rank=rank,
-            world_size=world_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
+            records=records, lanes=lanes, batch=batch, rank=rank, world_size=world_size, drop_last=drop_last
         )
 
     try:
@@ -132,9 +126,9 @@ def test_rank_batch_and_slot_of_each_sample_are_found(
         return
     expected = {}
     for rank, each in enumerate(shards):
-        for batch in range(each.batches):
-            for slot, sample in enumerate(each.samples(*each.bounds(batch)).tolist()):
-                expected[sample] = rank, batch, slot
+        for number in range(each.batches):
+            for slot, sample in enumerate(each.samples(number).tolist()):
+                expected[sample] = rank, number, slot
     assert [shards[0].find(sample) for sample in range(records)] == [expected.get(s) for s in range(records)]
 
 

@@ -48,9 +48,10 @@ class BatchRecords:
     attachments: list[dict[str, bytes | memoryview]]  # inputs of targets: fields by name
     damage: list[Damage]  # the records for which another of their container was taken
     problems: dict[int, Damage]  # by slot, why it has no image
+    weight: float = 1.0  # of the batch among those of all ranks
 
     @classmethod
-    def empty(cls, count: int, folders: Iterable[Location]) -> BatchRecords:
+    def empty(cls, count: int, folders: Iterable[Location], *, weight: float = 1.0) -> BatchRecords:
         """``count`` slots without records."""
         return cls(
             containers=[],
@@ -70,6 +71,7 @@ class BatchRecords:
             attachments=[{}] * count,
             damage=[],
             problems={},
+            weight=weight,
         )
 
     def __len__(self) -> int:
@@ -148,7 +150,8 @@ def gather_records(
         Damage: a source has no sound record in the batch.
     """
     count = sum(len(request.slots) for request in requests)
-    records = BatchRecords.empty(count, (source.dataset.path for source in sources))
+    folders = (source.dataset.path for source in sources)
+    records = BatchRecords.empty(count, folders, weight=requests[0].weight)
     for request in requests:
         _gather_source(records, request, containers, source=sources[request.source])
     _refuse_large(records, max_pixels)

@@ -48,6 +48,7 @@ class HostBatch:
     damage: list[Damage]  # the records that were replaced
     encoded: EncodedBatch | None = None  # the streams, where a device decodes them
     columns: dict[str, Values] = field(default_factory=dict)
+    weight: float = 1.0
 
     def release(self) -> None:
         """Let go of the images, so that their memory is free as soon as no tensor shares it."""

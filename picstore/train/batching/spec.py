@@ -14,10 +14,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from picstore.errors import UsageError
+from picstore.storage.dataset import Dataset
 from picstore.train.order.requests import BatchRequest, TrainingSource
 from picstore.train.transforms.compose import TransformPlan
 
 MAX_PIXELS = 1 << 28  # of an image, as of ``picstore convert``
+_MIN_BUDGET = 64 << 20  # bytes
 
 # From a batch, see :func:`picstore.train.batching.collate.run_collate`, further values of its records by name.
 Collate: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
@@ -102,6 +104,12 @@ class Resources:
         for name in self.__slots__:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} {getattr(self, name)} is not at least 1")
+
+
+def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
+    """Bytes that ``lanes`` read at a time if each is in a container of the largest size, and a quarter more."""
+    largest = max(int((ds.rows["size"] + ds.rows["referenced"]).max(initial=0)) for ds in datasets)
+    return max(_MIN_BUDGET, 5 * lanes * largest // 4)
 
 
 def default_threads() -> int:

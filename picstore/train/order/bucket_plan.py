@@ -2,8 +2,7 @@
 
 Batch q of a bucket has the samples of the bucket from ``ends[q - 1]`` to ``ends[q]``, counted in the order of the
 epoch. It is complete with the last of them, and the batches of all buckets come in the order in which they are
-complete. A sample is made on the rank that reads its lane. Where a rank has more samples of a batch than its share, the
-last of them go to the ranks that have fewer. docs/training.md has the rules.
+complete. ``dealing.py`` deals a batch's samples to the ranks. docs/training.md has the rules.
 
 An epoch is gone through in chunks, so memory does not grow with the records: what is carried from chunk to chunk are
 the samples of batches that are not complete. It may be entered at any sample: these follow from how many samples of
@@ -19,10 +18,11 @@ from functools import cached_property
 
 import numpy as np
 
-from picstore import rng
-from picstore.arrays import I64, Array, Bools, Table
+from picstore.arrays import I64, Bools, Table
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.train.order.bucket_table import BucketCounts, BucketTable
+from picstore.train.order.dealing import Dealing, divide_samples, keep_own
+from picstore.train.order.division import Division
 from picstore.train.order.epoch import EpochOrder
 
 _CHUNK = 1 << 14  # samples at a time
@@ -34,56 +34,6 @@ _SAMPLE = np.dtype(
     [(name, "<i8") for name in ("number", "container", "record", "lane", "end", "batch", "size", "plan")]
     + [("last", "?")]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Division:
-    """The batches of a bucket in an epoch: where each ends among the bucket's samples, and its plan; (batches,)."""
-
-    ends: I64
-    plans: Array
-
-    def complete(self, count: int) -> int:
-        """The number of batches that so many samples complete."""
-        return int(np.searchsorted(self.ends, count, side="right"))
-
-    def begin(self, count: int) -> int:
-        """Where the batch that comes after so many samples begins; ``count`` if none does."""
-        batch = self.complete(count)
-        if batch == len(self.ends):
-            return count
-        return int(self.ends[batch - 1]) if batch else 0
-
-
-def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, ranks: int, drop_last: bool) -> Division:
-    """Divide the ``count`` samples of a bucket into global batches.
-
-    Args:
-        sizes: of a rank's batch by plan. Of several, one is drawn for each batch by the first key, until the samples
-            are used up. The second permutes them, so that epochs have the same ones.
-        keys: one that all epochs share, and one of the epoch.
-        ranks: that share a batch.
-        drop_last: leave out the rest. Otherwise a last batch has it, and at least one sample for each rank, for which
-            those before may have less. Their number is the same in all epochs.
-    """
-    whole = ranks * np.array(sizes)
-    drawn: Array
-    if len(sizes) == 1:
-        full = count // int(whole[0])
-        drawn = np.zeros(full + 1, dtype=np.int16)
-        plans, ends = drawn[:full], np.arange(whole[0], full * whole[0] + 1, whole[0])
-    else:
-        drawn = rng.below(keys[0], np.arange(count // int(whole.min()) + 1), len(sizes))
-        full = int(np.searchsorted(np.cumsum(whole[drawn]), count, side="right"))
-        plans = drawn[:full][rng.permutation(keys[1], full)]
-        ends = np.cumsum(whole[plans])
-    rest = count - int(ends[-1]) if full else count
-    if not drop_last and rest and count // ranks > full:
-        ends = np.append(np.minimum(ends, count - ranks * np.arange(full, 0, -1)), count)
-        plans = np.append(plans, drawn[full])
-    elif not drop_last and rest:
-        ends[-1] = count
-    return Division(ends, plans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +57,16 @@ class PlannedBatches:
         """The samples of batches that are not complete."""
         return self.samples[~self.complete[self.group]]
 
-    def owners(self, ranks: int) -> I64:
+    def owners(self, dealing: Dealing) -> I64:
         """Find the rank of each sample, (samples,); -1 for those that wait for their batch to tell."""
-        mine = self.samples["lane"] % ranks
-        if ranks == 1:
-            return mine
-        cell = self.group * ranks + mine  # the samples of a batch that a rank reads
-        order = np.argsort(cell, kind="stable")
-        begins = np.flatnonzero(np.diff(cell[order], prepend=-1))
-        earlier = np.empty(len(cell), dtype=np.int64)
-        earlier[order] = np.arange(len(cell)) - np.repeat(begins, np.diff(begins, append=len(cell)))
-        share = _share(self.samples["size"], mine, ranks)
-        owner: I64 = np.where(earlier < share, mine, -1)
-        shares = _share(self.samples["size"][self.last][:, None], np.arange(ranks), ranks)
-        kept = np.bincount(cell[owner >= 0], minlength=shares.size).reshape(shares.shape)
-        missing = np.where(self.complete[:, None], shares - kept, 0)
-        spare = (owner < 0) & self.complete[self.group]
-        owner[spare] = np.repeat(np.tile(np.arange(ranks), len(shares)), missing.reshape(-1))
-        return owner
+        first, last = dealing.find_readers(self.samples["lane"])
+        owners = keep_own(first, last, divide_samples(self.samples["size"], first, dealing.world_size), self.group)
+        begins = np.append(0, self.last + 1)
+        for number in np.unique(self.group[(owners < 0) & self.complete[self.group]]).tolist():
+            mine = slice(int(begins[number]), int(begins[number + 1]))
+            shares = divide_samples(mine.stop - mine.start, np.arange(dealing.world_size), dealing.world_size)
+            dealing.deal_rest(owners[mine], (first[mine], last[mine]), shares)
+        return owners
 
 
 def _group(samples: Table) -> PlannedBatches:
@@ -134,12 +76,6 @@ def _group(samples: Table) -> PlannedBatches:
     lengths = np.diff(begins, append=len(samples))
     last = begins + lengths - 1
     return PlannedBatches(samples, np.repeat(np.arange(len(begins)), lengths), samples["last"][last], last)
-
-
-def _share(size: I64, rank: I64, ranks: int) -> I64:
-    """Samples of a rank in batches of ``size``."""
-    share: I64 = size // ranks + (rank < size % ranks)
-    return share
 
 
 @dataclass(frozen=True)
@@ -207,7 +143,7 @@ class BucketPlan:
         samples: Table = np.zeros(len(numbers), dtype=_SAMPLE)
         samples["number"], samples["container"], samples["lane"] = numbers, located.container, located.lane
         samples["record"] = self.live.to_record_numbers(located.container, located.record)
-        samples["end"] = self.order.run_ends(numbers)
+        samples["end"] = located.end
         samples["batch"] = -1
         for number in np.flatnonzero(counts).tolist():
             mine, ends, plans = bucket == number, self.divisions[number].ends, self.divisions[number].plans

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from picstore import rng
-from picstore.arrays import I64, U8, Bools, Table
+from picstore.arrays import I64, U8, Table
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.tombstones import LiveRecords
-from picstore.train.order.bucket_plan import BucketPlan, Division, PlannedBatches, divide
+from picstore.train.order.bucket_plan import BucketPlan, PlannedBatches
 from picstore.train.order.bucket_table import BucketTable
+from picstore.train.order.dealing import Dealing
+from picstore.train.order.division import Division, divide
 from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder, Samples
-from picstore.train.order.requests import BatchRequest, LeavingRun, SourceRequest, TrainingSource, check_state
-from picstore.train.order.sharding import check_lanes, check_rank
+from picstore.train.order.requests import BatchRequest, LeavingRun, OpenRuns, SourceRequest, TrainingSource
+from picstore.train.order.sharding import check_global_batch, check_rank
+from picstore.train.order.states import VERSION, check_state, position_in_epochs
 
-_FIXED = ("version", "dataset", "seed", "shuffle", "lanes", "buckets")  # fields of a state that a loader must share
+_FIXED = ("dataset", "seed", "shuffle", "lanes", "buckets")  # fields of a state that a loader must share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +31,8 @@ class BucketOrder:
     """Batches of records that are in the same bucket, epoch after epoch of one data set."""
 
     table: BucketTable = field(repr=False)
-    batch_sizes: tuple[tuple[int, ...], ...]  # of this rank, by bucket and plan; plans are counted through the buckets
-    lanes: int  # of an epoch, a multiple of ``world_size``; that itself where the stored order is read
+    batch_sizes: tuple[tuple[int, ...], ...]  # of all ranks, by bucket and plan; plans are counted through the buckets
+    lanes: int  # of an epoch
     seed: int
     rank: int = 0
     world_size: int = 1
@@ -39,12 +42,12 @@ class BucketOrder:
     counts: tuple[int, ...] = field(init=False)  # records by bucket
     batches: int = field(init=False)  # in an epoch
     digest: str = field(init=False)  # of the buckets and of the global batches in them: 16 hexadecimal digits
+    dealing: Dealing = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_rank(self.rank, self.world_size)
-        check_lanes(self.lanes, self.world_size)
-        if (smallest := min(map(min, self.batch_sizes))) < 1:
-            raise UsageError(f"batch_size {smallest}; at least 1 is needed")
+        check_global_batch(min(map(min, self.batch_sizes)), self.world_size)
+        object.__setattr__(self, "dealing", Dealing(self.lanes, self.world_size))
         counts = self.table.tally.sum(axis=0, dtype=np.int64).tolist()
         object.__setattr__(self, "counts", tuple(counts))
         fewest = min((count for count in counts if count), default=0)
@@ -64,12 +67,16 @@ class BucketOrder:
     @property
     def lanes_read(self) -> int:
         """Lanes that this rank reads at a time."""
-        return self.lanes // self.world_size
+        return self.dealing.count_lanes(self.rank)
 
     @property
     def samples_of_rank(self) -> int:
-        """Samples in an epoch of the rank that has most, those that fill no batch too."""
+        """A rank's part of an epoch's samples, incomplete batches included, rounded up."""
         return -(-len(self.table.buckets) // self.world_size)
+
+    def with_lanes(self, lanes: int) -> BucketOrder:
+        """The same order but for its lanes."""
+        return replace(self, lanes=lanes)
 
     def stage(self, epoch: int) -> int:
         """The number of an epoch's stage: there is one."""
@@ -87,7 +94,7 @@ class BucketOrder:
         while True:
             plan = self._plan(live, epoch)
             start = plan.start(first)
-            reading = _RankReading(self.rank, self.world_size, epoch=epoch, start=start, step=step)
+            reading = _RankReading(self.rank, self.dealing, epoch=epoch, start=start, step=step)
             for planned in plan.chunks(start):
                 for request in reading.requests(planned):
                     yield [request]
@@ -107,7 +114,7 @@ class BucketOrder:
                 break
             mine = group[found[0]]
             if planned.complete[mine]:
-                owners = planned.owners(self.world_size)
+                owners = planned.owners(self.dealing)
                 rank = int(owners[found[0]])
                 slot = (group == mine) & (owners == rank) & (samples["number"] < sample)
                 stops = samples["number"][planned.last]
@@ -123,7 +130,7 @@ class BucketOrder:
     def state(self, epoch: int, batch: int) -> dict[str, Any]:
         """The state before a batch."""
         return {
-            "version": 1,
+            "version": VERSION,
             "dataset": self.uuid,
             "seed": self.seed,
             "shuffle": self.shuffle,
@@ -137,10 +144,8 @@ class BucketOrder:
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Epoch and batch at which a state goes on; UsageError for one of other buckets or other global batches."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
-        epoch, batch = state.get("epoch"), state.get("batches")
-        if not isinstance(epoch, int) or not isinstance(batch, int):
-            raise UsageError(f"the state has epoch {epoch!r} and batches {batch!r}; both must be integers")
-        if batch < 0 or (batch > self.length(epoch) and "worker" not in state):
+        epoch, batch = position_in_epochs(state, "batches")
+        if batch > self.length(epoch) and "worker" not in state:
             raise UsageError(f"the state is after {batch} batches; this loader has {self.length(epoch)} an epoch")
         return epoch, batch
 
@@ -153,7 +158,7 @@ class BucketOrder:
         found, plans = [], 0
         for bucket, (count, sizes) in enumerate(zip(self.counts, self.batch_sizes, strict=True)):
             keys = rng.key(rng.BUCKET, self.seed, bucket), rng.key(rng.BUCKET, self.seed, bucket, epoch)
-            division = divide(count, sizes, keys, ranks=self.world_size, drop_last=self.drop_last)
+            division = divide(count, sizes, keys, world_size=self.world_size, drop_last=self.drop_last)
             found.append(Division(division.ends, division.plans + plans))
             plans += len(sizes)
         return found
@@ -164,16 +169,16 @@ class _RankReading:
 
     A container is requested while its lane reads it. When the lane is done with it, after a batch, the records that
     later batches of this rank need are set aside. Records are read alone if they were to be set aside before the first
-    batch, or if another rank reads their lane. A DataLoader's worker cannot know which batches will be its own, so it
-    sets nothing aside.
+    batch, if only other ranks read their lane, or if a lane that ranks share was done with the container before their
+    batch told their rank. A DataLoader's worker cannot know which batches will be its own, so it sets nothing aside.
     """
 
-    def __init__(self, rank: int, ranks: int, *, epoch: int, start: int, step: int) -> None:
-        self._rank, self._ranks, self._epoch = rank, ranks, epoch
+    def __init__(self, rank: int, dealing: Dealing, *, epoch: int, start: int, step: int) -> None:
+        self._rank, self._dealing, self._epoch = rank, dealing, epoch
         self._step, self._passed = step, 0  # batches passed, of all that ranks or workers make
         self._start = start  # the sample at which the first batch is next to be complete
         self._previous = start - 1  # last sample of the batch before the next of this rank
-        self._open: dict[tuple[int, int], int] = {}  # last sample of each lane from a container that was requested
+        self._runs = OpenRuns()
 
     def requests(self, planned: PlannedBatches) -> Iterator[SourceRequest]:
         """Yield the requests for the batches that are complete in a chunk."""
@@ -183,10 +188,11 @@ class _RankReading:
         turns = np.where(planned.complete, -1, len(groups))  # of a batch, by its index; those that wait come later
         turns[groups] = np.arange(len(groups))
         turn = turns[planned.group]
-        own = (planned.owners(self._ranks) == self._rank) & (turn >= 0)
+        own = (planned.owners(self._dealing) == self._rank) & (turn >= 0)
         samples, turn = planned.samples[own], turn[own]
         leaves = np.searchsorted(np.append(self._previous, stops), samples["end"]) - 1  # the batch that lanes end with
-        others = samples["lane"] % self._ranks != self._rank  # lanes of other ranks
+        first, last = self._dealing.find_readers(samples["lane"])
+        others = (self._rank < first) | (self._rank > last) | ((first < last) & (leaves < 0))
         aside = (leaves >= 0) & (leaves < turn) & ~others & (self._step <= 1)
         left = np.flatnonzero(aside)[np.argsort(leaves[aside], kind="stable")]
         left_bounds = np.searchsorted(leaves[left], np.arange(len(groups) + 1))
@@ -218,17 +224,14 @@ class _RankReading:
         records: dict[tuple[int, int], list[int]] = {}
         for container, lane, record in kept[["container", "lane", "record"]].tolist():
             records.setdefault((container, lane), []).append(record)
-        for container, lane, end in read[["container", "lane", "end"]].tolist():
-            self._open[container, lane] = end
-        for run in [run for run, end in self._open.items() if end <= stop]:
-            del self._open[run]
+        self._runs.read(read["container"], read["lane"], read["end"])
+        for run in self._runs.leave(stop):
             records.setdefault(run, [])
         return tuple(LeavingRun(*run, np.array(sorted(each), np.int64)) for run, each in records.items())
 
     def _request(self, samples: Table, held: U8, leaving: tuple[LeavingRun, ...]) -> SourceRequest:
-        listed = {name: np.ascontiguousarray(samples[name]) for name in ("container", "record", "lane")}
-        later: Bools = np.zeros(len(samples), dtype=np.bool_)  # ``leaving`` tells when lanes are done
-        chosen = Samples(**listed, last=later, held=held)
-        return SourceRequest(
-            0, self._epoch, chosen, np.arange(len(samples)), plan=int(samples["plan"][0]), leaving=leaving
-        )
+        names = ("container", "record", "lane", "end")
+        chosen = Samples(**{name: np.ascontiguousarray(samples[name]) for name in names}, held=held)
+        plan, size = int(samples["plan"][0]), int(samples["size"][0])
+        weight = self._dealing.world_size * len(samples) / size
+        return SourceRequest(0, self._epoch, chosen, np.arange(len(samples)), plan, leaving, weight)

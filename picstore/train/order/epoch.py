@@ -4,9 +4,9 @@ Nothing is stored or communicated.
 
 The containers are permuted, the records in each are permuted, and all are joined into one sequence of N records. The
 sequence is cut into L lanes, contiguous runs; lane l has ceil((N - l) / L) of them. Sample g of the epoch is record
-g // L of lane g mod L, and belongs to rank (g mod L) mod W. So a batch mixes as many runs of the data set as there
-are lanes, while each lane reads its containers one after the other. Since W divides L, the samples of the g-th global
-batch do not depend on W. docs/training.md has the formulas.
+g // L of lane g mod L. So a batch mixes as many runs of the data set as there are lanes, while each lane reads its
+containers one after the other. The ranks have no part in it; ``dealing.py`` tells which of them makes which samples.
+docs/training.md has the formulas.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore import rng
-from picstore.arrays import I64, U8, Bools
+from picstore.arrays import I64, U8
 from picstore.train.order.container_order import ContainerOrder
 
 # How a sample's bytes are there when its batch is made: in a container that its lane still reads; copied out of it when
@@ -35,8 +35,8 @@ class Samples:
 
     container: I64  # number of the container in stored order
     record: I64  # number in the container, among the live records
-    lane: I64  # the lane that it was dealt from
-    last: Bools  # whether its lane is done with the container after this sample
+    lane: I64  # the lane that it comes from
+    end: I64  # the last sample of the epoch that its lane takes from the container
     copy: I64 | None = None  # how often the record came before in the epoch; None where each comes once
     held: U8 | None = None  # IN_CONTAINER, SET_ASIDE or ALONE; None where all are in containers that a lane reads
 
@@ -67,15 +67,16 @@ class EpochOrder:
         lane, index = self._deal(samples)
         container, start = self.containers.locate(index)
         record = index - start
-        last = (record + 1 == self._counts[container]) | (index + 1 == self._lane_starts[lane + 1])
+        stop = np.minimum(start + self._counts[container], self._lane_starts[lane + 1])
+        end = (stop - 1 - self._lane_starts[lane]) * self.lanes + lane
         if self._shuffle:
             self._draw_permutations(container)
             grouped = np.argsort(container, kind="stable")
             bounds = np.flatnonzero(np.diff(container[grouped], prepend=-1, append=-1))
-            for begin, end in pairwise(bounds.tolist()):
-                mine = grouped[begin:end]
+            for first, after in pairwise(bounds.tolist()):
+                mine = grouped[first:after]
                 record[mine] = self.records_of(int(container[mine[0]]))[record[mine]]
-        return Samples(container, record, lane, last)
+        return Samples(container, record, lane, end)
 
     def find(self, container: int, record: int) -> int:
         """The number in the epoch of the sample that is a container's record; the inverse of :meth:`locate`."""
@@ -84,14 +85,6 @@ class EpochOrder:
         index = self.containers.start(container) + record
         lane = int(np.searchsorted(self._lane_starts, index, side="right")) - 1
         return (index - int(self._lane_starts[lane])) * self.lanes + lane
-
-    def run_ends(self, samples: I64) -> I64:
-        """Find the last sample that the lane of each sample takes from the same container, as numbers in the epoch."""
-        lane, index = self._deal(samples)
-        container, start = self.containers.locate(index)
-        ends = np.minimum(start + self._counts[container], self._lane_starts[lane + 1])
-        last: I64 = (ends - 1 - self._lane_starts[lane]) * self.lanes + lane
-        return last
 
     def _deal(self, samples: I64) -> tuple[I64, I64]:
         """Find lanes of samples, and indices in the joined sequence of records."""

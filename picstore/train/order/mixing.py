@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, count
 from typing import Any
 
 import numpy as np
@@ -12,31 +12,40 @@ import numpy as np
 from picstore import rng
 from picstore.arrays import I64
 from picstore.errors import UsageError
+from picstore.train.order.dealing import Dealing, divide_samples
 from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource, check_state, skip_deleted
-from picstore.train.order.sharding import MIN_LANES
+from picstore.train.order.requests import BatchRequest, OpenRuns, SourceRequest, TrainingSource, skip_deleted
+from picstore.train.order.schedule import MixSchedule
+from picstore.train.order.sharding import MIN_LANES, check_global_batch, check_rank
+from picstore.train.order.states import VERSION, check_state, read_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixOrder:
     """The order of a mux, of which batch k of rank r is a pure function.
 
-    Source i gives ``counts[i]`` records to each batch of each rank. Its samples are numbered through all its epochs,
-    t = epoch * records + sample. Batch k takes those from k * W * counts[i] on, rank r every W-th from the r-th. So the
-    W batches of the same number hold the same samples for every W with the same W * counts.
+    The samples of a source are numbered through all its epochs, t = epoch * records + sample. Global batch k takes from
+    each source as many as the schedule says, from where batch k - 1 ended. So global batches are the same for every
+    world size.
     """
 
-    counts: tuple[int, ...]
+    schedule: MixSchedule  # of global batches
+    records: tuple[int, ...]  # of each source
     lanes: int  # of each source
     seed: int
     rank: int = 0
     world_size: int = 1
     epoch_batches: int | None = None  # in an iteration of the mux; None without end
     uuids: tuple[str, ...] = ()  # of the sources' data sets, with their selections
+    dealing: Dealing = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_rank(self.rank, self.world_size)
+        for counts in self.schedule.counts:
+            check_global_batch(sum(counts), self.world_size)
         if self.epoch_batches is not None and self.epoch_batches < 1:
             raise UsageError(f"epoch_batches is {self.epoch_batches}; at least 1 is needed")
+        object.__setattr__(self, "dealing", Dealing(self.lanes, self.world_size))
 
     def stage(self, epoch: int) -> int:
         """The number of an epoch's stage: there is one."""
@@ -47,115 +56,142 @@ class MixOrder:
         return self.epoch_batches
 
     @property
-    def batch_size(self) -> int:
-        """Records in a batch of one rank."""
-        return sum(self.counts)
-
-    @property
     def lanes_read(self) -> int:
         """Lanes that this rank reads at a time, of all sources together."""
-        return self.lanes * len(self.counts) // self.world_size
+        return self.dealing.count_lanes(self.rank) * len(self.records)
+
+    def with_lanes(self, lanes: int) -> MixOrder:
+        """The same order but for its lanes."""
+        return replace(self, lanes=lanes)
+
+    def shares(self, batch: int) -> list[int]:
+        """Samples of each source in a batch of this rank.
+
+        Where counts do not divide by the ranks, ranks in turn have one sample more: of each source those that follow
+        the ranks of the source before. So the ranks' batches differ by one sample at most.
+        """
+        counts = self.schedule.counts_at(batch)
+        firsts = accumulate(counts, initial=0)
+        pairs = zip(counts, firsts, strict=False)
+        return [int(divide_samples(each, self.rank, self.world_size, first=first)) for each, first in pairs]
 
     def samples(self, source: int, batch: int) -> I64:
-        """Numbers t of the samples of a source in a batch, int64 (counts[source],)."""
-        per_batch = self.counts[source]
-        own = np.arange(batch * per_batch, (batch + 1) * per_batch, dtype=np.int64)
-        return own * self.world_size + self.rank
+        """Numbers t of this rank's samples of a source in a batch, int64 (share,)."""
+        start, counts = self.schedule.taken(batch)[source], self.schedule.counts_at(batch)
+        stop, first, records = start + counts[source], sum(counts[:source]), self.records[source]
+        return self.dealing.find_samples(self.rank, start, stop, records=records, first=first)
 
     def slots(self, batch: int) -> I64:
         """The slots of a batch's samples, those of the first source first."""
         number = batch * self.world_size + self.rank
-        return rng.permutation(rng.key(rng.MUX, self.seed, len(self.counts), number), self.batch_size)
+        return rng.permutation(rng.key(rng.MUX, self.seed, len(self.records), number), sum(self.shares(batch)))
 
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
         """Yield requests as :meth:`picstore.train.order.requests.Order.requests` says, without end."""
-        repeating = [RepeatingSource(source, lanes=self.lanes) for source in sources]
-        ends = np.cumsum(self.counts)
+        repeating = [_RepeatingSource(source, number, self) for number, source in enumerate(sources)]
         for batch in count(self._number(epoch, first), max(1, step)):
-            slots = np.split(self.slots(batch), ends[:-1])
+            shares = self.shares(batch)
+            slots = np.split(self.slots(batch), np.cumsum(shares)[:-1])
+            weight = self.world_size * sum(shares) / sum(self.schedule.counts_at(batch))
             yield [
                 request
-                for number, source in enumerate(repeating)
-                for request in source.requests(number, self.samples(number, batch), slots[number])
+                for source, mine in zip(repeating, slots, strict=True)
+                for request in source.requests(batch, mine, weight)
             ]
 
     def batch_seed(self, epoch: int, batch: int) -> int:
         """The seed of a batch's callables."""
         return rng.key(rng.MUX, self.seed, self._number(epoch, batch), self.rank)
 
+    def batch_size(self, epoch: int, batch: int) -> int:
+        """Samples in a batch of this rank."""
+        return sum(self.shares(self._number(epoch, batch)))
+
     def state(self, epoch: int, batch: int) -> dict[str, Any]:
-        """The state before a batch."""
+        """The state before a batch: of each source, the samples that it has given."""
+        number = self._number(epoch, batch)
         return {
-            "version": 1,
+            "version": VERSION,
             "datasets": list(self.uuids),
-            "counts": list(self.counts),
+            "counts": list(self.schedule.counts_at(number)),
             "seed": self.seed,
             "lanes": self.lanes,
             "world_size": self.world_size,
-            "samples": self._number(epoch, batch) * self.batch_size,
+            "taken": list(self.schedule.taken(number)),
+            "read": 0,
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Epoch and batch at which a state goes on; UsageError for one of other data sets, seed or lanes."""
-        check_state(state, self.state(0, 0), ("version", "datasets", "seed", "lanes"), of="mux")
+        check_state(state, self.state(0, 0), ("datasets", "seed", "lanes"), of="mux")
         batches, _ = self.batches_and_rest(state)
         return divmod(batches, self.epoch_batches) if self.epoch_batches else (0, batches)
 
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Batches of this order that a state is after, and samples of the next one; UsageError between batches."""
-        counts, world_size, samples = state.get("counts"), state.get("world_size"), state.get("samples")
-        if not isinstance(samples, int) or samples < 0:
-            raise UsageError(f"the state is after {samples!r} samples; a number is needed")
-        if counts == list(self.counts) and world_size == self.world_size:
-            return divmod(samples, self.batch_size)
-        if not isinstance(world_size, int) or not isinstance(counts, list) or len(counts) != len(self.counts):
-            raise UsageError(f"the state has counts {counts!r} and world size {world_size!r}")
-        before, rest = divmod(samples, sum(counts))
-        positions = {
-            divmod(before * world_size * old, self.world_size * new)
-            for old, new in zip(counts, self.counts, strict=True)
-        }
-        batches, odd = min(positions)
-        if rest or odd or len(positions) > 1:
+        taken, rest = _taken(state, len(self.records))
+        batches = self.schedule.batch_after(taken)
+        if batches is None or (rest and state.get("world_size") != self.world_size):
             raise UsageError(
-                f"the state is after {before} batches of counts {counts} on {world_size} ranks, which is no whole "
-                f"number of batches of counts {list(self.counts)} on {self.world_size}"
+                f"the state is after {taken} samples of the data sets, and {rest} of a rank's next batch; this mux "
+                f"goes on between global batches, which have {list(self.schedule.counts_at(batches or 0))} samples"
             )
-        return batches, 0
+        return batches, rest
 
     def _number(self, epoch: int, batch: int) -> int:
         """The number of a batch, counted from the first of all."""
         return epoch * (self.epoch_batches or 0) + batch
 
 
-class RepeatingSource:
-    """The samples of one source, epoch after epoch."""
+class _RepeatingSource:
+    """A rank's samples of one source, epoch after epoch."""
 
-    def __init__(self, source: TrainingSource, *, lanes: int) -> None:
-        self._source, self._lanes = source, lanes
-        self._orders: dict[int, EpochOrder] = {}
+    def __init__(self, source: TrainingSource, number: int, order: MixOrder) -> None:
+        self._source, self._number, self._order = source, number, order
+        self._epochs: dict[int, tuple[EpochOrder, OpenRuns]] = {}  # the last one
 
-    def requests(self, number: int, samples: I64, slots: I64) -> Iterator[SourceRequest]:
-        """Split ascending samples of source ``number`` by the epochs that they lie in."""
-        epochs, indices = np.divmod(samples, len(self._source.dataset))
-        for epoch in np.unique(epochs).tolist():
-            chosen = epochs == epoch
-            located = skip_deleted(self._order(epoch).locate(indices[chosen]), self._source.dataset)
-            yield SourceRequest(number, epoch, located, slots[chosen])
+    def requests(self, batch: int, slots: I64, weight: float) -> Iterator[SourceRequest]:
+        """Yield a request for each epoch in which the source's samples of a batch lie."""
+        order, records, dataset = self._order, self._order.records[self._number], self._source.dataset
+        numbers, stop = order.samples(self._number, batch), order.schedule.taken(batch + 1)[self._number]
+        inside = order.dealing.reads(order.rank, *order.dealing.lanes_of(numbers, records))
+        for epoch in np.unique(numbers // records).tolist():
+            chosen = numbers // records == epoch
+            located, runs = self._epoch(epoch)
+            samples = skip_deleted(located.locate(numbers[chosen] - epoch * records), dataset)
+            last = min(stop - epoch * records, records) - 1
+            samples, leaving = runs.read_lanes(samples, inside[chosen], last)
+            yield SourceRequest(self._number, epoch, samples, slots[chosen], leaving=leaving, weight=weight)
 
-    def _order(self, epoch: int) -> EpochOrder:
-        if epoch not in self._orders:
-            counts = self._source.dataset.live.counts
-            self._orders = {epoch: EpochOrder(counts, seed=self._source.seed, epoch=epoch, lanes=self._lanes)}
-        return self._orders[epoch]
+    def _epoch(self, epoch: int) -> tuple[EpochOrder, OpenRuns]:
+        if epoch not in self._epochs:
+            counts, seed = self._source.dataset.live.counts, self._source.seed
+            self._epochs = {epoch: (EpochOrder(counts, seed=seed, epoch=epoch, lanes=self._order.lanes), OpenRuns())}
+        return self._epochs[epoch]
 
 
 def mux_lanes(lanes: int | None, *, sources: int, world_size: int) -> int:
     """Lanes of each source, by default so few that the containers held do not grow with the number of sources."""
     if lanes is None:
         return -(-max(1, MIN_LANES // sources) // world_size) * world_size
-    if lanes < 1 or lanes % world_size:
-        raise UsageError(f"{lanes} lanes cannot be shared by {world_size} ranks; use a multiple of {world_size}")
     return lanes
+
+
+def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
+    """Read how many samples each source has given before a state, and how many of a rank's next batch were read."""
+    if state["version"] == 1:  # counts are of a rank's batch, and its samples of all sources together
+        counts, samples = _numbers(state, "counts", sources), read_number(state, "samples")
+        if not any(counts):
+            raise UsageError(f"the state has counts {counts}; one above 0 is needed")
+        batches, rest = divmod(samples, sum(counts))
+        return [batches * each * read_number(state, "world_size", least=1) for each in counts], rest
+    return _numbers(state, "taken", sources), read_number(state, "read")
+
+
+def _numbers(state: Mapping[str, Any], name: str, count: int) -> list[int]:
+    values = state.get(name)
+    if not isinstance(values, list) or len(values) != count:
+        raise UsageError(f"the state has {name} {values!r}; a list of {count} integers is needed")
+    return [read_number({name: value}, name) for value in values]

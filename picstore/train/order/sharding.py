@@ -1,103 +1,101 @@
-"""Rank shards: the samples of an epoch, and the number of batches, of one rank; rank and world size of a process."""
+"""Rank shards: one rank's samples of an epoch's global batches; rank and world size of a process."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from picstore.arrays import I64
+from picstore.arrays import I64, Bools
 from picstore.errors import UsageError
+from picstore.train.order.dealing import Dealing, divide_samples
+from picstore.train.order.division import EvenDivision
 
 MIN_LANES = 32  # a batch of 256 then takes 8 records each from 32 lanes
 
 
 def default_lanes(world_size: int) -> int:
-    """The smallest multiple of the world size that is at least MIN_LANES."""
+    """The smallest multiple of the world size that is at least MIN_LANES: no lane is shared by ranks."""
     return -(-MIN_LANES // world_size) * world_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RankShard:
-    """A rank's samples of an epoch of ``records`` samples, in batches; every rank has the same number of batches.
+    """A rank's samples of an epoch of ``records`` samples, in global batches of ``batch`` samples.
 
-    ``drop_last`` leaves out samples that fill no batch. Otherwise every sample is in one batch, and last batches may be
-    smaller but are never empty; with a ``batch_size`` of 1 the last batch of some ranks may hold 2.
+    Every rank has the same number of batches, none of which is empty. ``drop_last`` leaves out samples that fill no
+    batch.
     """
 
     records: int
-    lanes: int  # of the epoch; a multiple of ``world_size``, or 1 when the stored order is read
-    batch_size: int  # of this rank
+    lanes: int  # of the epoch
+    batch: int
     rank: int = 0
     world_size: int = 1
-    shuffle: bool = True
     drop_last: bool = True
+    division: EvenDivision = field(init=False, repr=False)
+    dealing: Dealing = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UsageError(f"batch_size {self.batch_size}; at least 1 is needed")
         check_rank(self.rank, self.world_size)
-        if self.shuffle:
-            check_lanes(self.lanes, self.world_size)
+        check_global_batch(self.batch, self.world_size)
         if self.records < self.world_size:
             raise UsageError(f"{self.records} records are too few for {self.world_size} ranks; use fewer ranks")
-        if self.batches == 0:
+        division = EvenDivision(self.records, self.batch, self.world_size, self.drop_last)
+        if division.batches == 0:
             raise UsageError(
-                f"{self.records} records make no batch of {self.batch_size} on {self.world_size} ranks; "
-                "use a smaller batch_size or drop_last=False"
+                f"{self.records} records make no batch of {self.batch} on all {self.world_size} ranks together; "
+                "use a smaller batch or drop_last=False"
             )
-
-    @property
-    def count(self) -> int:
-        """Samples of the epoch that this rank has; the counts of two ranks differ by one at most."""
-        if not self.shuffle:
-            return (self.rank + 1) * self.records // self.world_size - self.rank * self.records // self.world_size
-        base, longer = divmod(self.records, self.lanes)
-        return base * (self.lanes // self.world_size) + len(range(self.rank, longer, self.world_size))
+        object.__setattr__(self, "division", division)
+        object.__setattr__(self, "dealing", Dealing(self.lanes, self.world_size))
 
     @property
     def batches(self) -> int:
-        """Batches an epoch, the same on every rank."""
-        fewest, most = self.records // self.world_size, -(-self.records // self.world_size)
-        if self.drop_last:
-            return fewest // self.batch_size
-        return min(-(-most // self.batch_size), fewest)
+        """Batches an epoch."""
+        return self.division.batches
 
-    def bounds(self, batch: int) -> tuple[int, int]:
-        """Start and stop of a batch among the rank's samples, counted from its first."""
-        return self._start(batch), self._start(batch + 1)
+    @property
+    def samples_of_rank(self) -> int:
+        """A rank's part of an epoch's samples, incomplete batch included, rounded up."""
+        return -(-self.records // self.world_size)
 
-    def _start(self, batch: int) -> int:
-        if self.drop_last:
-            return batch * self.batch_size
-        left = self.batches - batch
-        if left == 0:
-            return self.count
-        # A rank that has one sample less than others may have none left for the last batch: it keeps one for each.
-        return min(batch * self.batch_size, self.count - left)
+    def samples(self, batch: int) -> I64:
+        """Numbers in the epoch of this rank's samples of a batch, ascending."""
+        start, stop, first = self._bounds(batch)
+        return self.dealing.find_samples(self.rank, start, stop, records=self.records, first=first)
 
-    def samples(self, start: int, stop: int) -> I64:
-        """Numbers in the epoch of this rank's samples ``start`` to ``stop``."""
-        k = np.arange(start, stop, dtype=np.int64)
-        if not self.shuffle:
-            return self.rank * self.records // self.world_size + k
-        return k * self.world_size + self.rank
+    def reads(self, samples: I64) -> Bools:
+        """Mark the samples whose lanes this rank reads, bool (n,)."""
+        return self.dealing.reads(self.rank, samples % self.lanes)
+
+    def weight(self, batch: int) -> float:
+        """The weight of this rank's batch, see :attr:`picstore.train.batch.Batch.weight`."""
+        start, stop, first = self._bounds(batch)
+        share = int(divide_samples(stop - start, self.rank, self.world_size, first=first))
+        return self.world_size * share / (stop - start)
 
     def find(self, sample: int) -> tuple[int, int, int] | None:
         """Rank, batch and slot of a sample of the epoch, the inverse of :meth:`samples`; None if it is left out."""
-        if self.shuffle:
-            k, rank = divmod(sample, self.world_size)
-        else:
-            rank = ((sample + 1) * self.world_size - 1) // self.records
-            k = sample - rank * self.records // self.world_size
-        shard = replace(self, rank=rank)
-        batch = min(k // self.batch_size, shard.batches - 1)
-        start, stop = shard.bounds(batch)
-        if k >= stop and batch + 1 < shard.batches:  # the last batch took a sample of the one before
-            batch, (start, stop) = batch + 1, shard.bounds(batch + 1)
-        return (rank, batch, k - start) if start <= k < stop else None
+        batch = self.division.batch_of(sample)
+        if batch >= self.batches:
+            return None
+        start, stop, first = self._bounds(batch)
+        lanes, turns = self.dealing.lanes_of(np.arange(start, stop), self.records)
+        owners = self.dealing.deal(lanes, turns, first=first)
+        rank = int(owners[sample - start])
+        return rank, batch, int((owners[: sample - start] == rank).sum())
+
+    def _bounds(self, batch: int) -> tuple[int, int, int]:
+        """Start and stop of a batch among the epoch's samples, and the first rank of those that have one more of it.
+
+        Whole batches have the same part on a rank, for programs that are compiled for one size. Of the others ranks
+        have the samples of their own lanes.
+        """
+        start, stop = self.division.start(batch), self.division.start(batch + 1)
+        return start, stop, 0 if stop - start == self.batch else start
 
 
 def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
@@ -119,12 +117,10 @@ def check_rank(rank: int, world_size: int) -> None:
         raise UsageError(f"rank {rank} of world size {world_size}; ranks are 0 to world size - 1")
 
 
-def check_lanes(lanes: int, world_size: int) -> None:
-    """Raise UsageError unless ``world_size`` ranks have the same number of lanes."""
-    if lanes < 1 or lanes % world_size:
-        raise UsageError(
-            f"{lanes} lanes cannot be shared by {world_size} ranks; use a multiple such as {default_lanes(world_size)}"
-        )
+def check_global_batch(batch: int, world_size: int) -> None:
+    """Raise UsageError unless every rank has a sample of a global batch."""
+    if batch < world_size:
+        raise UsageError(f"a global batch of {batch} leaves some of {world_size} ranks without a sample; give more")
 
 
 def _distributed_rank() -> tuple[int, int] | None:

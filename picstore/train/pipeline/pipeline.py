@@ -290,6 +290,7 @@ class Pipeline:
             targets=filler.targets,
             damage=[*records.damage, *problems.values()],
             encoded=filler.encoded,
+            weight=records.weight,
         )
         if batch.damage and self._spec.strict:
             raise batch.damage[0]

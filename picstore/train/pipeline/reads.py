@@ -28,13 +28,10 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
         dataset = sources[wanted.source].dataset
         samples = wanted.samples
         inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
-        columns = (samples.container[inside].tolist(), samples.lane[inside].tolist(), samples.last[inside].tolist())
-        for number, lane, last in zip(*columns, strict=True):
+        for number, lane in zip(samples.container[inside].tolist(), samples.lane[inside].tolist(), strict=True):
             key = ContainerKey(wanted.source, wanted.epoch, number)
             use = uses.setdefault(key, ContainerUse(dataset.container_size(number)))
             use.lanes.add(lane)
-            if last:
-                use.done.add(lane)
         for run in wanted.leaving:
             key = ContainerKey(wanted.source, wanted.epoch, run.container)
             use = uses.setdefault(key, ContainerUse(dataset.container_size(run.container), needed=False))

@@ -77,6 +77,11 @@ class PipelineRunner:
         """What was done and waited for."""
         return self._counter.stats
 
+    def set_budget(self, budget: int) -> None:
+        """Hold so many bytes of containers at most from the next iteration on; a child that was started ends."""
+        self._spec = replace(self._spec, resources=replace(self._spec.resources, budget=budget))
+        self._process = None
+
     def batches(self, position: tuple[int, int], requests: MakeRequests) -> Delivery:
         """Return batches before the callables.
 

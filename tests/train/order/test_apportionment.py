@@ -22,8 +22,8 @@ from picstore.errors import UsageError
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.train.order import apportionment
 from picstore.train.order.apportionment import Apportionment
+from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.requests import DatasetOrder
 from picstore.train.order.sharding import RankShard
 
 Make = Callable[..., Path]
@@ -131,7 +131,7 @@ def test_weighted_global_batches_are_the_same_at_any_world_size_and_after_any_re
 
     def batches(rank: int, world_size: int, first: int = 0) -> list[Counter[tuple[int, int, int]]]:
         size = 6 * per_rank // world_size
-        shard = RankShard(records=shares.samples, lanes=12, batch_size=size, rank=rank, world_size=world_size)
+        shard = RankShard(records=shares.samples, lanes=12, batch=size * world_size, rank=rank, world_size=world_size)
         order = DatasetOrder(shard, seed, "", shares)
         found = []
         for request in islice(order.requests([source], epoch=2, first=first), order.length(2) - first):
@@ -174,7 +174,7 @@ def test_a_state_without_weights_or_selection_has_the_fields_that_it_had(make_da
     dataset = picstore.Dataset(make_dataset())
     state = loader_of(dataset, repeat=1).state_dict()
     assert state == {
-        "version": 1,
+        "version": 2,
         "dataset": dataset.uuid,
         "seed": 0,
         "shuffle": True,

@@ -1,0 +1,49 @@
+"""States of loaders: what the state of an order must share with the order that loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from picstore.errors import UsageError
+from picstore.train.order.dealing import MAX_LANES
+
+VERSION = 2  # of the order; docs/training.md, "Resuming", tells what earlier versions differ in
+_MAX_POSITION = 1 << 62  # of an epoch, a batch or a sample
+
+
+def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str], *, of: str) -> None:
+    """Raise UsageError if a state differs in one of its fields from the loader or mux that loads it.
+
+    A state of version 1 has the same order, but for the stored order on several ranks.
+    """
+    version = state.get("version")
+    if version not in (1, VERSION) or isinstance(version, bool):
+        raise UsageError(f"the state has version {version!r}; this picstore reads versions 1 and {VERSION}")
+    if version == 1 and state.get("shuffle") is False and state.get("world_size") != 1 and "buckets" not in state:
+        raise UsageError(
+            "the state has version 1, whose stored order on several ranks began other ranks' parts elsewhere; "
+            "begin the epoch anew with set_epoch"
+        )
+    for name in names:
+        if state.get(name) != own.get(name):
+            hint = "; leave lanes out to take over those of the state" if name == "lanes" else ""
+            raise UsageError(f"the state has {name} {state.get(name)!r}, this {of} {own.get(name)!r}{hint}")
+
+
+def position_in_epochs(state: Mapping[str, Any], unit: str) -> tuple[int, int]:
+    """Read the epoch of a state and its position there, ``"samples"`` or ``"batches"``; UsageError for other values."""
+    return read_number(state, "epoch"), read_number(state, unit)
+
+
+def read_number(state: Mapping[str, Any], name: str, *, least: int = 0, most: int = _MAX_POSITION) -> int:
+    """Read an integer of a state; UsageError for another value, or one out of bounds."""
+    value = state.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise UsageError(f"the state has {name} {value!r}; an integer from {least} to {most:,} is needed")
+    return value
+
+
+def read_lanes(state: Mapping[str, Any]) -> int:
+    """Read the lanes of a state; UsageError for a number that no order has."""
+    return read_number(state, "lanes", least=1, most=MAX_LANES)

@@ -1,0 +1,110 @@
+"""How ranks share lanes and global batches, against the rule of docs/training.md, sample by sample."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import gcd
+
+import numpy as np
+import pytest
+from grids import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from picstore.errors import UsageError
+from picstore.train.order.dealing import Dealing, divide_samples
+
+
+def readers_of(lane: int, lanes: int, ranks: int, turn: int = 0) -> set[int]:
+    """The ranks that read a lane, by the rule."""
+    shared = lanes % ranks
+    if lane < lanes - shared:
+        return {(lane + turn) % ranks}
+    low, part = lane - (lanes - shared), Fraction(shared, ranks)
+    return {rank for rank in range(ranks) if rank * part < low + 1 and (rank + 1) * part > low}
+
+
+def deal_slowly(lanes: list[int], count: int, ranks: int, turns: list[int], first: int = 0) -> list[int]:
+    """Deal the samples of a global batch one after the other, by the rule."""
+    left = [len(lanes) // ranks + ((rank - first) % ranks < len(lanes) % ranks) for rank in range(ranks)]
+    readers = [readers_of(lane, count, ranks, turn) for lane, turn in zip(lanes, turns, strict=True)]
+    owners: list[int | None] = [None] * len(lanes)
+
+    def give(sample: int, candidates: list[int]) -> None:
+        for rank in candidates:
+            if owners[sample] is None and left[rank]:
+                owners[sample] = rank
+                left[rank] -= 1
+
+    for sample, own in enumerate(readers):
+        if len(own) == 1:
+            give(sample, list(own))
+    for lane in range(count - count % ranks, count):
+        for sample in range(len(lanes)):
+            if lanes[sample] == lane:
+                give(sample, sorted(readers[sample]))
+    for sample in range(len(lanes)):
+        give(sample, list(range(ranks)))
+    return [owner for owner in owners if owner is not None]
+
+
+@given(
+    lanes=st.integers(1, 40),
+    ranks=st.integers(1, 20),
+    start=st.integers(0, 200),
+    size=st.integers(0, 120),
+    records=st.integers(1, 200),
+    first=st.integers(0, 9),
+)
+@examples(400)
+def test_samples_are_dealt_by_the_rule(lanes: int, ranks: int, start: int, size: int, records: int, first: int) -> None:
+    dealing, numbers = Dealing(lanes, ranks), np.arange(start, start + size)
+    found = dealing.deal(*dealing.lanes_of(numbers, records), first=first)
+    epochs = [divmod(t, records) for t in range(start, start + size)]
+    lane, turns = [index % lanes for _, index in epochs], [epoch * records % ranks for epoch, _ in epochs]
+    assert found.tolist() == deal_slowly(lane, lanes, ranks, turns, first)
+    for rank in range(ranks):
+        mine = dealing.find_samples(rank, start, start + size, records=records, first=first)
+        assert mine.tolist() == numbers[found == rank].tolist()
+
+
+@given(lanes=st.integers(1, 80), ranks=st.integers(1, 80))
+def test_ranks_read_whole_lanes_and_parts_of_two_at_most(lanes: int, ranks: int) -> None:
+    dealing = Dealing(lanes, ranks)
+    read = [[lane for lane in range(lanes) if dealing.reads(rank, np.array([lane]))[0]] for rank in range(ranks)]
+    expected = [readers_of(lane, lanes, ranks) for lane in range(lanes)]
+    assert [{rank for rank in range(ranks) if lane in read[rank]} for lane in range(lanes)] == expected
+    assert [dealing.count_lanes(rank) for rank in range(ranks)] == [len(mine) for mine in read]
+    assert all(len([lane for lane in mine if len(expected[lane]) > 1]) <= 2 for mine in read)
+    total = sum(map(len, read))
+    assert total == dealing.readers <= lanes + ranks - gcd(lanes, ranks)
+
+
+@given(lanes=st.integers(1, 64), ranks=st.integers(2, 97), size=st.integers(1, 40))
+def test_shares_of_a_rank_count_are_filled_exactly(lanes: int, ranks: int, size: int) -> None:
+    dealing = Dealing(lanes, ranks)
+    for start in (0, 17, 1000):
+        owners = dealing.deal(*dealing.lanes_of(np.arange(start, start + size * ranks), 10**6))
+        assert np.bincount(owners, minlength=ranks).tolist() == [size] * ranks
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 6, 7, 48, 96])
+def test_few_records_are_read_outside_of_a_ranks_lanes(ranks: int) -> None:
+    lanes, size = 64 if ranks > 32 else 32, 16 * ranks
+    dealing, alone, batches = Dealing(lanes, ranks), 0, 40
+    for batch in range(batches):
+        lane, turn = dealing.lanes_of(np.arange(batch * size, (batch + 1) * size), 10**9)
+        owners, (first, last) = dealing.deal(lane, turn), dealing.find_readers(lane, turn)
+        alone += int(((owners < first) | (owners > last)).sum())
+    assert dealing.readers / lanes + alone / (batches * size) <= (lanes + ranks) / lanes
+
+
+def test_shares_differ_by_one_at_most_and_begin_with_any_rank() -> None:
+    assert divide_samples(10, np.arange(4), 4).tolist() == [3, 3, 2, 2]
+    assert divide_samples(10, np.arange(4), 4, first=3).tolist() == [3, 2, 2, 3]
+
+
+@pytest.mark.parametrize("lanes", [0, -1, (1 << 16) + 1])
+def test_a_number_of_lanes_out_of_bounds_is_refused(lanes: int) -> None:
+    with pytest.raises(UsageError, match=rf"lanes is {lanes}; give 1 to 65,536"):
+        Dealing(lanes)

@@ -1,0 +1,58 @@
+"""Schedules of mixtures: counts by step, and the step at which so many samples have been given."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from picstore.errors import UsageError
+from picstore.train.order.schedule import MixSchedule
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> MixSchedule:
+    sources = draw(st.integers(1, 4))
+    steps = sorted({0, *draw(st.lists(st.integers(1, 40), max_size=4))})
+    counts = st.lists(st.integers(0, 5), min_size=sources, max_size=sources).filter(any)
+    return MixSchedule(tuple(steps), tuple(tuple(draw(counts)) for _ in steps))
+
+
+@given(schedules())
+def test_what_was_taken_is_the_sum_of_the_counts_before(schedule: MixSchedule) -> None:
+    taken = [0] * len(schedule.counts[0])
+    for batch in range(60):
+        assert schedule.taken(batch) == tuple(taken)
+        assert schedule.batch_after(taken) == batch
+        piece = max(k for k, step in enumerate(schedule.steps) if step <= batch)
+        assert schedule.counts_at(batch) == schedule.counts[piece]
+        taken = [one + other for one, other in zip(taken, schedule.counts[piece], strict=True)]
+
+
+@given(schedules(), st.lists(st.integers(0, 200), min_size=4, max_size=4))
+def test_samples_that_no_batch_is_after_have_no_batch(schedule: MixSchedule, drawn: list[int]) -> None:
+    taken = tuple(drawn[: len(schedule.counts[0])])
+    every = [schedule.taken(batch) for batch in range(sum(taken) + 2)]
+    assert schedule.batch_after(taken) == (every.index(taken) if taken in every else None)
+
+
+def test_a_batch_far_ahead_is_found_in_no_time() -> None:
+    schedule = MixSchedule((0, 10**9), ((3, 5), (0, 9)))
+    assert schedule.taken(10**12) == (3 * 10**9, 5 * 10**9 + 9 * (10**12 - 10**9))
+    assert schedule.batch_after(schedule.taken(10**12)) == 10**12
+
+
+@pytest.mark.parametrize(
+    ("steps", "counts", "message"),
+    [
+        ((0, 5, 5), ((1,), (2,), (3,)), r"steps \[0, 5, 5\]"),
+        ((0, 7, 5), ((1,), (2,), (3,)), "ascending order"),
+        ((0, 7), ((1, 2), (0, 0)), r"counts \[0, 0\] at step 7"),
+        ((0,), ((1, -1),), r"counts \[1, -1\] at step 0"),
+    ],
+)
+def test_steps_and_counts_that_cannot_be_are_refused(
+    steps: tuple[int, ...], counts: tuple[tuple[int, ...], ...], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        MixSchedule(steps, counts)
