@@ -89,9 +89,10 @@ class DataMux(BatchLoader[MixOrder]):
         chosen = cast("LoaderOptions", {**_DEFAULTS, **mixed.options, **options})
         rank, world_size = find_rank(chosen["rank"], chosen["world_size"])
         lanes = mux_lanes(chosen["lanes"], sources=len(mixed.entries), world_size=world_size)
+        planned = make_schedule(mixed, schedule).times(1 if chosen["global_counts"] else world_size)
         sources, callables = _open_sources(mixed, transform, chosen)
         order = MixOrder(
-            schedule=make_schedule(mixed, schedule).times(1 if chosen["global_counts"] else world_size),
+            schedule=planned,
             records=tuple(len(source.dataset) for source in sources),
             lanes=lanes,
             seed=chosen["seed"],

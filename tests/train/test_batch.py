@@ -43,7 +43,9 @@ def test_asdict_has_the_fields_that_there_are(make_dataset: Make, full: picstore
 
 def test_tree_map_reaches_every_tensor_and_makes_a_batch(full: picstore.Batch) -> None:
     leaves = pytree.tree_leaves(full)
-    assert sum(isinstance(leaf, torch.Tensor) for leaf in leaves) == 3 + 3 * 6 + 1  # boxes, labels, index; score
+    assert (
+        sum(isinstance(leaf, torch.Tensor) for leaf in leaves) == 3 + 3 * 6 + 1 + 1
+    )  # boxes, labels, index; score; weight
     doubled = pytree.tree_map_only(torch.Tensor, lambda tensor: 2 * tensor, full)
     assert type(doubled) is picstore.Batch and doubled.columns["caption"] == full.columns["caption"]
     assert torch.equal(doubled.images, 2 * full.images) and torch.equal(doubled.ids, 2 * full.ids)

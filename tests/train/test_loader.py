@@ -6,7 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.train.batch import Batch
+from picstore.train.batching import spec
 from picstore.train.cpu import decode as cpu_decode
 
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
@@ -199,7 +200,7 @@ def test_drop_last_leaves_out_what_fills_no_batch(make_dataset: Make, shuffle: b
     assert [len(batch) for batch in whole] == [16, 16, 16] and len(whole) == 3
     every = loader_of(path, shuffle=shuffle, drop_last=False)
     batches = ids_of(every)
-    assert [len(batch) for batch in batches] == [16, 16, 16, 2] and len(every) == 4
+    assert [len(batch) for batch in batches] == [16, 16, 10, 8] and len(every) == 4  # the last is half a batch at least
     assert sorted(flat(batches)) == list(range(50))
 
 
@@ -255,10 +256,13 @@ def test_rank_and_world_size_come_from_torch_distributed(make_dataset: Make, mon
         ({"rank": 0}, "belong together"),
         ({"rank": 2, "world_size": 2}, "rank 2 of world size 2"),
         ({"rank": 0, "world_size": 0}, "world size 0"),
-        ({"rank": 0, "world_size": 3, "lanes": 32}, "use a multiple such as 33"),
+        ({"lanes": 0}, "lanes is 0; give 1 to 65,536"),
         ({"rank": 0, "world_size": 64}, "50 records are too few for 64 ranks"),
-        ({"batch_size": 51}, "use a smaller batch_size or drop_last=False"),
-        ({"batch_size": 0}, "batch_size 0"),
+        ({"batch_size": 51}, "use a smaller batch or drop_last=False"),
+        ({"batch_size": 0}, "a global batch of 0"),
+        ({"batch_size": 4, "global_batch_size": 8}, "batch_size is 4 and global_batch_size 8"),
+        ({"batch_size": None}, "give batch_size, the number of images in a batch, or global_batch_size"),
+        ({"rank": 0, "world_size": 9, "batch_size": None, "global_batch_size": 8}, "of 8 leaves some of 9 ranks"),
         ({"threads": 0}, "threads 0"),
         ({"budget": 0}, "budget 0"),
         ({"on_damage": "ignore"}, "'ignore' is neither 'skip' nor 'raise'"),
@@ -345,35 +349,82 @@ def test_an_iterator_that_goes_on_is_not_disturbed_by_set_epoch(make_dataset: Ma
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2, this loader 1"),
+        ({"version": 3}, "version 3; this picstore reads versions 1 and 2"),
         ({"dataset": "other"}, "dataset 'other'"),
         ({"seed": 5}, "seed 5, this loader 0"),
-        ({"lanes": 64}, "lanes 64, this loader 32"),
+        ({"lanes": 0}, "lanes 0; an integer from 1 to 65,536 is needed"),
         ({"shuffle": False}, "shuffle False, this loader True"),
         ({"samples": 17}, "after 17 samples"),
-        ({"samples": -16}, "after -16 samples"),
+        ({"samples": -16}, "samples -16; an integer from 0"),
         ({"samples": 7 * 16}, "after 112 samples"),
-        ({"samples": "16"}, "must be integers"),
-        ({"epoch": None}, "must be integers"),
+        ({"samples": "16"}, "samples '16'; an integer"),
+        ({"samples": True}, "samples True; an integer"),
+        ({"epoch": None}, "epoch None; an integer"),
+        ({"epoch": -5}, "epoch -5; an integer"),
+        ({"epoch": 10**30}, "epoch 1000000000000000000000000000000; an integer"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(make_dataset: Make, change: dict[str, object], message: str) -> None:
     loader = loader_of(make_dataset(96))
     with pytest.raises(UsageError, match=message):
         loader.load_state_dict({**loader.state_dict(), **change})
-    with pytest.raises(UsageError, match="version None"):
+    with pytest.raises(UsageError, match="lanes None"):
         loader.load_state_dict({})
 
 
-def test_the_stored_order_goes_on_only_at_the_same_world_size(make_dataset: Make) -> None:
+def test_a_state_of_other_lanes_is_taken_over_unless_lanes_were_given(make_dataset: Make) -> None:
     path = make_dataset(96)
-    state = loader_of(path, shuffle=False).state_dict()
-    halves = loader_of(path, shuffle=False, batch_size=8, rank=0, world_size=2)
-    with pytest.raises(UsageError, match="world_size 1, this loader 2"):
-        halves.load_state_dict(state)
-    smaller = loader_of(path, shuffle=False, batch_size=8)
-    smaller.load_state_dict({**state, "samples": 32})
-    assert flat(ids_of(smaller)) == [record.id for record in picstore.Dataset(path)][32:]
+    expected, state = ids_of(loader_of(path, lanes=5)), loader_of(path, lanes=5).state_dict()
+    given = loader_of(path, lanes=32)
+    with pytest.raises(UsageError, match="lanes 5, this loader 32; leave lanes out to take over the state's"):
+        given.load_state_dict(state)
+    loader = loader_of(path)
+    loader.load_state_dict(state)
+    assert loader.order.lanes == loader.state_dict()["lanes"] == 5
+    assert ids_of(loader) == expected
+
+
+def test_the_budget_follows_the_lanes_of_a_state(make_dataset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_dataset(96)
+    monkeypatch.setattr(spec, "_MIN_BUDGET", 1)
+    few, many = loader_of(path, lanes=2), loader_of(path, lanes=40)
+    few_bytes, many_bytes = (loader._runner._spec.resources.budget for loader in (few, many))
+    assert many_bytes == 20 * few_bytes
+    loader = loader_of(path)
+    loader.load_state_dict(many.state_dict())
+    list(loader)
+    assert loader._runner._spec.resources.budget == many_bytes
+    bounded = loader_of(path, budget=1 << 20)
+    bounded.load_state_dict(many.state_dict())
+    list(bounded)
+    assert bounded._runner._spec.resources.budget == 1 << 20
+
+
+def test_the_stored_order_goes_on_at_another_world_size(make_dataset: Make) -> None:
+    path = make_dataset(96)
+    before = [loader_of(path, shuffle=False, batch_size=4, rank=r, world_size=4) for r in range(4)]
+    seen = [batch for loader in before for batch in islice(loader, 2)]
+    after = [loader_of(path, shuffle=False, batch_size=8, rank=r, world_size=2) for r in range(2)]
+    for loader in after:
+        loader.load_state_dict(before[1].state_dict())
+    assert sorted(flat(ids_of([*seen, *(batch for loader in after for batch in loader)]))) == list(range(96))
+    straight = [loader_of(path, shuffle=False, batch_size=8, lanes=1, rank=r, world_size=2) for r in range(2)]
+    pairs = zip(*map(ids_of, straight), strict=True)
+    stored = [record.id for record in picstore.Dataset(path)]
+    assert [sorted(one + other) for one, other in pairs] == [sorted(stored[k : k + 16]) for k in range(0, 96, 16)]
+
+
+def test_states_of_version_1_go_on_but_for_the_stored_order_on_several_ranks(make_dataset: Make) -> None:
+    path = make_dataset(96)
+    for options in ({}, {"shuffle": False}):
+        loader = loader_of(path, **options)
+        expected = ids_of(loader)[2:]
+        state = {**loader_of(path, **options).state_dict(), "version": 1, "samples": 32}
+        loader.load_state_dict(state)
+        assert ids_of(loader) == expected
+    ranks = {**loader_of(path, shuffle=False).state_dict(), "version": 1, "world_size": 2}
+    with pytest.raises(UsageError, match="version 1, whose stored order on several ranks"):
+        loader_of(path, shuffle=False).load_state_dict(ranks)
 
 
 # Damage.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.errors import UsageError
-from picstore.train.order.bucket_plan import divide
+from picstore.train.order.division import divide
 
 Make = Callable[..., Path]
 LENGTHS = [6, 12, 24]
@@ -80,7 +80,8 @@ def test_divisions_have_whole_batches_of_a_drawn_size_and_leave_out_less_than_on
     count: int, sizes: list[int], ranks: int, keys: tuple[int, int], drop_last: bool
 ) -> None:
     count = count if drop_last else max(count, ranks)
-    division = divide(count, sizes, keys, ranks=ranks, drop_last=drop_last)
+    batches = [ranks * size for size in sizes]
+    division = divide(count, batches, keys, world_size=ranks, drop_last=drop_last)
     lengths = np.diff(division.ends, prepend=0)
     whole = ranks * np.array(sizes)[division.plans]
     assert (lengths >= ranks).all()
@@ -89,9 +90,10 @@ def test_divisions_have_whole_batches_of_a_drawn_size_and_leave_out_less_than_on
         assert count - lengths.sum() < ranks * max(sizes)
     else:
         assert lengths.sum() == count
-        assert (whole - lengths)[:-1].clip(0).sum() < ranks
-        assert (lengths <= np.maximum(whole, ranks + ranks - 1)).all()
-    other = divide(count, sizes, (keys[0], keys[1] ^ 1), ranks=ranks, drop_last=drop_last)
+        assert (lengths == whole)[:-2].all()
+        assert (whole - lengths)[:-1].clip(0).sum() <= min(batches) // 2
+        assert (lengths <= whole + ranks - 1).all()
+    other = divide(count, batches, (keys[0], keys[1] ^ 1), world_size=ranks, drop_last=drop_last)
     assert len(other.ends) == len(division.ends)
     if drop_last:
         assert Counter(other.plans.tolist()) == Counter(division.plans.tolist())

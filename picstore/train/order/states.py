@@ -27,7 +27,7 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequenc
         )
     for name in names:
         if state.get(name) != own.get(name):
-            hint = "; leave lanes out to take over those of the state" if name == "lanes" else ""
+            hint = "; leave lanes out to take over the state's" if name == "lanes" else ""
             raise UsageError(f"the state has {name} {state.get(name)!r}, this {of} {own.get(name)!r}{hint}")
 
 

@@ -53,6 +53,7 @@ def test_ranks_share_every_global_batch_evenly_and_take_each_sample_once(
     batch=st.integers(2, 97),
     worlds=st.permutations(range(1, 98)),
 )
+@examples(30)
 def test_every_world_size_has_the_same_global_batches(records: int, lanes: int, batch: int, worlds: list[int]) -> None:
     assume(records >= batch)
     alone = [set(each) for each in batches(RankShard(records=records, lanes=lanes, batch=batch))]

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources
 from picstore.train.buffers import BufferPool
 from picstore.train.cpu import decode as cpu_decode
 from picstore.train.cpu import fill_images, fillers
+from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
+from picstore.train.order.requests import BatchRequest, TrainingSource
+from picstore.train.order.sharding import RankShard
 from picstore.train.pipeline.pipeline import AHEAD, MAX_REQUESTS, Pipeline, divide
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
 from picstore.train.pipeline.stats import StatsCounter
@@ -98,10 +101,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> ContainerMemory:
 def requests_of(
     dataset: picstore.Dataset, *, batch_size: int, lanes: int = 4, epoch: int = 0
 ) -> Iterator[BatchRequest]:
-    order = EpochOrder(dataset.rows["records"], seed=0, epoch=epoch, lanes=lanes)
-    for start in range(0, len(dataset), batch_size):
-        samples = order.locate(np.arange(start, min(start + batch_size, len(dataset))))
-        yield [SourceRequest(0, epoch, samples, np.arange(len(samples)))]
+    shard = RankShard(records=len(dataset), lanes=lanes, batch=min(batch_size, len(dataset)), drop_last=False)
+    yield from islice(DatasetOrder(shard, seed=0).requests([source_of(dataset)], epoch=epoch), shard.batches)
 
 
 def source_of(dataset: picstore.Dataset) -> TrainingSource:
@@ -160,11 +161,11 @@ def uses_of(sizes: list[int], *, batch_size: int, lanes: int) -> list[dict[Conta
     for start in range(0, order.records, batch_size):
         samples = order.locate(np.arange(start, min(start + batch_size, order.records)))
         uses: dict[ContainerKey, ContainerUse] = {}
-        columns = (samples.container.tolist(), samples.lane.tolist(), samples.last.tolist())
-        for number, lane, last in zip(*columns, strict=True):
+        columns = (samples.container.tolist(), samples.lane.tolist(), samples.end.tolist())
+        for number, lane, end in zip(*columns, strict=True):
             use = uses.setdefault((0, 0, number), ContainerUse(sizes[number]))
             use.lanes.add(lane)
-            if last:
+            if end < start + batch_size:
                 use.done.add(lane)
         wanted.append(uses)
     return wanted

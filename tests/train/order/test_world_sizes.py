@@ -1,0 +1,151 @@
+"""Runs whose world size changes: global batches are those of one rank, and every record comes as often as promised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from grids import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from picstore.storage.edits.tombstones import LiveRecords
+from picstore.train.order.apportionment import Apportionment
+from picstore.train.order.bucket_table import BucketTable
+from picstore.train.order.buckets import BucketOrder
+from picstore.train.order.dataset_order import DatasetOrder
+from picstore.train.order.epoch import ALONE
+from picstore.train.order.mixing import MixOrder
+from picstore.train.order.requests import BatchRequest, Order
+from picstore.train.order.schedule import MixSchedule
+from picstore.train.order.sharding import RankShard
+
+MakeOrder = Callable[[int, int], Order]  # of a rank of a world size
+
+BATCH = 200  # two samples at least on each of 97 ranks
+
+
+def source_of(counts: list[int]) -> Any:
+    live = LiveRecords.from_deleted(counts, np.zeros(0, np.int64), file="here")
+    return SimpleNamespace(dataset=SimpleNamespace(live=live), seed=3)
+
+
+def records_of(request: BatchRequest) -> Counter[tuple[int, ...]]:
+    """Source, epoch, container, record and copy of each sample."""
+    found: Counter[tuple[int, ...]] = Counter()
+    for part in request:
+        samples = part.samples
+        copies = np.zeros(len(samples)) if samples.copy is None else samples.copy
+        columns = (samples.container.tolist(), samples.record.tolist(), copies.tolist())
+        found.update((part.source, part.epoch, *row) for row in zip(*columns, strict=True))
+    return found
+
+
+def plain(lanes: int, drop_last: bool, counts: list[int]) -> tuple[MakeOrder, list[Any]]:
+    def make(rank: int, world_size: int) -> Order:
+        options: Any = {"rank": rank, "world_size": world_size, "lanes": lanes, "drop_last": drop_last}
+        return DatasetOrder(RankShard(records=sum(counts), batch=BATCH, **options), seed=1)
+
+    return make, [source_of(counts)]
+
+
+def stored(lanes: int, drop_last: bool, counts: list[int]) -> tuple[MakeOrder, list[Any]]:
+    def make(rank: int, world_size: int) -> Order:
+        options: Any = {"rank": rank, "world_size": world_size, "lanes": lanes, "drop_last": drop_last}
+        return DatasetOrder(RankShard(records=sum(counts), batch=BATCH, **options), seed=1, shuffle=False)
+
+    return make, [source_of(counts)]
+
+
+def weighted(lanes: int, drop_last: bool, counts: list[int]) -> tuple[MakeOrder, list[Any]]:
+    shares = Apportionment.weighted(np.array(counts), np.arange(sum(counts)) % 5, 2 * sum(counts), seed=1)
+
+    def make(rank: int, world_size: int) -> Order:
+        options: Any = {"rank": rank, "world_size": world_size, "lanes": lanes, "drop_last": drop_last}
+        return DatasetOrder(RankShard(records=shares.samples, batch=BATCH, **options), 1, "", shares)
+
+    return make, [source_of(counts)]
+
+
+def buckets(lanes: int, drop_last: bool, counts: list[int]) -> tuple[MakeOrder, list[Any]]:
+    of_records = (np.arange(sum(counts)) // 7 % 2).astype(np.uint8)
+    table = BucketTable.count(np.array(counts), of_records, 2)
+
+    def make(rank: int, world_size: int) -> Order:
+        options: Any = {"rank": rank, "world_size": world_size, "lanes": lanes, "drop_last": drop_last}
+        return BucketOrder(table=table, batch_sizes=((BATCH,), (BATCH + 7,)), seed=1, **options)
+
+    return make, [source_of(counts)]
+
+
+def mixture(lanes: int, drop_last: bool, counts: list[int]) -> tuple[MakeOrder, list[Any]]:
+    del drop_last  # a mixture has no end
+    schedule = MixSchedule((0, 2, 5), ((150, 50, 1), (60, 140, 0), (3, 11, 190)))
+
+    def make(rank: int, world_size: int) -> Order:
+        records = (sum(counts), sum(counts[::2]), 17)
+        return MixOrder(
+            schedule=schedule, records=records, lanes=lanes, seed=1, rank=rank, world_size=world_size, epoch_batches=9
+        )
+
+    return make, [source_of(counts), source_of(counts[::2]), source_of([9, 8])]
+
+
+@pytest.mark.parametrize("kind", [plain, stored, weighted, buckets, mixture])
+@given(
+    lanes=st.integers(1, 100),
+    drop_last=st.booleans(),
+    counts=st.lists(st.integers(1, 30), min_size=36, max_size=36),
+    worlds=st.lists(st.integers(1, 97), min_size=3, max_size=3),
+    steps=st.lists(st.integers(0, 2), min_size=2, max_size=2),
+)
+@examples(5)
+def test_a_run_of_any_world_sizes_makes_the_global_batches_of_one_rank(
+    kind: Any, lanes: int, drop_last: bool, counts: list[int], worlds: list[int], steps: list[int]
+) -> None:
+    make, sources = kind(lanes, drop_last, counts)
+    alone = make(0, 1)
+    length = alone.length(0)
+    assert length is not None
+    whole = list(map(records_of, islice(alone.requests(sources, epoch=0), length)))
+    state, found = alone.state(0, 0), []
+    for world_size, count in zip(worlds, [*steps, length], strict=True):
+        ranks = [make(rank, world_size) for rank in range(world_size)]
+        epoch, first = ranks[-1].position(state)
+        assert (epoch, first) == (0, len(found))
+        count = min(count, length - first)
+        requests = [list(islice(order.requests(sources, epoch=0, first=first), count)) for order in ranks]
+        for parts in zip(*requests, strict=True):
+            sizes = [sum(len(part.slots) for part in request) for request in parts]
+            assert max(sizes) - min(sizes) <= 1 <= min(sizes)
+            assert [request[0].weight * sum(sizes) for request in parts] == pytest.approx(
+                [world_size * size for size in sizes]
+            )
+            slots = [sorted(np.concatenate([part.slots for part in request]).tolist()) for request in parts]
+            assert slots == [list(range(size)) for size in sizes]
+            found.append(sum(map(records_of, parts), Counter()))
+        state = ranks[0].state(0, first + count)
+    assert found == whole
+    if kind is plain and not drop_last:
+        assert sum(whole, Counter()) == Counter((0, 0, c, r, 0) for c, n in enumerate(counts) for r in range(n))
+
+
+def test_a_loader_that_left_a_shared_lanes_container_lets_go_of_it() -> None:
+    make, sources = plain(5, True, [3] * 400)
+    for rank in range(3):
+        order = make(rank, 3)
+        read: set[tuple[int, int]] = set()
+        left: set[tuple[int, int]] = set()
+        for request in islice(order.requests(sources, epoch=0), 6):
+            samples = request[0].samples
+            inside = slice(None) if samples.held is None else samples.held != ALONE
+            runs = set(zip(samples.container[inside].tolist(), samples.lane[inside].tolist(), strict=True))
+            assert not runs & left
+            read |= runs
+            left |= {(run.container, run.lane) for run in request[0].leaving}
+        assert left <= read and len(read - left) <= 4
