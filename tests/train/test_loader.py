@@ -330,6 +330,49 @@ def test_another_world_size_goes_on_with_the_same_global_batches(make_dataset: M
         assert all(torch.equal(image, found[i]) for i, image in expected.items())
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    slow_except([(4, 3), (3, 2)], [(8, 6), (4, 3), (3, 2), (16, 12), (64, 48), (32, 64), (64, 32), (24, 16), (8, 7)]),
+)
+def test_a_run_goes_on_with_a_number_of_ranks_that_does_not_divide_its_lanes(
+    make_dataset: Make, before: int, after: int
+) -> None:
+    path = make_dataset(600)
+    options = {"batch_size": None, "global_batch_size": 128, "transform": [picstore.Resize((8, 8))], "threads": 1}
+    interrupted = loader_of(path, rank=before - 1, world_size=before, **options)
+    whole = [set(batch.ids.tolist()) for batch in loader_of(path, lanes=interrupted.order.lanes, **options)]
+    next(iter(interrupted))
+    state = json.loads(json.dumps(interrupted.state_dict()))
+    ranks = [loader_of(path, rank=rank, world_size=after, **options) for rank in range(after)]
+    for loader in ranks:
+        loader.load_state_dict(state)
+    found = [list(islice(loader, 2)) for loader in ranks]
+    for expected, parts in zip(whole[1:], zip(*found, strict=True), strict=False):
+        assert [len(part) for part in parts] == [loader.batch_size for loader in ranks]
+        assert sorted(i for part in parts for i in part.ids.tolist()) == sorted(expected)
+        assert sum(float(part.weight) for part in parts) == pytest.approx(after)
+
+
+@pytest.mark.parametrize(("before", "after"), [((2, 4), (1, 8)), ((1, 8), (2, 4))])
+def test_without_drop_last_no_change_of_ranks_loses_or_repeats_a_record(
+    make_dataset: Make, before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    dataset = picstore.Dataset(make_dataset(40)).select(list(range(9)))
+
+    def ranks(world_size: int, batch_size: int) -> list[picstore.Loader]:
+        options = {"world_size": world_size, "batch_size": batch_size, "drop_last": False, "seed": 1}
+        return [loader_of(dataset, rank=rank, **options) for rank in range(world_size)]
+
+    taken, state = [], {}
+    for loader in ranks(*before):
+        taken.append(next(iter(loader)))
+        state = loader.state_dict()
+    for loader in ranks(*after):
+        loader.load_state_dict(state)
+        taken += list(loader)
+    assert sorted(flat(ids_of(taken))) == sorted(dataset.ids.tolist())
+
+
 def test_the_state_is_what_the_consumer_has_taken_not_what_was_read_ahead(make_dataset: Make) -> None:
     loader = loader_of(make_dataset(96))
     states = [loader.state_dict()] + [loader.state_dict() for _ in loader]

@@ -281,6 +281,121 @@ def test_a_mux_goes_on_at_another_world_size(config: Path, world_size: int) -> N
     assert found == whole[5:]
 
 
+def test_global_counts_are_shared_by_any_number_of_ranks(config: Path) -> None:
+    whole = global_batches(config, 1, 8, global_counts=True, lanes=5)
+    for world_size in (2, 4, 7):
+        assert global_batches(config, world_size, 8, global_counts=True, lanes=5) == whole
+    before = mux_of(config, rank=2, world_size=4, global_counts=True, lanes=5)
+    take(before, 3)
+    state = json.loads(json.dumps(before.state_dict()))
+    muxes = [mux_of(config, rank=r, world_size=3, global_counts=True) for r in range(3)]
+    for mux in muxes:
+        mux.load_state_dict(state)
+    batches = list(zip(*(take(mux, 5) for mux in muxes), strict=True))
+    assert [sorted(pair for batch in ranks for pair in pairs_of(batch)) for ranks in batches] == whole[3:]
+    assert all([len(batch) for batch in ranks] == [mux.batch_size for mux in muxes] == [3, 3, 3] for ranks in batches)
+
+
+def test_more_ranks_than_samples_are_refused(config: Path) -> None:
+    with pytest.raises(UsageError, match="a global batch of 9 leaves some of 10 ranks without a sample"):
+        mux_of(config, rank=0, world_size=10, global_counts=True)
+
+
+# Schedules.
+
+SCHEDULE = [(2, {"b": 0, "c": 4}), (5, [1, 1, 1])]
+SCHEDULED = [(5, 3, 1)] * 2 + [(5, 0, 4)] * 3 + [(1, 1, 1)] * 5
+
+
+def counts_of(batch: Batch) -> tuple[int, ...]:
+    found = Counter(source_of(label) for label in batch.labels.tolist())
+    return found["a"], found["b"], found["c"]
+
+
+def test_counts_follow_a_schedule_exactly_and_go_through_every_source(config: Path) -> None:
+    mux = mux_of(config, schedule=SCHEDULE)
+    batches = [(mux.batch_size, batch) for batch in take(mux, 10)]
+    assert [counts_of(batch) for _, batch in batches] == SCHEDULED
+    assert drawn([batch for _, batch in batches][:9], "c")[:7] != []
+    for source, records in (("a", 30), ("b", 20), ("c", 7)):
+        found = drawn([batch for _, batch in batches], source)
+        assert all(count == 1 for count in Counter(found[:records]).values())
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 4, 5, 8])
+def test_a_scheduled_mux_goes_on_from_any_step_at_any_world_size(config: Path, taken: int) -> None:
+    whole = global_batches(config, 1, 10, schedule=SCHEDULE, global_counts=True, lanes=4)
+    before = mux_of(config, schedule=SCHEDULE, global_counts=True, lanes=4, rank=1, world_size=3)
+    take(before, taken)
+    after = [mux_of(config, schedule=SCHEDULE, global_counts=True, rank=r, world_size=2) for r in range(2)]
+    for mux in after:
+        mux.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    ranks = zip(*(take(mux, 10 - taken) for mux in after), strict=True)
+    assert [sorted(pair for batch in each for pair in pairs_of(batch)) for each in ranks] == whole[taken:]
+
+
+def test_a_state_goes_on_with_a_schedule_that_changes_later(config: Path) -> None:
+    plain, state = mux_of(config), None
+    take(plain, 4)
+    state = plain.state_dict()
+    changed = mux_of(config, schedule=[(4, {"a": 9, "c": 2})])
+    changed.load_state_dict(state)
+    assert [counts_of(batch) for batch in take(changed, 2)] == [(9, 3, 2)] * 2
+    other = mux_of(config, schedule=[(3, {"a": 9})])
+    with pytest.raises(UsageError, match=r"after \[20, 12, 4\] samples of the data sets"):
+        other.load_state_dict(state)
+
+
+def test_samples_that_are_read_follow_a_schedule(config: Path) -> None:
+    mux = mux_of(config, schedule=SCHEDULE)
+    labels = [mux.read().label for _ in range(18 + 5)]
+    state = mux.state_dict()
+    rest = [mux.read().id for _ in range(9)]
+    assert Counter(map(source_of, labels[:18])) == {"a": 10, "b": 6, "c": 2}
+    resumed = mux_of(config, schedule=SCHEDULE)
+    resumed.load_state_dict(state)
+    assert [resumed.read().id for _ in range(9)] == rest
+    mux.close()
+    resumed.close()
+
+
+def test_toml_has_a_schedule_and_names(config: Path) -> None:
+    toml = config.with_suffix(".toml")
+    toml.write_text(
+        "transform = [{ name = 'CenterCrop', size = 24 }]\nglobal_counts = true\n"
+        "schedule = [{ step = 0, counts = { cats = 3, b = 1 } }, { step = 2, counts = [0, 4] }]\n"
+        "[[source]]\npath = 'a'\nname = 'cats'\n[[source]]\npath = 'b'\nbase = 1000\n"
+    )
+    mux = picstore.DataMux(toml, isolate=False)
+    assert [counts_of(batch)[:2] for batch in take(mux, 4)] == [(3, 1), (3, 1), (0, 4), (0, 4)]
+    mux.close()
+    toml.write_text(toml.read_text().replace("{ step = 2, counts = [0, 4] }", "2"))
+    with pytest.raises(UsageError, match=r"schedule is .*; give a list such as"):
+        picstore.DataMux(toml)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ([(1, {"d": 1})], "schedule names 'd'; the data sets, each once, are a, b, c"),
+        ([(1, [1, 2])], r"schedule has the counts \[1, 2\]; give 3"),
+        ([(1, 5)], "schedule has the counts 5; give 3"),
+        ([(1, {"a": -1})], "the count -1 of a; give an integer"),
+        ([(1, {"a": 1.5})], "the count 1.5 of a"),
+        ([(1, {"a": True})], "the count True of a"),
+        ([(-1, {"a": 1})], "the step -1; give the number of a batch"),
+        ([("1", {"a": 1})], "the step '1'"),
+        ([(4, {"a": 1}), (4, {"a": 2})], "ascending order"),
+        ([(1, [0, 0, 0])], r"counts \[0, 0, 0\] at step 1"),
+        ([5], r"schedule has 5; give \(step, counts\)"),
+        ([(0, {"c": 0})], "c has count 0 at all steps"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused(config: Path, schedule: list[object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        mux_of(config, schedule=schedule)
+
+
 # An end.
 
 
