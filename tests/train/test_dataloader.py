@@ -159,6 +159,21 @@ def test_a_loaded_state_goes_on_in_workers_once(make_dataset: Make) -> None:
     assert same(contents(loader), contents(alone))
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_workers_take_over_the_lanes_of_a_state(make_dataset: Make, kept: bool) -> None:
+    path = make_dataset(90)
+    alone = loader_of(path, lanes=7)
+    iterator = iter(alone)
+    take(iterator, 4)
+    inner = loader_of(path)
+    loader = DataLoader(inner, batch_size=None, num_workers=2, persistent_workers=kept)
+    if kept:
+        list(loader)  # its workers have begun with lanes of their own
+    inner.load_state_dict(alone.state_dict())
+    assert same(contents(loader), contents(iterator))
+    assert same(contents(loader), contents(alone))
+
+
 def test_batches_can_be_pinned_and_moved(make_dataset: Make) -> None:
     batch = next(iter(loader_of(make_dataset(20))))
     moved = batch.to("meta", non_blocking=True)
