@@ -45,6 +45,8 @@ SUITES: Mapping[str, Mapping[str, str]] = {
     "runtime": {
         "order": "benchmarks.runtime.order:order",
         "resume": "benchmarks.runtime.resume:resume",
+        "ranks": "benchmarks.runtime.ranks:ranks",
+        "mixture": "benchmarks.runtime.mixture:mixture",
         "memory": "benchmarks.runtime.memory:memory",
         "cores": "benchmarks.runtime.cores:cores",
         "records": "benchmarks.runtime.scale:records",

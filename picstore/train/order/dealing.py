@@ -127,7 +127,7 @@ class Dealing:
         return number * ranks // shared, ((number + 1) * ranks - 1) // shared
 
 
-def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, first: int = 0) -> I64:
+def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, first: I64 | int = 0) -> I64:
     """Compute the share of a rank of the samples of a global batch; of those that have one more ``first`` is first."""
     turn = (np.asarray(rank) - first) % world_size
     share: I64 = np.asarray(samples) // world_size + (turn < np.asarray(samples) % world_size)

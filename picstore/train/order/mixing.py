@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,27 +64,31 @@ class MixOrder:
         """The same order but for its lanes."""
         return replace(self, lanes=lanes)
 
-    def shares(self, batch: int) -> list[int]:
-        """Samples of each source in a batch of this rank.
+    def shares(self, batch: int) -> I64:
+        """Samples of each source in a batch of this rank, int64 (sources,).
 
         Where counts do not divide by the ranks, ranks in turn have one sample more: of each source those that follow
         the ranks of the source before. So the ranks' batches differ by one sample at most.
         """
+        counts = np.array(self.schedule.counts_at(batch))
+        return divide_samples(counts, self.rank, self.world_size, first=np.cumsum(counts) - counts)
+
+    def windows(self, batch: int) -> list[_Window]:
+        """The samples of each source that a global batch takes."""
         counts = self.schedule.counts_at(batch)
-        firsts = accumulate(counts, initial=0)
-        pairs = zip(counts, firsts, strict=False)
-        return [int(divide_samples(each, self.rank, self.world_size, first=first)) for each, first in pairs]
+        firsts, starts = accumulate(counts, initial=0), self.schedule.taken(batch)
+        triples = zip(starts, counts, firsts, strict=False)
+        return [_Window(start, start + count, first) for start, count, first in triples]
 
-    def samples(self, source: int, batch: int) -> I64:
-        """Numbers t of this rank's samples of a source in a batch, int64 (share,)."""
-        start, counts = self.schedule.taken(batch)[source], self.schedule.counts_at(batch)
-        stop, first, records = start + counts[source], sum(counts[:source]), self.records[source]
-        return self.dealing.find_samples(self.rank, start, stop, records=records, first=first)
+    def samples(self, source: int, window: _Window) -> I64:
+        """Numbers t of this rank's samples of a source in a window, int64 (share,)."""
+        start, stop, first = window
+        return self.dealing.find_samples(self.rank, start, stop, records=self.records[source], first=first)
 
-    def slots(self, batch: int) -> I64:
-        """The slots of a batch's samples, those of the first source first."""
+    def slots(self, batch: int, size: int) -> I64:
+        """The slots of the ``size`` samples of this rank's batch, those of the first source first."""
         number = batch * self.world_size + self.rank
-        return rng.permutation(rng.key(rng.MUX, self.seed, len(self.records), number), sum(self.shares(batch)))
+        return rng.permutation(rng.key(rng.MUX, self.seed, len(self.records), number), size)
 
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
@@ -92,13 +96,15 @@ class MixOrder:
         """Yield requests as :meth:`picstore.train.order.requests.Order.requests` says, without end."""
         repeating = [_RepeatingSource(source, number, self) for number, source in enumerate(sources)]
         for batch in count(self._number(epoch, first), max(1, step)):
-            shares = self.shares(batch)
-            slots = np.split(self.slots(batch), np.cumsum(shares)[:-1])
-            weight = self.world_size * sum(shares) / sum(self.schedule.counts_at(batch))
+            shares, windows = self.shares(batch), self.windows(batch)
+            size = int(shares.sum())
+            slots = np.split(self.slots(batch, size), np.cumsum(shares)[:-1])
+            weight = self.world_size * size / sum(self.schedule.counts_at(batch))
             yield [
                 request
-                for source, mine in zip(repeating, slots, strict=True)
-                for request in source.requests(batch, mine, weight)
+                for source, window, mine in zip(repeating, windows, slots, strict=True)
+                if len(mine)
+                for request in source.requests(window, mine, weight)
             ]
 
     def batch_seed(self, epoch: int, batch: int) -> int:
@@ -107,7 +113,7 @@ class MixOrder:
 
     def batch_size(self, epoch: int, batch: int) -> int:
         """Samples in a batch of this rank."""
-        return sum(self.shares(self._number(epoch, batch)))
+        return int(self.shares(self._number(epoch, batch)).sum())
 
     def state(self, epoch: int, batch: int) -> dict[str, Any]:
         """The state before a batch: of each source, the samples that it has given."""
@@ -145,6 +151,14 @@ class MixOrder:
         return epoch * (self.epoch_batches or 0) + batch
 
 
+class _Window(NamedTuple):
+    """The samples of a source that a global batch takes, through all epochs, and the rank with the first extra one."""
+
+    start: int
+    stop: int
+    first: int
+
+
 class _RepeatingSource:
     """A rank's samples of one source, epoch after epoch."""
 
@@ -152,16 +166,17 @@ class _RepeatingSource:
         self._source, self._number, self._order = source, number, order
         self._epochs: dict[int, tuple[EpochOrder, OpenRuns]] = {}  # the last one
 
-    def requests(self, batch: int, slots: I64, weight: float) -> Iterator[SourceRequest]:
+    def requests(self, window: _Window, slots: I64, weight: float) -> Iterator[SourceRequest]:
         """Yield a request for each epoch in which the source's samples of a batch lie."""
         order, records, dataset = self._order, self._order.records[self._number], self._source.dataset
-        numbers, stop = order.samples(self._number, batch), order.schedule.taken(batch + 1)[self._number]
+        numbers = order.samples(self._number, window)
         inside = order.dealing.reads(order.rank, *order.dealing.lanes_of(numbers, records))
-        for epoch in np.unique(numbers // records).tolist():
-            chosen = numbers // records == epoch
+        epochs = numbers // records
+        for epoch in dict.fromkeys(epochs.tolist()):
+            chosen = epochs == epoch
             located, runs = self._epoch(epoch)
             samples = skip_deleted(located.locate(numbers[chosen] - epoch * records), dataset)
-            last = min(stop - epoch * records, records) - 1
+            last = min(window.stop - epoch * records, records) - 1
             samples, leaving = runs.read_lanes(samples, inside[chosen], last)
             yield SourceRequest(self._number, epoch, samples, slots[chosen], leaving=leaving, weight=weight)
 

@@ -184,7 +184,8 @@ def test_a_mux_whose_world_size_changes_takes_the_same_samples_of_every_source(
             for r in range(world_size)
         ]
         for source, count in enumerate(counts):
-            numbers = [mix.samples(source, k) for mix in mixes for k in range(done, done + batches)]
+            steps = range(done, done + batches)
+            numbers = [mix.samples(source, mix.windows(k)[source]) for mix in mixes for k in steps]
             start = taken[source]
             assert sorted(np.concatenate(numbers).tolist()) == list(range(start, start + 12 * count * batches))
             taken[source] += 12 * count * batches
