@@ -29,6 +29,7 @@ from picstore.storage.joined_reader import JoinedReader
 from picstore.storage.location.resolve import Allocate, Location, Where, fresh, locate
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
 from picstore.storage.publish import publish_edit
+from picstore.storage.record_facts import FACTS
 from picstore.storage.record_shift import RecordShift
 from picstore.storage.record_table import RecordTable
 from picstore.storage.references import find_references_root
@@ -452,6 +453,9 @@ class Dataset(Sequence[Record]):
         names = self.manifest.classes if classes is None else tuple(classes)
         if taken := set(columns) & set(self.manifest.attachments):
             raise UsageError(f"{self.path} has an attachment called {min(taken)!r}; give the column another name")
+        if taken := set(columns) & set(FACTS.names or ()) - {LABEL, *self.columns}:
+            text = f"the table of every data set has {min(taken)!r}, which says it of the stored images"
+            raise UsageError(f"{text}; give the column another name")
         edits, files = self._edits.with_columns(columns, chosen, keep=ids is not None or self._selected is not None)
         edited = self._edited(files, edits=edits, classes=names)
         if names and LABEL in columns:
