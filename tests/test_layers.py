@@ -45,9 +45,9 @@ LAYERS = {
         "quality | upkeep | writer",
     ],
     "picstore.train": [
-        "transforms | buffers | options",
+        "transforms | buffers",
         "order",
-        "batching",
+        "batching | options",
         "shown",
         "batch | cpu | patches",
         "cuda",

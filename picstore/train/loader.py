@@ -15,7 +15,13 @@ from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batching.spec import MAX_PIXELS, Collate
 from picstore.train.core import BatchLoader
-from picstore.train.options import LoaderOptions, refuse_arguments
+from picstore.train.options import (
+    LoaderOptions,
+    check_arguments,
+    check_options,
+    records_of_batch,
+    refuse_arguments,
+)
 from picstore.train.order.apportionment import apportion
 from picstore.train.order.bucket_table import BucketTable
 from picstore.train.order.buckets import BucketOrder
@@ -91,7 +97,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         balance: name of a column of integers or texts, such as ``"label"``, whose values come equally often; instead of
             weights.
         repeat: samples of an epoch, in multiples of the records; less than 1 for short epochs.
-        lanes: runs of the data set that shuffled batches mix; a multiple of the world size, at least 32 by default.
+        lanes: runs of the data set that shuffled batches mix, at most 65,536; a multiple of the world size, at least 32
+            by default.
         on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
             and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
         max_pixels: an image of more counts as damaged, before anything is allocated for it.
@@ -159,17 +166,50 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         refuse_arguments("Loader", unknown)
         if isinstance(path, Dataset) and cache is not None:
             raise UsageError("an open data set has a cache of its own; give it to picstore.Dataset")
+        own = check_arguments(
+            batch_size=batch_size,
+            aug_repeats=aug_repeats,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            balance=balance,
+            repeat=repeat,
+        )
+        options = check_options(
+            LoaderOptions(
+                seed=seed,
+                device=device,
+                threads=threads,
+                rank=rank,
+                world_size=world_size,
+                lanes=lanes,
+                on_damage=on_damage,
+                max_pixels=max_pixels,
+                budget=budget,
+                targets=targets,
+                dtype=dtype,
+                memory_format=memory_format,
+                decoder=decoder,
+                isolate=isolate,
+                collate=collate,
+                cache=cache,
+            )
+        )
+        batch_size, seed = own["batch_size"], options["seed"]
         self.dataset = path if isinstance(path, Dataset) else Dataset(path, cache=cache, cache_limit=cache_limit)
-        rank, world_size = find_rank(rank, world_size)
-        if lanes is None:
-            lanes = default_lanes(world_size)
-        shares = apportion(self.dataset, weights=weights, balance=balance, repeat=repeat, seed=seed)
-        ranks: dict[str, Any] = {"rank": rank, "world_size": world_size, "shuffle": shuffle, "drop_last": drop_last}
+        rank, world_size = find_rank(options["rank"], options["world_size"])
+        lanes = default_lanes(world_size) if options["lanes"] is None else options["lanes"]
+        shares = apportion(self.dataset, weights=weights, balance=own["balance"], repeat=own["repeat"], seed=seed)
+        ranks: dict[str, Any] = {
+            "rank": rank,
+            "world_size": world_size,
+            "shuffle": own["shuffle"],
+            "drop_last": own["drop_last"],
+        }
         plans, callables, choice = plan_loader(
             transform,
-            targets=check_targets(targets, self.dataset),
+            targets=check_targets(options["targets"], self.dataset),
             columns=self.dataset.columns,
-            aug_repeats=aug_repeats,
+            aug_repeats=own["aug_repeats"],
         )
         copies = 1 if shares is None else shares.copies
         source = TrainingSource(self.dataset, seed, plan=plans[0], others=plans[1:], choice=choice, copies=copies)
@@ -182,8 +222,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             buckets = transform.buckets_of(self.dataset)
             order = BucketOrder(
                 table=BucketTable.count(self.dataset.live.counts, buckets, len(sizes)),
-                batch_sizes=tuple(tuple(_records(size, aug_repeats) for size in each) for each in sizes),
-                lanes=lanes if shuffle else world_size,
+                batch_sizes=tuple(tuple(records_of_batch(size, own["aug_repeats"]) for size in each) for each in sizes),
+                lanes=lanes if own["shuffle"] else world_size,
                 seed=seed,
                 uuid=self.dataset.identity,
                 **ranks,
@@ -191,24 +231,12 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         else:
             shard = RankShard(
                 records=len(self.dataset) if shares is None else shares.samples,
-                lanes=lanes if shuffle else 1,
-                batch_size=_records(batch_size, aug_repeats),
+                lanes=lanes if own["shuffle"] else 1,
+                batch_size=records_of_batch(batch_size, own["aug_repeats"]),
                 **ranks,
             )
             stages = choice if isinstance(choice, EpochStages) else EpochStages()
             order = DatasetOrder(shard, seed, self.dataset.identity, shares, stages)
-        options = LoaderOptions(
-            device=device,
-            threads=threads,
-            on_damage=on_damage,
-            max_pixels=max_pixels,
-            budget=budget,
-            dtype=dtype,
-            memory_format=memory_format,
-            decoder=decoder,
-            isolate=isolate,
-            collate=collate,
-        )
         super().__init__(
             order,
             (source,),
@@ -216,7 +244,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             callables=callables,
             whole_epochs=True,
         )
-        self.batch_size, self.drop_last, self._ranks = batch_size, drop_last, ranks
+        self.batch_size, self.drop_last, self._ranks = batch_size, own["drop_last"], ranks
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -245,15 +273,6 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     def sampler(self) -> EpochSampler:
         """What training scripts written for a DistributedSampler ask for."""
         return EpochSampler(self, self._order.samples_of_rank)
-
-
-def _records(batch_size: int | None, aug_repeats: int) -> int:
-    """Records of a batch of images; UsageError unless ``aug_repeats`` divides them."""
-    if batch_size is None:
-        raise UsageError("give batch_size, the number of images in a batch")
-    if not isinstance(aug_repeats, int) or aug_repeats < 1 or batch_size % aug_repeats:
-        raise UsageError(f"aug_repeats is {aug_repeats}; give a number that divides the batch size, {batch_size}")
-    return batch_size // aug_repeats
 
 
 def _steps_of(group: ViewGroup) -> str:

@@ -17,7 +17,7 @@ from picstore.train.batching.spec import check_one_size
 from picstore.train.core import BatchLoader
 from picstore.train.loader import Loader
 from picstore.train.mux_config import MuxConfig, MuxEntry, read_config
-from picstore.train.options import LoaderOptions, refuse_arguments
+from picstore.train.options import LoaderOptions, check_options, refuse_arguments
 from picstore.train.order.cursor import Worker
 from picstore.train.order.mixing import MixOrder, mux_lanes
 from picstore.train.order.requests import TrainingSource
@@ -53,8 +53,8 @@ class DataMux(BatchLoader[MixOrder]):
             precedence over those of a TOML file. Or a list of open data sets, such as selections, each with base label
             and count.
         transform: of the sources that have none of their own. Callables in it take every batch.
-        lanes: runs of each source that batches mix; a multiple of the world size, by default such that all sources
-            together have about 32.
+        lanes: runs of each source that batches mix, at most 65,536; a multiple of the world size, by default such that
+            all sources together have about 32.
         epoch_batches: end an iteration after so many batches; the next one goes on.
         seed, device, threads, budget, targets, dtype: as of :class:`picstore.Loader`.
         memory_format, decoder, isolate, collate: as of :class:`picstore.Loader`.
@@ -79,7 +79,7 @@ class DataMux(BatchLoader[MixOrder]):
     ) -> None:
         refuse_arguments("DataMux", options.keys() - LoaderOptions.__annotations__.keys())
         mixed = read_config(config)
-        chosen = cast("LoaderOptions", {**_DEFAULTS, **mixed.options, **options})
+        chosen = check_options(cast("LoaderOptions", {**_DEFAULTS, **mixed.options, **options}))
         rank, world_size = find_rank(chosen["rank"], chosen["world_size"])
         lanes = mux_lanes(chosen["lanes"], sources=len(mixed.entries), world_size=world_size)
         sources, callables = _open_sources(mixed, transform, chosen)

@@ -17,9 +17,10 @@ transform = [
 from __future__ import annotations
 
 import os
+import reprlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -28,6 +29,8 @@ import torch
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.options import LoaderOptions
+from picstore.train.order.position import MAX_POSITION
+from picstore.train.transforms.arguments import checked_integer
 from picstore.train.transforms.compose import UserTransform, transform_from_config
 
 if sys.version_info >= (3, 11):
@@ -70,7 +73,7 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
     if not isinstance(path, (str, os.PathLike)):
         if not path:
             raise UsageError("a mux of no data sets")
-        return MuxConfig(tuple(_checked(MuxEntry(*triple), "the mux") for triple in path))
+        return MuxConfig(tuple(_given(triple) for triple in path))
     config = Path(path)
     try:
         text = config.read_text(encoding="utf-8")
@@ -94,6 +97,15 @@ def read_recipe(path: str | os.PathLike[str]) -> MuxConfig:
         raise UsageError(f"{config} cannot be read: {error}") from error
 
 
+def _given(triple: Any) -> MuxEntry:
+    """Check a data set that was given with base label and count."""
+    if not isinstance(triple, Sequence) or len(triple) != 3 or not isinstance(triple[0], Dataset):
+        raise UsageError(
+            f"the mux: {reprlib.repr(triple)}; give (picstore.Dataset, base label, count) for each data set"
+        )
+    return _checked(MuxEntry(*triple), "the mux")
+
+
 def _from_triple(name: str, base: str, count: str, config: Path) -> MuxEntry:
     try:
         numbers = int(base), int(count)
@@ -108,10 +120,9 @@ def _entry(config: Path, name: str, base: int, count: int, **options: Any) -> Mu
 
 
 def _checked(entry: MuxEntry, config: str) -> MuxEntry:
-    if entry.base < 0 or entry.count < 1:
-        numbers = f"base label {entry.base} and count {entry.count}"
-        raise UsageError(f"{config}: {entry.path} has {numbers}; at least 0 and 1 are needed")
-    return entry
+    base = checked_integer(entry.base, f"{config}: base label of {entry.path}", 0, MAX_POSITION)
+    count = checked_integer(entry.count, f"{config}: count of {entry.path}", 1, MAX_POSITION)
+    return replace(entry, base=base, count=count)
 
 
 def _from_toml(tables: dict[str, Any], config: Path, *, needs_source: bool = True) -> MuxConfig:

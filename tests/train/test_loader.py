@@ -254,13 +254,13 @@ def test_rank_and_world_size_come_from_torch_distributed(make_dataset: Make, mon
     [
         ({"rank": 0}, "belong together"),
         ({"rank": 2, "world_size": 2}, "rank 2 of world size 2"),
-        ({"rank": 0, "world_size": 0}, "world size 0"),
+        ({"rank": 0, "world_size": 0}, "world_size is 0; give an integer from 1 to 1,048,576"),
         ({"rank": 0, "world_size": 3, "lanes": 32}, "use a multiple such as 33"),
         ({"rank": 0, "world_size": 64}, "50 records are too few for 64 ranks"),
         ({"batch_size": 51}, "use a smaller batch_size or drop_last=False"),
-        ({"batch_size": 0}, "batch_size 0"),
-        ({"threads": 0}, "threads 0"),
-        ({"budget": 0}, "budget 0"),
+        ({"batch_size": 0}, "batch_size is 0; give an integer of at least 1"),
+        ({"threads": 0}, "threads is 0"),
+        ({"budget": 0}, "budget is 0"),
         ({"on_damage": "ignore"}, "'ignore' is neither 'skip' nor 'raise'"),
     ],
 )
@@ -351,10 +351,10 @@ def test_an_iterator_that_goes_on_is_not_disturbed_by_set_epoch(make_dataset: Ma
         ({"lanes": 64}, "lanes 64, this loader 32"),
         ({"shuffle": False}, "shuffle False, this loader True"),
         ({"samples": 17}, "after 17 samples"),
-        ({"samples": -16}, "after -16 samples"),
+        ({"samples": -16}, "samples is -16; give an integer from 0"),
         ({"samples": 7 * 16}, "after 112 samples"),
-        ({"samples": "16"}, "must be integers"),
-        ({"epoch": None}, "must be integers"),
+        ({"samples": "16"}, "samples is '16'; give an integer"),
+        ({"epoch": None}, "epoch is None; give an integer"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(make_dataset: Make, change: dict[str, object], message: str) -> None:

@@ -103,9 +103,9 @@ def test_a_relative_path_is_looked_for_beside_the_configuration_first(
         ("a 0 5 b 10", "holds 5 words; `path base_label count`"),
         ("a zero 5", "a zero 5: base label and count must be integers"),
         ("a 0 2.5", "a 0 2.5: base label and count must be integers"),
-        ("a 0 0", "base label 0 and count 0"),
-        ("a 0 -1", "count -1"),
-        ("a -1 1", "base label -1"),
+        ("a 0 0", "count of a is 0; give an integer from 1"),
+        ("a 0 -1", "count of a is -1"),
+        ("a -1 1", "base label of a is -1; give an integer from 0"),
     ],
 )
 def test_a_configuration_that_cannot_be_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -206,7 +206,7 @@ def test_arguments_have_precedence_over_toml(config: Path) -> None:
         ("epoch_batches = 0\n[[source]]\npath = 'a'\ncount = 1", "epoch_batches is 0"),
         ("[[source]]\ncount = 1", "number 1 has path None"),
         ("[[source]]\npath = 'a'", "count None"),
-        ("[[source]]\npath = 'a'\ncount = 0", "count 0"),
+        ("[[source]]\npath = 'a'\ncount = 0", "count of .*a is 0; give an integer from 1"),
         ("[[source]]\npath = 'a'\ncount = 1\nweight = 2", "has 'weight'"),
         ("[[source]]\npath = 'a'\ncount = 1\ntransform = 1", "transform is 1; give a list"),
         ("[[source]]\npath = 'a'\ncount = 1\ntransform = [{}]", "number 1: .*transform None"),
@@ -485,13 +485,13 @@ def test_a_new_mux_goes_on_with_the_following_sample(config: Path) -> None:
         ({"version": None}, "version None, this mux 1"),
         ({"datasets": []}, "datasets"),
         ({"counts": [5, 3, 2], "samples": 100}, r"10 batches of counts \[5, 3, 2\] on 1 ranks"),
-        ({"world_size": "3"}, "world size '3'"),
+        ({"world_size": "3"}, "world_size or a count is '3'"),
         ({"counts": "531"}, "counts '531'"),
         ({"lanes": 7}, "lanes 7"),
         ({"worker": [0, 2]}, "worker"),
         ({"seed": 1}, "seed 1, this mux 0"),
-        ({"samples": -1}, "after -1 samples"),
-        ({"samples": "9"}, "after '9' samples"),
+        ({"samples": -1}, "samples is -1"),
+        ({"samples": "9"}, "samples is '9'"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(config: Path, change: dict[str, object], message: str) -> None:

@@ -17,6 +17,7 @@ from picstore.storage.edits.tombstones import LiveRecords
 from picstore.train.order.bucket_plan import BucketPlan, Division, PlannedBatches, divide
 from picstore.train.order.bucket_table import BucketTable
 from picstore.train.order.epoch import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder, Samples
+from picstore.train.order.position import check_position
 from picstore.train.order.requests import BatchRequest, LeavingRun, SourceRequest, TrainingSource, check_state
 from picstore.train.order.sharding import check_lanes, check_rank
 
@@ -137,10 +138,8 @@ class BucketOrder:
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Epoch and batch at which a state goes on; UsageError for one of other buckets or other global batches."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
-        epoch, batch = state.get("epoch"), state.get("batches")
-        if not isinstance(epoch, int) or not isinstance(batch, int):
-            raise UsageError(f"the state has epoch {epoch!r} and batches {batch!r}; both must be integers")
-        if batch < 0 or (batch > self.length(epoch) and "worker" not in state):
+        epoch, batch = check_position(epoch=state.get("epoch"), batches=state.get("batches"))
+        if batch > self.length(epoch) and "worker" not in state:
             raise UsageError(f"the state is after {batch} batches; this loader has {self.length(epoch)} an epoch")
         return epoch, batch
 

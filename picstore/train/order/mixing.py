@@ -13,8 +13,10 @@ from picstore import rng
 from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.train.order.epoch import EpochOrder
+from picstore.train.order.position import check_position
 from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource, check_state, skip_deleted
 from picstore.train.order.sharding import MIN_LANES
+from picstore.train.transforms.arguments import checked_integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +35,6 @@ class MixOrder:
     world_size: int = 1
     epoch_batches: int | None = None  # in an iteration of the mux; None without end
     uuids: tuple[str, ...] = ()  # of the sources' data sets, with their selections
-
-    def __post_init__(self) -> None:
-        if self.epoch_batches is not None and self.epoch_batches < 1:
-            raise UsageError(f"epoch_batches is {self.epoch_batches}; at least 1 is needed")
 
     def stage(self, epoch: int) -> int:
         """The number of an epoch's stage: there is one."""
@@ -105,13 +103,13 @@ class MixOrder:
 
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Batches of this order that a state is after, and samples of the next one; UsageError between batches."""
-        counts, world_size, samples = state.get("counts"), state.get("world_size"), state.get("samples")
-        if not isinstance(samples, int) or samples < 0:
-            raise UsageError(f"the state is after {samples!r} samples; a number is needed")
+        counts, world_size = state.get("counts"), state.get("world_size")
+        (samples,) = check_position(samples=state.get("samples"))
         if counts == list(self.counts) and world_size == self.world_size:
             return divmod(samples, self.batch_size)
-        if not isinstance(world_size, int) or not isinstance(counts, list) or len(counts) != len(self.counts):
-            raise UsageError(f"the state has counts {counts!r} and world size {world_size!r}")
+        if not isinstance(counts, list) or len(counts) != len(self.counts):
+            raise UsageError(f"the state has counts {counts!r}, this mux {list(self.counts)}")
+        world_size, *counts = (checked_integer(each, "world_size or a count", 1) for each in (world_size, *counts))
         before, rest = divmod(samples, sum(counts))
         positions = {
             divmod(before * world_size * old, self.world_size * new)

@@ -14,6 +14,7 @@ from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.order.apportionment import Apportionment
 from picstore.train.order.epoch import EpochOrder, Samples
+from picstore.train.order.position import check_position
 from picstore.train.order.sharding import RankShard
 from picstore.train.transforms.compose import TransformPlan
 from picstore.train.transforms.progressive import EpochStages
@@ -192,11 +193,9 @@ class DatasetOrder:
         # The stored order is read in a contiguous range a rank, so only the same ranks can go on in the middle of it.
         fixed = () if self.shard.shuffle else ("world_size",)
         check_state(state, self.state(0, 0), (*_FIXED, *fixed), of="loader")
-        epoch, samples = state.get("epoch"), state.get("samples")
-        if not isinstance(epoch, int) or not isinstance(samples, int):
-            raise UsageError(f"the state has epoch {epoch!r} and samples {samples!r}; both must be integers")
+        epoch, samples = check_position(epoch=state.get("epoch"), samples=state.get("samples"))
         batch, rest = divmod(samples, self._global_batch)
-        if rest or batch < 0 or (batch > self.length(epoch) and "worker" not in state):
+        if rest or (batch > self.length(epoch) and "worker" not in state):
             raise UsageError(
                 f"the state is after {samples} samples; this loader has {self.length(epoch)} global batches of "
                 f"{self._global_batch} an epoch, and goes on after a whole number of them"
