@@ -5,6 +5,7 @@ Files, index and edits are complete before the manifest names them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,7 +38,7 @@ def publish_dataset(
     rows = index_rows(summaries)
     manifest = _counted(rows, _file_entries(summaries), **fields)
     (root / INDEX).write(index_file(rows))
-    keep_counts(root, manifest, counts)
+    _write_counts(root, manifest, counts)
     write_new_manifest(root, manifest)
     return manifest
 
@@ -83,12 +84,21 @@ def publish_edit(root: Location, origin: str, manifest: Manifest, counts: Record
             return
         if old.uuid != origin:
             raise changed_meanwhile(root)
-        keep_counts(root, manifest, counts)
+        _write_counts(root, manifest, counts)
         (root / EDITS / f"{old.uuid}.json").write(manifest_file(old))
         replace_manifest(root, raw, manifest)
 
 
 def keep_counts(root: Location, manifest: Manifest, counts: RecordCounts | None) -> None:
+    """Write the counts of a finished data set, which lacks them or has wrong ones, if they are known.
+
+    UsageError if another process holds the lock of edits, or ``edits/`` is a symbolic link.
+    """
+    with contextlib.nullcontext() if manifest.edits is None else edit_lock(root):
+        _write_counts(root, manifest, counts)
+
+
+def _write_counts(root: Location, manifest: Manifest, counts: RecordCounts | None) -> None:
     """Write the counts of a version if they are known, of all records; a damaged one has no label to count."""
     if counts is not None and counts.records == manifest.images_left:
         write_counts(root, manifest, counts)

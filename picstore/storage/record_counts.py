@@ -72,10 +72,13 @@ class RecordCounts:
 
 
 def _merge(parts: list[RecordCounts]) -> RecordCounts:
-    labels, places = np.unique(np.concatenate([part.labels for part in parts]), return_inverse=True)
-    counts = np.zeros(len(labels), dtype=np.int64)
-    np.add.at(counts, places, np.concatenate([part.counts for part in parts]))
-    return RecordCounts(labels, counts, max(part.ids_end for part in parts))
+    labels = np.concatenate([part.labels for part in parts])
+    order = np.argsort(labels, kind="stable")  # merges the ascending labels of the parts
+    labels = labels[order]
+    firsts = np.flatnonzero(np.append(True, labels[1:] != labels[:-1])[: len(labels)])
+    counts = np.concatenate([part.counts for part in parts])[order]
+    summed = np.add.reduceat(counts, firsts) if len(firsts) else counts
+    return RecordCounts(labels[firsts], summed, max(part.ids_end for part in parts))
 
 
 def count_records(

@@ -318,3 +318,15 @@ def test_a_selection_and_several_data_sets_are_counted(make_dataset: Make) -> No
     assert joined.kept_counts() is None and joined.record_counts().counts.tolist() == [20, 20]
     with pytest.raises(UsageError):
         joined.save()
+
+
+def test_no_counts_are_written_through_a_symbolic_link(make_dataset: Make, tmp_path: Path) -> None:
+    path = make_dataset(20)
+    saved = picstore.Dataset(path).without([3]).save()
+    (path / "edits" / f"{saved.uuid}.counts").unlink()
+    (path / "edits").rename(tmp_path / "elsewhere")
+    (path / "edits").symlink_to(tmp_path / "elsewhere")
+    before = sorted((tmp_path / "elsewhere").iterdir())
+    with pytest.raises(UsageError, match="symbolic link"):
+        picstore.Dataset(path).save()
+    assert sorted((tmp_path / "elsewhere").iterdir()) == before
