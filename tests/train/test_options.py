@@ -60,6 +60,8 @@ def test_a_choice_of_yes_and_no_takes_no_other_type(path: Path, name: str, value
     [
         ({"seed": None}, "seed is None; give an integer"),
         ({"threads": -1}, "threads is -1; give an integer of at least 1"),
+        ({"budget": -5}, "budget is -5; give an integer of at least 1"),
+        ({"max_pixels": 0}, "max_pixels is 0; give an integer of at least 1"),
         ({"lanes": 1 << 40}, "lanes is 1099511627776; give an integer from 1 to 65,536"),
         ({"rank": -1, "world_size": 2}, "rank is -1; give an integer of at least 0"),
         ({"rank": 0, "world_size": 1 << 30}, "world_size is 1073741824; give an integer from 1 to 1,048,576"),
