@@ -15,18 +15,26 @@ _NAME = 24  # columns of a name
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def histogram_lines(histograms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Format the histograms of ``picstore info --json``: a title, and a line a bar."""
+def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: int) -> Iterator[str]:
+    """Format the histograms of ``picstore info --json``: a title, and a line a bar.
+
+    The title of one that does not count all ``containers`` of the data set says of how many it is.
+    """
     for name, histogram in histograms.items():
         counts = histogram["counts"]
         if not counts:
             continue
         rows = list(zip(_names(histogram), counts, strict=True))
         listed = rows[:_CLASSES] if name == "label" else rows
-        yield f"  {_TITLES[name]}"
+        yield f"  {_TITLES[name]}{sample_note(histogram['containers'], containers)}"
         yield from _bars(listed)
         if left := len(rows) - len(listed) + histogram["others"]:
             yield f"    {left:,} more"
+
+
+def sample_note(counted: int, containers: int) -> str:
+    """Say of how many containers figures are, unless they are of all."""
+    return "" if counted == containers else f", in a sample of {counted:,} of {containers:,} containers"
 
 
 def _names(histogram: Mapping[str, Any]) -> list[str]:

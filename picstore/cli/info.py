@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from picstore.cli import options
-from picstore.cli.bars import BINS, histogram_lines
+from picstore.cli.bars import BINS, histogram_lines, sample_note
 from picstore.cli.outcome import format_outcome
 from picstore.cli.terminal import echo, echo_json
 from picstore.storage.location.resolve import Location, locate
@@ -17,6 +17,7 @@ from picstore.storage.location.resolve import Location, locate
 if TYPE_CHECKING:
     from picstore.arrays import Table
     from picstore.storage.dataset import Dataset
+    from picstore.storage.record_counts import RecordCounts
 
 _WORTH_COPYING = 0.8  # of the bytes that are read
 
@@ -26,13 +27,17 @@ _WORTH_COPYING = 0.8  # of the bytes that are read
 @options.selection
 @options.as_json
 def command(dataset: Location, selection: options.Selection, as_json: bool) -> None:
-    """Print what DATASET holds, how it was made, and how well it is shuffled."""
+    """Print what DATASET holds, how it was made, and how well it is shuffled.
+
+    Counts by class are those of all images. Other figures are those of 1,000 containers where there are more, and say
+    so.
+    """
     facts = _facts(selection.open(dataset))
     if as_json:
         echo_json(facts)
     else:
         echo(*_lines(dataset, facts))
-        echo(*histogram_lines(facts["histograms"]))
+        echo(*histogram_lines(facts["histograms"], containers=facts["containers"]))
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
@@ -41,6 +46,8 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
     manifest = dataset.manifest
     indexes = sample_indexes(dataset)
     order = order_statistics(indexes)
+    kept = dataset.kept_counts()
+    counts = _count_labels(dataset, indexes) if kept is None else kept
     return {
         "format_version": manifest.format_version,
         "uuid": manifest.uuid,
@@ -63,23 +70,52 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "shuffle": manifest.shuffle[-1] if manifest.shuffle else None,
         "shuffle_history": list(manifest.shuffle),
         "order": None if order is None else asdict(order),
-        "histograms": _histograms(indexes, dataset.classes),
+        "sampled_containers": len(indexes),
+        "counts_kept": kept is not None,
+        "histograms": _histograms(counts, indexes, dataset),
     }
 
 
-def _histograms(indexes: Sequence[Table], classes: Sequence[str]) -> dict[str, Any]:
-    """Count the records of index entries by class, width, height and bytes."""
+def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset) -> dict[str, Any]:
+    """Count all records by class, and those of index entries by width, height and bytes.
+
+    Each histogram says how many ``records`` it counts, in how many ``containers``.
+    """
     import numpy as np
 
-    from picstore.display.histograms import summarize
+    from picstore.display.histograms import count_labels, summarize_sizes
 
-    columns = {name: np.concatenate([index[name] for index in indexes]) for name in ("label", "width", "height")}
+    columns = {name: np.concatenate([index[name] for index in indexes]) for name in ("width", "height")}
     columns["bytes"] = np.concatenate([index["length"] for index in indexes])
-    found = summarize(columns, classes, bins=BINS)
-    return {
-        name: {key: value for key, value in asdict(histogram).items() if key not in ("name", "totals")}
-        for name, histogram in found.items()
+    found = {
+        "label": (counts.records, len(dataset.rows), count_labels(counts.labels, counts.counts, dataset.classes)),
+        **{
+            name: (len(columns[name]), len(indexes), histogram)
+            for name, histogram in summarize_sizes(columns, bins=BINS).items()
+        },
     }
+    return {
+        name: {
+            "records": records,
+            "containers": containers,
+            **{key: value for key, value in asdict(histogram).items() if key not in ("name", "totals")},
+        }
+        for name, (records, containers, histogram) in found.items()
+    }
+
+
+def _count_labels(dataset: Dataset, indexes: Sequence[Table]) -> RecordCounts:
+    """Count all records by label: in the index entries if these are of all containers, else in all containers."""
+    from collections import Counter
+
+    from picstore.storage.edits.selection import SelectedRecords
+    from picstore.storage.record_counts import RecordCounts
+
+    if len(indexes) == len(dataset.rows):
+        return RecordCounts.of(Counter(label for index in indexes for label in index["label"].tolist()))
+    why = "for a selection" if isinstance(dataset.live, SelectedRecords) else "here; `picstore repair` keeps them"
+    echo(f"counting images by class in {len(dataset.rows):,} containers, as no counts are kept {why}", err=True)
+    return dataset.count_records()
 
 
 def _reading(dataset: Dataset) -> dict[str, int]:
@@ -122,6 +158,7 @@ def _lines(dataset: Location, facts: dict[str, Any]) -> list[str]:
         lines.append(
             f"  order       correlation with the input {order['correlation']:+.3f}; neighbours of one class "
             f"{order['same_class_neighbours']:.1%}, {order['expected_same_class_neighbours']:.1%} in a random order"
+            f"{sample_note(facts['sampled_containers'], facts['containers'])}"
         )
     return lines
 

@@ -18,7 +18,8 @@ def command(dataset: Location, as_json: bool) -> None:
     """Make a damaged DATASET readable again.
 
     Reads everything. Restores a damaged or missing manifest from its copy, rebuilds a damaged index from the files,
-    and deletes the records that cannot be read, as `picstore delete` does. Writes no file of images.
+    writes missing or wrong counts of labels, and deletes the records that cannot be read, as `picstore delete` does.
+    Writes no file of images.
     """
     from picstore.cli.progress import Bar
     from picstore.prepare.upkeep.repair import repair
@@ -27,7 +28,7 @@ def command(dataset: Location, as_json: bool) -> None:
         done = repair(dataset, progress=bar)
     if as_json:
         result = {"dataset": str(dataset), "uuid": done.dataset.uuid, "images": len(done.dataset)}
-        result |= {"manifest": done.manifest, "copy": done.copy, "index": done.index}
+        result |= {"manifest": done.manifest, "copy": done.copy, "index": done.index, "counts": done.counts}
         result |= {"records_lost": done.lost, "losses": [asdict(loss) for loss in done.losses]}
         echo_json(result)
         return
@@ -37,6 +38,7 @@ def command(dataset: Location, as_json: bool) -> None:
         (done.manifest, "manifest restored from its copy"),
         (done.copy, "copy of the manifest written"),
         (done.index, "index rebuilt from the files"),
+        (done.counts, "counts of labels written"),
     ):
         if restored:
             echo(f"{dataset}: {text}")

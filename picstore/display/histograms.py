@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from picstore.arrays import F64, Array
+from picstore.arrays import F64, Array, Bools
 
 _BINS = 40
 _WIDE = 12.0  # ratio of greatest to least value from which bins grow in proportion
@@ -50,6 +50,12 @@ class Binned:
     shown: Array
     empty: Histogram
 
+    def spread(self, marks: Bools) -> Binned:
+        """Make the bins of more records, of which these are the marked ones; the others are in none."""
+        numbers = np.full(len(marks), -1, self.numbers.dtype)
+        numbers[marks] = self.numbers
+        return replace(self, numbers=numbers)
+
     def count(self, positions: Array | None = None, whole: Histogram | None = None) -> Histogram:
         """Count the records at some positions, or all; ``whole`` is the histogram of all."""
         chosen = self.numbers if positions is None else self.numbers[positions]
@@ -87,16 +93,34 @@ def bin_edges(values: Array, bins: int = _BINS) -> F64:
 def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
     """Number the distinct values, the most frequent first."""
     distinct, numbers, counts = np.unique(values, return_inverse=True, return_counts=True)
+    order, counted = _most_frequent(name, distinct, counts, names)
+    smallest = np.int16 if len(distinct) < 1 << 15 else np.int32
+    return Binned(numbers.astype(smallest), order, replace(counted, counts=(), totals=()))
+
+
+def _most_frequent(name: str, distinct: Array, counts: Array, names: Sequence[str]) -> tuple[Array, Histogram]:
+    """List the most frequent of values, by their numbers, and make their histogram."""
     order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
     codes = distinct[order].tolist()
     listed = tuple(names[code] if 0 <= code < len(names) else "" for code in codes)
     shown: tuple[int | str, ...] = tuple(codes) if name == "label" else listed
-    empty = Histogram(name, (), shown, listed, (), (), others=len(distinct) - len(order))
-    smallest = np.int16 if len(distinct) < 1 << 15 else np.int32
-    return Binned(numbers.astype(smallest), order, empty)
+    found = tuple(counts[order].tolist())
+    return order, Histogram(name, (), shown, listed, found, found, others=len(distinct) - len(order))
+
+
+def count_labels(labels: Array, counts: Array, classes: Sequence[str]) -> Histogram:
+    """Make the histogram of classes of distinct labels and their counts, both (n,)."""
+    return _most_frequent("label", labels, counts, classes)[1]
 
 
 def summarize(columns: Mapping[str, Array], classes: Sequence[str], *, bins: int = _BINS) -> dict[str, Histogram]:
     """Count records by class, width, height and bytes, given these columns, ``label`` among them."""
-    found = {name: bin_values(name, columns[name], bins=bins).count() for name in ("width", "height", "bytes")}
-    return {"label": bin_values("label", columns["label"], classes).count(), **found}
+    return {
+        "label": bin_values("label", columns["label"], classes).count(),
+        **summarize_sizes(columns, bins=bins),
+    }
+
+
+def summarize_sizes(columns: Mapping[str, Array], *, bins: int = _BINS) -> dict[str, Histogram]:
+    """Count records by width, height and bytes, given these columns."""
+    return {name: bin_values(name, columns[name], bins=bins).count() for name in ("width", "height", "bytes")}

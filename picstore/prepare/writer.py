@@ -18,6 +18,7 @@ from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage.format.file import FileSummary
 from picstore.storage.location.resolve import Where, locate
 from picstore.storage.publish import publish_dataset
+from picstore.storage.record_counts import RecordCounts
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -65,6 +66,7 @@ class Writer:
             require_mozjpeg()
         self._shape = shape or job.DatasetShape()
         self._summaries: list[FileSummary] = []
+        self._counts = RecordCounts.of({})
         self._rows = 0
         self._count = 0
         self._row: RowWriter | None = None
@@ -125,6 +127,7 @@ class Writer:
         if self._row is not None:
             with self._row:
                 self._summaries += self._row.close()
+            self._counts = RecordCounts.join([self._counts, self._row.counts])
             self._rows += 1
             self._row = None
 
@@ -134,6 +137,7 @@ class Writer:
         publish_dataset(
             self._root,
             self._summaries,
+            counts=self._counts,
             streams=self._shape.streams,
             container_size=self._shape.container_size,
             classes=self._classes,

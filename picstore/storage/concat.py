@@ -1,7 +1,7 @@
 """What several data sets have in common when they are read as one: classes, columns, manifest. Nothing is written.
 
-Ids of the k-th data set are raised by k · 2**40, so that ids, and the random transforms that are keyed by them, differ
-between data sets. Labels follow the names of the classes.
+Each data set has as many ranges of 2**40 ids as its own ids need, one after the other, so that ids, and the random
+transforms that are keyed by them, differ between data sets. Labels follow the names of the classes.
 """
 
 from __future__ import annotations
@@ -11,28 +11,29 @@ from itertools import accumulate
 
 import numpy as np
 
-from picstore.arrays import Array, Table
+from picstore.arrays import I64, Array, Table
 from picstore.errors import UsageError
-from picstore.storage.edits.columns import LABEL, Column, FileBytes, make_column
+from picstore.storage.edits.columns import LABEL, Column, FileBytes, Values, make_column
 from picstore.storage.edits.manifest_entries import ColumnEntry, Edits
 from picstore.storage.edits.npy_files import pack_npy_file
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.manifest import Manifest, References, with_uuid
 from picstore.storage.record_shift import RecordShift
 
-_ID_STEP = 1 << 40
+_ID_RANGE = 1 << 40
+_MAX_RANGES = (1 << 63) // _ID_RANGE
 
 
-def align(manifests: Sequence[Manifest], slots: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
-    """Find how the records of data sets differ in one of them all.
+def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
+    """Compute each data set's shift of ids and labels in the joined one.
 
     Args:
         manifests: of the data sets.
-        slots: of each, how many data sets it consists of, each with a range of ids.
+        ids_ends: of each, a number above all of its ids.
         names: for messages.
 
     Raises:
-        UsageError: some have names of classes and others none, or their attachments differ.
+        UsageError: some have names of classes and others none, their attachments differ, or ids need more than 63 bits.
     """
     for manifest, name in zip(manifests, names, strict=True):
         if manifest.attachments != manifests[0].attachments:
@@ -43,10 +44,15 @@ def align(manifests: Sequence[Manifest], slots: Sequence[int], names: Sequence[s
     classes = join_classes(manifests)
     numbers = dict(zip(classes, range(len(classes)), strict=True))
     shifts = []
-    for slot, manifest in zip(accumulate(slots, initial=0), manifests, strict=False):
+    ranges = [max(1, -(-end // _ID_RANGE)) for end in ids_ends]
+    if sum(ranges) > _MAX_RANGES:
+        largest, name = max(zip(ids_ends, names, strict=True))
+        text = f"the ids of {' + '.join(names)} do not fit into 63 bits one after the other"
+        raise UsageError(f"{text}: {name} alone has ids up to {largest - 1}; convert it again for ids from 0 on")
+    for start, width, manifest in zip(accumulate(ranges, initial=0), ranges, manifests, strict=False):
         stay = manifest.classes == classes[: len(manifest.classes)]
         labels = () if stay else tuple(numbers[each] for each in manifest.classes)
-        shifts.append(RecordShift(slot * _ID_STEP, labels))
+        shifts.append(RecordShift(start * _ID_RANGE, labels, width * _ID_RANGE))
     return shifts
 
 
@@ -56,22 +62,36 @@ def join_classes(manifests: Sequence[Manifest]) -> tuple[str, ...]:
 
 
 def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordShift]) -> tuple[Edits, FileBytes]:
-    """Join the columns of data sets, by name; UsageError where they do not go together."""
+    """Join the columns of data sets, by name; UsageError where they do not go together.
+
+    Values by ids of no record are left out where the raised ids would be another data set's.
+    """
     entries: list[ColumnEntry] = []
     files: FileBytes = {}
     for name in sorted({name for each in columns for name in each}):
         found = [(each[name], shift) for each, shift in zip(columns, shifts, strict=True) if name in each]
         if len({("text",) if column.ends is not None else column.values.shape[1:] for column, _ in found}) > 1:
             raise UsageError(f"the column {name!r} is not of one kind and shape in all data sets")
-        ids = np.concatenate([column.ids + shift.first_id for column, shift in found])
+        own = [_own_values(column, shift) for column, shift in found]
+        ids = np.concatenate([ids + shift.first_id for (ids, _), (_, shift) in zip(own, found, strict=True)])
         if found[0][0].ends is not None:
-            entry, new_files = make_column(name, ids, [text for column, _ in found for text in column.take(column.ids)])
+            entry, new_files = make_column(name, ids, [text for _, texts in own for text in texts])
         else:
-            numbers = [shift.map_labels(c.values) if name == LABEL else c.values for c, shift in found]
+            numbers = [np.asarray(values) for _, values in own]
+            if name == LABEL:
+                numbers = [shift.map_labels(each) for each, (_, shift) in zip(numbers, found, strict=True)]
             entry, new_files = make_column(name, ids, np.concatenate(numbers))
         entries.append(entry)
         files.update(new_files)
     return Edits(columns=tuple(entries)), files
+
+
+def _own_values(column: Column, shift: RecordShift) -> tuple[I64, Values]:
+    """Return ids and values of a column of a data set, but for ids that none of its records can have."""
+    ids = column.ids
+    if shift.ids_end is not None:
+        ids = ids[(ids >= 0) & (ids < shift.ids_end)]
+    return column.of(ids)
 
 
 def join_manifests(

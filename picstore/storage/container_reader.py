@@ -88,11 +88,6 @@ class ContainerReader:
             return Readers(threads=4, together=1)
         return Readers(threads=1, together=64) if isinstance(self.root, Folder) else Readers(threads=4, together=16)
 
-    @property
-    def slots(self) -> int:
-        """Number of data sets that are read as one, each with a range of ids."""
-        return 1
-
     def shifted(self, shift: RecordShift) -> ContainerReader:
         """Make a reader of the same containers that shifts their records, and names files by their full paths."""
         reader = copy.copy(self)
@@ -347,7 +342,7 @@ class ContainerReader:
             read=read,
             parsed=parsed,
         )
-        if self._shift:
+        if self._shift is not None:
             self._shift.apply(container)
         return container
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.arrays import I64, U8, Array, Bools, Table
-from picstore.errors import Corrupt, Damage, UsageError
+from picstore.errors import Corrupt, Damage, NotADataset, UnsupportedVersion, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.concat import align, join_columns, join_manifests
 from picstore.storage.container_reader import ContainerReader, Readers
@@ -28,7 +29,16 @@ from picstore.storage.format.record import Record, copy_record
 from picstore.storage.joined_reader import JoinedReader
 from picstore.storage.location.resolve import Allocate, Location, Where, fresh, locate
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
-from picstore.storage.publish import publish_edit
+from picstore.storage.publish import keep_counts, publish_edit
+from picstore.storage.record_counts import (
+    RecordCounts,
+    count_records,
+    counts_of_same_labels,
+    end_of_ids,
+    known_ids_end,
+    read_counts,
+)
+from picstore.storage.record_facts import FACTS
 from picstore.storage.record_shift import RecordShift
 from picstore.storage.record_table import RecordTable
 from picstore.storage.references import find_references_root
@@ -100,6 +110,7 @@ class Dataset(Sequence[Record]):
         if references is not None and cache is not None:
             raise UsageError(f"{root} is an index, whose images a cache does not keep; convert it")
         self._joined: tuple[Dataset, ...] = ()  # those of which this one consists
+        self._ids_end: int | None = None  # what ``_find_ids_end`` found
         self._set_containers(ContainerReader(root, rows, manifest.attachments, cache=local, references=references))
         self._set_manifest(manifest, unsaved)
 
@@ -127,7 +138,7 @@ class Dataset(Sequence[Record]):
         if self._joined:
             return _rejoin, (self._joined, self.manifest, self._edits.unsaved, self._selected)
         edited = self.path.absolute(), self.manifest, self._origin, self._edits.unsaved
-        return _reopen, (*edited, self._selected, self._cache_options)
+        return _reopen, (*edited, self._selected, self._cache_options, self._ids_end)
 
     @property
     def classes(self) -> list[str]:
@@ -242,6 +253,8 @@ class Dataset(Sequence[Record]):
     def summary(self) -> Figure:
         """Draw how many images there are by class, width, height and bytes; reads the indexes of all containers.
 
+        Every image counts, but those whose index entry is damaged; the title says how many these are.
+
         Raises:
             MissingDependency: matplotlib is not installed.
         """
@@ -249,8 +262,10 @@ class Dataset(Sequence[Record]):
         from picstore.display.histograms import SUMMARIZED, summarize
 
         table = self.table
-        histograms = summarize({name: np.asarray(table[name]) for name in SUMMARIZED}, self.classes)
-        return draw_histograms(histograms, title=f"{self.path}: {len(self):,} images")
+        known = np.asarray(table["id"]) != -1
+        histograms = summarize({name: np.asarray(table[name])[known] for name in SUMMARIZED}, self.classes)
+        damaged = f", {(~known).sum():,} of them damaged" if not known.all() else ""
+        return draw_histograms(histograms, title=f"{len(self):,} images{damaged}: {self.path}")
 
     def container_ref(self, number: int) -> ContainerRef:
         """Position of the ``number``-th container in stored order."""
@@ -401,17 +416,18 @@ class Dataset(Sequence[Record]):
     def concat(self, *others: Dataset) -> Dataset:
         """Read several data sets as one: the records of this one, then those of the others.
 
-        Each has its ids raised by its number · 2**40, so that they stay apart; the first keeps its ids. Classes are
-        joined by name, and labels follow. Columns are joined by name; ``save`` is not possible, `picstore shuffle`
-        writes a copy. Selections and edits stay as they are.
+        Each has its ids raised by a multiple of 2**40, so that they stay apart; the first keeps its ids. A data set
+        that was joined before takes as many multiples as its ids need. Classes are joined by name, and labels follow.
+        Columns are joined by name; ``save`` is not possible, `picstore shuffle` writes a copy. Selections and edits
+        stay as they are.
 
         Raises:
             UsageError: some have names of classes and others none; their attachments differ; columns of one name are
-                of several kinds or shapes.
+                of several kinds or shapes; the ids of all need more than 63 bits.
         """
         datasets = (self, *others)
         manifests = [each.manifest for each in datasets]
-        shifts = align(manifests, [each._containers.slots for each in datasets], [str(each.path) for each in datasets])
+        shifts = align(manifests, [each._find_ids_end() for each in datasets], [str(each.path) for each in datasets])
         joined = Dataset.__new__(Dataset)
         joined._joined, joined._cache_options = datasets, {}
         joined._set_containers(JoinedReader([each._containers for each in datasets], shifts))
@@ -419,7 +435,7 @@ class Dataset(Sequence[Record]):
         deleted = np.concatenate([each.live.deleted + first for each, first in zip(datasets, firsts, strict=False)])
         columns = join_columns([{name: each.column(name) for name in each.columns} for each in datasets], shifts)
         manifest, files = join_manifests(manifests, joined.rows, deleted, columns)
-        joined._origin = manifest.uuid
+        joined._origin, joined._ids_end = manifest.uuid, _end_of(shifts[-1])
         joined._set_manifest(manifest, files)
         if all(each._selected is None for each in datasets):
             return joined
@@ -452,6 +468,9 @@ class Dataset(Sequence[Record]):
         names = self.manifest.classes if classes is None else tuple(classes)
         if taken := set(columns) & set(self.manifest.attachments):
             raise UsageError(f"{self.path} has an attachment called {min(taken)!r}; give the column another name")
+        if taken := set(columns) & set(FACTS.names or ()) - {LABEL, *self.columns}:
+            text = f"the table of every data set has {min(taken)!r}, which says it of the stored images"
+            raise UsageError(f"{text}; give the column another name")
         edits, files = self._edits.with_columns(columns, chosen, keep=ids is not None or self._selected is not None)
         edited = self._edited(files, edits=edits, classes=names)
         if names and LABEL in columns:
@@ -459,6 +478,40 @@ class Dataset(Sequence[Record]):
             if ((labels < -1) | (labels >= len(names))).any():
                 raise UsageError(f"the column 'label' holds labels beyond the {len(names)} classes; give classes=")
         return edited
+
+    def record_counts(self) -> RecordCounts:
+        """Count the records by label: those kept with the data set, or by reading the indexes of all containers.
+
+        Raises:
+            Damage, NotADataset: an index cannot be read.
+        """
+        return self.kept_counts() or self.count_records()
+
+    def kept_counts(self) -> RecordCounts | None:
+        """Read the counts of records by label that are kept with the data set.
+
+        None for a selection, for several data sets, with edits that are not saved, and where the file is missing,
+        damaged or of another version.
+        """
+        if self._selected is not None or self._joined or self.uuid != self._origin:
+            return None
+        with contextlib.suppress(NotADataset, Damage, UnsupportedVersion):
+            return read_counts(self.path, self.manifest)
+        return None
+
+    def count_records(self) -> RecordCounts:
+        """Count the records by label by reading the indexes of all containers; damaged entries are left out.
+
+        The errors are those of :meth:`record_counts`.
+        """
+        numbers = np.flatnonzero(self.live.counts).tolist()  # a container without live records may be missing
+        return count_records(numbers, self._containers.index, live=self.live.mask, relabel=self.labels)
+
+    def _find_ids_end(self) -> int:
+        """Find a number above the ids of all stored records: a known one, or by reading all ids."""
+        if self._ids_end is None:
+            self._ids_end = known_ids_end(self.path, self.manifest, self._origin) or end_of_ids(self.stored_ids())
+        return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
         """Make the columns of a copy of the data set, of a selection those of its records: edits, and bytes by file."""
@@ -468,16 +521,27 @@ class Dataset(Sequence[Record]):
         """Write deletions and columns as a new version; no file of images is written.
 
         Readers that have an older version open keep reading it. Replacing the manifest, the last write, makes the
-        change. Returns the data set as it is now; UsageError for a selection, or if another process has edited the
-        data set since it was opened.
+        change. The counts of records by label are written too, also where nothing was edited and they are missing.
+        Returns the data set as it is now; UsageError for a selection, or if another process has edited the data set
+        since it was opened.
         """
         if self._selected is not None or self._joined:
             what = "several data sets" if self._joined else "a selection"
             raise UsageError(f"{what} cannot be saved; `picstore shuffle` writes a copy, save edits before")
         if self.uuid != self._origin:
             self._edits.write()
-            publish_edit(self.path, self._origin, self.manifest)
+            publish_edit(self.path, self._origin, self.manifest, self._counts_to_save())
+        elif self.kept_counts() is None and (counts := self._counts_to_save()) is not None:
+            keep_counts(self.path, self.manifest, counts)
         return Dataset(self.path, **self._cache_options)
+
+    def _counts_to_save(self) -> RecordCounts | None:
+        """Take the counts of the version that was edited, or count the records if they may differ; None if damaged."""
+        counts = counts_of_same_labels(self.path, self.manifest, self._origin)
+        if counts is None:
+            with contextlib.suppress(NotADataset, Damage):
+                counts = self.count_records()
+        return counts
 
     def _edited(self, files: Mapping[str, bytes], **fields: Any) -> Dataset:
         """Copy the data set with other fields of the manifest; what was read is shared."""
@@ -515,6 +579,10 @@ class Dataset(Sequence[Record]):
         return self._edits.with_values(record)
 
 
+def _end_of(shift: RecordShift) -> int:
+    return shift.first_id + (shift.ids_end or 0)
+
+
 def _reopen(
     path: Location,
     manifest: Manifest,
@@ -522,9 +590,11 @@ def _reopen(
     unsaved: FileBytes,
     selected: U8 | None,
     options: dict[str, Any],
+    ids_end: int | None,
 ) -> Dataset:
     dataset = Dataset.__new__(Dataset)
     dataset._open(path, manifest, origin, unsaved, **options)
+    dataset._ids_end = ids_end
     if selected is not None:
         dataset._selected = selected
         dataset._set_manifest(manifest, unsaved)

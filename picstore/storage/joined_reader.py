@@ -83,11 +83,6 @@ class JoinedReader(ContainerReader):
         """The threads that read containers fastest from the data set that needs most."""
         return max(part.readers for part in self.parts)
 
-    @property
-    def slots(self) -> int:
-        """Number of data sets, those in data sets counted by themselves."""
-        return sum(part.slots for part in self.parts)
-
     def shifted(self, shift: RecordShift) -> ContainerReader:
         """Make a reader that shifts the records of all data sets further."""
         return JoinedReader(self.parts, [shift] * len(self.parts))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from picstore.errors import Conflict, Corrupt, Damage, NotADataset, PicstoreError, Unfinished, UnsupportedVersion
 from picstore.storage.edits.npy_files import own_edits_folder
 from picstore.storage.format.layout import MAX_MANIFEST
-from picstore.storage.location.resolve import COPY, LOCK, MANIFEST, Location
+from picstore.storage.location.resolve import COPY, COUNTS, LOCK, MANIFEST, Location
 from picstore.storage.manifest import (
     Manifest,
     holds_crc,
@@ -75,6 +75,7 @@ def remove_manifest(root: Location, manifest: Manifest) -> None:
             raise changed_meanwhile(root)
         (root / COPY).remove()
         (root / MANIFEST).remove()
+        (root / COUNTS).remove()
 
 
 @contextlib.contextmanager

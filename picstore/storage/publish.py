@@ -5,6 +5,7 @@ Files, index and edits are complete before the manifest names them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,18 +23,22 @@ from picstore.storage.format.layout import MAX_MANIFEST
 from picstore.storage.location.resolve import EDITS, INDEX, MANIFEST, Location, Where, locate
 from picstore.storage.manifest import FileEntry, Manifest, manifest_file, parse_manifest, read_manifest, with_uuid
 from picstore.storage.manifest_copy import changed_meanwhile, edit_lock, replace_manifest, write_new_manifest
+from picstore.storage.record_counts import RecordCounts, write_counts
 
 
-def publish_dataset(root: Where, summaries: Sequence[FileSummary], **fields: Any) -> Manifest:
-    """Write the index of some files, then the manifest, which makes the directory a data set.
+def publish_dataset(
+    root: Where, summaries: Sequence[FileSummary], *, counts: RecordCounts | None = None, **fields: Any
+) -> Manifest:
+    """Write the index of some files and the counts of their records, then the manifest, which makes a data set.
 
-    ``fields`` are those of :class:`Manifest` that cannot be counted: ``streams``, ``container_size``, ``classes`` ….
-    Conflict if there is another data set by now.
+    ``counts`` are None if they are not known. ``fields`` are those of :class:`Manifest` that cannot be counted:
+    ``streams``, ``container_size``, ``classes`` …. Conflict if there is another data set by now.
     """
     root = locate(root)
     rows = index_rows(summaries)
     manifest = _counted(rows, _file_entries(summaries), **fields)
     (root / INDEX).write(index_file(rows))
+    _write_counts(root, manifest, counts)
     write_new_manifest(root, manifest)
     return manifest
 
@@ -59,8 +64,10 @@ def append_rows(
     return _counted(rows, files, **{**unchanged, "edits": edits, **fields}), raw
 
 
-def publish_edit(root: Location, origin: str, manifest: Manifest) -> None:
+def publish_edit(root: Location, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
     """Replace the manifest of a data set, and keep the replaced one under its uuid as an earlier version.
+
+    ``counts`` are those of the new one's records, None if they are not known.
 
     Raises:
         Conflict: the data set has another uuid than ``origin`` by now.
@@ -77,8 +84,24 @@ def publish_edit(root: Location, origin: str, manifest: Manifest) -> None:
             return
         if old.uuid != origin:
             raise changed_meanwhile(root)
+        _write_counts(root, manifest, counts)
         (root / EDITS / f"{old.uuid}.json").write(manifest_file(old))
         replace_manifest(root, raw, manifest)
+
+
+def keep_counts(root: Location, manifest: Manifest, counts: RecordCounts | None) -> None:
+    """Write the counts of a finished data set, which lacks them or has wrong ones, if they are known.
+
+    UsageError if another process holds the lock of edits, or ``edits/`` is a symbolic link.
+    """
+    with contextlib.nullcontext() if manifest.edits is None else edit_lock(root):
+        _write_counts(root, manifest, counts)
+
+
+def _write_counts(root: Location, manifest: Manifest, counts: RecordCounts | None) -> None:
+    """Write the counts of a version if they are known, of all records; a damaged one has no label to count."""
+    if counts is not None and counts.records == manifest.images_left:
+        write_counts(root, manifest, counts)
 
 
 def _file_entries(summaries: Sequence[FileSummary]) -> tuple[FileEntry, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -95,7 +95,7 @@ class RecordTable:
 
         Raises:
             MissingDependency: DuckDB or pyarrow is not installed.
-            UsageError: the condition cannot be evaluated.
+            UsageError: the condition cannot be evaluated, or names one of several columns that differ only in case.
         """
         try:
             import duckdb
@@ -103,13 +103,16 @@ class RecordTable:
             raise MissingDependency("conditions in SQL need DuckDB: pip install 'picstore[sql]'") from error
         # Only columns whose name is in the text are read: embeddings may be larger than all else.
         words = {word.lower() for word in re.findall(r"\w+", condition)}
-        table = self.to_arrow([name for name in self.names if name.lower() in words] or ["id"])
-        table = table.append_column(_NUMBER, [np.arange(len(self))])
+        names = [name for name in self.names if name.lower() in words]
+        _require_distinct(names, condition)
+        table = self.to_arrow(names or ["id"])
+        number = "n" * (1 + max(map(len, words | {name.lower() for name in self.names})))  # no column, nor in the text
+        table = table.append_column(number, [np.arange(len(self))])
         marks = np.zeros(len(self), dtype=np.bool_)
         with duckdb.connect(config=_CLOSED) as connection:
             try:
-                chosen = connection.from_arrow(table).filter(duckdb.SQLExpression(condition)).select(_NUMBER)
-                marks[chosen.fetchnumpy()[_NUMBER]] = True
+                chosen = connection.from_arrow(table).filter(duckdb.SQLExpression(condition)).select(number)
+                marks[chosen.fetchnumpy()[number]] = True
             except duckdb.Error as error:
                 reason = str(error).partition("\n")[0]
                 text = f"the condition {condition!r} is refused: {reason}; columns are {', '.join(self.names)}"
@@ -138,7 +141,16 @@ def _texts_to_arrow(column: Column, ends: I64, ids: I64) -> Any:
     return texts.take(pa.array(indices, mask=~found))
 
 
-_NUMBER = "record_number_of_picstore"
+def _require_distinct(names: Sequence[str], condition: str) -> None:
+    """Raise UsageError where two columns of a condition differ only in case, which SQL does not tell apart."""
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(name.lower(), name)
+        if other != name:
+            text = f"the condition {condition!r} may mean the column {other!r} or {name!r}, as SQL ignores case"
+            raise UsageError(f"{text}; select by dataset.table[{name!r}], or rename one of the two")
+
+
 _CLOSED: dict[str, Any] = {
     "enable_external_access": "false",
     "autoload_known_extensions": "false",

@@ -18,6 +18,7 @@ from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, de
 from picstore.train.buffers import BufferPool
 from picstore.train.options import LoaderOptions
 from picstore.train.order.cursor import EpochCursor, Worker
+from picstore.train.order.position import check_position
 from picstore.train.order.requests import Order, TrainingSource
 from picstore.train.order.shared_array import SharedIntegers
 from picstore.train.order.states import read_lanes
@@ -101,7 +102,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
                 resources=Resources(default_threads() if threads is None else threads, budget, options["max_pixels"]),
                 collate=options["collate"],
             ),
-            damage_log=DamageLog(options["on_damage"]),
+            damage_log=DamageLog(strict=options["on_damage"] == "raise"),
             device=self._device,
             decoder=options["decoder"],
             isolate=options["isolate"],
@@ -150,9 +151,10 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         # It imports numba, 0.15 s, which a loader whose batches come from its process never needs.
         from picstore.train.single_batch import make_images, read_records
 
+        epoch, batch = check_position(epoch=epoch, batch=batch)
         length = self.order.length(epoch)
-        if batch < 0 or (length is not None and batch >= length):
-            raise UsageError(f"batch {batch} of an epoch of {length}")
+        if length is not None and batch >= length:
+            raise UsageError(f"there is no batch {batch}; the epoch has {length}")
         request = next(self.order.requests(self.sources, epoch=epoch, first=batch))
         records = read_records(request, self.sources, max_pixels=self._max_pixels, replace=True)
         made = make_images(records, request, self.sources, output=self.output, blocks=BufferPool(0))

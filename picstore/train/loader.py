@@ -15,7 +15,14 @@ from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batching.spec import MAX_PIXELS, Collate
 from picstore.train.core import BatchLoader
-from picstore.train.options import LoaderOptions, refuse_arguments
+from picstore.train.options import (
+    LoaderOptions,
+    check_arguments,
+    check_options,
+    images_given,
+    records_of_batch,
+    refuse_arguments,
+)
 from picstore.train.order.apportionment import apportion
 from picstore.train.order.bucket_table import BucketTable
 from picstore.train.order.buckets import BucketOrder
@@ -99,9 +106,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         balance: name of a column of integers or texts, such as ``"label"``, whose values come equally often; instead of
             weights.
         repeat: samples of an epoch, in multiples of the records; less than 1 for short epochs.
-        lanes: runs of the data set that batches mix. The order depends on it, and no world size does: where it is no
-            multiple of the world size, ranks share lanes. By default the smallest multiple that is at least 32.
-            ``load_state_dict`` takes over the lanes of the state unless they are given here.
+        lanes: runs of the data set that batches mix, at most 65,536. The order depends on it, and no world size does:
+            where it is no multiple of the world size, ranks share lanes. By default the smallest multiple that is at
+            least 32. ``load_state_dict`` takes over the lanes of the state unless they are given here.
         on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
             and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
         max_pixels: an image of more counts as damaged, before anything is allocated for it.
@@ -170,15 +177,48 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         refuse_arguments("Loader", unknown)
         if isinstance(path, Dataset) and cache is not None:
             raise UsageError("an open data set has a cache of its own; give it to picstore.Dataset")
+        own = check_arguments(
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            aug_repeats=aug_repeats,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            balance=balance,
+            repeat=repeat,
+        )
+        options = check_options(
+            LoaderOptions(
+                seed=seed,
+                device=device,
+                threads=threads,
+                rank=rank,
+                world_size=world_size,
+                lanes=lanes,
+                on_damage=on_damage,
+                max_pixels=max_pixels,
+                budget=budget,
+                targets=targets,
+                dtype=dtype,
+                memory_format=memory_format,
+                decoder=decoder,
+                isolate=isolate,
+                collate=collate,
+                cache=cache,
+            )
+        )
         self.dataset = path if isinstance(path, Dataset) else Dataset(path, cache=cache, cache_limit=cache_limit)
-        rank, world_size = find_rank(rank, world_size)
-        images, ranks_given = _images_given(batch_size, global_batch_size, world_size)
-        ranks: dict[str, Any] = {"rank": rank, "world_size": world_size, "drop_last": drop_last}
-        ranks["lanes"] = (default_lanes(world_size) if shuffle else world_size) if lanes is None else lanes
-        shares = apportion(self.dataset, weights=weights, balance=balance, repeat=repeat, seed=seed)
+        seed, shuffle, aug_repeats = options["seed"], own["shuffle"], own["aug_repeats"]
+        rank, world_size = find_rank(options["rank"], options["world_size"])
+        images, times = images_given(own["batch_size"], own["global_batch_size"], world_size)
+        lanes = options["lanes"]
+        if lanes is None:
+            lanes = default_lanes(world_size) if shuffle else world_size
+        drop_last = own["drop_last"]
+        ranks: dict[str, Any] = {"rank": rank, "world_size": world_size, "lanes": lanes, "drop_last": drop_last}
+        shares = apportion(self.dataset, weights=weights, balance=own["balance"], repeat=own["repeat"], seed=seed)
         plans, callables, choice = plan_loader(
             transform,
-            targets=check_targets(targets, self.dataset),
+            targets=check_targets(options["targets"], self.dataset),
             columns=self.dataset.columns,
             aug_repeats=aug_repeats,
         )
@@ -193,7 +233,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             buckets = transform.buckets_of(self.dataset)
             order = BucketOrder(
                 table=BucketTable.count(self.dataset.live.counts, buckets, len(sizes)),
-                batch_sizes=tuple(tuple(ranks_given * _records(size, aug_repeats) for size in each) for each in sizes),
+                batch_sizes=tuple(
+                    tuple(times * records_of_batch(size, aug_repeats) for size in each) for each in sizes
+                ),
                 seed=seed,
                 shuffle=shuffle,
                 uuid=self.dataset.identity,
@@ -202,24 +244,11 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         else:
             shard = RankShard(
                 records=len(self.dataset) if shares is None else shares.samples,
-                batch=ranks_given * _records(images, aug_repeats),
+                batch=times * records_of_batch(images, aug_repeats),
                 **ranks,
             )
             stages = choice if isinstance(choice, EpochStages) else EpochStages()
             order = DatasetOrder(shard, seed, self.dataset.identity, shares, stages, shuffle)
-        options = LoaderOptions(
-            device=device,
-            threads=threads,
-            on_damage=on_damage,
-            max_pixels=max_pixels,
-            budget=budget,
-            dtype=dtype,
-            memory_format=memory_format,
-            decoder=decoder,
-            isolate=isolate,
-            collate=collate,
-            lanes=lanes,
-        )
         super().__init__(
             order,
             (source,),
@@ -227,9 +256,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             callables=callables,
             whole_epochs=True,
         )
-        self.batch_size, self.drop_last, self._ranks = batch_size, drop_last, ranks
-        if global_batch_size is not None:
-            share = divide_samples(_records(global_batch_size, aug_repeats), rank, world_size)
+        self.batch_size, self.drop_last, self._ranks = own["batch_size"], drop_last, ranks
+        if images is not None and times == 1:
+            share = divide_samples(records_of_batch(images, aug_repeats), rank, world_size)
             self.batch_size = aug_repeats * int(share)
 
     def __len__(self) -> int:
@@ -259,25 +288,6 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     def sampler(self) -> EpochSampler:
         """What training scripts written for a DistributedSampler ask for."""
         return EpochSampler(self, self._order.samples_of_rank)
-
-
-def _images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:
-    """Images of a batch as they are given, and how many times as many a global batch has; UsageError for both."""
-    if batch_size is not None and global_batch_size is not None:
-        text = f"batch_size is {batch_size} and global_batch_size {global_batch_size}"
-        raise UsageError(f"{text}; give the images of a rank's batch or of all ranks' batches")
-    return (batch_size, world_size) if global_batch_size is None else (global_batch_size, 1)
-
-
-def _records(batch_size: int | None, aug_repeats: int) -> int:
-    """Records of a batch of images; UsageError unless ``aug_repeats`` divides them."""
-    if batch_size is None:
-        raise UsageError(
-            "give batch_size, the number of images in a batch, or global_batch_size, in all ranks' batches"
-        )
-    if not isinstance(aug_repeats, int) or aug_repeats < 1 or batch_size % aug_repeats:
-        raise UsageError(f"aug_repeats is {aug_repeats}; give a number that divides the batch size, {batch_size}")
-    return batch_size // aug_repeats
 
 
 def _steps_of(group: ViewGroup) -> str:

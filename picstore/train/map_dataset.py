@@ -17,7 +17,9 @@ from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.spec import MAX_PIXELS, OutputSpec
 from picstore.train.buffers import BufferPool
+from picstore.train.options import check_arguments
 from picstore.train.order.epoch import Samples
+from picstore.train.order.position import check_position
 from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.order.shared_array import SharedIntegers
 from picstore.train.single_batch import make_images, read_records
@@ -67,8 +69,9 @@ class MapDataset(data.Dataset[Item]):
         dtype: torch.dtype | None = None,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
+        given = check_arguments(seed=seed, targets=targets, max_pixels=max_pixels)
         self.dataset = path if isinstance(path, Dataset) else Dataset(path)
-        targets = check_targets(targets, self.dataset)
+        targets = check_targets(given["targets"], self.dataset)
         plan, callables = plan_transforms(transform, targets=targets, columns=self.dataset.columns)
         if isinstance(transform, Views) and (callables or plan.targets):
             raise UsageError("MapDataset takes Views without callables and without targets; use picstore.Loader")
@@ -76,9 +79,9 @@ class MapDataset(data.Dataset[Item]):
             raise UsageError(f"{mixing[0]} mixes a batch, and MapDataset gives single images; use picstore.Loader")
         name = None if dtype is None else str(dtype).removeprefix("torch.")
         self._output = OutputSpec.from_plans([plan], dtype=name)
-        self._source = TrainingSource(self.dataset, seed, plan=plan)
+        self._source = TrainingSource(self.dataset, given["seed"], plan=plan)
         self._callables: tuple[Callable[[Any], Any], ...] = tuple(callables)
-        self._max_pixels = max_pixels
+        self._max_pixels = given["max_pixels"]
         self._epoch = SharedIntegers((1,))
         self._blocks = BufferPool(_FREE_BLOCKS)
 
@@ -88,7 +91,7 @@ class MapDataset(data.Dataset[Item]):
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the parameters of transforms for this epoch from now on, in the workers of a DataLoader too."""
-        self._epoch.values[0] = epoch
+        (self._epoch.values[0],) = check_position(epoch=epoch)
 
     def __getitem__(self, index: int) -> Item:
         """Read and transform a record; IndexError if there is none at this index."""

@@ -17,7 +17,7 @@ from picstore.train.batching.spec import check_one_size
 from picstore.train.core import BatchLoader
 from picstore.train.loader import Loader
 from picstore.train.mux_config import Counts, MuxConfig, MuxEntry, make_schedule, read_config
-from picstore.train.options import LoaderOptions, refuse_arguments
+from picstore.train.options import LoaderOptions, check_options, refuse_arguments
 from picstore.train.order.cursor import Worker
 from picstore.train.order.mixing import MixOrder, mux_lanes
 from picstore.train.order.requests import TrainingSource
@@ -59,8 +59,9 @@ class DataMux(BatchLoader[MixOrder]):
             written. A source that a dict does not name keeps its count.
         global_counts: counts are those of all ranks' batches together. Each rank then has its share, and the ranks'
             batches differ by one sample at most; without, they are those of each rank.
-        lanes: runs of each source that batches mix. By default such that all sources together have about 32, and no
-            ranks share a lane. ``load_state_dict`` takes over the lanes of the state unless they are given here.
+        lanes: runs of each source that batches mix, at most 65,536. By default such that all sources together have
+            about 32, and no ranks share a lane. ``load_state_dict`` takes over the lanes of the state unless they are
+            given here.
         epoch_batches: end an iteration after so many batches; the next one goes on.
         seed, device, threads, budget, targets, dtype: as of :class:`picstore.Loader`.
         memory_format, decoder, isolate, collate: as of :class:`picstore.Loader`.
@@ -86,7 +87,7 @@ class DataMux(BatchLoader[MixOrder]):
     ) -> None:
         refuse_arguments("DataMux", options.keys() - LoaderOptions.__annotations__.keys())
         mixed = read_config(config)
-        chosen = cast("LoaderOptions", {**_DEFAULTS, **mixed.options, **options})
+        chosen = check_options(cast("LoaderOptions", {**_DEFAULTS, **mixed.options, **options}))
         rank, world_size = find_rank(chosen["rank"], chosen["world_size"])
         lanes = mux_lanes(chosen["lanes"], sources=len(mixed.entries), world_size=world_size)
         planned = make_schedule(mixed, schedule).times(1 if chosen["global_counts"] else world_size)

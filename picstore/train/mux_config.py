@@ -19,19 +19,21 @@ transform = [
 from __future__ import annotations
 
 import os
+import reprlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
-import numpy as np
 import torch
 
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.options import LoaderOptions
-from picstore.train.order.schedule import MAX_STEP, MixSchedule
+from picstore.train.order.position import MAX_POSITION
+from picstore.train.order.schedule import MixSchedule
+from picstore.train.transforms.arguments import checked_integer
 from picstore.train.transforms.compose import UserTransform, transform_from_config
 
 if sys.version_info >= (3, 11):
@@ -80,9 +82,7 @@ def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None 
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise UsageError(f"schedule has {pair!r}; give (step, counts)")
         step, chosen = pair
-        if not _is_count(step):
-            raise UsageError(f"schedule has the step {step!r}; give the number of a batch, 0 to {MAX_STEP:,}")
-        steps.append(int(step))
+        steps.append(checked_integer(step, "a step of the schedule", 0, MAX_POSITION))
         counts.append(_scheduled(chosen, names, counts[-1]))
     if len(steps) > 1 and steps[1] == 0:
         del steps[0], counts[0]
@@ -103,14 +103,8 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
         counts = list(chosen) if isinstance(chosen, (tuple, list)) else [None]
         if len(counts) != len(names):
             raise UsageError(f"schedule has the counts {chosen!r}; give {len(names)}, one for each data set, or a dict")
-    for name, count in zip(names, counts, strict=True):
-        if not _is_count(count):
-            raise UsageError(f"schedule has the count {count!r} of {name}; give an integer, 0 or more")
-    return [int(count) for count in counts]
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(0 <= value <= MAX_STEP)
+    pairs = zip(names, counts, strict=True)
+    return [checked_integer(count, f"the schedule's count of {name}", 0, MAX_POSITION) for name, count in pairs]
 
 
 def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]]) -> MuxConfig:
@@ -122,7 +116,7 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
     if not isinstance(path, (str, os.PathLike)):
         if not path:
             raise UsageError("a mux of no data sets")
-        return MuxConfig(tuple(_checked(_open_entry(*triple), "the mux") for triple in path))
+        return MuxConfig(tuple(_given(triple) for triple in path))
     config = Path(path)
     try:
         text = config.read_text(encoding="utf-8")
@@ -146,8 +140,14 @@ def read_recipe(path: str | os.PathLike[str]) -> MuxConfig:
         raise UsageError(f"{config} cannot be read: {error}") from error
 
 
-def _open_entry(dataset: Dataset, base: int, count: int) -> MuxEntry:
-    return MuxEntry(dataset, base, count, str(dataset.path))
+def _given(triple: Any) -> MuxEntry:
+    """Check a data set that was given with base label and count."""
+    if not isinstance(triple, Sequence) or len(triple) != 3 or not isinstance(triple[0], Dataset):
+        raise UsageError(
+            f"the mux: {reprlib.repr(triple)}; give (picstore.Dataset, base label, count) for each data set"
+        )
+    dataset, base, count = triple
+    return _checked(MuxEntry(dataset, base, count, name=str(dataset.path)), "the mux")
 
 
 def _from_triple(name: str, base: str, count: str, config: Path) -> MuxEntry:
@@ -165,10 +165,9 @@ def _entry(config: Path, path: str, base: int, count: int, **options: Any) -> Mu
 
 
 def _checked(entry: MuxEntry, config: str) -> MuxEntry:
-    if entry.base < 0 or entry.count < 0:
-        found = f"base label {entry.base} and count {entry.count}"
-        raise UsageError(f"{config}: {entry.path} has {found}; at least 0 is needed")
-    return entry
+    base = checked_integer(entry.base, f"{config}: base label of {entry.path}", 0, MAX_POSITION)
+    count = checked_integer(entry.count, f"{config}: count of {entry.path}", 0, MAX_POSITION)
+    return replace(entry, base=base, count=count)
 
 
 def _from_toml(tables: dict[str, Any], config: Path, *, needs_source: bool = True) -> MuxConfig:

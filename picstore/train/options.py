@@ -1,14 +1,21 @@
-"""Options of DataMux, most of them Loader's too: their names and types; and those that only a DataLoader has."""
+"""Arguments of Loader, DataMux and MapDataset: names, types and ranges; and arguments that only a DataLoader has."""
 
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict, cast
 
+import numpy as np
 import torch
 
 from picstore.errors import UsageError
+from picstore.train.order.dealing import MAX_LANES
+from picstore.train.order.position import MAX_POSITION
+from picstore.train.transforms.arguments import checked_integer, is_number
+
+_MAX_RANKS = 1 << 20
 
 # Arguments of torch's DataLoader that a loader does not have, and what to do instead.
 _OF_DATALOADER = {
@@ -59,3 +66,119 @@ class LoaderOptions(TypedDict, total=False):
     cache_limit: int | str
     epoch_batches: int | None
     global_counts: bool
+
+
+_Check: TypeAlias = Callable[[Any, str], Any]  # from an argument's value and name, the value as Python's own
+
+
+def _integer(least: int | None = None, most: int | None = None) -> _Check:
+    return lambda value, name: checked_integer(value, name, least, most)
+
+
+def _optional(check: _Check) -> _Check:
+    return lambda value, name: None if value is None else check(value, name)
+
+
+def _boolean(value: Any, name: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise UsageError(f"{name} is {reprlib.repr(value)}; give True or False")
+    return bool(value)
+
+
+def _positive(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not is_number(value) or value <= 0:
+        raise UsageError(f"{name} is {reprlib.repr(value)}; give a positive number")
+    return int(value) if isinstance(value, np.integer) else value if isinstance(value, int) else float(value)
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is {reprlib.repr(value)}; give a name")
+    return value
+
+
+def _names(value: Any, name: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise UsageError(f"{name} is {value!r}; give a list: [{value!r}]")
+    given = tuple(value) if isinstance(value, Iterable) else (None,)
+    if not all(isinstance(each, str) for each in given):
+        raise UsageError(f"{name} is {reprlib.repr(value)}; give a list of names")
+    return given
+
+
+def _on_damage(value: Any, name: str) -> str:
+    if value not in ("skip", "raise"):
+        raise UsageError(f"{name} {reprlib.repr(value)} is neither 'skip' nor 'raise'")
+    return str(value)
+
+
+def _device(value: Any, name: str) -> torch.device:
+    try:
+        return torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        text = f"{name} is {reprlib.repr(value)}; give one of torch's, such as 'cpu', 'cuda' or 'cuda:1'"
+        raise UsageError(text) from error
+
+
+def _path(value: Any, name: str) -> str | os.PathLike[str]:
+    if not isinstance(value, (str, os.PathLike)):
+        raise UsageError(f"{name} is {reprlib.repr(value)}; give a path or URL")
+    return value
+
+
+# What each argument by itself must be. Plans, outputs and pipelines check how arguments fit together.
+_CHECKS: dict[str, _Check] = {
+    "aug_repeats": _integer(1),
+    "balance": _optional(_text),
+    "batch_size": _optional(_integer(1)),
+    "budget": _optional(_integer(1)),
+    "cache": _optional(_path),
+    "decoder": _text,
+    "device": _device,
+    "drop_last": _boolean,
+    "epoch_batches": _optional(_integer(1, MAX_POSITION)),
+    "global_batch_size": _optional(_integer(1)),
+    "global_counts": _boolean,
+    "isolate": _boolean,
+    "lanes": _optional(_integer(1, MAX_LANES)),
+    "max_pixels": _integer(1),
+    "on_damage": _on_damage,
+    "rank": _optional(_integer(0)),
+    "repeat": _positive,
+    "seed": _integer(),
+    "shuffle": _boolean,
+    "targets": _names,
+    "threads": _optional(_integer(1)),
+    "world_size": _optional(_integer(1, _MAX_RANKS)),
+}
+
+
+def check_arguments(**given: Any) -> dict[str, Any]:
+    """Check arguments by themselves and return them with Python's own types in place of NumPy's, fit for a state.
+
+    UsageError, with name, value and what to give instead, for one of another type or out of range.
+    """
+    return {name: _CHECKS[name](value, name) if name in _CHECKS else value for name, value in given.items()}
+
+
+def check_options(options: LoaderOptions) -> LoaderOptions:
+    """Check options as :func:`check_arguments` does."""
+    return cast("LoaderOptions", check_arguments(**options))
+
+
+def images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:
+    """Images of a batch as they are given, and how many times as many a global batch has; UsageError for both."""
+    if batch_size is not None and global_batch_size is not None:
+        text = f"batch_size is {batch_size} and global_batch_size {global_batch_size}"
+        raise UsageError(f"{text}; give the images of a rank's batch or of all ranks' batches")
+    return (batch_size, world_size) if global_batch_size is None else (global_batch_size, 1)
+
+
+def records_of_batch(batch_size: int | None, aug_repeats: int) -> int:
+    """Records of a batch of images, both checked by themselves; UsageError unless ``aug_repeats`` divides these."""
+    if batch_size is None:
+        text = "give batch_size, the number of images in a batch"
+        raise UsageError(f"{text}, or global_batch_size, in all ranks' batches together")
+    if batch_size % aug_repeats:
+        raise UsageError(f"aug_repeats is {aug_repeats}; give a number that divides the batch size, {batch_size}")
+    return batch_size // aug_repeats

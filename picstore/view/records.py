@@ -85,8 +85,8 @@ class Records:
         return [binned[name].count(positions, self._whole[name]) for name in binned]
 
     def _bin_columns(self) -> dict[str, Binned]:
-        """Bins of the columns of numbers; those of one value for all records are left out, but for the usual ones."""
-        binned = {}
+        """Bins of the columns of numbers; records whose index entry is damaged are in none."""
+        binned, known = {}, self._numbers("id") != -1
         for name in self._table.names:
             if name == "id" or name in self._texts:
                 continue
@@ -94,7 +94,7 @@ class Records:
             if values.ndim > 1 or values.dtype.kind not in "iuf":
                 continue
             names = SAMPLINGS if name == "sampling" else self.dataset.classes if name == "label" else None
-            binned[name] = bin_values(name, values, names)
+            binned[name] = bin_values(name, values[known], names).spread(known)
         return binned
 
     def _numbers(self, name: str) -> Array:

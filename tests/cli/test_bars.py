@@ -34,11 +34,14 @@ def test_bars_fit_the_terminal_and_say_how_many_classes_are_not_shown(monkeypatc
     monkeypatch.setenv("COLUMNS", "50")
     names = [f"a very long name of class number {k}" for k in range(30)]
     counts = [1000] + [1] * 29
-    label = {"edges": [], "names": names, "values": list(range(30)), "counts": counts, "others": 5}
-    same = {"edges": [7, 7], "names": [], "values": [], "counts": [1029], "others": 0}
-    empty = {"edges": [], "names": [], "values": [], "counts": [], "others": 0}
-    lines = list(histogram_lines({"label": label, "width": same, "bytes": empty}))
+    label = {"edges": [], "names": names, "values": list(range(30)), "counts": counts, "others": 5, "containers": 9}
+    same = {"edges": [7, 7], "names": [], "values": [], "counts": [1029], "others": 0, "containers": 9}
+    empty = {"edges": [], "names": [], "values": [], "counts": [], "others": 0, "containers": 9}
+    lines = list(histogram_lines({"label": label, "width": same, "bytes": empty}, containers=9))
     assert max(map(len, lines)) <= 50
     assert lines[0] == "  images by class" and lines[13] == "    23 more"
     assert all(line.endswith("▏") for line in lines[2:13])  # few are not none
     assert [line.split()[:2] for line in lines[15:]] == [["7", "1,029"]]
+    sampled = list(histogram_lines({"label": label, "width": {**same, "containers": 4}}, containers=9))
+    assert sampled[0] == "  images by class"
+    assert sampled[14] == "  by width, in a sample of 4 of 9 containers"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from picstore.errors import Damage, UsageError
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.exports.export import export
 from picstore.prepare.upkeep.shuffle import METHODS, shuffle
+from picstore.storage.format.file import FileWriter
+from picstore.storage.location.resolve import COUNTS
+from picstore.storage.publish import publish_dataset
 
 Make = Callable[..., Path]
 STEP = 1 << 40
@@ -68,6 +72,103 @@ def test_nested_ones_keep_their_ids_apart(tmp_path: Path) -> None:
     assert [record.label for record in right] == [0, 0, 1, 1, 2, 2]
     again = a.concat(b.concat(c), a)
     assert len(set(again.ids.tolist())) == 8 and [record.label for record in again] == [0, 0, 1, 1, 2, 2, 0, 0]
+
+
+def shuffled(joined: picstore.Dataset, path: Path, *, older: bool = False) -> picstore.Dataset:
+    """A copy of several data sets, with ids that verify finds distinct; an ``older`` one has no counts."""
+    shuffle(joined, path, method="transpose", seed=1, workers=1)
+    if older:
+        (path / COUNTS).unlink()
+    picstore_command("verify", path)
+    return picstore.Dataset(path)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_copy_of_joined_ones_keeps_its_ids_apart_wherever_it_is_joined(tmp_path: Path, older: bool) -> None:
+    a, b, c = (small(tmp_path / name, [0, 0, 0], [name]) for name in "abc")
+    ab = shuffled(a.concat(b), tmp_path / "ab", older=older)
+    nested = shuffled(ab.concat(c, a), tmp_path / "nested", older=older)
+    again = shuffled(nested, tmp_path / "again", older=older)
+    edited = again.with_columns({"note": np.arange(12)})
+    for joined, count in (
+        (ab.concat(c), 9),
+        (c.concat(ab), 9),
+        (ab.concat(ab), 12),
+        (nested.concat(ab, nested), 30),
+        (again.concat(c).concat(nested.concat(a)), 30),
+        (edited.concat(edited.select(np.arange(5)), c), 20),
+    ):
+        ids = joined.ids.tolist()
+        assert len(set(ids)) == len(ids) == count and max(ids) < 1 << 63
+        assert [record.id for record in joined] == ids
+        twin = pickle.loads(pickle.dumps(joined))  # noqa: S301
+        assert twin.ids.tolist() == ids and twin.uuid == joined.uuid
+    assert ab.concat(c).ids.tolist()[6:] == [2 * STEP + k for k in range(3)]
+    assert nested.concat(c).ids.tolist()[12:] == [4 * STEP + k for k in range(3)]
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_records_joined_to_a_copy_of_joined_ones_keep_their_own_values(tmp_path: Path, older: bool) -> None:
+    a, b, z = (small(tmp_path / name, [0, 1, 1, 0], ["cat", "dog"]) for name in "abz")
+    ab = shuffled(a.concat(b), tmp_path / "ab", older=older)
+    ab = ab.with_columns({"score": np.arange(8) + 1000, "label": np.ones(8, np.int64)})
+    joined = ab.concat(z)
+    assert joined.table["score"].tolist()[8:] == [-1] * 4
+    assert [record.label for record in joined] == [1] * 8 + [record.label for record in z]
+    last = int(joined.ids[-1])
+    assert len(joined.select(ids=[last])) == 1 and len(joined.without([last])) == 11
+    out = shuffled(joined, tmp_path / "out")
+    assert {r.id: (r.label, r.columns) for r in out} == {r.id: (r.label, r.columns) for r in joined}
+
+
+def test_the_command_shuffles_a_copy_of_joined_ones_with_others(tmp_path: Path) -> None:
+    for name in "abc":
+        small(tmp_path / name, [0, 0, 0], [name])
+    picstore_command("shuffle", tmp_path / "a", tmp_path / "b", tmp_path / "ab")
+    picstore_command("shuffle", tmp_path / "ab", tmp_path / "c", tmp_path / "abc")
+    picstore_command("verify", tmp_path / "abc")
+    out = picstore.Dataset(tmp_path / "abc")
+    names = {record.id: (out.classes[record.label], record.extra["number"]) for record in out}
+    expected = {k * STEP + number: (name, number) for k, name in enumerate("abc") for number in range(3)}
+    assert names == expected
+
+
+def with_ids(path: Path, ids: list[int], provenance: dict[str, Any]) -> picstore.Dataset:
+    """A data set of records with any ids, as another program may write it."""
+    image = small(path.with_name(f"{path.name} source"), [0])[0]
+    path.mkdir()
+    with FileWriter(path, stream=0, file=0, container_size=1 << 20) as writer:
+        for id_ in ids:
+            writer.add(replace(image, id=id_))
+        summaries = [writer.close()]
+    publish_dataset(path, summaries, streams=1, container_size=1 << 20, provenance=provenance)
+    return picstore.Dataset(path)
+
+
+def test_ids_of_another_program_stay_apart_or_are_an_error(tmp_path: Path) -> None:
+    z = small(tmp_path / "z", [0, 0])
+    unknown = with_ids(tmp_path / "unknown", [3, 5 * STEP], {})
+    assert unknown.concat(z).ids.tolist() == [3, 5 * STEP, 6 * STEP, 6 * STEP + 1]
+    far = with_ids(tmp_path / "far", [(1 << 63) - 1], {})
+    with pytest.raises(UsageError, match="do not fit into 63 bits"):
+        far.concat(z)
+    with pytest.raises(UsageError, match=f"far alone has ids up to {(1 << 64) - 2}"):
+        z.concat(with_ids(tmp_path / "very far", [(1 << 64) - 2], {}))
+    lying = with_ids(tmp_path / "lying", [3, 5 * STEP], {"inputs": 2})
+    for joined in (lying.concat(z), z.concat(lying)):
+        with pytest.raises(UsageError, match="holds the id 5497558138880, more than its manifest says"):
+            list(joined)
+        with pytest.raises(UsageError, match="more than its manifest says"):
+            _ = joined.ids
+
+
+def test_values_by_ids_of_no_record_do_not_become_another_data_sets(tmp_path: Path) -> None:
+    a, z = small(tmp_path / "a", [0, 0]), small(tmp_path / "z", [0, 0])
+    ids, values = np.array([-1, 0, STEP, STEP + 1]), np.array([7, 8, 9, 9])
+    edits, files = a._edits.with_columns({"score": values, "text": ["x", "a", "b", "c"]}, ids, keep=False)
+    joined = a._edited(files, edits=edits).concat(z)
+    assert joined.table["score"].tolist() == [8, -1, -1, -1]
+    assert joined.table["text"] == ["a", None, None, None]
 
 
 def test_selections_deletions_and_columns_go_along(make_dataset: Make) -> None:

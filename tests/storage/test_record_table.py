@@ -195,3 +195,42 @@ def test_a_cache_keeps_the_table_which_is_read_again_where_it_is_damaged(
         file.write_bytes(damaged)
         assert picstore.Dataset(path, cache=cache).table["width"].tolist() == widths.tolist()
         assert file.stat().st_size == 50 * 26 + 4
+
+
+@pytest.mark.parametrize(
+    ("given", "condition"),
+    [
+        (("Score", "score"), "score < 3"),
+        (("Score", "score"), "SCORE < 3"),
+        (("Score", "score"), '"Score" < 3'),
+        (("Width",), "width < 3"),
+        (("Width",), "Width < 3"),
+    ],
+)
+def test_a_condition_on_columns_that_differ_only_in_case_is_refused(
+    make_dataset: Make, given: tuple[str, ...], condition: str
+) -> None:
+    dataset = picstore.Dataset(make_dataset())
+    dataset = dataset.with_columns({name: np.arange(len(dataset)) for name in given})
+    assert all(dataset.table[name].tolist() == list(range(len(dataset))) for name in given)
+    with pytest.raises(UsageError, match=r"ignores case; select by dataset\.table"):
+        dataset.where(condition)
+    assert len(dataset.where("id < 3")) == 3
+
+
+def test_a_column_of_any_name_is_told_from_the_numbers_of_records(make_dataset: Make) -> None:
+    dataset = picstore.Dataset(make_dataset())
+    backwards = np.arange(len(dataset))[::-1].copy()
+    for name in ("record_number_of_picstore", "rowid", "nnnnnnnnnnnnn", "n"):
+        edited = dataset.with_columns({name: backwards})
+        assert np.flatnonzero(edited.table.where(f"{name} < 3")).tolist() == np.flatnonzero(backwards < 3).tolist()
+    for name in ("record_number_of_picstore", "n", "nnn", "nnnnnnnnn"):  # no column
+        with pytest.raises(UsageError, match="is refused"):
+            dataset.where(f"{name} < 3")
+
+
+def test_a_new_column_cannot_take_the_name_of_a_built_in_one(make_dataset: Make) -> None:
+    dataset = picstore.Dataset(make_dataset())
+    for name in ("width", "sampling", "encode_path"):
+        with pytest.raises(UsageError, match=f"has '{name}', which says it of the stored images; give the column"):
+            dataset.with_columns({name: np.arange(len(dataset))})

@@ -233,7 +233,7 @@ def test_a_batch_is_made_by_itself_and_the_step_of_a_record_is_known(pictures: P
     }
     for position, id_ in enumerate(both.ids.tolist()):
         assert ranks[0].order.find(both, position, 0) == ([places[id_]] if id_ in places else [])
-    with pytest.raises(UsageError, match="of an epoch of"):
+    with pytest.raises(UsageError, match="there is no batch"):
         ranks[0].make_batch(0, len(ranks[0]))
 
 
@@ -301,7 +301,7 @@ def test_a_record_is_in_the_bucket_of_the_nearest_logarithm_of_ratios(
         (lambda path: picstore.Buckets.of_area(512, crops, ratio=0.5), "positive"),
         (lambda path: loader_of(path, batch_size=None), "give the loader's batch_size, or"),
         (lambda path: loader_of(path, buckets={"tokens": 100}), "give the loader's batch_size, or"),
-        (lambda path: loader_of(path, batch_size=0), "a global batch of 0"),
+        (lambda path: loader_of(path, batch_size=0), "batch_size is 0"),
         (lambda path: loader_of(path, batch_size=121), "make no batch"),
         (lambda path: loader_of(path, crops=lambda size: [picstore.Resize(24)]), "several sizes"),
         (lambda path: loader_of(path, crops=lambda size: crops(size[::-1])), r"of \(24, 40\)|of \(40, 24\)"),

@@ -76,7 +76,7 @@ def test_max_pixels_bounds_the_images_of_a_loader_and_of_a_mux(tmp_path: Path) -
     mux = picstore.DataMux(tmp_path / "mux.toml", transform=CROP, isolate=False, threads=1, epoch_batches=1)
     assert len(list(mux)) == 1 and mux.damaged == 1
     mux.close()
-    with pytest.raises(picstore.errors.UsageError, match="max_pixels 0 is not at least 1"):
+    with pytest.raises(picstore.errors.UsageError, match="max_pixels is 0; give an integer of at least 1"):
         epoch(root, max_pixels=0)
 
 

@@ -255,16 +255,16 @@ def test_rank_and_world_size_come_from_torch_distributed(make_dataset: Make, mon
     [
         ({"rank": 0}, "belong together"),
         ({"rank": 2, "world_size": 2}, "rank 2 of world size 2"),
-        ({"rank": 0, "world_size": 0}, "world size 0"),
-        ({"lanes": 0}, "lanes is 0; give 1 to 65,536"),
+        ({"rank": 0, "world_size": 0}, "world_size is 0; give an integer from 1 to 1,048,576"),
+        ({"lanes": 0}, "lanes is 0; give an integer from 1 to 65,536"),
         ({"rank": 0, "world_size": 64}, "50 records are too few for 64 ranks"),
         ({"batch_size": 51}, "use a smaller batch or drop_last=False"),
-        ({"batch_size": 0}, "a global batch of 0"),
+        ({"batch_size": 0}, "batch_size is 0; give an integer of at least 1"),
         ({"batch_size": 4, "global_batch_size": 8}, "batch_size is 4 and global_batch_size 8"),
         ({"batch_size": None}, "give batch_size, the number of images in a batch, or global_batch_size"),
         ({"rank": 0, "world_size": 9, "batch_size": None, "global_batch_size": 8}, "of 8 leaves some of 9 ranks"),
-        ({"threads": 0}, "threads 0"),
-        ({"budget": 0}, "budget 0"),
+        ({"threads": 0}, "threads is 0"),
+        ({"budget": 0}, "budget is 0"),
         ({"on_damage": "ignore"}, "'ignore' is neither 'skip' nor 'raise'"),
     ],
 )
@@ -395,23 +395,23 @@ def test_an_iterator_that_goes_on_is_not_disturbed_by_set_epoch(make_dataset: Ma
         ({"version": 3}, "version 3; this picstore reads versions 1 and 2"),
         ({"dataset": "other"}, "dataset 'other'"),
         ({"seed": 5}, "seed 5, this loader 0"),
-        ({"lanes": 0}, "lanes 0; an integer from 1 to 65,536 is needed"),
+        ({"lanes": 0}, "lanes of the state is 0; give an integer from 1 to 65,536"),
         ({"shuffle": False}, "shuffle False, this loader True"),
         ({"samples": 17}, "after 17 samples"),
-        ({"samples": -16}, "samples -16; an integer from 0"),
+        ({"samples": -16}, "samples is -16; give an integer from 0"),
         ({"samples": 7 * 16}, "after 112 samples"),
-        ({"samples": "16"}, "samples '16'; an integer"),
-        ({"samples": True}, "samples True; an integer"),
-        ({"epoch": None}, "epoch None; an integer"),
-        ({"epoch": -5}, "epoch -5; an integer"),
-        ({"epoch": 10**30}, "epoch 1000000000000000000000000000000; an integer"),
+        ({"samples": "16"}, "samples is '16'; give an integer"),
+        ({"samples": True}, "samples is True; give an integer"),
+        ({"epoch": None}, "epoch is None; give an integer"),
+        ({"epoch": -5}, "epoch is -5; give an integer"),
+        ({"epoch": 10**30}, "epoch is 1000000000000000000000000000000; give an integer"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(make_dataset: Make, change: dict[str, object], message: str) -> None:
     loader = loader_of(make_dataset(96))
     with pytest.raises(UsageError, match=message):
         loader.load_state_dict({**loader.state_dict(), **change})
-    with pytest.raises(UsageError, match="lanes None"):
+    with pytest.raises(UsageError, match="lanes of the state is None"):
         loader.load_state_dict({})
 
 

@@ -9,25 +9,28 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from picstore.errors import Conflict, UsageError
+from picstore.errors import Conflict, Damage, NotADataset, UsageError
 from picstore.prepare.convert import convert, job, ledger
 from picstore.prepare.convert.convert import ConvertOptions
 from picstore.prepare.convert.finish import ConversionResult, read_row_summaries
+from picstore.prepare.convert.row_counts import join_row_counts
 from picstore.prepare.convert.source_samples import same_images, sample_numbers, sample_sizes
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.dataset import Dataset
+from picstore.storage.edits.columns import LABEL
 from picstore.storage.format.file import FileSummary
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, locate
 from picstore.storage.manifest import Manifest, read_manifest
 from picstore.storage.manifest_copy import changed_meanwhile
 from picstore.storage.publish import append_rows, publish_edit
+from picstore.storage.record_counts import RecordCounts
 
 _MAX_CONFLICTS = 1000  # edits by others that may be faster, one after the other
 
@@ -121,16 +124,25 @@ def _finish_append(
     remedy = f"remove {root / UNFINISHED} and append again"
     summaries = read_row_summaries(root, tallies, streams, remedy=remedy, first_file=begun["first_file"])
     event = {**settings, "outcome": total.outcome()}
+    count = partial(join_row_counts, root, tallies, summaries, first_file=begun["first_file"])
     for _ in range(_MAX_CONFLICTS):
         with contextlib.suppress(Conflict):
-            return ConversionResult(_publish_append(root, begun, summaries, event, streams), total)
+            return ConversionResult(_publish_append(root, begun, summaries, event, streams, count), total)
     raise changed_meanwhile(root)
 
 
 def _publish_append(
-    root: Location, begun: dict[str, Any], summaries: list[FileSummary], event: dict[str, Any], streams: int
+    root: Location,
+    begun: dict[str, Any],
+    summaries: list[FileSummary],
+    event: dict[str, Any],
+    streams: int,
+    count: Callable[..., RecordCounts | None],
 ) -> Manifest:
-    """Add the files of an append to the data set as it is now; Conflict if it is edited at the same moment."""
+    """Add the files of an append to the data set as it is now; Conflict if it is edited at the same moment.
+
+    ``count`` gives the counts of the new records, by their fields and relabelling.
+    """
     dataset = Dataset(root)
     old = dataset.manifest
     if _is_published(old, begun):  # by another process that went on with the same append in an object store
@@ -147,8 +159,17 @@ def _publish_append(
     )
     if manifest.edits is not None:
         (root / manifest.edits.index).write(index)
-    publish_edit(root, old.uuid, manifest)
+    publish_edit(root, old.uuid, manifest, _count_all(dataset, count))
     return manifest
+
+
+def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
+    """Add the counts of a data set and of new records, which may have labels in its columns already."""
+    with contextlib.suppress(Damage, NotADataset):
+        relabel = dataset.labels if LABEL in dataset.columns else None
+        new = count(fields=dataset.manifest.attachments, relabel=relabel)
+        return None if new is None else RecordCounts.join([dataset.record_counts(), new])
+    return None
 
 
 def _count_appends(manifest: Manifest) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.convert import job, ledger
+from picstore.prepare.convert.row_counts import join_row_counts
 from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.location.resolve import LEDGER, Location, file_name, map_concurrently
 from picstore.storage.manifest import Manifest, References, read_manifest
@@ -38,9 +39,11 @@ def finish_dataset(
     root.sweep()
     tallies = ledger.write_ledger(root, rows, written)
     total = sum(tallies, ledger.Tally())
+    summaries = read_row_summaries(root, tallies, shape["streams"], remedy=f"remove {root} and convert again")
     manifest = publish_dataset(
         root,
-        read_row_summaries(root, tallies, shape["streams"], remedy=f"remove {root} and convert again"),
+        summaries,
+        counts=join_row_counts(root, tallies, summaries, fields=tuple(attachments)),
         streams=shape["streams"],
         container_size=shape["container_size"],
         classes=tuple(classes),

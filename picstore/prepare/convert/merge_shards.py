@@ -12,6 +12,7 @@ from typing import Any
 from picstore.errors import NotADataset, Unfinished, UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result
+from picstore.prepare.convert.row_counts import copy_row_counts
 from picstore.storage.location.resolve import MANIFEST, Location, Where, locate, map_concurrently
 
 
@@ -116,6 +117,7 @@ def _copy_rows(source: Location, root: Location, rows: Sequence[int]) -> None:
     def copy(row: int) -> None:
         for name in by_row[row]:
             (source / name).copy_to(root / name)
+        copy_row_counts(source, root, row)
         ledger.copy_fragment(source, root, row)
 
     for _ in map_concurrently(copy, rows):

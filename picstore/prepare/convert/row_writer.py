@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.file import FileSummary, FileWriter
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
 from picstore.storage.location.resolve import Location, file_name
+from picstore.storage.record_counts import RecordCounts
 
 _CLOSING_THREADS = 4  # to wait for the disk
 
@@ -45,13 +47,16 @@ def make_record(
 class RowWriter:
     """Writes file ``row`` of every stream; ``bytes`` counts those of JPEGs, extras and attachments so far.
 
+    ``counts`` are those of the records so far.
+
     Each group of ``streams`` consecutive records is dealt one to each stream, by a permutation keyed by (seed, row,
     group), so each file holds an even sample of the row. Holds one open container a stream in memory.
     """
 
     def __init__(self, root: Location, *, row: int, shape: DatasetShape, fields: Sequence[str] = ()) -> None:
         self.bytes = 0
-        self._added = 0
+        self._added = self._ids_end = 0
+        self._labels: Counter[int] = Counter()
         self._root, self._row, self._seed = root, row, shape.seed
         self._writers: list[FileWriter] = []
         with ExitStack() as opened:  # where one cannot be opened, the others leave nothing
@@ -69,7 +74,14 @@ class RowWriter:
             self._streams = rng.permutation(rng.key(rng.DEAL, self._seed, self._row, group), len(self._writers))
         self._writers[self._streams[turn]].add(record, referenced=referenced)
         self._added += 1
+        self._labels[record.label] += 1
+        self._ids_end = max(self._ids_end, record.id + 1)
         self.bytes += len(record.jpeg) + len(record.extra_json) + sum(map(len, record.attachments.values()))
+
+    @property
+    def counts(self) -> RecordCounts:
+        """Counts of the records so far."""
+        return RecordCounts.of(self._labels, ids_end=self._ids_end)
 
     def end_containers(self) -> None:
         """Let the next record of each stream begin a container."""

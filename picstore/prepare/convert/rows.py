@@ -22,6 +22,7 @@ from picstore.prepare.convert.fork_server import start_fork_server
 from picstore.prepare.convert.input_groups import GroupedInput, group_inputs
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.convert.reference_records import make_reference_record
+from picstore.prepare.convert.row_counts import write_row_counts
 from picstore.prepare.convert.row_reuse import ReusableRow
 from picstore.prepare.convert.row_writer import RowWriter, make_record
 from picstore.prepare.convert.source_samples import sample_numbers
@@ -166,6 +167,7 @@ def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenF
                     lines.append(reusable.copy_record(each.id, writer) or _convert_input(each, task, writer, ahead))
                     on_progress(1)
             writer.close()
+            write_row_counts(task.root, task.row, writer.counts)
     finally:
         os.close(descriptor)
     written = ledger.write_fragment(task.root, task.row, lines)

@@ -23,6 +23,7 @@ from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_copy import restore_manifest
+from picstore.storage.publish import keep_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Repaired:
         manifest: whether the manifest was restored from its copy.
         copy: whether the copy was written from the manifest.
         index: whether the index was rebuilt.
+        counts: whether the counts of labels were written, as they were missing, damaged or wrong.
         losses: damaged records that were deleted now.
     """
 
@@ -51,6 +53,7 @@ class Repaired:
     manifest: bool
     copy: bool
     index: bool
+    counts: bool
     losses: list[LostRecords]
 
     @property
@@ -60,7 +63,7 @@ class Repaired:
 
 
 def repair(where: Where, *, progress: Progress | None = None) -> Repaired:
-    """Restore a damaged manifest, copy of the manifest, and index, and delete the records that cannot be read.
+    """Restore damaged manifest, copy, index and counts, and delete the records that cannot be read.
 
     Raises:
         NotADataset: there is no data set.
@@ -89,8 +92,15 @@ def repair(where: Where, *, progress: Progress | None = None) -> Repaired:
             deleted.append(start + lost)
         if progress is not None:
             progress.advance(len(good))
+    kept = dataset.kept_counts()
     saved = dataset.without_positions(np.unique(np.concatenate(deleted))).save()
-    return Repaired(dataset=saved, manifest=restored.manifest, copy=restored.copy, index=index, losses=losses)
+    wrong = kept is not None and not losses and not kept.same(saved.count_records())
+    if wrong:
+        keep_counts(root, saved.manifest, saved.count_records())
+    counts = wrong or kept is None
+    return Repaired(
+        dataset=saved, manifest=restored.manifest, copy=restored.copy, index=index, counts=counts, losses=losses
+    )
 
 
 def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:

@@ -135,6 +135,7 @@ def shuffle(
             provenance=dataset.manifest.provenance,
             shuffle=(*dataset.manifest.shuffle, event),
             edits=_copy_columns(dataset, destination),
+            counts=dataset.record_counts(),
         )
         job.remove_job(destination)
     return manifest
@@ -223,8 +224,7 @@ def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
         buffer = read_at(task.source / name, offset, size, file=name)
         count, crc = int(extent["records"]), int(extent["header_crc"])
         container = unpack_container(buffer, ref=ref, fields=task.fields, records=count, header_crc=crc)
-        if task.shift:
-            task.shift.apply(container)
+        task.shift.apply(container)
         live = np.ones(len(container), dtype=np.bool_)
         if task.deleted:
             live[task.deleted[number]] = False

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from picstore.arrays import I64, Table
-from picstore.errors import Damage, ImageError, NotADataset
+from picstore.errors import Damage, ImageError, NotADataset, UnsupportedVersion
 from picstore.prepare.engine import processes
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.image.index_image import index_image
@@ -22,6 +22,7 @@ from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.size_limits import check_size, pillow_limits
 from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
 from picstore.storage.container_index import index_rows, ordinals_of
+from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import read_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
@@ -34,6 +35,7 @@ from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_copy import check_copy
+from picstore.storage.record_counts import counts_path, read_counts
 from picstore.storage.references import find_references_root, read_references
 
 
@@ -125,7 +127,25 @@ def verify(
     for entry in manifest.files:
         findings += found[entry.file, entry.stream].findings
     findings += _check_ids(found.values())
+    if rows is not None:
+        _check_counts(root, manifest, findings, remarks)
     return Verified(manifest, findings, remarks)
+
+
+def _check_counts(root: Location, manifest: Manifest, findings: list[Finding], remarks: list[str]) -> None:
+    """Compare the kept counts of records by label with the records; these are only counted if all are sound."""
+    name = counts_path(root, manifest).name
+    try:
+        kept = read_counts(root, manifest)
+    except NotADataset:
+        remarks.append(f"there are no counts of labels, {name}; `picstore repair` writes them")
+    except (Damage, UnsupportedVersion) as error:
+        what = error.what if isinstance(error, Damage) else str(error)
+        findings.append(Finding(name, 0, f"{what}; `picstore repair` writes them again", 0))
+    else:
+        if not findings and not kept.same(Dataset(root).count_records()):
+            text = "the counts of labels are not those of the records; `picstore repair` writes them again"
+            findings.append(Finding(name, 0, text, 0))
 
 
 def _max_pixels(manifest: Manifest) -> int:

@@ -19,7 +19,7 @@ from picstore.storage.format.checksum import crc32c
 FORMAT_VERSION = 1
 EDITED_VERSION = 2  # of a manifest with edits; all other structures have version 1
 REFERENCES_VERSION = 3  # of a manifest of references, with or without edits
-SEALED = 64  # bytes of each fixed structure: file header, container header, trailer, index header
+SEALED = 64  # bytes of each fixed structure: headers of files, containers, index and counts, and trailers
 ALIGNMENT = 4096  # a page and a block of every common file system, so that direct I/O stays possible
 
 MAX_CONTAINER = 1 << 30
@@ -33,6 +33,7 @@ FILE_MAGIC = b"\x89PIC\r\n\x1a\n"  # as PNG's: shows a transfer that changed lin
 CONTAINER_MAGIC = b"PICC"
 TRAILER_MAGIC = b"PICTRAIL"
 INDEX_MAGIC = b"PICINDEX"
+COUNTS_MAGIC = b"PICCOUNT"
 
 SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # position = code in an index entry
 MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))  # pixels, by the code of sampling (T.81, A.2)
@@ -78,6 +79,7 @@ INDEX_ROW = np.dtype(
         ("referenced", "<u4"),  # bytes that the container's references name
     ]
 )
+COUNT_ROW = np.dtype([("label", "<i8"), ("records", "<u8")])
 
 
 def join_entries(tables: Iterable[Table]) -> Table:
@@ -247,6 +249,23 @@ class IndexHeader(_Sealed):
     row_size: int
     rows: int
     records: int
+    rows_crc: int
+
+
+@dataclass(frozen=True)
+class CountsHeader(_Sealed):
+    """The first bytes of ``picstore.counts``, which its rows follow."""
+
+    MAGIC = COUNTS_MAGIC
+    STRUCT = struct.Struct("<8sIIQQQ16sI")
+    NOUN = "header of counts"
+
+    version: int
+    row_size: int
+    rows: int
+    records: int
+    ids_end: int  # greater than any id
+    uuid: bytes  # of the version that is counted
     rows_crc: int
 
 

@@ -29,6 +29,7 @@ __all__ = ["PARTIAL", "Allocate", "AtomicWriter", "Entry", "Location", "Piece", 
 MANIFEST = "picstore.json"
 COPY = "picstore.copy.json"  # of the manifest
 INDEX = "picstore.idx"
+COUNTS = "picstore.counts"
 LEDGER = "ledger.jsonl"
 EDITS = "edits"  # folder of the files of edits
 LOCK = "lock"  # file in EDITS that an edit locks

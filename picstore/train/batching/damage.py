@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from picstore.arrays import I64
-from picstore.errors import Damage, UsageError
+from picstore.errors import Damage
 from picstore.train.batching.host_batch import HostBatch
 
 logger = logging.getLogger("picstore")
@@ -55,12 +55,10 @@ def _copy_sample(batch: HostBatch, source: int, target: int) -> None:
 
 
 class DamageLog:
-    """Logs each damaged record once; ``strict`` is whether to stop at the first, as ``on_damage="raise"`` asks."""
+    """Logs each damaged record once; ``strict`` is whether to stop at the first."""
 
-    def __init__(self, on_damage: str) -> None:
-        if on_damage not in ("skip", "raise"):
-            raise UsageError(f"on_damage {on_damage!r} is neither 'skip' nor 'raise'")
-        self.strict = on_damage == "raise"
+    def __init__(self, *, strict: bool) -> None:
+        self.strict = strict
         self._logged: set[str] = set()
 
     def report(self, damage: Sequence[Damage]) -> None:

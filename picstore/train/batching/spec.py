@@ -94,16 +94,11 @@ def check_one_size(plans: Sequence[TransformPlan]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Threads that decode, bytes of containers to hold, and pixels of an image; UsageError for less than 1."""
+    """Threads that decode, bytes of containers to hold, and largest pixels of an image; each at least 1."""
 
     threads: int
     budget: int
     max_pixels: int = MAX_PIXELS
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} {getattr(self, name)} is not at least 1")
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:

@@ -10,7 +10,6 @@ communicated. docs/training.md has the formulas.
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +24,7 @@ from picstore.train.order.epoch import Samples
 _TICKS = 30  # a sample is 2**30 ticks
 _GOLDEN = 663_608_941  # of 2**30; odd, so that 2**30 epochs have all offsets
 _MAX_SAMPLES = 1 << 31  # and records, so that sums have 63 bits
+_MAX_EXPONENT = 512  # of two in the largest weight: sums of 2**31, and 2**61 ticks divided by them, stay in float64
 _CHUNK = 1 << 13  # weights at a time, in the cache and in blocks that malloc keeps
 
 
@@ -168,8 +168,6 @@ def apportion(
     Raises:
         UsageError: the options do not fit together, or weights are missing, negative, not finite or all zero.
     """
-    if not (isinstance(repeat, (int, float)) and math.isfinite(repeat) and repeat > 0):
-        raise UsageError(f"repeat is {repeat!r}; give a positive number")
     if weights is not None and balance is not None:
         raise UsageError("weights and balance exclude each other; multiply the weights by those of the classes")
     if weights is None and balance is None and repeat == 1:
@@ -188,7 +186,12 @@ def apportion(
 
 def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
     name = f"the column {weights!r}" if isinstance(weights, str) else "weights"
-    array = np.array(dataset.table[weights] if isinstance(weights, str) else weights)  # a copy, which stays as it is
+    try:
+        array = np.array(
+            dataset.table[weights] if isinstance(weights, str) else weights
+        )  # a copy, which stays as it is
+    except ValueError as error:  # lists of several lengths
+        raise UsageError(f"{name}: {error}; a number for each of {len(dataset):,} records is needed") from error
     if array.shape != (len(dataset),) or array.dtype.kind not in "iufb":
         text = f"{name}: an array of shape {array.shape} and {array.dtype}"
         raise UsageError(f"{text}; a number for each of {len(dataset):,} records is needed")
@@ -199,7 +202,15 @@ def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
         raise UsageError(f"{text}, of position {first}")
     if not array.any():
         raise UsageError(f"{name}: all are zero, so that no record would come")
-    return array
+    return _scale(array)
+
+
+def _scale(weights: Array) -> Array:
+    """Multiply weights by a power of two, which keeps the shares, if their sum or its inverse would leave float64."""
+    exponent = int(np.frexp(weights.max())[1]) if weights.dtype.kind == "f" else 0
+    if -_MAX_EXPONENT < exponent <= _MAX_EXPONENT:
+        return weights
+    return np.ldexp(weights, -exponent).astype(np.float64)
 
 
 def _balance_weights(dataset: Dataset, name: str) -> tuple[Array, Array]:

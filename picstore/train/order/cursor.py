@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch.utils.data import get_worker_info
 
+from picstore.train.order.position import check_position
 from picstore.train.order.shared_array import SharedIntegers
 
 _MAX_WORKERS = 1024
@@ -74,12 +75,17 @@ class EpochCursor:
         self._offset = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin an epoch, unless it goes on in the middle of this epoch anyway."""
+        """Make the next iteration begin an epoch, unless it goes on in the middle of this epoch anyway.
+
+        UsageError for an impossible one.
+        """
+        (epoch,) = check_position(epoch=epoch)
         if not (self._resume and self._batch and epoch == self._epoch) or self.in_workers:
             self.move_to(epoch, 0)
 
     def follow_epoch(self, number: int) -> None:
         """Make the next iteration begin an epoch; the first number after a state was loaded stands for its position."""
+        (number,) = check_position(epoch=number)
         if self._offset is None:
             self._offset = self._epoch - number
         else:

@@ -14,10 +14,12 @@ from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.train.order.dealing import Dealing, divide_samples
 from picstore.train.order.epoch import EpochOrder
+from picstore.train.order.position import MAX_POSITION, check_position
 from picstore.train.order.requests import BatchRequest, OpenRuns, SourceRequest, TrainingSource, skip_deleted
 from picstore.train.order.schedule import MixSchedule
 from picstore.train.order.sharding import MIN_LANES, check_global_batch, check_rank
-from picstore.train.order.states import VERSION, check_state, read_number
+from picstore.train.order.states import VERSION, check_state
+from picstore.train.transforms.arguments import checked_integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,6 @@ class MixOrder:
         check_rank(self.rank, self.world_size)
         for counts in self.schedule.counts:
             check_global_batch(sum(counts), self.world_size)
-        if self.epoch_batches is not None and self.epoch_batches < 1:
-            raise UsageError(f"epoch_batches is {self.epoch_batches}; at least 1 is needed")
         object.__setattr__(self, "dealing", Dealing(self.lanes, self.world_size))
 
     def stage(self, epoch: int) -> int:
@@ -197,16 +197,18 @@ def mux_lanes(lanes: int | None, *, sources: int, world_size: int) -> int:
 def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
     """Read how many samples each source has given before a state, and how many of a rank's next batch were read."""
     if state["version"] == 1:  # counts are of a rank's batch, and its samples of all sources together
-        counts, samples = _numbers(state, "counts", sources), read_number(state, "samples")
+        counts, (samples,) = _numbers(state, "counts", sources), check_position(samples=state.get("samples"))
         if not any(counts):
             raise UsageError(f"the state has counts {counts}; one above 0 is needed")
         batches, rest = divmod(samples, sum(counts))
-        return [batches * each * read_number(state, "world_size", least=1) for each in counts], rest
-    return _numbers(state, "taken", sources), read_number(state, "read")
+        world_size = checked_integer(state.get("world_size"), "world_size of the state", 1)
+        return [batches * each * world_size for each in counts], rest
+    (rest,) = check_position(read=state.get("read"))
+    return _numbers(state, "taken", sources), rest
 
 
 def _numbers(state: Mapping[str, Any], name: str, count: int) -> list[int]:
     values = state.get(name)
     if not isinstance(values, list) or len(values) != count:
         raise UsageError(f"the state has {name} {values!r}; a list of {count} integers is needed")
-    return [read_number({name: value}, name) for value in values]
+    return [checked_integer(value, f"{name} of the state", 0, MAX_POSITION) for value in values]

@@ -9,8 +9,6 @@ from functools import cached_property
 
 from picstore.errors import UsageError
 
-MAX_STEP = 1 << 40
-
 
 @dataclass(frozen=True)
 class MixSchedule:

@@ -7,9 +7,10 @@ from typing import Any
 
 from picstore.errors import UsageError
 from picstore.train.order.dealing import MAX_LANES
+from picstore.train.order.position import check_position
+from picstore.train.transforms.arguments import checked_integer
 
 VERSION = 2  # of the order; docs/training.md, "Resuming", tells what earlier versions differ in
-_MAX_POSITION = 1 << 62  # of an epoch, a batch or a sample
 
 
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str], *, of: str) -> None:
@@ -33,17 +34,10 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequenc
 
 def position_in_epochs(state: Mapping[str, Any], unit: str) -> tuple[int, int]:
     """Read the epoch of a state and its position there, ``"samples"`` or ``"batches"``; UsageError for other values."""
-    return read_number(state, "epoch"), read_number(state, unit)
-
-
-def read_number(state: Mapping[str, Any], name: str, *, least: int = 0, most: int = _MAX_POSITION) -> int:
-    """Read an integer of a state; UsageError for another value, or one out of bounds."""
-    value = state.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise UsageError(f"the state has {name} {value!r}; an integer from {least} to {most:,} is needed")
-    return value
+    epoch, position = check_position(**{name: state.get(name) for name in ("epoch", unit)})
+    return epoch, position
 
 
 def read_lanes(state: Mapping[str, Any]) -> int:
     """Read the lanes of a state; UsageError for a number that no order has."""
-    return read_number(state, "lanes", least=1, most=MAX_LANES)
+    return checked_integer(state.get("lanes"), "lanes of the state", 1, MAX_LANES)

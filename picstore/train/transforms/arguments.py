@@ -1,4 +1,4 @@
-"""Checks of the arguments of transforms.
+"""Checks of the arguments of transforms, and of integers in any argument.
 
 ``name`` is what messages call an argument: the transform and its parameter, as "Resize: size".
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -35,6 +36,15 @@ _SAMPLINGS = {  # of canvases; torchvision itself has no bicubic one for tensors
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number."""
     return isinstance(value, (int, float, np.integer, np.floating)) and math.isfinite(value)
+
+
+def checked_integer(value: Any, name: str, least: int | None = None, most: int | None = None) -> int:
+    """Return an integer as Python's, of NumPy's too; UsageError for any other type, true and false, or out of range."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
+    if not whole or (least is not None and value < least) or (most is not None and value > most):
+        bounds = "" if least is None else f" of at least {least:,}" if most is None else f" from {least:,} to {most:,}"
+        raise UsageError(f"{name} is {reprlib.repr(value)}; give an integer{bounds}")
+    return int(value)
 
 
 def checked_probability(p: float, transform: str) -> float:

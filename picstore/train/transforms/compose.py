@@ -121,12 +121,10 @@ def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[st
         columns: columns that other data sets of a mux have; this one need not.
 
     Raises:
-        UsageError: the data set has no such target, ``names`` is a string, or a name is an attachment of one data set
-            of a mux and a column of another.
+        UsageError: the data set has no such target, or a name is an attachment of one data set of a mux and a column of
+            another.
     """
     attachments = dataset.manifest.attachments
-    if isinstance(names, str):
-        raise UsageError(f"targets is {names!r}; give a list: [{names!r}]")
     for name in names:
         if name in columns:
             if name in attachments:

@@ -23,7 +23,7 @@ from picstore.storage.edits.tombstones import LiveRecords
 from picstore.train.order import apportionment
 from picstore.train.order.apportionment import Apportionment
 from picstore.train.order.dataset_order import DatasetOrder
-from picstore.train.order.epoch import EpochOrder
+from picstore.train.order.epoch import EpochOrder, Samples
 from picstore.train.order.sharding import RankShard
 
 Make = Callable[..., Path]
@@ -112,6 +112,52 @@ def test_weights_that_are_numbers_of_values_are_those_values(numbers: list[int])
     numbered = Apportionment.weighted(counts, np.array(numbers, np.uint8), 30, seed=1, values=values)
     assert (numbered.digest, numbered.copies) == (listed.digest, listed.copies)
     assert epoch_of(numbered, counts, 2) == epoch_of(listed, counts, 2)
+
+
+@examples(40)
+@given(
+    counts=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    repeat=st.sampled_from([1, 3]),
+    epoch=st.integers(0, 99),
+    equal=st.booleans(),
+)
+def test_the_samples_of_a_record_are_those_that_the_epoch_maps_to_it(
+    counts: list[int], repeat: int, epoch: int, equal: bool
+) -> None:
+    records, starts = sum(counts), np.cumsum([0, *counts])
+    weights = np.random.default_rng(records).random(records)
+    shares = Apportionment.weighted(np.array(counts), weights, repeat * records, seed=7)
+    if equal:
+        shares = Apportionment.equal(np.array(counts), 2 * records // 3 + 1, seed=7)
+    epoch_counts, found = shares.counts(epoch), []
+    for container, count in enumerate(epoch_counts.tolist()):
+        samples = Samples(*np.array([[container] * count, range(count), [0] * count], np.int64), np.zeros(count, bool))
+        mapped = shares.to_records(samples, epoch).record
+        for record in range(counts[container]):
+            numbers = shares.samples_of(container, record, epoch)
+            assert list(numbers) == np.flatnonzero(mapped == record).tolist()
+            found += [starts[container] + record] * len(numbers)
+    assert len(found) == shares.samples
+
+
+@pytest.mark.parametrize("factor", [1e308, 1e300, 5e-324 * 2**20, 1e-310])
+def test_weights_of_any_finite_size_give_the_shares_of_their_ratios(make_dataset: Make, factor: float) -> None:
+    dataset = picstore.Dataset(make_dataset())
+    ratios = 0.5 ** (dataset.ids % 4)
+    usual, extreme = (loader_of(dataset, weights=weights, repeat=2) for weights in (ratios, ratios * factor))
+    times = [Counter(id_ for batch in loader for id_ in batch.ids.tolist()) for loader in (usual, extreme)]
+    assert all(abs(times[0][id_] - times[1][id_]) <= 1 for id_ in dataset.ids.tolist())
+    assert len(times[1]) > 40
+    same = [loader_of(dataset, weights=np.full(50, each)).state_dict() for each in (1.0, 5e-324, 2.0**1023)]
+    assert same[0] == same[1] == same[2]
+
+
+def test_long_doubles_beyond_float64_are_weights_too(make_dataset: Make) -> None:
+    if np.finfo(np.longdouble).max <= np.finfo(np.float64).max:
+        pytest.skip("this machine's long double is float64")
+    weights = np.ones(50, np.longdouble) * np.longdouble("1e400")
+    loader = loader_of(picstore.Dataset(make_dataset()), weights=weights)
+    assert sorted(id_ for batch in loader for id_ in batch.ids.tolist()) == list(range(50))
 
 
 @examples(60)
@@ -227,6 +273,7 @@ def test_balance_gives_each_class_as_many_samples(make_dataset: Make) -> None:
         ({"weights": [1.0] * 9}, "each of 10 records"),
         ({"weights": [[1.0]] * 10}, "each of 10 records"),
         ({"weights": ["1"] * 10}, "each of 10 records"),
+        ({"weights": [1.0] * 9 + [[1.0]]}, "each of 10 records"),
         ({"weights": [1.0] * 9 + [-1]}, "1 of 10 are negative, the first is -1.0, of position 9"),
         ({"weights": [np.nan, np.nan] + [1.0] * 8}, "2 of 10 are not finite"),
         ({"weights": [np.inf] + [1.0] * 9}, "not finite"),

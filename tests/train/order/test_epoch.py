@@ -81,6 +81,15 @@ def test_any_part_of_an_epoch_is_located_alone(counts: list[int], seed: int, lan
     assert alone == [every[g] for g in numbers]
 
 
+@given(counts=COUNTS, seed=SEED, lanes=st.integers(1, 40), shuffle=st.booleans())
+def test_a_record_is_found_at_the_sample_that_is_located_at_it(
+    counts: list[int], seed: int, lanes: int, shuffle: bool
+) -> None:
+    epoch = EpochOrder(counts, seed=seed, epoch=1, lanes=lanes, shuffle=shuffle)
+    located = addresses(epoch)
+    assert [epoch.find(*address) for address in located] == list(range(epoch.records))
+
+
 def test_epochs_and_seeds_differ_and_repeat() -> None:
     orders = {
         (seed, epoch): tuple(addresses(EpochOrder([7] * 9, seed=seed, epoch=epoch, lanes=4)))

@@ -367,8 +367,8 @@ def test_what_is_drawn_for_a_record_does_not_depend_on_its_batch_rank_or_slot(
 def test_everything_is_drawn_anew_for_another_seed_or_epoch(make_dataset: Make, change: str) -> None:
     path = make_dataset(64)
     first = by_id(loader_of(path, **HALF))
-    loader = loader_of(path, **HALF, seed=change == "seed")
-    loader.set_epoch(change == "epoch")
+    loader = loader_of(path, **HALF, seed=int(change == "seed"))
+    loader.set_epoch(int(change == "epoch"))
     second = by_id(loader)
     assert first.keys() == second.keys()
     assert not any(torch.equal(image, second[i]) for i, image in first.items())

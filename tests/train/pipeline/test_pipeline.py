@@ -25,7 +25,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import picstore
-from picstore.errors import UsageError
 from picstore.storage import container_reader
 from picstore.storage.container_reader import Readers
 from picstore.storage.location.resolve import read_at
@@ -446,12 +445,6 @@ def test_a_tiny_budget_is_slow_and_yields_the_same(make_dataset: Make, budget: i
     loaders = [loader_of(path, batch_size=batch_size, drop_last=False, budget=b) for b in (1 << 30, budget)]
     rich, poor = ([batch.ids.tolist() for batch in loader] for loader in loaders)
     assert rich == poor
-
-
-@pytest.mark.parametrize(("threads", "budget"), [(0, 1), (-1, 1), (1, 0), (1, -5)])
-def test_limits_that_allow_nothing_are_refused(threads: int, budget: int) -> None:
-    with pytest.raises(UsageError, match="at least 1"):
-        Resources(threads, budget)
 
 
 def test_the_planner_runs_ahead_of_a_slow_consumer_by_the_documented_number_of_batches(make_dataset: Make) -> None:

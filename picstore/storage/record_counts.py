@@ -1,0 +1,209 @@
+"""Record counts, ``picstore.counts``: how many records have each label (docs/format.md, "Record counts").
+
+They follow from the records, and are kept so that nobody has to read the indexes of all containers to know them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from picstore.arrays import I64, Bools
+from picstore.errors import Corrupt, Damage, NotADataset, TooLarge, UnsupportedVersion, UsageError
+from picstore.storage.edits.columns import LABEL
+from picstore.storage.edits.manifest_entries import Edits
+from picstore.storage.format import layout
+from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.container import Container
+from picstore.storage.location.resolve import COUNTS, EDITS, Location, map_concurrently, read_at
+from picstore.storage.manifest import Manifest, read_manifest
+
+NO_UUID = str(uuid.UUID(int=0))  # of counts of a part of a data set
+_MERGED = 1 << 16  # labels that wait until they are merged
+
+Relabel: TypeAlias = Callable[[I64, I64], I64]  # gives the labels of records, of their ids and stored labels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordCounts:
+    """Numbers of live records by label, and a bound of the ids of all stored records.
+
+    Attributes:
+        labels: int64 (n,), ascending.
+        counts: int64 (n,), each at least 1.
+        ids_end: greater than any id.
+    """
+
+    labels: I64
+    counts: I64
+    ids_end: int = 0
+
+    @classmethod
+    def of(cls, counts: Mapping[int, int], *, ids_end: int = 0) -> RecordCounts:
+        """Make counts of a mapping from labels."""
+        labels = sorted(counts)
+        numbers = [counts[label] for label in labels]
+        return cls(np.array(labels, dtype=np.int64), np.array(numbers, dtype=np.int64), ids_end)
+
+    @classmethod
+    def join(cls, parts: Iterable[RecordCounts]) -> RecordCounts:
+        """Add the counts of parts of a data set; memory is that of the labels that differ."""
+        total, waiting, size = cls.of({}), [], 0
+        for part in parts:
+            waiting.append(part)
+            size += len(part.labels)
+            if size > len(total.labels) + _MERGED:
+                total, waiting, size = _merge([total, *waiting]), [], 0
+        return _merge([total, *waiting])
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return int(self.counts.sum())
+
+    def same(self, other: RecordCounts) -> bool:
+        """Whether both have the same labels as often."""
+        return np.array_equal(self.labels, other.labels) and np.array_equal(self.counts, other.counts)
+
+
+def _merge(parts: list[RecordCounts]) -> RecordCounts:
+    labels = np.concatenate([part.labels for part in parts])
+    order = np.argsort(labels, kind="stable")  # merges the ascending labels of the parts
+    labels = labels[order]
+    firsts = np.flatnonzero(np.append(True, labels[1:] != labels[:-1])[: len(labels)])
+    counts = np.concatenate([part.counts for part in parts])[order]
+    summed = np.add.reduceat(counts, firsts) if len(firsts) else counts
+    return RecordCounts(labels[firsts], summed, max(part.ids_end for part in parts))
+
+
+def count_records(
+    numbers: Iterable[int],
+    index: Callable[[int], Container],
+    *,
+    live: Callable[[int], Bools],
+    relabel: Relabel | None = None,
+) -> RecordCounts:
+    """Count the records of containers by reading their indexes; records with damaged entries are left out.
+
+    Args:
+        numbers: of the containers.
+        index: reads a container without its payload, and raises Damage or NotADataset where it cannot.
+        live: marks the live records of a container.
+        relabel: gives other labels than the stored ones.
+    """
+
+    def count(number: int) -> RecordCounts:
+        container = index(number)
+        entries = container.index[container.good]
+        ids_end = 1 + int(entries["id"].max(initial=0))
+        entries = entries[live(number)[container.good]]
+        found = entries["label"] if relabel is None else relabel(entries["id"], entries["label"])
+        return RecordCounts(*np.unique(found, return_counts=True), ids_end)
+
+    return RecordCounts.join(map_concurrently(count, numbers))
+
+
+def counts_path(root: Location, manifest: Manifest) -> Location:
+    """Name the file of the counts of a version: earlier versions keep theirs."""
+    return root / (COUNTS if manifest.edits is None else f"{EDITS}/{manifest.uuid}.counts")
+
+
+def counts_file(counts: RecordCounts, version: str = NO_UUID) -> bytes:
+    """Serialise counts: header and rows."""
+    rows = np.zeros(len(counts.labels), dtype=layout.COUNT_ROW)
+    rows["label"], rows["records"] = counts.labels, counts.counts
+    raw = rows.tobytes()
+    header = layout.CountsHeader(
+        version=layout.FORMAT_VERSION,
+        row_size=layout.COUNT_ROW.itemsize,
+        rows=len(rows),
+        records=counts.records,
+        ids_end=min(counts.ids_end, (1 << 64) - 1),
+        uuid=uuid.UUID(version).bytes,
+        rows_crc=crc32c(raw),
+    )
+    return header.pack() + raw
+
+
+def write_counts(root: Location, manifest: Manifest, counts: RecordCounts) -> None:
+    """Write the counts of a version of a data set, before its manifest."""
+    counts_path(root, manifest).write(counts_file(counts, manifest.uuid))
+
+
+def read_counts(root: Location, manifest: Manifest) -> RecordCounts:
+    """Read the counts of a version of a data set.
+
+    Raises:
+        NotADataset: there are none, or those of another version, as earlier picstores left them.
+        Damage, UnsupportedVersion: they are damaged, or a later picstore wrote them.
+    """
+    return read_counts_file(counts_path(root, manifest), records=manifest.images_left, version=manifest.uuid)
+
+
+def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) -> RecordCounts:
+    """Read counts of so many ``records``; the errors are those of :func:`read_counts`."""
+    file = str(path)
+    header = layout.CountsHeader.unpack(
+        read_at(path, 0, min(layout.SEALED, path.size()), file=file), file=file, offset=0
+    )
+    layout.check_version(header.version, file)
+    if header.row_size != layout.COUNT_ROW.itemsize:
+        raise Corrupt(f"the counts have rows of {header.row_size} bytes", file)
+    if header.uuid != uuid.UUID(version).bytes:
+        raise NotADataset(f"{file} has the counts of another version of the data set")
+    if header.records != records:
+        raise Corrupt(f"the counts are those of {header.records} records; the data set has {records}", file)
+    if header.rows > records:  # each label has a record
+        raise TooLarge(f"the counts have {header.rows} rows for {records} records", file)
+    raw = read_at(path, layout.SEALED, header.rows * layout.COUNT_ROW.itemsize, file=file)
+    if crc32c(raw) != header.rows_crc:
+        raise Corrupt("the counts fail their CRC", file, layout.SEALED)
+    rows = np.frombuffer(raw, dtype=layout.COUNT_ROW)
+    sound = not (np.diff(rows["label"]) <= 0).any() and ((rows["records"] > 0) & (rows["records"] <= records)).all()
+    if not sound or rows["records"].sum(dtype=np.float64) > layout.MAX_FILE or int(rows["records"].sum()) != records:
+        raise Corrupt("the counts do not add up to the records", file, layout.SEALED)
+    return RecordCounts(rows["label"].astype(np.int64), rows["records"].astype(np.int64), header.ids_end)
+
+
+def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> RecordCounts | None:
+    """Read the counts of the version ``origin`` for a manifest that was made of it, if its records have these labels.
+
+    None where labels or deletions differ, or counts are missing or damaged.
+    """
+    with contextlib.suppress(NotADataset, Damage, UnsupportedVersion, UsageError):
+        earlier = read_manifest(root, origin)
+        if _labels_origin(earlier) == _labels_origin(manifest):
+            return read_counts(root, earlier)
+    return None
+
+
+def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
+    """List what live records and their labels follow from."""
+    edits = manifest.edits or Edits()
+    labels = [entry for entry in edits.columns if entry.name == LABEL]
+    return manifest.index_crc32c, manifest.files, edits.tombstones, labels
+
+
+def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None:
+    """Find a number above the ids of all records of a version made of ``origin``, without reading these.
+
+    It is that of the inputs, which have ids from 0 on. Copies of several data sets have it with their counts; None
+    where these are missing.
+    """
+    provenance = manifest.provenance
+    if provenance.get("verb") != "concat" and "inputs" in provenance:
+        inputs: list[int] = [provenance["inputs"], *(each["inputs"] for each in provenance.get("appended", ()))]
+        return max(1, sum(inputs))
+    with contextlib.suppress(NotADataset, Damage, UnsupportedVersion, UsageError):
+        return read_counts(root, read_manifest(root, origin)).ids_end
+    return None
+
+
+def end_of_ids(ids: I64) -> int:
+    """Return a number above all ids; those from 2**63 on are negative here, and -1 stands for a damaged entry."""
+    return 1 + int(ids[ids != -1].view(np.uint64).max(initial=0))
