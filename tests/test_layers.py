@@ -32,7 +32,7 @@ LAYERS = {
         "container_index | edits | manifest_fields",
         "manifest",
         "cache | manifest_copy | record_facts | record_shift | references | row_reader | table_reader",
-        "concat | container_reader | publish | shown | split",
+        "concat | conditions | container_reader | publish | shown | split",
         "joined_reader | record_table",
         "dataset",
         "order_statistics",
