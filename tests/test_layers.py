@@ -58,7 +58,8 @@ LAYERS = {
         "mux",
     ],
     "picstore.view": [
-        "filters | histograms | images | kept | overview | pages | parameters | queries | security | text_search",
+        "connections | evaluation | images | kept | overview | pages | parameters | queries | security | text_search",
+        "filters",
         "details | drawn | ledger | records | verification",
         "recipes",
         "replay",

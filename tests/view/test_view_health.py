@@ -13,7 +13,7 @@ import pytest
 from commands import picstore_command, picstore_json
 from samples import jpeg
 from starlette.testclient import TestClient
-from view_page import TOKEN
+from view_page import BASE, TOKEN
 
 import picstore
 from picstore.errors import UsageError
@@ -40,7 +40,7 @@ def converted(tmp_path: Path) -> tuple[Path, Path]:
 
 def client_of(path: Path, inputs: Path | None = None) -> TestClient:
     app = make_app(Session(Records(picstore.Dataset(path)), inputs=inputs), token=TOKEN)
-    return TestClient(app, base_url="http://127.0.0.1:8000", headers={"x-picstore-token": TOKEN})
+    return TestClient(app, base_url=BASE)
 
 
 def finished(client: TestClient) -> dict[str, Any]:
