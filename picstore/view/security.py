@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
@@ -78,10 +78,12 @@ class Guard:
                     added[name] = value
             await send(message)
 
-        token, _, path = scope["path"][1:].partition("/")
+        token, slash, path = scope["path"][1:].partition("/")
         problem = self._problem(token, is_page=not path, scope=scope)
         if problem:
             await JSONResponse({"error": problem}, 403)(scope, receive, send_guarded)
+        elif not slash:  # the page's files lie below an address that ends in one
+            await RedirectResponse(f"/{token}/")(scope, receive, send_guarded)
         else:
             await self._app({**scope, "root_path": f"/{token}"}, receive, send_guarded)
 

@@ -72,7 +72,7 @@ def make_app(session: Session, *, token: str) -> Starlette:
         **training_routes.PICTURE_ANSWERS,
         **health.PICTURE_ANSWERS,
     }
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", lambda _: FileResponse(_STATIC / "index.html", headers={"cache-control": "no-store"})),
             *(Route(path, _json_endpoint(session, answer)) for path, answer in json_routes.items()),
@@ -86,6 +86,8 @@ def make_app(session: Session, *, token: str) -> Starlette:
         middleware=[Middleware(Guard, token=token)],
         exception_handlers={PicstoreError: _refuse, HTTPException: _refuse_route},
     )
+    app.router.redirect_slashes = False  # its redirections repeat what the request holds
+    return app
 
 
 def bind(port: int) -> socket.socket:
