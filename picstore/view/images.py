@@ -94,9 +94,7 @@ def crop(record: Record, name: str, box: Box) -> Picture:
         UsageError: the box is empty or not within the image.
         ImageError: it does not decode, or has too many pixels.
     """
-    left, top, width, height = box
-    if left + width > record.width or top + height > record.height:
-        raise UsageError(f"the box is not within the image of {record.width} × {record.height} pixels")
+    left, top, width, height = _checked_box(record, box)
     if record.info.foreign:
         return _encode(_decode_foreign(record, name)[top : top + height, left : left + width], PNG)
     scale = min(1.0, (_MAX_CROP / max(1, width * height)) ** 0.5)
@@ -123,13 +121,20 @@ class Cut:
 
 
 def measure_cut(record: Record, box: Box) -> Cut:
-    """Cut a box out of an image's bytes and measure the result; errors are those of ``picstore.cut``."""
-    stream, (x, y) = picstore.cut(record.jpeg, box)
+    """Cut a box out of an image's bytes and measure the result; errors are those of :func:`crop`."""
+    stream, (x, y) = picstore.cut(record.jpeg, _checked_box(record, box))
     header = parse_header(stream)
     columns, rows = header.mcus
     tiles = columns * rows // (header.restart_interval or columns * rows)
     rect = box[0] - x, box[1] - y, header.width, header.height
     return Cut(len(stream), len(record.jpeg), rect, tiles, max(1, len(record.info.segments)))
+
+
+def _checked_box(record: Record, box: Box) -> Box:
+    left, top, width, height = box
+    if left + width > record.width or top + height > record.height:
+        raise UsageError(f"the box is not within the image of {record.width} × {record.height} pixels")
+    return box
 
 
 def attachment(record: Record, name: str) -> Picture:
