@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import struct
@@ -150,3 +151,27 @@ def header(jpeg: bytes) -> Header:
             break
     assert found is not None
     return Header(tuple(markers), *found, interval, app0)
+
+
+def dng(image: Image.Image) -> bytes:
+    """A raw file of the sensor's 16-bit samples, a red, two green and a blue one in each square of four."""
+    require(importlib.util.find_spec("rawpy"), "rawpy")
+    tifffile = pytest.importorskip("tifffile")
+    linear = (np.asarray(image).astype(float) / 255) ** 2.2 * 60_000
+    mosaic = linear[:, :, 1].astype(np.uint16)
+    mosaic[::2, ::2], mosaic[1::2, 1::2] = linear[::2, ::2, 0], linear[1::2, 1::2, 2]
+    # Camera's colors as those of sRGB: the matrix from XYZ, in ten-thousandths.
+    matrix = (32_405, -15_371, -4_985, -9_693, 18_760, 416, 556, -2_040, 10_572)
+    tags = [
+        (33421, "H", 2, (2, 2), True),  # CFARepeatPatternDim
+        (33422, "B", 4, (0, 1, 1, 2), True),  # CFAPattern
+        (50706, "B", 4, (1, 4, 0, 0), True),  # DNGVersion
+        (50708, "s", 0, "Camera", True),  # UniqueCameraModel
+        (50717, "I", 1, 60_000, True),  # WhiteLevel
+        (50721, "2i", 9, tuple(part for value in matrix for part in (value, 10_000)), True),  # ColorMatrix1
+        (50728, "2I", 3, (1, 1) * 3, True),  # AsShotNeutral
+        (50778, "H", 1, 21, True),  # CalibrationIlluminant1: D65
+    ]
+    out = io.BytesIO()
+    tifffile.imwrite(out, mosaic, photometric="CFA", metadata=None, extratags=tags)
+    return out.getvalue()

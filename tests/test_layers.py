@@ -32,7 +32,7 @@ LAYERS = {
         "container_index | edits | manifest_fields",
         "manifest",
         "cache | manifest_copy | record_counts | record_facts | record_shift | references | row_reader | table_reader",
-        "concat | container_reader | publish | shown | split",
+        "concat | conditions | container_reader | publish | shown | split",
         "joined_reader | record_table",
         "dataset",
         "order_statistics",
@@ -58,7 +58,8 @@ LAYERS = {
         "mux",
     ],
     "picstore.view": [
-        "filters | histograms | images | kept | overview | pages | parameters | queries | security | text_search",
+        "connections | evaluation | images | kept | overview | pages | parameters | queries | security | text_search",
+        "filters",
         "details | drawn | ledger | records | verification",
         "recipes",
         "replay",

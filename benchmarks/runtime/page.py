@@ -93,10 +93,9 @@ def serving(path: Path) -> Iterator[tuple[Ask, int, float]]:
         address = urlsplit(next(found[0] for line in lines if (found := re.search(r"http://\S+", line))))
         seconds = time.perf_counter() - begun
         connection = HTTPConnection(str(address.hostname), address.port or 0)
-        token = address.query.partition("=")[2]
 
         def ask(request: str, **parameters: Any) -> Any:
-            connection.request("GET", f"{request}?{urlencode(parameters)}", headers={"X-Picstore-Token": token})
+            connection.request("GET", f"{address.path}{request[1:]}?{urlencode(parameters)}")
             answer = connection.getresponse()
             body = json.loads(answer.read())
             if answer.status != 200:

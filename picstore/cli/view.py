@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import webbrowser
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,8 +55,8 @@ def command(
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise MissingDependency("the page needs Starlette and uvicorn: pip install 'picstore[view]'")
     from picstore.view.records import Records
-    from picstore.view.security import new_token
-    from picstore.view.server import bind, serve
+    from picstore.view.security import new_token, redirecting_file
+    from picstore.view.server import bind, end_by, serve
     from picstore.view.session import Session
 
     records = Records(selection.open(dataset))
@@ -63,12 +64,14 @@ def command(
     if recipe is not None:
         _check_recipe(recipe)
     token = new_token()
-    with bind(port) as listening:
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}"
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(bind(port))
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/"
         echo(f"{dataset}: {len(records.dataset):,} images", f"  {address}", "  Ctrl-C ends it")
         if opens:
-            webbrowser.open(address)
-        serve(session, listening, token=token)
+            webbrowser.open(stack.enter_context(redirecting_file(address)))
+        number = serve(session, listening, token=token)
+    end_by(number)
 
 
 def _read_state(path: Path) -> dict[str, Any]:

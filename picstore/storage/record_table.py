@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from picstore.arrays import I64, Array, Bools, Table
 from picstore.errors import Corrupt, MissingDependency, UsageError
+from picstore.storage.conditions import Condition
 from picstore.storage.edits.columns import LABEL, Column, Values
 from picstore.storage.format.layout import ENCODE_PATH_SHIFT, ENCODE_PATHS, SAMPLINGS
 from picstore.storage.record_facts import FACTS
@@ -88,36 +88,23 @@ class RecordTable:
 
         return pa.table({name: to_arrow(name) for name in (self.names if names is None else names)})
 
-    def where(self, condition: str) -> Bools:
+    def condition(self, text: str) -> Condition:
+        """Check a condition in DuckDB's SQL, an expression over the columns; the errors are those of :meth:`where`."""
+        return Condition(text, self.names)
+
+    def where(self, condition: str | Condition) -> Bools:
         """Mark the records for which a condition in DuckDB's SQL holds: bool (len(table),).
 
-        Only an expression over a record's columns is possible. It cannot reach files, extensions or settings.
+        Only an expression over a record's columns is possible, of the functions in docs/selecting.md.
 
         Raises:
             MissingDependency: DuckDB or pyarrow is not installed.
             UsageError: the condition cannot be evaluated, or names one of several columns that differ only in case.
         """
-        try:
-            import duckdb
-        except ImportError as error:
-            raise MissingDependency("conditions in SQL need DuckDB: pip install 'picstore[sql]'") from error
-        # Only columns whose name is in the text are read: embeddings may be larger than all else.
-        words = {word.lower() for word in re.findall(r"\w+", condition)}
-        names = [name for name in self.names if name.lower() in words]
-        _require_distinct(names, condition)
-        table = self.to_arrow(names or ["id"])
-        number = "n" * (1 + max(map(len, words | {name.lower() for name in self.names})))  # no column, nor in the text
-        table = table.append_column(number, [np.arange(len(self))])
-        marks = np.zeros(len(self), dtype=np.bool_)
-        with duckdb.connect(config=_CLOSED) as connection:
-            try:
-                chosen = connection.from_arrow(table).filter(duckdb.SQLExpression(condition)).select(number)
-                marks[chosen.fetchnumpy()[number]] = True
-            except duckdb.Error as error:
-                reason = str(error).partition("\n")[0]
-                text = f"the condition {condition!r} is refused: {reason}; columns are {', '.join(self.names)}"
-                raise UsageError(text) from error
-        return marks
+        if isinstance(condition, str):
+            condition = self.condition(condition)
+        # Only its columns are read: embeddings may be larger than all else.
+        return condition.mark(self.to_arrow(condition.columns or ["id"]))
 
     @cached_property
     def _facts(self) -> Table:
@@ -139,20 +126,3 @@ def _texts_to_arrow(column: Column, ends: I64, ids: I64) -> Any:
     except pa.ArrowInvalid as error:
         raise Corrupt("a text of the column is not UTF-8", column.file) from error
     return texts.take(pa.array(indices, mask=~found))
-
-
-def _require_distinct(names: Sequence[str], condition: str) -> None:
-    """Raise UsageError where two columns of a condition differ only in case, which SQL does not tell apart."""
-    first: dict[str, str] = {}
-    for name in names:
-        other = first.setdefault(name.lower(), name)
-        if other != name:
-            text = f"the condition {condition!r} may mean the column {other!r} or {name!r}, as SQL ignores case"
-            raise UsageError(f"{text}; select by dataset.table[{name!r}], or rename one of the two")
-
-
-_CLOSED: dict[str, Any] = {
-    "enable_external_access": "false",
-    "autoload_known_extensions": "false",
-    "lock_configuration": "true",
-}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import UsageError
+from picstore.view.queries import parse_json, shortened
 
 _MAX_IDS = 10_000  # that a filter may list
 _MAX_TEXT = 10_000  # characters of a condition or of a text to look for
-_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+_SPAN = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,7 @@ def parse_filter(text: str) -> Filter:
     """
     if not text:
         return Filter()
-    try:
-        given = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the filter is no JSON: {error}") from error
+    given = parse_json("filter", text)
     if not isinstance(given, dict) or set(given) - set(Filter.__slots__):
         raise UsageError(f"a filter is an object with members of {', '.join(Filter.__slots__)}")
     ranges = given.get("ranges", {})
@@ -73,11 +70,11 @@ def parse_ids(text: str) -> tuple[tuple[int, int], ...]:
     for part in filter(None, re.split(r"[,;\s]+", re.sub(r"\s*-\s*", "-", text))):
         match = _SPAN.fullmatch(part)
         if match is None:
-            raise UsageError(f"ids: {part!r} is neither a number nor a range such as 100-200")
+            raise UsageError(f"ids: {shortened(part)} is neither a number of 64 bits nor a range such as 100-200")
         first = int(match[1])
         last = int(match[2] or first)
         if max(first, last) >= 1 << 64:
-            raise UsageError(f"ids: {part!r} has more than 64 bits")
+            raise UsageError(f"ids: {shortened(part)} has more than 64 bits")
         spans.append((first, last))
     if len(spans) > _MAX_IDS:
         raise UsageError(f"{len(spans):,} ids; at most {_MAX_IDS:,} are possible, or a condition")
@@ -95,13 +92,15 @@ def _list_of(given: dict[str, Any], name: str, kind: type) -> list[Any]:
     values = given.get(name, [])
     if not isinstance(values, list) or not all(type(value) is kind for value in values):
         raise UsageError(f"{name} is no list of {kind.__name__}")
+    if kind is int and any(value >= 1 << 63 for value in values):
+        raise UsageError(f"{name} has a number of more than 63 bits")
     return values
 
 
 def _range_of(name: str, bounds: Any) -> tuple[float | None, float | None]:
     known = isinstance(bounds, list) and len(bounds) == 2
     if not known or not all(bound is None or _is_number(bound) for bound in bounds):
-        raise UsageError(f"the range of {name} is no pair of numbers, or null for no limit")
+        raise UsageError(f"the range of {shortened(name)} is no pair of numbers, or null for no limit")
     return bounds[0], bounds[1]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,18 +13,19 @@ from PIL import Image
 
 import picstore
 from picstore.arrays import U8, Array
+from picstore.errors import ImageError, UsageError
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.pixels import Box
 from picstore.jpeg.rgb import decode_rgb
 from picstore.prepare.image.read import decode_file, foreign_errors
-from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.image.settings import EncodeSettings, Size
 from picstore.prepare.image.size_limits import check_size, pillow_limits
 from picstore.storage.format.record import Record
 
 JPEG, PNG = "image/jpeg", "image/png"
 _QUALITY = 85
 _NEARLY = 2  # an image of at most so many times the size asked for is sent as it is stored
-_MAX_PIXELS = 1 << 28
+_MAX_PIXELS = 1 << 26  # that are decoded for a picture: 0.2 GB as RGB
 _MAX_CROP = 1 << 22  # pixels of a crop that is sent
 _PHI = 0.618034  # of a turn of hue between two values of a mask, so that neighbours differ
 
@@ -34,43 +38,69 @@ class Picture:
     data: bytes
 
 
-def thumbnail(record: Record, size: int) -> Picture:
+class _Budget:
+    """Pixels that may be decoded at a time; a browser asks for six pictures at once."""
+
+    def __init__(self, pixels: int) -> None:
+        self._left = pixels
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def take(self, pixels: int) -> Iterator[None]:
+        """Wait until so many pixels may be decoded; ImageError if there are more than all."""
+        if pixels > _MAX_PIXELS:
+            raise ImageError(f"{pixels:,} pixels; the page decodes {_MAX_PIXELS:,} at most for a picture")
+        with self._changed:
+            self._changed.wait_for(lambda: self._left >= pixels)
+            self._left -= pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._left += pixels
+                self._changed.notify_all()
+
+
+_decoding = _Budget(_MAX_PIXELS)
+
+
+def thumbnail(record: Record, name: str, size: int) -> Picture:
     """Make a small picture of a record, its longer side at least ``size`` pixels if the image has as many.
 
-    It is decoded at 1/8, 1/4 or 1/2 of its size. ImageError if it does not decode.
+    A JPEG is decoded at 1/8, 1/4 or 1/2 of its size. ImageError if it does not decode, or has too many pixels.
+
+    Args:
+        name: of its file, if it is no JPEG.
     """
     longer = max(record.width, record.height)
     if record.info.foreign:
-        return _encode(_reduced(_decode_foreign(record), longer // size))
+        return _encode(_decode_foreign(record, name, Size("longer", size, size)))
     if longer <= _NEARLY * size:
         return Picture(JPEG, bytes(record.jpeg))
     factor = 1 << min((longer // size).bit_length() - 1, 3)
-    return _encode(decode_rgb(record.jpeg, width=record.width, height=record.height, factor=factor))
+    with _decoding.take(record.width * record.height // factor**2):
+        return _encode(decode_rgb(record.jpeg, width=record.width, height=record.height, factor=factor))
 
 
-def whole(record: Record) -> Picture:
+def whole(record: Record, name: str) -> Picture:
     """The stored JPEG; of an image in another format, its pixels as a PNG. ImageError if these do not decode."""
-    return _encode(_decode_foreign(record), PNG) if record.info.foreign else Picture(JPEG, bytes(record.jpeg))
+    return _encode(_decode_foreign(record, name), PNG) if record.info.foreign else Picture(JPEG, bytes(record.jpeg))
 
 
-def pixels_of(record: Record) -> U8:
-    """The pixels of a record, RGB; ImageError if it does not decode."""
-    return _decode_foreign(record) if record.info.foreign else picstore.decode(record.jpeg)
-
-
-def crop(record: Record, box: Box) -> Picture:
+def crop(record: Record, name: str, box: Box) -> Picture:
     """Decode a box of an image, by its tiles alone, to a PNG; a large one at a reduced size.
 
     Raises:
         UsageError: the box is empty or not within the image.
-        ImageError: it does not decode.
+        ImageError: it does not decode, or has too many pixels.
     """
-    left, top, width, height = box
+    left, top, width, height = _checked_box(record, box)
     if record.info.foreign:
-        return _encode(_decode_foreign(record)[top : top + height, left : left + width], PNG)
+        return _encode(_decode_foreign(record, name)[top : top + height, left : left + width], PNG)
     scale = min(1.0, (_MAX_CROP / max(1, width * height)) ** 0.5)
     size = None if scale == 1 else (max(1, int(height * scale)), max(1, int(width * scale)))
-    return _encode(picstore.decode(record.jpeg, box, size), PNG)
+    with _decoding.take(width * height):
+        return _encode(picstore.decode(record.jpeg, box, size), PNG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +121,20 @@ class Cut:
 
 
 def measure_cut(record: Record, box: Box) -> Cut:
-    """Cut a box out of an image's bytes and measure the result; errors are those of ``picstore.cut``."""
-    stream, (x, y) = picstore.cut(record.jpeg, box)
+    """Cut a box out of an image's bytes and measure the result; errors are those of :func:`crop`."""
+    stream, (x, y) = picstore.cut(record.jpeg, _checked_box(record, box))
     header = parse_header(stream)
     columns, rows = header.mcus
     tiles = columns * rows // (header.restart_interval or columns * rows)
     rect = box[0] - x, box[1] - y, header.width, header.height
     return Cut(len(stream), len(record.jpeg), rect, tiles, max(1, len(record.info.segments)))
+
+
+def _checked_box(record: Record, box: Box) -> Box:
+    left, top, width, height = box
+    if left + width > record.width or top + height > record.height:
+        raise UsageError(f"the box is not within the image of {record.width} × {record.height} pixels")
+    return box
 
 
 def attachment(record: Record, name: str) -> Picture:
@@ -111,13 +148,17 @@ def attachment(record: Record, name: str) -> Picture:
     with pillow_limits(_MAX_PIXELS), foreign_errors(f"{name} is no picture"):
         image = Image.open(io.BytesIO(blob), formats=["PNG", "TIFF", "BMP", "GIF"])
         check_size(*image.size, max_pixels=_MAX_PIXELS)
-        values = np.asarray(image)
-    return _encode(values if values.ndim == 3 else mask_colors(values), PNG)
+        with _decoding.take(image.width * image.height):
+            values = np.asarray(image)
+            return _encode(values if values.ndim == 3 else mask_colors(values), PNG)
 
 
 def mask_colors(values: Array) -> U8:
     """Color each value of a mask, (height, width), by itself: uint8 (height, width, 4), 0 transparent."""
-    distinct, number = np.unique(values, return_inverse=True)
+    if values.dtype == np.uint8:
+        distinct, number = np.arange(256), values  # 4 bytes a pixel; the others' search takes 40
+    else:
+        distinct, number = np.unique(values, return_inverse=True)
     hue = distinct.astype(np.float64) * _PHI % 1
     wheel = np.abs((hue[:, None] + np.array([0.0, 2 / 3, 1 / 3])) % 1 * 6 - 3) - 1
     table = np.full((len(distinct), 4), 255, dtype=np.uint8)
@@ -139,15 +180,14 @@ def _encode(pixels: U8, media_type: str = JPEG) -> Picture:
     return Picture(media_type, out.getvalue())
 
 
-def _reduced(pixels: U8, factor: int) -> U8:
-    if factor < 2:
-        return pixels
-    reduced: U8 = np.asarray(Image.fromarray(pixels).reduce(factor))
-    return reduced
+def _decode_foreign(record: Record, name: str, resize: Size | None = None) -> U8:
+    """Decode a file of an index that is no upright JPEG, as ``picstore convert`` does.
 
-
-def _decode_foreign(record: Record) -> U8:
-    """Decode a file of an index that is no upright JPEG, as ``picstore convert`` does; ImageError if it does not."""
-    settings = EncodeSettings(max_pixels=record.width * record.height)
-    image = decode_file(bytes(record.jpeg), settings=settings).image
-    return np.array(image.convert("RGB") if isinstance(image, Image.Image) else image)
+    ImageError if it does not decode, or has too many pixels.
+    """
+    pixels = record.width * record.height
+    with _decoding.take(pixels):
+        image = decode_file(
+            bytes(record.jpeg), settings=EncodeSettings(max_pixels=pixels, resize=resize), name=name
+        ).image
+        return np.array(image.convert("RGB") if isinstance(image, Image.Image) else image)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import mimetypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from picstore.errors import NotADataset, UsageError
@@ -14,7 +14,9 @@ from picstore.storage.location.resolve import LEDGER
 from picstore.view.images import Picture
 
 _EXAMPLES = 120  # lines that are kept of each reason
-_MAX_REASONS = 500
+_MAX_REASONS = 500  # that are shown
+_MAX_COUNTED = 10_000  # reasons that are told apart: those of a stranger's ledger may be all different
+_OTHERS = "other"
 _MAX_INPUT = 1 << 28  # bytes of a picture that failed
 
 logger = logging.getLogger("picstore")
@@ -47,6 +49,9 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
     try:
         if path.is_file():
             for line in read_lines(path, skip_damaged=True):
+                if (line.status, line.reason) not in tally.reasons and len(tally.reasons) >= _MAX_COUNTED:
+                    status = line.status if line.status in tally.status else _OTHERS
+                    line = replace(line, status=status, reason=_OTHERS)
                 tally.add_line(line)
                 kept = examples.setdefault((line.status, line.reason), [])
                 if len(kept) < _EXAMPLES and len(examples) <= _MAX_REASONS:

@@ -17,7 +17,6 @@ class Overview:
 
     Attributes:
         stored: number of its records with deleted ones and those that a selection leaves out.
-        version: of pictures in the addresses, so that browsers keep none of another data set or server.
         numbers: names of columns that hold numbers, the index's too.
         outcome: what ``convert`` did with the inputs, by status.
         sql: whether conditions in SQL are possible.
@@ -25,7 +24,6 @@ class Overview:
 
     path: str
     uuid: str
-    version: str
     images: int
     stored: int
     deleted: int
@@ -44,7 +42,7 @@ class Overview:
     sql: bool = _HAS_SQL
 
 
-def describe(dataset: Dataset, *, version: str) -> Overview:
+def describe(dataset: Dataset) -> Overview:
     """Describe a data set from its manifest."""
     manifest = dataset.manifest
     edits = () if manifest.edits is None else manifest.edits.columns
@@ -52,7 +50,6 @@ def describe(dataset: Dataset, *, version: str) -> Overview:
     return Overview(
         path=str(dataset.path),
         uuid=dataset.uuid,
-        version=version,
         images=len(dataset),
         stored=manifest.images,
         deleted=len(dataset.live.deleted),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from picstore.display.histograms import Binned, Histogram, bin_values
 from picstore.errors import MissingDependency, UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import SAMPLINGS
+from picstore.view.evaluation import Interrupted, evaluate
 from picstore.view.filters import Filter
 from picstore.view.text_search import texts_with
 
+STAYS = threading.Event()  # never set: a client that does not go
 _KEPT_FILTERS = 4  # results, 4 bytes a record each at most
 
 
@@ -28,8 +31,8 @@ class Records:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self._table = dataset.table
-        self._lock = threading.Lock()
-        self._found: OrderedDict[Filter, Array] = OrderedDict()
+        self._lock = threading.Lock()  # of all below
+        self._found: OrderedDict[Filter, Future[Array]] = OrderedDict()
         self._binned: dict[str, Binned] | None = None
         self._whole: dict[str, Histogram] = {}
         self._samplings: Array | None = None
@@ -42,15 +45,15 @@ class Records:
         with contextlib.suppress(MissingDependency):
             self._table.where("id = 0")  # imports DuckDB and pyarrow, in 0.4 s
 
-    def count(self, chosen: Filter) -> int:
-        """Number of records that a filter leaves."""
-        return len(self._positions(chosen)) if chosen else len(self.dataset)
+    def count(self, chosen: Filter, gone: threading.Event = STAYS) -> int:
+        """Number of records that a filter leaves; Interrupted when ``gone`` is set."""
+        return len(self._positions(chosen, gone)) if chosen else len(self.dataset)
 
-    def positions(self, chosen: Filter, start: int, count: int) -> I64:
+    def positions(self, chosen: Filter, start: int, count: int, gone: threading.Event = STAYS) -> I64:
         """Positions in the data set of some records that a filter leaves, from the ``start``-th on."""
         if not chosen:
             return np.arange(min(start, len(self.dataset)), min(start + count, len(self.dataset)))
-        return self._positions(chosen)[start : start + count].astype(np.int64)
+        return self._positions(chosen, gone)[start : start + count].astype(np.int64)
 
     def position_of(self, id_: int) -> int:
         """Position of the record with an id; UsageError if there is none."""
@@ -69,12 +72,12 @@ class Records:
         found = dict(zip(stored[chosen].tolist(), chosen.tolist(), strict=True))
         return [found.get(number, -1) for number in wanted.tolist()]
 
-    def histograms(self, chosen: Filter) -> list[Histogram]:
+    def histograms(self, chosen: Filter, gone: threading.Event = STAYS) -> list[Histogram]:
         """Histograms of classes, sizes, bytes, sampling and columns: of all records, and of those that a filter leaves.
 
         Bins are those of all records, so that they stay while a filter changes.
         """
-        positions = self._positions(chosen) if chosen else None
+        positions = self._positions(chosen, gone) if chosen else None
         with self._lock:
             if self._binned is None:
                 self._binned = self._bin_columns()
@@ -108,21 +111,45 @@ class Records:
                 self._samplings[texts == text] = code
         return self._samplings
 
-    def _positions(self, chosen: Filter) -> Array:
-        with self._lock:
-            found = self._found.get(chosen)
-            if found is None:
-                marks = self._mark(chosen)
+    def _positions(self, chosen: Filter, gone: threading.Event) -> Array:
+        """Positions that a filter leaves, found by the first of its requests; the others wait for it."""
+        while True:
+            with self._lock:
+                found = self._found.get(chosen)
+                mine = found is None
+                if found is None:
+                    found = self._found[chosen] = Future()
+                    while len(self._found) > _KEPT_FILTERS:
+                        self._found.popitem(last=False)
+                self._found.move_to_end(chosen)
+            if not mine:
+                try:
+                    return found.result()
+                except Interrupted:  # the client of the first has gone
+                    continue
+            try:
+                marks = self._mark(chosen, gone)
                 smallest = np.int32 if len(marks) < 1 << 31 else np.int64
-                found = self._found[chosen] = np.flatnonzero(marks).astype(smallest)
-                while len(self._found) > _KEPT_FILTERS:
-                    self._found.popitem(last=False)
-            self._found.move_to_end(chosen)
-            return found
+                found.set_result(np.flatnonzero(marks).astype(smallest))
+                return found.result()
+            except BaseException as error:
+                with self._lock:
+                    if self._found.get(chosen) is found:
+                        del self._found[chosen]
+                found.set_exception(error)
+                raise
 
-    def _mark(self, chosen: Filter) -> Bools:
-        """Mark the records for which a filter holds."""
-        table = self._table
+    def _mark(self, chosen: Filter, gone: threading.Event) -> Bools:
+        """Mark the records for which a filter holds; other filters do not wait for a condition."""
+        with self._lock:
+            marks = self._mark_columns(chosen)
+            _ = self._table["id"]  # reads the indexes, once
+        if chosen.where:
+            marks &= evaluate(self._table, chosen.where, gone=gone)
+        return marks
+
+    def _mark_columns(self, chosen: Filter) -> Bools:
+        """Mark the records for which all of a filter but its condition holds."""
         marks = np.ones(len(self.dataset), dtype=np.bool_)
         if chosen.labels:
             marks &= np.isin(self._numbers("label"), chosen.labels)
@@ -135,8 +162,6 @@ class Records:
             marks &= self._mark_range(name, low, high)
         if chosen.text:
             marks &= self._mark_text(chosen.text)
-        if chosen.where:
-            marks &= table.where(chosen.where)
         return marks
 
     def _mark_ids(self, spans: tuple[tuple[int, int], ...]) -> Bools:

@@ -1,21 +1,26 @@
-"""Who may ask the page's server: the browser that was given the token, and no web site that it shows besides.
+"""Who may ask the page's server: whoever has its address, and no web site that the browser shows besides.
 
-The server is reachable by every user and every web page of the machine. A page of another site can send requests, but
-has no token; one whose name is made to resolve to 127.0.0.1 (DNS rebinding) has another host name.
+The server is reachable by every user and every web page of the machine. Its address begins with a secret path,
+``/TOKEN/``, below which all pages and pictures lie. A browser sends a path to the server that it belongs to, whereas a
+cookie goes to every port of the host, where another user may listen. Links, pictures, reloads and bookmarks need
+nothing besides their address.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import re
 import secrets
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, urlsplit
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_HOSTS = ("127.0.0.1", "localhost", "::1")  # any port: a tunnel's differs from the server's
+_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -27,6 +32,12 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+_REDIRECT = """<!doctype html>
+<html lang="en">
+  <head><meta charset="utf-8" /><meta http-equiv="refresh" content="0; url={address}" /><title>picstore</title></head>
+  <body><p><a href="{address}">picstore view</a></p></body>
+</html>
+"""
 
 
 def new_token() -> str:
@@ -34,69 +45,68 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-class Guard:
-    """Middleware that answers requests of other hosts, other sites and without the token by 403.
+@contextlib.contextmanager
+def redirecting_file(address: str) -> Iterator[str]:
+    """Write a page that leads to an address, and yield its URL; it is removed at the end.
 
-    The token comes in the URL of the first request, ``/?token=…``, which sets a cookie, or in the header
-    ``X-Picstore-Token``.
+    The browser is started with this URL, as every user sees the arguments of a process. Only the user himself can open
+    the file.
     """
+    with tempfile.TemporaryDirectory(prefix="picstore-view-") as folder:  # of mode 0700
+        file = Path(folder) / "open.html"
+        file.touch(mode=0o600)
+        file.write_text(_REDIRECT.format(address=address), encoding="utf-8")
+        yield file.as_uri()
+
+
+class Guard:
+    """Middleware that answers requests of other hosts, of other sites and outside the secret path by 403."""
 
     def __init__(self, app: ASGIApp, *, token: str) -> None:
         self._app, self._token = app, token
-        # Cookies do not tell ports apart, and several servers may run.
-        self._cookie = f"picstore-{hmac.digest(token.encode(), b'cookie', 'sha256').hex()[:16]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # the lifespan; the server has no web sockets
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        in_url = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 added = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     added[name] = value
-                if self._is_token(in_url):
-                    added["set-cookie"] = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
             await send(message)
 
-        problem = self._problem(scope["method"], headers, in_url)
-        app = PlainTextResponse(problem + "\n", 403) if problem else self._app
-        await app(scope, receive, send_guarded)
+        token, slash, path = scope["path"][1:].partition("/")
+        problem = self._problem(token, is_page=not path, scope=scope)
+        if problem:
+            await JSONResponse({"error": problem}, 403)(scope, receive, send_guarded)
+        elif not slash:  # the page's files lie below an address that ends in one
+            await RedirectResponse(f"/{token}/")(scope, receive, send_guarded)
+        else:
+            await self._app({**scope, "root_path": f"/{token}"}, receive, send_guarded)
 
-    def _problem(self, method: str, headers: Headers, in_url: str) -> str:
+    def _problem(self, token: str, *, is_page: bool, scope: Scope) -> str:
         """Why a request is refused; empty where it is not."""
-        if not is_local(headers.get("host", "")):
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not is_local(host):
             return "This server answers to localhost alone."
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
-            return "Requests of other sites are refused."
-        if method not in ("GET", "HEAD") and headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return "Requests of other sites are refused."
-        given = (in_url, headers.get("x-picstore-token", ""), self._token_in_cookie(headers.get("cookie", "")))
-        if not any(map(self._is_token, given)):
+        if not hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self._token.encode()):
             return "Open the address that `picstore view` has printed; it holds a token."
+        if origin not in (None, f"http://{host}"):
+            return "Requests of other sites are refused."
+        # "none" is an address that was typed or a bookmark. A link to the page may stand anywhere: a terminal in a
+        # browser, the file that --open makes.
+        site = headers.get("sec-fetch-site", "same-origin")
+        link = is_page and (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
+        reads = scope["method"] in ("GET", "HEAD")
+        if site != "same-origin" and not (reads and (site == "none" or link)):
+            return "Requests of other sites are refused."
         return ""
-
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode())
-
-    def _token_in_cookie(self, header: str) -> str:
-        try:
-            morsel = SimpleCookie(header).get(self._cookie)
-        except CookieError:
-            return ""
-        return "" if morsel is None else morsel.value
 
 
 def is_local(host: str) -> bool:
-    """Whether a Host header names this machine's loopback, with any port."""
-    try:
-        parts = urlsplit(f"//{host}")
-        _ = parts.port
-    except ValueError:
-        return False
-    return parts.hostname in _HOSTS and not parts.username and not parts.path
+    """Whether a Host header names this machine's loopback, with any port: a tunnel's differs from the server's."""
+    return _HOST.fullmatch(host) is not None

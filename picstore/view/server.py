@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import math
+import queue
+import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from picstore.errors import ImageError, MissingDependency, PicstoreError, UsageError
+from picstore.storage.format.record import Record
 from picstore.view import health, images, training_routes
-from picstore.view.details import read_details
+from picstore.view.connections import Connections
+from picstore.view.details import find_place, read_details
 from picstore.view.filters import Filter, parse_filter
 from picstore.view.images import Picture
 from picstore.view.overview import describe
@@ -30,19 +40,22 @@ from picstore.view.security import Guard
 from picstore.view.session import Session
 
 Answer: TypeAlias = Callable[[Session, Query], Any]
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _STATIC = Path(__file__).parent / "static"
 _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}  # 422 of damage too
 _MAX_THUMBNAIL = 2048  # pixels
 _KEPT_SECONDS = 86_400  # by the browser
+_MAX_HEADERS = 1 << 16  # bytes; a filter of 10,000 ids is in the address
+_BACKLOG = 64  # connections that wait; so many are taken at a time, before their number is known
 
 
 def make_app(session: Session, *, token: str) -> Starlette:
     """Make the server's application."""
     json_routes: Mapping[str, Answer] = {
-        "/api/dataset": lambda session, _: describe(session.dataset, version=session.nonce),
+        "/api/dataset": lambda session, _: describe(session.dataset),
         "/api/records": _answer_records,
-        "/api/histograms": lambda session, query: session.records.histograms(_filter_of(query)),
+        "/api/histograms": lambda session, query: session.records.histograms(_filter_of(query), query.gone),
         "/api/find": lambda session, query: {
             "position": session.records.position_of(query.integer("id", most=(1 << 64) - 1))
         },
@@ -53,13 +66,13 @@ def make_app(session: Session, *, token: str) -> Starlette:
     }
     picture_routes: Mapping[str, Callable[[Session, Query], Picture]] = {
         "/thumbnail": _answer_thumbnail,
-        "/picture": lambda session, query: images.whole(session.dataset[_position_of(session, query)]),
-        "/crop": lambda session, query: images.crop(session.dataset[_position_of(session, query)], query.box()),
+        "/picture": lambda session, query: images.whole(*_opened(session, query)),
+        "/crop": lambda session, query: images.crop(*_opened(session, query), query.box()),
         "/attachment": _answer_attachment,
         **training_routes.PICTURE_ANSWERS,
         **health.PICTURE_ANSWERS,
     }
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", lambda _: FileResponse(_STATIC / "index.html", headers={"cache-control": "no-store"})),
             *(Route(path, _json_endpoint(session, answer)) for path, answer in json_routes.items()),
@@ -71,8 +84,10 @@ def make_app(session: Session, *, token: str) -> Starlette:
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
         middleware=[Middleware(Guard, token=token)],
-        exception_handlers={PicstoreError: _refuse},
+        exception_handlers={PicstoreError: _refuse, HTTPException: _refuse_route},
     )
+    app.router.redirect_slashes = False  # its redirections repeat what the request holds
+    return app
 
 
 def bind(port: int) -> socket.socket:
@@ -82,18 +97,51 @@ def bind(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
-        listening.listen()  # so that a request waits until the server runs
+        listening.listen(_BACKLOG)  # so that a request waits until the server runs
     except OSError as error:
         listening.close()
         raise UsageError(f"port {port} cannot be used: {error.strerror}") from error
     return listening
 
 
-def serve(session: Session, listening: socket.socket, *, token: str) -> None:
-    """Serve the page until the process is interrupted."""
+def serve(session: Session, listening: socket.socket, *, token: str) -> int:
+    """Serve the page until SIGINT or SIGTERM; return the signal's number.
+
+    Threads may still decode and evaluate then: let :func:`end_by` end the process, which waits for none.
+    """
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda received, _: signals.put(received))
     threading.Thread(target=_read_ahead, args=(session.records,), daemon=True).start()
-    config = uvicorn.Config(make_app(session, token=token), log_level="warning", access_log=False, ws="none")
-    uvicorn.Server(config).run(sockets=[listening])
+    connections = Connections(make_app(session, token=token))
+    config = uvicorn.Config(
+        connections,
+        http=connections.wrap(H11Protocol),  # type: ignore[arg-type]
+        ws="none",
+        log_level="error",  # every user of the machine can send what is worth a warning
+        access_log=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        h11_max_incomplete_event_size=_MAX_HEADERS,
+    )
+
+    def run() -> None:
+        try:
+            uvicorn.Server(config).run(sockets=[listening])
+        finally:
+            signals.put(0)
+
+    # The main thread waits for signals alone, so that nothing delays their end.
+    threading.Thread(target=run, daemon=True).start()
+    if number := signals.get():
+        return number
+    raise PicstoreError("the server of the page has ended")
+
+
+def end_by(number: int) -> None:
+    """End this process by a signal, as if it had not been caught; threads are not waited for."""
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
 
 
 def _read_ahead(records: Records) -> None:
@@ -104,38 +152,73 @@ def _read_ahead(records: Records) -> None:
         return
 
 
-def _json_endpoint(session: Session, answer: Answer) -> Callable[[Request], Response]:
-    def endpoint(request: Request) -> Response:
-        return JSONResponse(_to_json(answer(session, Query(request.query_params))))
+def _json_endpoint(session: Session, answer: Answer) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        return await _answered(request, lambda query: _Json(answer(session, query)))
 
     return endpoint
 
 
-def _picture_endpoint(session: Session, answer: Callable[[Session, Query], Picture]) -> Callable[[Request], Response]:
-    """Pictures are functions of their URL, which names the data set's version: browsers need not ask again."""
+def _picture_endpoint(session: Session, answer: Callable[[Session, Query], Picture]) -> Endpoint:
+    """Pictures are functions of their URL, whose token is the server's: browsers need not ask again."""
+    headers = {"etag": f'"{session.dataset.uuid}"', "cache-control": f"private, max-age={_KEPT_SECONDS}"}
 
-    def endpoint(request: Request) -> Response:
-        etag = f'"{session.dataset.uuid}"'
-        headers = {"etag": etag, "cache-control": f"private, max-age={_KEPT_SECONDS}"}
-        if request.headers.get("if-none-match") == etag:
-            return Response(status_code=304, headers=headers)
-        picture = answer(session, Query(request.query_params))
+    def respond(query: Query) -> Response:
+        picture = answer(session, query)
         return Response(picture.data, media_type=picture.media_type, headers=headers)
 
+    async def endpoint(request: Request) -> Response:
+        if request.headers.get("if-none-match") == headers["etag"]:
+            return Response(status_code=304, headers=headers)
+        return await _answered(request, respond)
+
     return endpoint
+
+
+async def _answered(request: Request, respond: Callable[[Query], Response]) -> Response:
+    """Run an answer in a thread; its query is told when the client goes."""
+    query = Query(request.query_params)
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            continue  # no request has a body that is read
+        query.gone.set()
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        return await run_in_threadpool(respond, query)
+    finally:
+        watching.cancel()
+
+
+class _Json(JSONResponse):
+    """JSON in ASCII: names of files may hold bytes that are no UTF-8, which Python keeps as halves of UTF-16 pairs."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(_to_json(content), allow_nan=False, separators=(",", ":")).encode()
 
 
 def _to_json(value: Any) -> Any:
-    if isinstance(value, list):
+    """Make JSON's values: of dataclasses objects, and null of numbers that JSON lacks."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, (list, tuple)):
         return [_to_json(each) for each in value]
     if isinstance(value, dict):
         return {name: _to_json(each) for name, each in value.items()}
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _refuse(_: Request, error: Exception) -> Response:
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 422)
-    return JSONResponse({"error": str(error)}, status)
+    return _Json({"error": str(error)}, status)
+
+
+def _refuse_route(request: Request, error: Exception) -> Response:
+    """Answer a request for a path or method that there is not."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    text = f"{request.method} is no method of this address" if status == 405 else "there is no such page"
+    return _Json({"error": text}, status, getattr(error, "headers", None))
 
 
 def _filter_of(query: Query) -> Filter:
@@ -146,11 +229,18 @@ def _position_of(session: Session, query: Query) -> int:
     return query.integer("position", most=len(session.dataset) - 1)
 
 
+def _opened(session: Session, query: Query) -> tuple[Record, str]:
+    """The record that a request names, and the name of its file, whose extension may be all that tells its format."""
+    position = _position_of(session, query)
+    record = session.dataset[position]
+    return record, find_place(session.dataset, position).file if record.info.foreign else ""
+
+
 def _answer_records(session: Session, query: Query) -> dict[str, Any]:
     chosen = _filter_of(query)
     count = query.integer("count", 100, least=1, most=MAX_PAGE)
-    positions = session.records.positions(chosen, query.integer("start", 0), count)
-    return {"total": session.records.count(chosen), "items": read_items(session.dataset, positions)}
+    positions = session.records.positions(chosen, query.integer("start", 0), count, query.gone)
+    return {"total": session.records.count(chosen, query.gone), "items": read_items(session.dataset, positions)}
 
 
 def _answer_cut(session: Session, query: Query) -> images.Cut:
@@ -159,7 +249,7 @@ def _answer_cut(session: Session, query: Query) -> images.Cut:
 
 def _answer_thumbnail(session: Session, query: Query) -> Picture:
     size = query.integer("size", 256, least=16, most=_MAX_THUMBNAIL)
-    return images.thumbnail(session.dataset[_position_of(session, query)], size)
+    return images.thumbnail(*_opened(session, query), size)
 
 
 def _answer_attachment(session: Session, query: Query) -> Picture:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from picstore.storage.dataset import Dataset
@@ -30,7 +29,6 @@ class Session:
         recipe: as the command was given it, None for none.
         state: of a training's loader, None for none.
         inputs: folder of the inputs of the conversion, None where it was not given.
-        nonce: tells addresses of pictures of this server from those of others, which browsers keep.
     """
 
     records: Records
@@ -38,7 +36,6 @@ class Session:
     state: Mapping[str, Any] | None = None
     inputs: Path | None = None
     kept: Kept[Drawn] = field(default_factory=Kept)
-    nonce: str = field(default_factory=lambda: token_hex(4))
     _made: dict[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

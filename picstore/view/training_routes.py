@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +49,7 @@ def answer_position(session: Session, query: Query) -> dict[str, int]:
     """Epoch and step of the last batch before a loader's state."""
     from picstore.view.replay import Run, find_state
 
-    try:
-        state = find_state(json.loads(query.text("state")))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the state is no JSON: {error}") from error
-    epoch, step = session.replay().position(Run.from_query(query), state)
+    epoch, step = session.replay().position(Run.from_query(query), find_state(query.json("state")))
     return {"epoch": epoch, "step": step}
 
 

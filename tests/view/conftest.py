@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pictures import require
 from starlette.testclient import TestClient
-from view_page import TOKEN, make_annotated
+from view_page import BASE, TOKEN, make_annotated
 
 import picstore
 from picstore.view.records import Records
@@ -43,11 +43,11 @@ def records(dataset: picstore.Dataset) -> Records:
 
 @pytest.fixture
 def make_client() -> Callable[[picstore.Dataset], TestClient]:
-    """Makes a client of the server of a data set, with the token."""
+    """Makes a client of the server of a data set, below the secret path."""
 
     def make(dataset: picstore.Dataset) -> TestClient:
         app = make_app(Session(Records(dataset)), token=TOKEN)
-        return TestClient(app, base_url="http://127.0.0.1:8000", headers={"x-picstore-token": TOKEN})
+        return TestClient(app, base_url=BASE)
 
     return make
 

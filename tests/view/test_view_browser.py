@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from view_page import COUNT, serving
 
 import picstore
+from picstore.view.security import redirecting_file
 
 with contextlib.suppress(ImportError):  # the fixture of the browser skips or fails
-    from playwright.sync_api import expect
+    from playwright.sync_api import Error, expect
 
 pytestmark = pytest.mark.slow
 PLACES = ["#browse", "#image?position=3", "#recipe?position=2", "#replay?recipe=mae&batch_size=8", "#health"]
@@ -76,7 +80,7 @@ def _is_problem(message: Any) -> bool:
 
 
 def _only_to(address: str, request: Any, problems: list[str]) -> None:
-    if not request.url.startswith((address.partition("?")[0], "data:")):
+    if not request.url.startswith((address, "data:")):
         problems.append(f"a request to {request.url}")
 
 
@@ -100,16 +104,77 @@ def go(page: Any, place: str) -> None:
     settled(page)
 
 
-def test_the_grid_shows_each_image_with_label_id_and_extra_and_hides_the_token(page: Any) -> None:
+def test_the_grid_shows_each_image_with_label_id_and_extra(page: Any) -> None:
     names = tiles(page)
     assert len(names) == COUNT
-    assert "token" not in page.url
     for number in (0, 7, 35):
         (mine,) = (name for name in names if f"id {number}," in name)
         assert mine.startswith(("cat", "dog", "Sea lion")[number % 3])
     assert page.evaluate("[...document.querySelectorAll('.tile img')].every(i => !i.complete || i.naturalWidth > 0)")
     assert "<b>file" in page.inner_text(".grid")  # as text, not as HTML
     assert page.query_selector(".grid b, .grid i") is None
+
+
+def test_the_page_stays_when_it_is_loaded_again_or_opened_as_a_bookmark(page: Any) -> None:
+    go(page, '#browse?filter={"labels":[1]}')
+    count_tiles(page, 12)
+    page.reload()
+    count_tiles(page, 12)
+    other = page.context.browser.new_context().new_page()
+    other.goto(page.url)
+    count_tiles(other, 12)
+    assert other.context.cookies() == []
+    other.context.close()
+
+
+def test_a_page_of_another_port_can_open_the_page_but_show_and_read_nothing_of_it(page: Any, address: str) -> None:
+    picture = f"{address}thumbnail?position=0"
+    with served(f"<img src='{picture}'><iframe src='{address}'></iframe><a href='{address}'>page</a>") as other:
+        stranger = page.context.browser.new_context().new_page()
+        stranger.goto(address)  # what a cookie would be set by
+        stranger.wait_for_selector(".tile")
+        stranger.goto(other)
+        settled(stranger)
+        assert stranger.evaluate("[document.images[0].complete, document.images[0].naturalWidth]") == [True, 0]
+        assert stranger.frames[1].query_selector("#bar") is None
+        with pytest.raises(Error, match="Failed to fetch"):
+            stranger.evaluate("address => fetch(address).then((answer) => answer.text())", f"{address}api/dataset")
+        stranger.get_by_text("page").click()
+        stranger.wait_for_selector(".tile")
+        stranger.context.close()
+
+
+def test_the_file_that_opens_the_page_leads_there(browser: Any, address: str) -> None:
+    page = browser.new_context().new_page()
+    with redirecting_file(address) as url:
+        page.goto(url)
+        page.wait_for_selector(".tile")
+    page.context.close()
+
+
+@contextlib.contextmanager
+def served(page: str) -> Iterator[str]:
+    """A page on another port of 127.0.0.1; no request may bring a cookie or a referrer with a path."""
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append((self.headers.get("cookie"), self.headers.get("referer")))
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+    assert seen
+    assert not any(cookie for cookie, _ in seen)
+    assert not any(urlsplit(referrer or "").path.strip("/") for _, referrer in seen)
 
 
 def test_text_class_range_and_condition_filter_the_grid_and_going_back_undoes_it(page: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 from commands import picstore_command, picstore_json
 from samples import jpeg
 from starlette.testclient import TestClient
-from view_page import TOKEN
+from view_page import BASE, TOKEN
 
 import picstore
 from picstore.errors import UsageError
@@ -40,7 +41,7 @@ def converted(tmp_path: Path) -> tuple[Path, Path]:
 
 def client_of(path: Path, inputs: Path | None = None) -> TestClient:
     app = make_app(Session(Records(picstore.Dataset(path)), inputs=inputs), token=TOKEN)
-    return TestClient(app, base_url="http://127.0.0.1:8000", headers={"x-picstore-token": TOKEN})
+    return TestClient(app, base_url=BASE)
 
 
 def finished(client: TestClient) -> dict[str, Any]:
@@ -148,6 +149,38 @@ def test_the_ledger_is_summed_up_by_reason_with_its_inputs(converted: tuple[Path
                 assert line["position"] == -1
     (failed,) = (reason for reason in told["reasons"] if reason["status"] == "failed")
     assert failed["examples"][0]["input"] == "a/broken.jpg"
+
+
+def test_a_ledger_of_many_reasons_keeps_a_bounded_number_apart(
+    make_dataset: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("picstore.view.ledger._MAX_COUNTED", 20)
+    path = make_dataset(20)
+    write_ledger(path, [("failed", f"reason {number}") for number in range(1000)])
+    summary = summarize_ledger(picstore.Dataset(path))
+    assert summary.statuses == {"failed": 1000}
+    assert len(summary.reasons) == 21
+    assert (summary.reasons[0].reason, summary.reasons[0].inputs) == ("other", 980)
+    write_ledger(path, [(f"status {number}", "") for number in range(1000)])
+    summary = summarize_ledger(picstore.Dataset(path))
+    assert summary.statuses["other"] == 980
+    assert len(summary.statuses) == len(summary.reasons) == 21
+
+
+def test_a_ledger_names_files_whose_names_are_no_utf_8(make_dataset: Make) -> None:
+    path = make_dataset(20)
+    write_ledger(path, [("failed", "of \udcff.png")])
+    told = client_of(path).get("/api/health/ledger")
+    assert told.json()["reasons"][0]["reason"] == "of \udcff.png"
+
+
+def write_ledger(path: Path, lines: list[tuple[str, str]]) -> None:
+    """Write a ledger of inputs with a status and a reason each."""
+    made = [
+        {"input": f"{k}.jpg", "id": k, "status": status, "reason": reason, "source_bytes": 1, "bytes": 0}
+        for k, (status, reason) in enumerate(lines)
+    ]
+    (path / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in made))
 
 
 def test_a_data_set_without_a_ledger_has_none(make_dataset: Make) -> None:

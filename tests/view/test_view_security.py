@@ -2,38 +2,69 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from starlette.testclient import TestClient
 from view_page import TOKEN
 
 import picstore
-from picstore.view.security import is_local, new_token
+from picstore.view.security import is_local, new_token, redirecting_file
 
 STATIC = Path(picstore.__file__).parent / "view" / "static"
 
 
+ORIGIN = "http://127.0.0.1:8000"
+
+
 @pytest.mark.parametrize("path", ["/", "/static/main.js", "/api/dataset", "/api/records", "/thumbnail?position=0"])
-def test_without_the_token_nothing_is_answered(client: TestClient, path: str) -> None:
-    del client.headers["x-picstore-token"]
-    assert client.get(path).status_code == 403
-    for wrong in ("", "x", TOKEN[:-1], TOKEN + "x", "é"):
-        assert client.get(path, headers={"x-picstore-token": wrong.encode()}).status_code == 403
-        assert client.get(path, params={"token": wrong}).status_code == 403
+def test_outside_of_the_secret_path_nothing_is_answered(client: TestClient, path: str) -> None:
+    for wrong in ("", "/x", f"/{TOKEN[:-1]}", f"/{TOKEN}x", f"/x/{TOKEN}", "/%C3%A9", "/%00", f"//{TOKEN}"):
+        assert client.get(f"{ORIGIN}{wrong}{path}").status_code == 403
+    assert (
+        client.get(f"{ORIGIN}{path}", params={"token": TOKEN}, headers={"x-picstore-token": TOKEN}).status_code == 403
+    )
 
 
-def test_the_address_with_the_token_sets_a_cookie_that_opens_the_rest(client: TestClient) -> None:
-    del client.headers["x-picstore-token"]
-    page = client.get("/", params={"token": TOKEN})
-    assert page.status_code == 200
-    cookie = page.headers["set-cookie"].lower()
-    assert "httponly" in cookie
-    assert "samesite=strict" in cookie
-    assert client.get("/api/dataset").status_code == 200
-    client.cookies.clear()
-    assert client.get("/api/dataset").status_code == 403
+def test_no_answer_sets_a_cookie_and_the_page_names_its_files_below_its_address(client: TestClient) -> None:
+    for path in ("/", "/static/main.js", "/api/dataset", "/thumbnail?position=0"):
+        assert "set-cookie" not in client.get(path).headers
+    page = client.get("/").text
+    assert TOKEN not in page
+    assert page.count('href="static/') + page.count('src="static/') == 3
+    without = client.get(f"{ORIGIN}/{TOKEN}", follow_redirects=False)
+    assert without.headers["location"].endswith(f"/{TOKEN}/")
+
+
+@pytest.mark.parametrize("path", ["/api/dataset", "/picture?position=0", "/static/main.js"])
+def test_reading_from_another_port_or_site_is_refused(client: TestClient, path: str) -> None:
+    for site in ("same-site", "cross-site", "what"):
+        assert client.get(path, headers={"sec-fetch-site": site}).status_code == 403
+        link = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+        assert client.get(path, headers=link).status_code == 403
+    for site in ("same-origin", "none"):
+        assert client.get(path, headers={"sec-fetch-site": site}).status_code == 200
+
+
+def test_a_link_to_the_page_may_stand_anywhere_but_no_frame_or_script_may_hold_it(client: TestClient) -> None:
+    for site in ("same-site", "cross-site"):
+        link = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+        assert client.get("/", headers=link).status_code == 200
+        for changed in ({"sec-fetch-dest": "iframe"}, {"sec-fetch-mode": "no-cors"}, {"sec-fetch-mode": "cors"}):
+            assert client.get("/", headers=link | changed).status_code == 403
+
+
+def test_the_file_that_opens_the_page_is_the_users_alone_and_removed_at_the_end() -> None:
+    with redirecting_file("http://127.0.0.1:1/secret/") as url:
+        assert "secret" not in url
+        file = Path(unquote(urlsplit(url).path))
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        assert 'content="0; url=http://127.0.0.1:1/secret/"' in file.read_text()
+    assert not file.parent.exists()
 
 
 @pytest.mark.parametrize(
@@ -50,6 +81,9 @@ def test_the_address_with_the_token_sets_a_cookie_that_opens_the_rest(client: Te
         ("", False),
         ("localhost:x", False),
         ("localhost/..", False),
+        ("127.0.0.1#evil.example", False),
+        ("127.0.0.1?x", False),
+        ("localhost.", False),
     ],
 )
 def test_a_host_that_is_not_this_machine_is_refused(client: TestClient, host: str, local: bool) -> None:
@@ -58,7 +92,7 @@ def test_a_host_that_is_not_this_machine_is_refused(client: TestClient, host: st
 
 
 def test_requests_of_other_sites_are_refused_and_may_not_read_answers(client: TestClient) -> None:
-    for origin in ("https://evil.example", "null", "http://127.0.0.1:9999"):
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:9999", "file://127.0.0.1:8000", "http://[", ""):
         answer = client.get("/api/dataset", headers={"origin": origin})
         assert answer.status_code == 403
         assert "access-control-allow-origin" not in answer.headers

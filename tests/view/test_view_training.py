@@ -14,7 +14,7 @@ import torch
 from commands import picstore_command
 from PIL import Image
 from starlette.testclient import TestClient
-from view_page import COUNT, TOKEN
+from view_page import BASE, COUNT, TOKEN
 
 import picstore
 from picstore import recipes
@@ -60,7 +60,7 @@ def client_of(dataset: picstore.Dataset) -> Callable[..., TestClient]:
 
     def make(recipe: Path | str | None = None, state: Any = None) -> TestClient:
         app = make_app(Session(Records(dataset), None if recipe is None else str(recipe), state), token=TOKEN)
-        return TestClient(app, base_url="http://127.0.0.1:8000", headers={"x-picstore-token": TOKEN})
+        return TestClient(app, base_url=BASE)
 
     return make
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from samples import picture
 import picstore
 
 TOKEN = "given-to-the-tests"  # noqa: S105
+BASE = f"http://127.0.0.1:8000/{TOKEN}"  # of the server as an application
 CLASSES = ("cat", "dog", "Sea lion")
 COUNT = 36
 
@@ -55,15 +57,25 @@ def make_annotated(path: Path) -> Path:
 
 
 @contextmanager
-def serving(*arguments: object) -> Iterator[str]:
-    """Run ``picstore view ARGUMENTS`` until it has printed its address, which is yielded."""
+def started(
+    *arguments: object, environment: dict[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run ``picstore view ARGUMENTS`` until it has printed its address; yields the process and the address."""
     command = [sys.executable, "-m", "picstore.cli", "view", *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=os.environ | (environment or {}))
     try:
         assert process.stdout is not None
         found = next(filter(None, (re.search(r"http://\S+", line) for line in process.stdout)), None)
         assert found is not None, "it ended without an address"
-        yield found[0]
+        yield process, found[0]
     finally:
         process.terminate()
         process.communicate(timeout=30)
+
+
+@contextmanager
+def serving(*arguments: object, environment: dict[str, str] | None = None) -> Iterator[str]:
+    """Run ``picstore view ARGUMENTS``; yields the address that it prints."""
+    with started(*arguments, environment=environment) as (_, address):
+        yield address

@@ -1,4 +1,4 @@
-// Requests to the server that served the page.
+// Requests to the server that served the page, at addresses below the page's own, which holds a token.
 
 /** An address with parameters; those that are undefined or empty are left out. */
 export function address(path, parameters = {}) {
@@ -44,9 +44,9 @@ export function superseded(error) {
   return error.name === "AbortError";
 }
 
-/** The address of a record's picture; the version keeps browsers from showing another data set's. */
-export function pictureOf(dataset, position, path = "/picture", more = {}) {
-  return address(path, { position, ...more, v: dataset.version });
+/** The address of a record's picture. */
+export function pictureOf(position, path = "picture", more = {}) {
+  return address(path, { position, ...more });
 }
 
 /** The name of a label. */

@@ -64,7 +64,7 @@ export function browse(main, dataset, parameters) {
   async function load() {
     grid.setAttribute("aria-busy", "true");
     try {
-      const answer = await fetchRecords("/api/records", { filter: panel.text(), start, count: page() });
+      const answer = await fetchRecords("api/records", { filter: panel.text(), start, count: page() });
       total = answer.total;
       problem.hidden = true;
       show(answer.items);
@@ -155,7 +155,7 @@ export function parsed(text) {
 export function tile(dataset, item, at, filter, size) {
   const name = className(dataset, item.label);
   const facts = `${item.width} × ${item.height}, ${format.bytes(item.bytes)}`;
-  const source = pictureOf(dataset, item.position, "/thumbnail", { size: size * Math.min(2, devicePixelRatio || 1) | 0 });
+  const source = pictureOf(item.position, "thumbnail", { size: size * Math.min(2, devicePixelRatio || 1) | 0 });
   const frame = item.damage
     ? h("span", { class: "frame damaged", title: item.damage }, "damaged")
     : h("span", { class: "frame" }, picture(source, item));

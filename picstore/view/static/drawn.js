@@ -33,7 +33,7 @@ export function framedSource(dataset, position, images) {
   const svg = s("svg", { class: "source", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "The stored image and what is cut out of it" });
   svg.style.setProperty("--unit", unit);
   const shapes = images.map((image) => s("polygon", { points: image.frame.map((point) => point.join(",")).join(" ") }));
-  svg.append(s("image", { href: address("/picture", { position, v: dataset.version }), width, height }), ...shapes);
+  svg.append(s("image", { href: address("picture", { position }), width, height }), ...shapes);
   return {
     element: h("div", { class: "source-frame" }, svg),
     mark(image) {

@@ -121,7 +121,7 @@ export function filterPanel(dataset, changed) {
 
   async function loadHistograms() {
     try {
-      const histograms = await fetchHistograms("/api/histograms", { filter: panelText() });
+      const histograms = await fetchHistograms("api/histograms", { filter: panelText() });
       if (!charts.size && !listed) makeSections(histograms);
       for (const each of histograms) {
         if (each.name === "label") {

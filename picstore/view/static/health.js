@@ -22,8 +22,8 @@ export function health(main, dataset) {
   let timer = 0;
 
   const decode = h("input", { type: "checkbox" });
-  const start = h("button", { type: "button", class: "primary", onclick: () => act("/api/health/verify", { decode: decode.checked }) }, "Verify");
-  const cancel = h("button", { type: "button", onclick: () => act("/api/health/cancel") }, "Cancel");
+  const start = h("button", { type: "button", class: "primary", onclick: () => act("api/health/verify", { decode: decode.checked }) }, "Verify");
+  const cancel = h("button", { type: "button", onclick: () => act("api/health/cancel") }, "Cancel");
   const state = h("p", { class: "big", role: "status" });
   const progress = h("progress", { max: 1, "aria-label": "Progress of the verification" });
   const notes = h("div", { class: "notes" });
@@ -66,7 +66,7 @@ export function health(main, dataset) {
       announce(state.textContent);
     }
     clearTimeout(timer);
-    if (running) timer = setTimeout(async () => showReport(await get("/api/health/verification")), POLL);
+    if (running) timer = setTimeout(async () => showReport(await get("api/health/verification")), POLL);
   }
 
   function showMap() {
@@ -89,7 +89,7 @@ export function health(main, dataset) {
   }
 
   async function showFile(chosen) {
-    const containers = await get("/api/health/file", { stream: chosen.stream, file: chosen.file });
+    const containers = await get("api/health/file", { stream: chosen.stream, file: chosen.file });
     const mine = report.findings.filter((each) => each.file === chosen.name);
     const broken = (each) => mine.some((finding) => finding.offset >= each.offset && finding.offset < each.offset + each.size);
     const cells = containers.map((each) => {
@@ -132,7 +132,7 @@ export function health(main, dataset) {
   function showExamples(element, { reason, inputs, examples }) {
     const cells = examples.map((line) => {
       const shown = line.position >= 0 || (line.status === "failed" && hasInputs);
-      const source = line.position >= 0 ? pictureOf(dataset, line.position, "/thumbnail", { size: 256 }) : address("/input", { name: line.input, v: dataset.version });
+      const source = line.position >= 0 ? pictureOf(line.position, "thumbnail", { size: 256 }) : address("input", { name: line.input });
       const picture = shown && h("img", { src: source, alt: "", loading: "lazy" });
       if (picture) picture.addEventListener("error", () => picture.replaceWith("not shown"));
       const inner = [h("span", { class: "frame" }, picture || "no picture"), h("span", { class: "name", title: line.input }, line.input), h("span", { class: "facts" }, h("span", null, `id ${line.id}`), h("span", null, line.of === null ? "" : `same as ${line.of}`))];
@@ -146,13 +146,13 @@ export function health(main, dataset) {
 
   async function load() {
     try {
-      const told = await get("/api/health");
+      const told = await get("api/health");
       ({ files } = told);
       hasInputs = told.inputs;
       showMap();
       if (told.left) map.append(h("p", { class: "note" }, `and ${format.count(told.left)} more files`));
-      showReport(await get("/api/health/verification"));
-      showLedger(await get("/api/health/ledger"));
+      showReport(await get("api/health/verification"));
+      showLedger(await get("api/health/ledger"));
     } catch (error) {
       ledger.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
     }

@@ -24,7 +24,7 @@ export function image(main, dataset, parameters) {
     }
     const at = Number(given.at) + by;
     if (at < 0) return;
-    const { items } = await get("/api/records", { filter, start: at, count: 1 });
+    const { items } = await get("api/records", { filter, start: at, count: 1 });
     if (items.length) location.hash = imageAddress(items[0].position, at, parsed(filter || "{}"));
   }
 
@@ -33,9 +33,9 @@ export function image(main, dataset, parameters) {
 
   async function load() {
     try {
-      const position = given.position ?? (await get("/api/find", { id: given.id })).position;
+      const position = given.position ?? (await get("api/find", { id: given.id })).position;
       given = { ...given, position };
-      show(await fetchDetails("/api/image", { position }));
+      show(await fetchDetails("api/image", { position }));
     } catch (error) {
       if (superseded(error)) return;
       main.replaceChildren(heading("Image", `position ${given.position}`), h("p", { class: "problem", role: "alert" }, error.message));
@@ -66,7 +66,7 @@ export function image(main, dataset, parameters) {
     };
     const crop = cropBox(svg, width, height, unit, (box) => cropChanged(box));
     const frame = given.frame && s("polygon", { class: "cut-out", points: given.frame });
-    svg.append(s("image", { href: pictureOf(dataset, details.position), width, height }), ...[layers.heat, layers.tiles, layers.masks].filter(Boolean), crop.element, ...[layers.objects, frame].filter(Boolean));
+    svg.append(s("image", { href: pictureOf(details.position), width, height }), ...[layers.heat, layers.tiles, layers.masks].filter(Boolean), crop.element, ...[layers.objects, frame].filter(Boolean));
     svg.style.setProperty("--unit", unit);
     svg.style.setProperty("--ratio", width / height);
 
@@ -78,10 +78,10 @@ export function image(main, dataset, parameters) {
     const requestCut = delayed(60, async (box) => {
       const [left, top, w, h_] = box;
       const query = { position: details.position, left, top, width: w, height: h_ };
-      preview.src = pictureOf(dataset, details.position, "/crop", { left, top, width: w, height: h_ });
+      preview.src = pictureOf(details.position, "crop", { left, top, width: w, height: h_ });
       if (details.foreign) return;
       try {
-        const cut = await fetchCut("/api/cut", query);
+        const cut = await fetchCut("api/cut", query);
         crop.setRead(cut.rect);
         measured.replaceChildren(...cutFacts(cut, box));
       } catch (error) {
@@ -116,7 +116,7 @@ export function image(main, dataset, parameters) {
     const names = Object.keys(details.attachments);
     if (!names.length) return null;
     return s("g", { class: "masks" }, names.map((name) => {
-      const shown = s("image", { href: pictureOf(dataset, details.position, "/attachment", { name }), width: details.width, height: details.height, preserveAspectRatio: "none" });
+      const shown = s("image", { href: pictureOf(details.position, "attachment", { name }), width: details.width, height: details.height, preserveAspectRatio: "none" });
       shown.addEventListener("error", () => shown.remove()); // an attachment that is no picture
       return shown;
     }));

@@ -38,7 +38,7 @@ function showBar(dataset) {
   if (dataset.classes.length) facts.splice(1, 0, format.counted(dataset.classes.length, "class", "classes"));
   document.title = `${name} · picstore view`;
   document.getElementById("bar").replaceChildren(
-    h("img", { src: "/static/icon.svg", alt: "", width: 20, height: 20 }),
+    h("img", { src: "static/icon.svg", alt: "", width: 20, height: 20 }),
     h("h1", { title: dataset.path }, name),
     h("nav", { "aria-label": "Views" }, TABS.map(([view, text]) => h("a", { href: `#${view}`, "data-view": view }, text))),
     h("span", { class: "facts" }, facts.join(" · ")),
@@ -77,11 +77,8 @@ function onKey(event) {
 }
 
 async function start() {
-  const url = new URL(location.href);
-  url.searchParams.delete("token"); // a cookie has it now; addresses are copied and seen
-  history.replaceState(null, "", url);
   try {
-    const dataset = await get("/api/dataset");
+    const dataset = await get("api/dataset");
     showBar(dataset);
     addEventListener("hashchange", () => showView(dataset));
     document.addEventListener("keydown", onKey);

@@ -37,19 +37,19 @@ export function recipe(main, dataset, parameters) {
 
   async function load() {
     try {
-      offered ??= await get("/api/recipes");
+      offered ??= await get("api/recipes");
       const { defaults, elements } = showForm();
       panel.replaceChildren(...elements);
       const query = { ...defaults, ...given };
       results.setAttribute("aria-busy", "true");
-      const drawn = await fetchDraws("/api/draws", query);
+      const drawn = await fetchDraws("api/draws", query);
       const source = framedSource(dataset, query.position, drawn.images);
       const steps = h("ul", { class: "steps" }, drawn.steps.map((text) => h("li", null, text)));
       const left = drawn.left_out.length ? h("p", { class: "note" }, `${drawn.left_out.join(", ")}: takes whole batches, see Replay`) : null;
       panel.append(h("h3", null, `${className(dataset, drawn.images[0].label)}, id ${drawn.images[0].id}`), source.element, h("h3", null, "Transforms"), left ?? "", steps);
       const several = drawn.images.length > new Set(drawn.images.map((image) => image.slot)).size;
       const title = (image) => `epoch ${Number(query.epoch) + image.slot}${several ? `, ${image.group || "view"} ${image.view}` : ""}`;
-      const sourceOf = (_, k) => address("/drawn", { ...query, image: k, v: dataset.version });
+      const sourceOf = (_, k) => address("drawn", { ...query, image: k });
       results.replaceChildren(drawnGrid(dataset, drawn.images, sourceOf, { title, pointed: source.mark }));
       announce(`${drawn.images.length} images drawn`);
     } catch (error) {

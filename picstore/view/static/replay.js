@@ -64,7 +64,7 @@ export function replay(main, dataset, parameters) {
         const state = JSON.parse(area.value);
         const { seed, lanes, shuffle, world_size } = state;
         const changed = Object.fromEntries(Object.entries({ seed, lanes, shuffle, world_size }).filter(([, value]) => value !== undefined));
-        const { epoch, step } = await get("/api/replay/position", { ...query(), ...changed, state: area.value });
+        const { epoch, step } = await get("api/replay/position", { ...query(), ...changed, state: area.value });
         go({ ...changed, epoch, step, first: "" });
       } catch (error) {
         problem.textContent = error.message;
@@ -82,8 +82,8 @@ export function replay(main, dataset, parameters) {
     const list = h("div", { class: "seen" });
     id.addEventListener("change", async () => {
       try {
-        const { position } = await get("/api/find", { id: id.value.trim() });
-        const seen = await get("/api/replay/steps", { ...query(), position, epoch: query().epoch, epochs: SEEN_EPOCHS });
+        const { position } = await get("api/find", { id: id.value.trim() });
+        const seen = await get("api/replay/steps", { ...query(), position, epoch: query().epoch, epochs: SEEN_EPOCHS });
         list.replaceChildren(...seen.map(({ epoch, places }) => h("p", null, h("span", { class: "note" }, `epoch ${epoch}: `), places.length ? places.map((place, k) => [k ? ", " : "", link(epoch, place)]) : "left out")));
       } catch (error) {
         list.replaceChildren(h("p", { class: "problem" }, error.message));
@@ -103,7 +103,7 @@ export function replay(main, dataset, parameters) {
 
   async function load() {
     try {
-      offered ??= await get("/api/recipes");
+      offered ??= await get("api/recipes");
       const seen = seenField();
       const state = stateField();
       panel.replaceChildren(h("h2", null, "Training"), showForm(), state.element, seen);
@@ -113,7 +113,7 @@ export function replay(main, dataset, parameters) {
         return;
       }
       results.setAttribute("aria-busy", "true");
-      const batch = await fetchBatch("/api/replay", query());
+      const batch = await fetchBatch("api/replay", query());
       length = batch.steps;
       show(batch);
     } catch (error) {
@@ -154,7 +154,7 @@ export function replay(main, dataset, parameters) {
       if (mixed) image.note = mixed.map(([label, share]) => `${className(dataset, label)} ${format.percent(share)}`).join(", ");
     });
     const title = (image) => `${image.slot}: ${className(dataset, image.label)}${image.group ? ` · ${image.group} ${image.view}` : image.view ? ` · ${image.view}` : ""}`;
-    const sourceOf = (_, k) => address("/replayed", { ...query(), image: k, v: dataset.version });
+    const sourceOf = (_, k) => address("replayed", { ...query(), image: k });
     const link = (image) => address("#image", { id: image.id, frame: image.frame.flat().join(",") });
     const state = h("details", { class: "state" }, h("summary", null, "State after this batch"), h("pre", null, JSON.stringify(batch.state, null, 1)));
     const damage = batch.damage.length ? h("div", { class: "problem" }, batch.damage.map((text) => h("p", null, `replaced: ${text}`))) : "";

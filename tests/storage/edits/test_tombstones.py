@@ -73,9 +73,9 @@ def test_an_epoch_is_each_record_that_is_left_exactly_once_on_ranks_of_equal_len
         return
     found = []
     for rank in range(world_size):
-        shard = RankShard(records=len(live), lanes=4, batch_size=3, rank=rank, world_size=world_size, drop_last=False)
+        shard = RankShard(records=len(live), lanes=4, batch=6, rank=rank, world_size=world_size, drop_last=False)
         order = EpochOrder(live.counts, seed=seed, epoch=1, lanes=4)
-        samples = order.locate(shard.samples(0, shard.count))
+        samples = order.locate(np.concatenate([shard.samples(batch) for batch in range(shard.batches)]))
         found += (live.starts[samples.container] + live.to_record_numbers(samples.container, samples.record)).tolist()
     assert sorted(found) == sorted(set(range(sum(counts))) - set(deleted))
 

@@ -1,0 +1,217 @@
+"""Conditions in SQL: expressions over a record's columns, evaluated by DuckDB.
+
+DuckDB's parser makes a tree of the text, and each node of the tree must be of a kind that is listed here. A condition
+is thus a function of a record's columns alone. It reaches no file, setting, variable, clock or random number, also
+where a later DuckDB has new functions for these.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from picstore.arrays import Bools
+from picstore.errors import MissingDependency, UsageError
+
+# Kinds of expressions in DuckDB's tree. Left out: subqueries, windows, lambdas, stars, parameters.
+_KINDS = frozenset({
+    "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION", "OPERATOR",
+    "TYPE",
+})  # fmt: skip
+# Types of casts. Left out: types with a time zone, which is a setting of the machine.
+_TYPES = frozenset(
+    """
+    array bigint bit blob bool boolean bpchar bytea char date datetime dec decimal double float float4 float8 hugeint
+    int int1 int128 int16 int2 int32 int4 int64 int8 integer integral interval list long null numeric real short
+    signed smallint string text time timestamp timestamp_ms timestamp_ns timestamp_s tinyint ubigint uhugeint uinteger
+    usmallint utinyint varchar
+""".split()  # noqa: SIM905 - a table of words
+)
+# Functions of their arguments alone, whose time and result are in proportion to these. Left out besides all others:
+# `repeat`, `lpad`, `range` and `format`, which make any length of a number, and distances of texts (`levenshtein`).
+_FUNCTIONS = frozenset(
+    """
+    + - * / // % ** ^ & | ~ << >> @ || ^@ && @> <@ <-> <=> ->> !~~ !~~* ~~ ~~* ~~~ xor
+    like_escape ilike_escape not_like_escape not_ilike_escape
+    add subtract multiply divide mod fmod fdiv abs sign ceil ceiling floor round round_even trunc even
+    sqrt cbrt exp ln log log2 log10 pow power gcd greatest_common_divisor lcm least_common_multiple factorial gamma
+    lgamma sin cos tan cot asin acos atan atan2 sinh cosh tanh asinh acosh atanh degrees radians pi nextafter
+    isnan isinf isfinite signbit greatest least bit_count bit_length hash if nullif constant_or_null
+    lower lcase upper ucase length len strlen char_length character_length length_grapheme octet_length
+    left right left_grapheme right_grapheme substr substring substring_grapheme overlay reverse replace translate
+    trim ltrim rtrim concat concat_ws contains starts_with prefix ends_with suffix instr strpos position
+    ascii ord unicode chr encode decode strip_accents nfc_normalize url_encode url_decode
+    hex unhex to_hex from_hex bin unbin to_binary from_binary base64 to_base64 from_base64 md5 sha1 sha256
+    split string_split str_split string_to_array split_part string_split_regex str_split_regex regexp_split_to_array
+    regexp_matches regexp_full_match regexp_extract regexp_extract_all regexp_replace regexp_escape
+    parse_path parse_dirname parse_dirpath parse_filename
+    json_extract json_extract_path json_extract_string json_extract_path_text json_value json_exists json_valid
+    json_type json_keys json_array_length json_contains
+    make_date make_time make_timestamp date_part datepart date_trunc datetrunc date_diff datediff date_sub datesub
+    date_add year quarter month week day hour minute second millisecond microsecond century decade millennium era
+    dayofweek dayofmonth dayofyear weekday weekofyear yearweek isodow isoyear dayname monthname last_day julian epoch
+    epoch_ms epoch_us epoch_ns time_bucket to_years to_quarters to_months to_weeks to_days to_hours to_minutes
+    to_seconds to_milliseconds to_microseconds to_decades to_centuries to_millennia
+    row list_value list_pack array_value list_extract array_extract list_element element_at list_slice array_slice
+    list_contains list_has array_contains array_has list_has_all array_has_all list_has_any array_has_any
+    list_position list_indexof array_position array_indexof array_length list_concat list_cat array_concat array_cat
+    list_sort array_sort list_reverse_sort array_reverse_sort list_reverse array_reverse list_distinct array_distinct
+    list_unique array_unique list_intersect array_intersect array_to_string flatten
+    list_sum list_avg list_min list_max list_count list_product list_median list_mode list_first list_last
+    list_any_value list_bool_and list_bool_or list_var_pop list_var_samp list_stddev_pop list_stddev_samp
+    list_distance array_distance list_inner_product array_inner_product list_dot_product array_dot_product
+    list_negative_inner_product array_negative_inner_product list_negative_dot_product array_negative_dot_product
+    list_cosine_similarity array_cosine_similarity list_cosine_distance array_cosine_distance array_cross_product
+""".split()  # noqa: SIM905 - a table of words
+)
+_MAX_DEPTH = 100  # of parentheses: 9,000 that are open take DuckDB 2 two minutes to refuse
+_CLOSED: dict[str, Any] = {
+    "enable_external_access": "false",
+    "autoload_known_extensions": "false",
+    "lock_configuration": "true",
+}
+
+
+class Condition:
+    """A condition in DuckDB's SQL, checked.
+
+    Attributes:
+        text: as it was given.
+        columns: names of the columns that it uses.
+
+    Raises:
+        MissingDependency: DuckDB is not installed.
+        UsageError: the text is no expression over the columns.
+    """
+
+    def __init__(self, text: str, names: Sequence[str]) -> None:
+        """Parse and check a condition over columns with these names."""
+        try:
+            import duckdb
+        except ImportError as error:
+            raise MissingDependency("conditions in SQL need DuckDB: pip install 'picstore[sql]'") from error
+        self.text = text
+        self._names = names
+        self._connection = duckdb.connect(config=_CLOSED)
+        self.columns: list[str] = []
+        for node in _nodes(self._parse()):
+            self._check(node)
+        twice = {name for name in self.columns if [each.lower() for each in self.columns].count(name.lower()) > 1}
+        if twice:
+            self._refuse(f"SQL does not tell the columns {', '.join(sorted(twice))} apart")
+
+    def mark(self, table: Any) -> Bools:
+        """Mark the rows of a ``pyarrow.Table`` with its columns for which it holds: bool (rows,).
+
+        UsageError if it cannot be evaluated, or was interrupted.
+        """
+        import duckdb
+
+        try:
+            holds = duckdb.SQLExpression(self.text).cast("BOOLEAN").alias("holds")
+            found = self._connection.from_arrow(table).select(holds).fetchnumpy()["holds"]
+        except duckdb.Error as error:
+            self._refuse(_first_line(error), error)
+        marks: Bools = np.ma.filled(found, False).astype(np.bool_)
+        return marks
+
+    def interrupt(self) -> None:
+        """End an evaluation that another thread has begun; without one there is no effect."""
+        self._connection.interrupt()
+
+    def _parse(self) -> Any:
+        """Parse the text to DuckDB's tree of one expression."""
+        import duckdb
+
+        if "\0" in self.text:  # where DuckDB 1 ends the text
+            self._refuse("it holds a zero byte")
+        depths = itertools.accumulate((each == "(") - (each == ")") for each in self.text)
+        if max(depths, default=0) > _MAX_DEPTH:
+            self._refuse(f"its parentheses are nested more than {_MAX_DEPTH} deep")
+        try:
+            given = [f"SELECT {self.text}".encode().decode()]  # no half of a UTF-16 pair
+            (tree,) = self._connection.execute("SELECT json_serialize_sql(?)", given).fetchall()[0]
+            parsed = json.loads(tree)
+        except (duckdb.Error, UnicodeError, ValueError, RecursionError) as error:
+            self._refuse(_first_line(error), error)
+        if parsed["error"]:
+            self._refuse(str(parsed["error_message"]).partition("\n")[0])
+        nodes = [statement["node"] for statement in parsed["statements"]]
+        others = ("where_clause", "group_expressions", "having", "qualify", "sample", "modifiers")
+        if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE" or len(nodes[0]["select_list"]) != 1:
+            self._refuse("it is not one expression")
+        if nodes[0]["from_table"]["type"] != "EMPTY" or any(nodes[0].get(each) for each in others):
+            self._refuse("it is more than an expression")
+        return nodes[0]["select_list"][0]
+
+    def _check(self, node: dict[str, Any]) -> None:
+        """Check a node of the tree; note the columns that it names."""
+        kind = node["class"]
+        if kind not in _KINDS:
+            self._refuse(f"a {kind.lower()} is no expression over a record's columns")
+        if kind == "FUNCTION":
+            name = node["function_name"].lower()
+            if name not in _FUNCTIONS or node["catalog"]:
+                self._refuse(f"the function {name!r} is not one of those in docs/selecting.md")
+            if node["schema"] not in ("", "main"):  # caption.lower(); DuckDB 1 has "main" for functions of syntax
+                self._use([node["schema"]])
+        elif kind == "COLUMN_REF":
+            self._use(node["column_names"])
+        elif kind in ("CAST", "TYPE"):
+            for name in _type_names(node):
+                if name.lower() not in _TYPES:
+                    self._refuse(f"the type {name} is not one of those in docs/selecting.md")
+
+    def _use(self, path: list[str]) -> None:
+        """Find the column of a reference: the one of that name, or of the name in other letters, small or capital."""
+        (*qualified, name) = path
+        found = [each for each in self._names if each == name] or [
+            each for each in self._names if each.lower() == name.lower()
+        ]
+        if qualified or not found:
+            self._refuse(f"there is no column {'.'.join(path)!r}")
+        if len(found) > 1:
+            self._refuse(f"{name!r} may be each of the columns {', '.join(found)}")
+        if found[0] not in self.columns:
+            self.columns.append(found[0])
+
+    def _refuse(self, reason: str, cause: Exception | None = None) -> NoReturn:
+        given = f"{self.text[:200]}…" if len(self.text) > 200 else self.text
+        text = f"the condition {given!r} is refused: {reason}; columns are {', '.join(self._names)}"
+        raise UsageError(text) from cause
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Expressions of a tree, in any order."""
+    waiting = [tree]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list):
+            waiting.extend(each)
+        elif isinstance(each, dict):
+            waiting.extend(each.values())
+            if "class" in each:
+                yield each
+
+
+def _type_names(node: dict[str, Any]) -> Iterator[str]:
+    """Names of the types of a cast: ``cast_type`` before DuckDB 2, a node of its own since."""
+    if "type_name" in node:
+        yield node["type_name"]
+    waiting = [node.get("cast_type")]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list):
+            waiting.extend(each)
+        elif isinstance(each, dict):
+            waiting.extend(each.values())
+            if "id" in each:
+                yield each["id"]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,17 @@
+"""Random requests to the page's server: each is answered or refused by a sentence."""
+
+from __future__ import annotations
+
+import pytest
+from fuzz_view import fuzz
+
+
+def test_requests_are_answered_or_refused_by_a_sentence() -> None:
+    result = fuzz(300, seed=1)
+    assert result.findings == []
+    assert {200, 400, 403, 404, 405} <= set(result.statuses)
+
+
+@pytest.mark.slow
+def test_many_requests_are_answered_or_refused_by_a_sentence() -> None:
+    assert fuzz(3000, seed=2).findings == []
