@@ -12,6 +12,7 @@ import picstore
 from picstore.arrays import U8, Array
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.pixels import Box
+from picstore.jpeg.reducing import decode_factors
 from picstore.jpeg.rgb import decode_rgb
 from picstore.prepare.image.read import decode_file, foreign_errors
 from picstore.prepare.image.settings import EncodeSettings
@@ -44,7 +45,7 @@ def thumbnail(record: Record, size: int) -> Picture:
         return _encode(_reduced(_decode_foreign(record), longer // size))
     if longer <= _NEARLY * size:
         return Picture(JPEG, bytes(record.jpeg))
-    factor = 1 << min((longer // size).bit_length() - 1, 3)
+    factor = int(decode_factors(min(longer / size, record.width, record.height), 1.0))
     return _encode(decode_rgb(record.jpeg, width=record.width, height=record.height, factor=factor))
 
 
