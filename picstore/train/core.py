@@ -27,6 +27,8 @@ from picstore.train.transforms.mix import bind_batch_transforms
 if TYPE_CHECKING:
     from picstore.train.single_batch import SingleBatch
 
+_GAP = "reducing_gap"  # of a state; missing where pixels are exact
+
 OrderT = TypeVar("OrderT", bound=Order)
 
 
@@ -104,6 +106,14 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         )
         self._cursor = EpochCursor(order.length, whole=whole_epochs)
 
+    def __repr__(self) -> str:
+        """Class, data sets and what decides the images; for a person."""
+        sets = [source.dataset for source in self.sources]
+        named = str(sets[0].path) if len(sets) == 1 else f"{len(sets)} data sets"
+        gap = self.output.reducing_gap
+        shown = [named, f"{sum(map(len, sets)):,} images", self.output.dtype, str(self._device)]
+        return f"{type(self).__name__}({', '.join(shown)}{'' if gap is None else f', {_GAP}={gap}'})"
+
     @property
     def order(self) -> OrderT:
         """The order of all batches: a function of (seed, epoch, data sets), which iterating does not change."""
@@ -168,7 +178,21 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
                 "workers of a DataLoader make the batches, and the loader does not know how many were taken; "
                 "torchdata's StatefulDataLoader does, and so does a loader that is iterated by itself"
             )
-        return {**self._order.state(*self._cursor.position), **_worker_state()}
+        return {**self.state_at(*self._cursor.position), **_worker_state()}
+
+    def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
+        """The state of a loader whose next batch is this one."""
+        gap = self.output.reducing_gap
+        return {**self._order.state(epoch, batch), **({} if gap is None else {_GAP: gap})}
+
+    def position_of(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Epoch and batch at which a state goes on; UsageError for one that does not fit this loader."""
+        if state.get(_GAP) != self.output.reducing_gap:
+            raise UsageError(
+                f"the state has {_GAP} {state.get(_GAP)!r}, this loader {self.output.reducing_gap!r}: other pixels; "
+                f"give {_GAP}={state.get(_GAP)!r}"
+            )
+        return self._order.position(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on at a state's position, in no more time than opening takes.
@@ -176,7 +200,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         Raises:
             UsageError: the state does not fit this loader.
         """
-        position = self._order.position(state)
+        position = self.position_of(state)
         mine = _worker_state().get("worker")
         if state.get("worker") not in (None, mine):
             raise UsageError(

@@ -52,6 +52,7 @@ class LoaderOptions(TypedDict, total=False):
     dtype: torch.dtype | None
     memory_format: torch.memory_format
     max_pixels: int
+    reducing_gap: float | None
     decoder: str
     isolate: bool
     collate: Callable[[dict[str, Any]], Mapping[str, Any]] | None
