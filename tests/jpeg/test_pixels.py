@@ -184,3 +184,15 @@ def nearest(kind: str, size: tuple[int, int]) -> np.ndarray:
     whole, (height, width) = picstore.decode(KINDS[kind]), size
     rows, columns = (np.arange(height) + 0.5) * HEIGHT / height, (np.arange(width) + 0.5) * WIDTH / width
     return whole[rows.astype(int)[:, None], columns.astype(int)]
+
+
+@pytest.mark.parametrize("sampling", ["422", "440", "420"])
+def test_a_box_that_is_decoded_smaller_has_the_pixels_of_the_whole_image(sampling: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (200, 240, 3), np.uint8)
+    plain = simplejpeg.encode_jpeg(noise, colorsubsampling=sampling)
+    marked = picstore.add_restart_markers(plain, 1)
+    for left in range(8, 40, 3):
+        box = left, left + 5, 97, 83
+        for size in (20, 40):
+            small, whole = (picstore.decode(jpeg, box, size, reducing_gap=1.0) for jpeg in (marked, plain))
+            assert np.array_equal(small, whole)
