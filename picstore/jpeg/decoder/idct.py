@@ -168,13 +168,6 @@ def _inverse_dct_2(memory: VectorMemory, block: Any, quantisation: Any, out: Any
         out = memory.offset(out, stride)
 
 
-@vector_function(1)
-def _clear(memory: VectorMemory, block: Any) -> None:
-    """Zero the coefficients of two blocks."""
-    for k in range(8):
-        memory.store(memory.offset(block, 32 * k), memory.zeros(16, 16))
-
-
 @device_function
 def _store_mean(block, quantisation, out):  # type: ignore[no-untyped-def]
     """Store the mean of a block; libjpeg's table of samples has a period of 1024."""
@@ -185,7 +178,10 @@ def _store_mean(block, quantisation, out):  # type: ignore[no-untyped-def]
 
 @device_function
 def inverse_dct_reduced(side, block, quantisation, out, step, stride):  # type: ignore[no-untyped-def]
-    """Compute ``side`` × ``side`` samples of two blocks, 4, 2 or 1; other arguments as of ``inverse_dct``."""
+    """Compute ``side`` × ``side`` samples of two blocks, 4, 2 or 1; other arguments as of ``inverse_dct``.
+
+    For one sample each the blocks have the DC alone, which stays.
+    """
     if side == 4:
         _inverse_dct_4(block, quantisation, out, step, stride)
     elif side == 2:
@@ -193,4 +189,3 @@ def inverse_dct_reduced(side, block, quantisation, out, step, stride):  # type: 
     else:
         _store_mean(block, quantisation, out)
         _store_mean(block + _u64(16), quantisation, out + step)
-        _clear(block)

@@ -24,6 +24,7 @@ from picstore.jpeg.decoder.coefficients import (
     SINGLES,
     read_ac,
     read_dc,
+    skip_ac,
 )
 from picstore.jpeg.decoder.color import STEP, to_grey, to_rgb, upsample
 from picstore.jpeg.decoder.idct import inverse_dct, inverse_dct_reduced
@@ -188,7 +189,10 @@ def _read_mcu(flat, zigzag, plan, block, reader):  # type: ignore[no-untyped-def
         store_native_u64(before, _u64(value))
         store_i16(block, _i16(value))
         tables = load_native_u64(entry + _u64(_AC)), load_native_u64(entry + _u64(_AC_BY_LENGTH))
-        accumulator, valid, byte, good = read_ac(flat, tables, zigzag, block, accumulator, valid, byte)
+        if load_native_u64(entry + _u64(_SIDE)) == _u64(1):  # which only the DC makes
+            accumulator, valid, byte, good = skip_ac(flat, tables, accumulator, valid, byte)
+        else:
+            accumulator, valid, byte, good = read_ac(flat, tables, zigzag, block, accumulator, valid, byte)
         if not (found and good):
             return (accumulator, valid, byte), False
         entry += _u64(8 * _FIELDS)
