@@ -58,6 +58,8 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "crops": "benchmarks.large.crops:crops",
         "disk": "benchmarks.large.crops:disk",
         "store": "benchmarks.large.crops:store",
+        "resized": "benchmarks.large.resized:resized",
+        "gaps": "benchmarks.large.resized:gaps",
     },
     "gpu": {
         "checks": "benchmarks.gpu.checks:checks",

@@ -1,1 +1,1 @@
-"""Crops of large photographs: from the page cache, a slow disk and an object store (docs/large-images.md)."""
+"""Large photographs, cropped and resized: from memory, a slow disk and an object store (docs/large-images.md)."""

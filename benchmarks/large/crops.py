@@ -19,7 +19,7 @@ from torchvision.io import ImageReadMode, decode_jpeg, read_file
 import picstore
 from benchmarks.child import MissingError
 from benchmarks.harness import Case, Row, Sample, Table, Unit, join, measure, tabulate
-from benchmarks.large.photographs import SIZES, TILE, LargeImages, evict, make_images
+from benchmarks.large.photographs import TILE, LargeImages, evict, make_images
 from benchmarks.options import Options
 from benchmarks.torture.objects import object_stage
 from picstore.storage import container_reader
@@ -71,7 +71,7 @@ def read_all(path: Path, _: Box) -> object:
 def crops(options: Options) -> Table:
     """Crops/s from memory; every case has as many threads as there are workers."""
     tables = []
-    for megapixels in (2, 12) if options.quick else SIZES:
+    for megapixels in (2, 12) if options.quick else (2, 12, 48, 100):
         images = make_images(options, megapixels, tiles=True)
         for size in (256, 512):
             cases = [

@@ -16,7 +16,14 @@ from benchmarks.photographs import encode, find
 from picstore.prepare.convert.job import DatasetShape
 
 # By megapixels: width, height and number of images.
-SIZES = {2: (1632, 1224, 96), 12: (4000, 3000, 32), 48: (8000, 6000, 12), 100: (11584, 8688, 6)}
+SIZES = {
+    1: (1200, 900, 96),
+    2: (1632, 1224, 96),
+    3: (2048, 1536, 64),
+    12: (4000, 3000, 32),
+    48: (8000, 6000, 12),
+    100: (11584, 8688, 6),
+}
 TILE = 1024  # pixels of the side of tiles that are cut beforehand
 _DATASET_BYTES = 2_000_000_000  # of a data set, which holds each image several times, so that an epoch is no start
 _MAX_RECORDS = 512

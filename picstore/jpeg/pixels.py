@@ -12,7 +12,8 @@ from picstore.arrays import U8
 from picstore.errors import ImageError, UsageError
 from picstore.jpeg.cut import cut
 from picstore.jpeg.markers import Header, parse_header
-from picstore.jpeg.rgb import SCALES, decode_rgb
+from picstore.jpeg.reducing import check_reducing_gap, decode_factors
+from picstore.jpeg.rgb import decode_rgb
 from picstore.kernels import filters
 from picstore.kernels.resample import resample
 
@@ -26,6 +27,8 @@ def decode(
     box: Sequence[int] | None = None,
     size: int | Sequence[int] | None = None,
     interpolation: Any = "bilinear",
+    *,
+    reducing_gap: float | None = None,
 ) -> U8:
     """Decode a JPEG, or a box of it, to RGB at a size; the pixels are those of a loader that crops and resizes so.
 
@@ -38,6 +41,9 @@ def decode(
         size: (height, width), or the length of the shorter side, which keeps the aspect ratio; the box's by default.
         interpolation: ``"nearest"``, ``"box"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``, antialiased, or
             torchvision's or Pillow's member of that name.
+        reducing_gap: None for exact pixels. With a number of at least 1.0 the image is decoded at 1/2, 1/4 or 1/8 if
+            that leaves at least this factor to the resampling, as Pillow's argument of that name; with ``"nearest"``
+            never.
 
     Returns:
         uint8 (height, width, 3), C-contiguous, in memory of its own; grey images have three equal channels.
@@ -49,12 +55,13 @@ def decode(
     code = filters.code_of(interpolation)
     if code is None:
         raise UsageError(f"interpolation is {interpolation!r}; possible are {', '.join(filters.NAMES)}")
+    gap = None if code == filters.NEAREST else check_reducing_gap(reducing_gap)
     header = parse_header(jpeg)
     left, top, width, height = _checked_box(box, header)
     shape = (height, width) if size is None else _output_shape(size, width, height)
-    stream, (x, y) = _cut(jpeg, header, (left, top, width, height))
+    factor = int(decode_factors(min(width / shape[1], height / shape[0]), gap))
+    stream, (x, y) = _cut(jpeg, header, (left, top, width, height), factor)
     shown = parse_header(stream)
-    factor = 1 if code == filters.NEAREST else _decode_factor(width, height, shape)
     pixels = decode_rgb(stream, width=shown.width, height=shown.height, factor=factor)
     if shape == (height, width):
         return np.array(pixels[y : y + height, x : x + width])
@@ -97,17 +104,16 @@ def _integers(values: Any, count: int, problem: str) -> list[int]:
     return integers
 
 
-def _cut(jpeg: bytes | memoryview, header: Header, box: Box) -> tuple[bytes | memoryview, tuple[int, int]]:
+def _cut(jpeg: bytes | memoryview, header: Header, box: Box, factor: int) -> tuple[bytes | memoryview, tuple[int, int]]:
     """Cut a box out of a stream if it has restart markers in one scan; returns the box's position in the result."""
     if header.restart_interval and box != (0, 0, header.width, header.height):
+        left, top, width, height = box
+        x, y = left % factor, top % factor  # the pixels of a reduced image that the box touches are cut whole
+        right = min(-(-(left + width) // factor) * factor, header.width)
+        bottom = min(-(-(top + height) // factor) * factor, header.height)
         try:
-            return cut(jpeg, box)
+            stream, (dx, dy) = cut(jpeg, (left - x, top - y, right - left + x, bottom - top + y))
+            return stream, (dx + x, dy + y)
         except ImageError:  # several scans, or damage that the decoder describes better
             pass
     return jpeg, box[:2]
-
-
-def _decode_factor(width: int, height: int, shape: tuple[int, int]) -> int:
-    """By how much the stream may be decoded smaller, 1, 2, 4 or 8, and still be as large as the result."""
-    shrink = min(width / shape[1], height / shape[0])
-    return 1 << min(int(shrink).bit_length() - 1, 3) if SCALES and shrink >= 1 else 1

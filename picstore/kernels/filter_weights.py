@@ -85,6 +85,21 @@ def _set_values(values, centre, support, begin, end, interpolation, antialias): 
 
 
 @device_function
+def _support(size, length, interpolation, antialias):  # type: ignore[no-untyped-def]
+    """Return the half-width of a filter in source pixels, where ``size`` of them become ``length``."""
+    support = HALF_WIDTHS[interpolation]
+    if antialias and interpolation != NEAREST:
+        support *= max(size / length, 1.0)
+    return support
+
+
+@device_function
+def most_taps(size, length, interpolation, antialias):  # type: ignore[no-untyped-def]
+    """Return how many source pixels an output pixel has at most; arguments as of ``axis_weights``."""
+    return 2 * math.ceil(_support(size, length, interpolation, antialias)) + 1
+
+
+@device_function
 def axis_weights(start, size, low, high, extent, interpolation, antialias, length):  # type: ignore[no-untyped-def]
     """Weights of source pixels along one axis.
 
@@ -101,16 +116,15 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
         missing to ``ONE``: that of pixels outside of the image, or all if the centre lies outside of the clip.
     """
     scale = size / length
-    support = HALF_WIDTHS[interpolation]
-    if antialias and interpolation != NEAREST:
-        support *= max(scale, 1.0)
+    support = _support(size, length, interpolation, antialias)
     tie = TIE if interpolation < BILINEAR else 0.0
-    taps = min(2 * math.ceil(support) + 1, max(min(high, extent) - max(low, 0), 1))
+    most = most_taps(size, length, interpolation, antialias)
+    taps = min(most, max(min(high, extent) - max(low, 0), 1))
     first = np.zeros(length, np.int64)
     count = np.zeros(length, np.int64)
     missing = np.full(length, ONE, np.int32)
-    weights = np.zeros((length, taps // 6 * 6 + 6), np.int16)  # passes take three and two at once
-    values = np.empty(min(2 * math.ceil(support) + 1, max(high - low, 1)))
+    weights = np.zeros((length, taps + 2), np.int16)  # passes take two at once
+    values = np.empty(min(most, max(high - low, 1)))
     for i in range(length):
         centre = start + (i + 0.5) * scale + tie
         if not low <= centre < high:

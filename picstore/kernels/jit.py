@@ -88,8 +88,8 @@ def address_of(function: Any) -> int:
     return address
 
 
-def caller(function: Any) -> Any:
-    """Make a function of kernels that calls a kernel by its address.
+def caller(signature: str) -> Any:
+    """Make a function of kernels that calls a kernel of this signature by its address.
 
     The caller's machine code holds no copy of the kernel, so both compile at the same time, and none twice. A copy
     would gain nothing: such kernels take 10 µs and more.
@@ -97,7 +97,7 @@ def caller(function: Any) -> Any:
     Returns:
         A function of the address and the tuple of the kernel's arguments.
     """
-    arguments, result = normalize_signature(function.signature)
+    arguments, result = normalize_signature(signature)
 
     def generate(context: Any, builder: Any, typed: Any, values: Any) -> Any:
         convention = context.call_conv

@@ -8,6 +8,9 @@ vertical pass comes first, along the contiguous bytes of rows. It keeps 6 fracti
 once, and bicubic's and Lanczos' over- and undershoots are clipped at the end only, as torch does for floats (for bytes
 torch and Pillow clip after each pass). For the horizontal pass ``_BLOCK`` rows of an output column are neighbours in
 memory, so each step is one operation on vectors of neighbours; docs/measurements.md has the figures of alternatives.
+
+Source rows are read from the first to the last, and only within a window of the filter's height. So a decoder need not
+have made all of an image before: it is called for rows as they are needed, and a few of them stay in the cache.
 """
 
 from __future__ import annotations
@@ -22,21 +25,34 @@ from picstore.arrays import U8
 from picstore.errors import UsageError
 from picstore.kernels.filter_weights import axis_weights
 from picstore.kernels.filters import BILINEAR, LANCZOS, NEAREST
-from picstore.kernels.jit import device_function, kernel
-from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
+from picstore.kernels.jit import caller, device_function, kernel
+from picstore.kernels.simd import (
+    Vector,
+    VectorMemory,
+    load_byte,
+    store_i16,
+    transposed,
+    vector_function,
+)
 from picstore.kernels.strided import put_bytes, strided_image
 
 _GROUP = 8  # rows that are interleaved at once,
 _PIXELS = 16  # and their pixels
 _BLOCK = 32  # rows that the horizontal pass takes at once, in 4 groups
 _COLUMN = 3 * _BLOCK  # samples of a column of a block
+_SAMPLES = 64  # samples of rows that the vertical pass takes at once
 
 # numba's integer constants are 64 bits wide, which would halve the vector width.
 _i16, _i32, _u8, _u64 = np.int16, np.int32, np.uint8, np.uint64
-_HALF_ROW = np.int32(1 << 7)  # rounds the vertical pass: of 14 fractional bits 6 are kept
+_HALF_ROW = 1 << 7  # rounds the vertical pass: of 14 fractional bits 6 are kept
 _HALF_PIXEL = np.int32(1 << 19)  # rounds the horizontal pass: half a grey level with 6 + 14 fractional bits
 _MAX_COORDINATE = 1 << 24  # pixels; bounds every loop and keeps coordinates within integers
 _BLACK = (0, 0, 0)
+_NO_DECODER = 0, 0
+
+# A decoder of the rows of ``source``: takes the address of its state and the number of rows that must have been
+# written since the first; returns 0, or another number for damage.
+_decode_rows = caller("int64(uint64, int64)")
 
 
 def resample(
@@ -82,8 +98,9 @@ def resample(
             f"box, clip and fill have shapes {region.shape}, {visible.shape} and {color.shape}; give 4, 4 and 3 numbers"
         )
     mirrored = bool(flips[0]), bool(flips[1])
+    rows = len(source), *_NO_DECODER
     if not resample_box(
-        source, region, visible, mirrored, int(interpolation), bool(antialias), color, strided_image(out)
+        source, rows, region, visible, mirrored, int(interpolation), bool(antialias), color, strided_image(out)
     ):
         raise UsageError(
             f"box {region} is empty, a coordinate of it or of clip {visible} exceeds {_MAX_COORDINATE}, "
@@ -110,39 +127,75 @@ def _source_range(first, count):  # type: ignore[no-untyped-def]
     return low, high, taps
 
 
-@device_function
-def _vertical(rows, begin, row, count, weights, line, total):  # type: ignore[no-untyped-def]
-    """One output row from ``count`` source rows, of the bytes from ``begin`` on, with 6 fractional bits.
+@vector_function(5)
+def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset: Any, line: Any) -> None:
+    """Make _SAMPLES samples of an output row, with 6 fractional bits.
 
-    Each step takes three source rows; weights beyond ``count`` are zero.
+    Args:
+        rows: address of the addresses of the source rows, uint64.
+        weights: address of the rows' weights, int16.
+        pairs: half the number of rows.
+        offset: of the first sample in the rows.
+        line: address of the output, int16.
     """
+    parts = range(0, _SAMPLES, 16)
+
+    def add_pair(k: Any, sums: list[Vector]) -> list[Vector]:
+        two = memory.load(memory.offset(weights, k, 4), 1, 32)
+        weight = two.shuffled(two, [0] * 8).cast(16)
+        upper, lower = (
+            memory.offset(memory.load_number(memory.offset(memory.offset(rows, k, 16), 8 * row)), offset)
+            for row in range(2)
+        )
+        for part in parts:
+            one, other = (
+                memory.load(memory.offset(row, part), 16, 8).widened(16, signed=False) for row in (upper, lower)
+            )
+            for half, mixed in enumerate(one.interleaved(other)):
+                sums[part // 8 + half] += mixed.sums_of_products(weight)
+        return sums
+
+    first = memory.zeros(8, 32) + _HALF_ROW
+    sums = [each >> 8 for each in memory.repeat(pairs, [first] * (_SAMPLES // 8), add_pair)]
+    for part in parts:
+        memory.store(memory.offset(line, 2 * part), sums[part // 8].packed(sums[part // 8 + 1]))
+
+
+@device_function
+def _vertical(source, low, first, count, weights, rows, line):  # type: ignore[no-untyped-def]
+    """One output row, of the pixels from ``low`` on, with 6 fractional bits.
+
+    Args:
+        source: uint8 (rows, width, 3), of which row r of the image is row r modulo their number.
+        low: first pixel of a row.
+        first, count: source rows, of the image.
+        weights: theirs, int16, and zeros.
+        rows: uint64 (at least count + 1,), scratch.
+        line: int16, takes the samples.
+    """
+    begin, stride = _u64(source.ctypes.data + 3 * low), 3 * source.shape[1]
+    for k in range(count):
+        rows[k] = begin + _u64((first + k) % source.shape[0] * stride)
+    rows[count] = rows[max(count - 1, 0)]
+    table, factors, pairs, out = _u64(rows.ctypes.data), _u64(weights.ctypes.data), (count + 1) // 2, line.ctypes.data
     n = line.size
-    end = begin + n
-    last = rows.shape[0] - 1
-    for k in range(0, max(count, 1), 3):
-        a, b, c = _i32(weights[k]), _i32(weights[k + 1]), _i32(weights[k + 2])
-        p = rows[min(row + k, last), begin:end]
-        q = rows[min(row + k + 1, last), begin:end]
-        r = rows[min(row + k + 2, last), begin:end]
-        if count <= 3:  # the usual case, which needs no row of sums
-            for i in range(n):
-                line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + _HALF_ROW) >> _i32(8))
-        elif k == 0:
-            for i in range(n):
-                total[i] = a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + _HALF_ROW
-        elif k + 3 < count:
-            for i in range(n):
-                total[i] += a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i])
-        else:
-            for i in range(n):
-                line[i] = _i16((a * _i32(p[i]) + b * _i32(q[i]) + c * _i32(r[i]) + total[i]) >> _i32(8))
+    for at in range(0, n // _SAMPLES * _SAMPLES, _SAMPLES):
+        _sum_rows(table, factors, _u64(pairs), _u64(at), _u64(out + 2 * at))
+    if n % _SAMPLES and n >= _SAMPLES:  # the last samples overlap
+        _sum_rows(table, factors, _u64(pairs), _u64(n - _SAMPLES), _u64(out + 2 * (n - _SAMPLES)))
+    elif n % _SAMPLES:
+        for i in range(n):
+            total = _HALF_ROW
+            for k in range(count):
+                total += np.int64(weights[k]) * load_byte(rows[k] + _u64(i))
+            store_i16(_u64(out + 2 * i), _i16(total >> 8))
 
 
 @device_function
 def _add_fill(line, fill, missing):  # type: ignore[no-untyped-def]
     """Add ``fill`` with the missing weight to a row of the vertical pass."""
     for c in range(3):
-        level = _i16((fill[c] * missing + _HALF_ROW) >> _i32(8))
+        level = _i16((fill[c] * missing + _i32(_HALF_ROW)) >> _i32(8))
         for i in range(c, line.size, 3):
             line[i] += level
 
@@ -254,11 +307,13 @@ def _write_rows(block, rows, target, top, bottom):  # type: ignore[no-untyped-de
 
 
 @device_function
-def _copy_box(source, left, top, flip, upside_down, row, target):  # type: ignore[no-untyped-def]
-    """Copy a box of whole pixels without resampling."""
+def _copy_box(source, rows, left, top, flip, row, target):  # type: ignore[no-untyped-def]
+    """Copy a box of whole pixels without resampling; returns whether its rows decode."""
     height, width = target[5], target[6]
     for y in range(height):
-        pixels = source[top + (height - 1 - y if upside_down else y), left : left + width]
+        if rows[1] and _decode_rows(rows[1], (_u64(rows[2]), top + y + 1)):
+            return False
+        pixels = source[(top + y) % source.shape[0], left : left + width]
         for c in range(3):
             if flip:
                 for x in range(width):
@@ -267,6 +322,25 @@ def _copy_box(source, left, top, flip, upside_down, row, target):  # type: ignor
                 for x in range(width):
                     row[x] = pixels[x, c]
             put_bytes(row.ctypes.data, width, target[0] + c * target[1] + y * target[2], target[3])
+    return True
+
+
+@device_function
+def _fill(fill, row, target):  # type: ignore[no-untyped-def]
+    """Fill the output with a color."""
+    for c in range(3):
+        row[:] = _u8(fill[c])
+        for y in range(target[5]):
+            put_bytes(row.ctypes.data, target[6], target[0] + c * target[1] + y * target[2], target[3])
+
+
+@device_function
+def _upside_down(target):  # type: ignore[no-untyped-def]
+    """Describe an output of which the last row is the first: rows are made in the order of the source."""
+    turned = target.copy()
+    turned[0] += (target[5] - 1) * target[2]
+    turned[2] = -target[2]
+    return turned
 
 
 @device_function
@@ -282,7 +356,7 @@ def _is_valid(box, clip, fill):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _is_copy_box(source, box, clip, target):  # type: ignore[no-untyped-def]
+def _is_copy_box(size, box, clip, target):  # type: ignore[no-untyped-def]
     left, top, width, height = box[0], box[1], box[2], box[3]
     return (
         width == target[6]
@@ -291,61 +365,65 @@ def _is_copy_box(source, box, clip, target):  # type: ignore[no-untyped-def]
         and top == math.floor(top)
         and left >= max(clip[0], 0)
         and top >= max(clip[1], 0)
-        and left + width <= min(clip[2], source.shape[1])
-        and top + height <= min(clip[3], source.shape[0])
+        and left + width <= min(clip[2], size[0])
+        and top + height <= min(clip[3], size[1])
     )
 
 
 @kernel(
-    "boolean(uint8[:, :, ::1], float64[::1], int64[::1], UniTuple(boolean, 2), int64, boolean, int32[::1], int64[::1])"
+    "boolean(uint8[:, :, ::1], UniTuple(int64, 3), float64[::1], int64[::1], UniTuple(boolean, 2), int64, boolean, "
+    "int32[::1], int64[::1])"
 )
-def resample_box(source, box, clip, flips, interpolation, antialias, fill, target):  # type: ignore[no-untyped-def]
+def resample_box(  # type: ignore[no-untyped-def]  # noqa: PLR0913 - a kernel's arguments are flat
+    source, rows, box, clip, flips, interpolation, antialias, fill, target
+):
     """Resample as ``resample`` does, without checks of shapes and dtypes; for kernels too.
 
     Args:
         source, box, clip, flips, interpolation, antialias, fill: as for ``resample``.
+        rows: of the image; then the addresses of the decoder that writes them to ``source`` as they are needed, and of
+            its state, or two zeros. Row r is written in the place of row r modulo the rows of ``source``, which are as
+            many as ``most_taps`` and as the decoder writes beyond what it is asked for.
         target: ``strided_image`` of the output.
 
     Returns:
-        Whether box, clip, interpolation and fill are valid and the output is written.
+        Whether box, clip, interpolation and fill are valid, the rows decode, and the output is written.
     """
     flip, upside_down = flips
     if not _is_valid(box, clip, fill) or not NEAREST <= interpolation <= LANCZOS:
         return False
     height, width = target[5], target[6]
+    if upside_down:
+        target = _upside_down(target)
     byte = np.empty(width, np.uint8)
-    if _is_copy_box(source, box, clip, target):
-        _copy_box(source, int(box[0]), int(box[1]), flip, upside_down, byte, target)
-        return True
+    if _is_copy_box((source.shape[1], rows[0]), box, clip, target):
+        return _copy_box(source, rows, int(box[0]), int(box[1]), flip, byte, target)
     x_first, x_count, x_weights, x_missing = axis_weights(
         box[0], box[2], clip[0], clip[2], source.shape[1], interpolation, antialias, width
     )
     y_first, y_count, y_weights, y_missing = axis_weights(
-        box[1], box[3], clip[1], clip[3], source.shape[0], interpolation, antialias, height
+        box[1], box[3], clip[1], clip[3], rows[0], interpolation, antialias, height
     )
     low, high, taps = _source_range(x_first, x_count)
     if high == 0:
-        for c in range(3):
-            byte[:] = _u8(fill[c])
-            for y in range(height):
-                put_bytes(byte.ctypes.data, width, target[0] + c * target[1] + y * target[2], target[3])
+        _fill(fill, byte, target)
         return True
-    rows = source.reshape(source.shape[0], 3 * source.shape[1])
     samples = 3 * (high - low)
     lines = np.zeros((_GROUP, samples + 3 * _PIXELS), np.int16)
-    sums = np.empty(samples, np.int32)
     columns = np.zeros((high - low + taps + _PIXELS, _COLUMN), np.int16)  # zero weights read past the last column
+    addresses = np.zeros(y_weights.shape[1], np.uint64)
     total = np.empty(_COLUMN // 2, np.int32)
     block = np.empty((width + _PIXELS, _COLUMN), np.uint8)
     scratch = np.empty((_GROUP, width + _PIXELS), np.uint8)
     for top in range(0, height, _BLOCK):
         bottom = min(top + _BLOCK, height)
         for y in range(top, bottom):
+            if rows[1] and _decode_rows(rows[1], (_u64(rows[2]), y_first[y] + y_count[y])):
+                return False
             line = lines[y % _GROUP, :samples]
-            row = height - 1 - y if upside_down else y
-            _vertical(rows, 3 * low, y_first[row], y_count[row], y_weights[row], line, sums)
-            if y_missing[row]:
-                _add_fill(line, fill, y_missing[row])
+            _vertical(source, low, y_first[y], y_count[y], y_weights[y], addresses, line)
+            if y_missing[y]:
+                _add_fill(line, fill, y_missing[y])
             if y % _GROUP == _GROUP - 1 or y == bottom - 1:
                 _interleave(lines, high - low, columns, (y - top) // _GROUP)
         _horizontal(columns, (x_first, x_weights, x_missing), taps, flip, fill, total, block)

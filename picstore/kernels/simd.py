@@ -178,6 +178,11 @@ class VectorMemory:
         pointer = self._builder.inttoptr(address, ir.VectorType(ir.IntType(bits), count).as_pointer())
         return Vector(self._builder, self._builder.load(pointer, align=1))
 
+    def load_number(self, address: Any) -> Any:
+        """Load one integer of 64 bits, such as an address, at any alignment."""
+        pointer = self._builder.inttoptr(address, ir.IntType(64).as_pointer())
+        return self._builder.load(pointer, align=1)
+
     def repeat(self, count: Any, vectors: list[Vector], step: _Step) -> list[Vector]:
         """Apply a step ``count`` times, an argument of the function, to the vectors; they stay in registers."""
         slots = [cgutils.alloca_once_value(self._builder, vector.value) for vector in vectors]

@@ -12,7 +12,8 @@ from PIL import Image, ImageOps
 from picstore.arrays import U8
 from picstore.display.figures import Tile
 from picstore.errors import Damage, ImageError
-from picstore.jpeg.rgb import SCALES, decode_rgb
+from picstore.jpeg.reducing import decode_factors
+from picstore.jpeg.rgb import decode_rgb
 from picstore.storage.annotations import Objects, read_objects
 from picstore.storage.format.record import Record
 from picstore.storage.manifest import Manifest
@@ -65,7 +66,7 @@ def _decode(record: Record) -> U8:
     width, height = record.width, record.height
     if record.info.foreign:
         return _decode_foreign(bytes(record.jpeg))
-    factor = 1 << min(max(1, max(width, height) // _SIDE).bit_length() - 1, 3) if SCALES else 1
+    factor = int(decode_factors(min(max(width, height) / _SIDE, width, height), 1.0))
     return decode_rgb(record.jpeg, width=width, height=height, factor=factor)
 
 

@@ -30,6 +30,8 @@ from picstore.train.transforms.mix import bind_batch_transforms
 if TYPE_CHECKING:
     from picstore.train.single_batch import SingleBatch
 
+_GAP = "reducing_gap"  # of a state; missing where pixels are exact
+
 OrderT = TypeVar("OrderT", bound=Order)
 
 
@@ -110,6 +112,14 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         )
         self._cursor = EpochCursor(order.length, whole=whole_epochs)
 
+    def __repr__(self) -> str:
+        """Class, data sets and what decides the images; for a person."""
+        sets = [source.dataset for source in self.sources]
+        named = str(sets[0].path) if len(sets) == 1 else f"{len(sets)} data sets"
+        gap = self.output.reducing_gap
+        shown = [named, f"{sum(map(len, sets)):,} images", self.output.dtype, str(self._device)]
+        return f"{type(self).__name__}({', '.join(shown)}{'' if gap is None else f', {_GAP}={gap}'})"
+
     @property
     def order(self) -> OrderT:
         """The order of all batches: a function of (seed, epoch, data sets, lanes), which iterating does not change."""
@@ -180,7 +190,16 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
                 "workers of a DataLoader make the batches, and the loader does not know how many were taken; "
                 "torchdata's StatefulDataLoader does, and so does a loader that is iterated by itself"
             )
-        return {**self.order.state(*self._cursor.position), **_worker_state()}
+        return {**self.state_at(*self._cursor.position), **_worker_state()}
+
+    def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
+        """The state of a loader whose next batch is this one."""
+        gap = self.output.reducing_gap
+        return {**self.order.state(epoch, batch), **({} if gap is None else {_GAP: gap})}
+
+    def position_of(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Epoch and batch at which a state goes on; UsageError for one that does not fit this loader."""
+        return self._order_of(state).position(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on at a state's position, in no more time than opening takes.
@@ -190,7 +209,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         Raises:
             UsageError: the state does not fit this loader.
         """
-        order = self.order if self._own_lanes else self.order.with_lanes(read_lanes(state))
+        order = self._order_of(state)
         position = order.position(state)
         mine = _worker_state().get("worker")
         if state.get("worker") not in (None, mine):
@@ -228,6 +247,18 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def _apply_callables(self, batch: Batch, epoch: int, number: int) -> Batch:
         callables, seed = self._callables[self._order.stage(epoch)], self._order.batch_seed(epoch, number)
         return self._runner.apply_callables(batch, callables, seed=seed)
+
+    def _order_of(self, state: Mapping[str, Any]) -> OrderT:
+        """The order with a state's lanes, unless this loader was given its own.
+
+        UsageError for a state of other pixels.
+        """
+        if state.get(_GAP) != self.output.reducing_gap:
+            raise UsageError(
+                f"the state has {_GAP} {state.get(_GAP)!r}, this loader {self.output.reducing_gap!r}: other pixels; "
+                f"give {_GAP}={state.get(_GAP)!r}"
+            )
+        return self.order if self._own_lanes else self.order.with_lanes(read_lanes(state))
 
     def _default_budget(self) -> int:
         return default_budget([source.dataset for source in self.sources], self._order.lanes_read)

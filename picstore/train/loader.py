@@ -112,6 +112,10 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         on_damage: ``"skip"`` replaces a damaged record by another of its container or batch, logs it once with file
             and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
         max_pixels: an image of more counts as damaged, before anything is allocated for it.
+        reducing_gap: None for the pixels of decoding everything and resampling once. With a number of at least 1.0 an
+            image is decoded at 1/2, 1/4 or 1/8 where that leaves at least this factor to the resampling, as Pillow's
+            argument of that name: faster for crops far larger than their output, and less exact. GPUs decode at full
+            size.
         budget: bytes of containers to hold in memory, exceeded only where one batch needs more. By default a quarter
             more than the lanes of this rank read at a time: 320 MiB for 32 lanes and containers of 8 MiB.
         targets: annotations to yield of each record, in ``batch.targets``: ``"boxes"``, ``"keypoints"``,
@@ -163,6 +167,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         lanes: int | None = None,
         on_damage: str = "skip",
         max_pixels: int = MAX_PIXELS,
+        reducing_gap: float | None = None,
         budget: int | None = None,
         targets: Sequence[str] = (),
         dtype: torch.dtype | None = None,
@@ -196,6 +201,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
                 lanes=lanes,
                 on_damage=on_damage,
                 max_pixels=max_pixels,
+                reducing_gap=reducing_gap,
                 budget=budget,
                 targets=targets,
                 dtype=dtype,
@@ -221,6 +227,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             targets=check_targets(options["targets"], self.dataset),
             columns=self.dataset.columns,
             aug_repeats=aug_repeats,
+            reducing_gap=options["reducing_gap"],
         )
         copies = 1 if shares is None else shares.copies
         source = TrainingSource(self.dataset, seed, plan=plans[0], others=plans[1:], choice=choice, copies=copies)
@@ -273,6 +280,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             "data set": f"{self.dataset.path}, {len(self.dataset):,} images",
             "batches": f"{len(self):,}" + ("" if self.batch_size is None else f" of {self.batch_size}"),
             "images": f"{self.output.dtype}, {self._device}",
+            **({} if self.output.reducing_gap is None else {"reducing_gap": self.output.reducing_gap}),
             "order": f"shuffled, seed {self.sources[0].seed}" if self.order.shuffle else "as stored",
             "next": f"epoch {epoch}, batch {batch}",
             "rank": f"{self._ranks['rank']} of {self._ranks['world_size']}",

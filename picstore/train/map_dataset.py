@@ -49,7 +49,7 @@ class MapDataset(data.Dataset[Item]):
         targets: as of :class:`Loader`. With targets an item is ``(image, target)``: a dict with the ``label``, the
             ``id``, the targets that move with the image, and the record's values in the columns.
         dtype: as of :class:`Loader`.
-        max_pixels: as of :class:`Loader`.
+        max_pixels, reducing_gap: as of :class:`Loader`.
 
     Attributes:
         dataset: the open data set.
@@ -68,11 +68,14 @@ class MapDataset(data.Dataset[Item]):
         targets: Sequence[str] = (),
         dtype: torch.dtype | None = None,
         max_pixels: int = MAX_PIXELS,
+        reducing_gap: float | None = None,
     ) -> None:
-        given = check_arguments(seed=seed, targets=targets, max_pixels=max_pixels)
+        given = check_arguments(seed=seed, targets=targets, max_pixels=max_pixels, reducing_gap=reducing_gap)
         self.dataset = path if isinstance(path, Dataset) else Dataset(path)
         targets = check_targets(given["targets"], self.dataset)
-        plan, callables = plan_transforms(transform, targets=targets, columns=self.dataset.columns)
+        plan, callables = plan_transforms(
+            transform, targets=targets, columns=self.dataset.columns, reducing_gap=given["reducing_gap"]
+        )
         if isinstance(transform, Views) and (callables or plan.targets):
             raise UsageError("MapDataset takes Views without callables and without targets; use picstore.Loader")
         if mixing := [each.name for each in callables if isinstance(each, BatchTransform)]:
@@ -84,6 +87,12 @@ class MapDataset(data.Dataset[Item]):
         self._max_pixels = given["max_pixels"]
         self._epoch = SharedIntegers((1,))
         self._blocks = BufferPool(_FREE_BLOCKS)
+
+    def __repr__(self) -> str:
+        """Data set and what decides the images; for a person."""
+        gap = self._output.reducing_gap
+        shown = [str(self.dataset.path), f"{len(self):,} images", self._output.dtype]
+        return f"MapDataset({', '.join(shown)}{'' if gap is None else f', reducing_gap={gap}'})"
 
     def __len__(self) -> int:
         """Records."""

@@ -67,7 +67,7 @@ class DataMux(BatchLoader[MixOrder]):
         memory_format, decoder, isolate, collate: as of :class:`picstore.Loader`.
         rank, world_size: as of :class:`picstore.Loader`.
         cache, cache_limit: as of :class:`picstore.Loader`; one folder for all data sets.
-        max_pixels: as of :class:`picstore.Loader`.
+        max_pixels, reducing_gap: as of :class:`picstore.Loader`.
         on_damage: as of :class:`picstore.Loader`; a damaged record is replaced by one of its own data set.
 
     Raises:
@@ -203,7 +203,8 @@ def _open_sources(
 ) -> tuple[tuple[TrainingSource, ...], tuple[UserTransform, ...]]:
     """Open the data sets; also returns the callables that every batch goes through."""
     common = mixed.transform if transform is None else transform
-    _, callables = plan_transforms(common, targets=tuple(options["targets"]))
+    gap = options["reducing_gap"]
+    _, callables = plan_transforms(common, targets=tuple(options["targets"]), reducing_gap=gap)
     cache, limit = options["cache"], options["cache_limit"]
     datasets = [_open(entry, cache=cache, cache_limit=limit) for entry in mixed.entries]
     columns = {name for dataset in datasets for name in dataset.columns}
@@ -213,7 +214,7 @@ def _open_sources(
             raise UsageError(f"{entry.path} has no records" + (f" with {entry.where}" if entry.where else ""))
         targets = check_targets(options["targets"], dataset, columns)
         steps = common if entry.transform is None else entry.transform
-        plan, own = plan_transforms(steps, targets=targets, columns=tuple(columns))
+        plan, own = plan_transforms(steps, targets=targets, columns=tuple(columns), reducing_gap=gap)
         if entry.transform is not None and own:
             raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
         seed = rng.key(rng.MUX, options["seed"], number)  # of each source: one data set may be listed twice

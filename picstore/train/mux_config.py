@@ -43,7 +43,7 @@ else:
 
 Counts: TypeAlias = "Mapping[str, int] | Sequence[int]"  # of a step: by name, or of all sources
 
-_TOML_TYPES = {bool: bool, int: int, str: str, Sequence[str]: list}  # by the type of an option
+_TOML_TYPES = {bool: bool, int: int, float: float, str: str, Sequence[str]: list}  # by the type of an option
 _DTYPES = {name: getattr(torch, name) for name in ("uint8", "float16", "bfloat16", "float32")}
 _MEMORY_FORMATS = {name: getattr(torch, name) for name in ("contiguous_format", "channels_last")}
 _CHOICES = {"dtype": _DTYPES, "memory_format": _MEMORY_FORMATS}
@@ -231,6 +231,8 @@ def _option(name: str, value: Any, config: Path) -> Any:
     hint = options[name]
     members = (hint,) if get_origin(hint) is Sequence else get_args(hint) or (hint,)
     types = [_TOML_TYPES[member] for member in members if member in _TOML_TYPES]
+    if float in types:
+        types.append(int)
     if not types:
         raise UsageError(f"{config}: {name} is {value!r}; give it to DataMux, not in a file")
     if type(value) not in types:

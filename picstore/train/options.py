@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from picstore.errors import UsageError
+from picstore.jpeg.reducing import check_reducing_gap
 from picstore.train.order.dealing import MAX_LANES
 from picstore.train.order.position import MAX_POSITION
 from picstore.train.transforms.arguments import checked_integer, is_number
@@ -59,6 +60,7 @@ class LoaderOptions(TypedDict, total=False):
     dtype: torch.dtype | None
     memory_format: torch.memory_format
     max_pixels: int
+    reducing_gap: float | None
     decoder: str
     isolate: bool
     collate: Callable[[dict[str, Any]], Mapping[str, Any]] | None
@@ -144,6 +146,7 @@ _CHECKS: dict[str, _Check] = {
     "max_pixels": _integer(1),
     "on_damage": _on_damage,
     "rank": _optional(_integer(0)),
+    "reducing_gap": lambda value, _: check_reducing_gap(value),
     "repeat": _positive,
     "seed": _integer(),
     "shuffle": _boolean,

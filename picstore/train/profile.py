@@ -14,13 +14,13 @@ import numpy as np
 
 from picstore.storage.format.container import Container
 from picstore.train.batching.gather import BatchRecords, gather_records
-from picstore.train.batching.parameters import TransformParams, make_params
+from picstore.train.batching.parameters import TransformParams, align_reach, joint_factors, make_params
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cpu.color import run_color
 from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.decode import decode_slot
-from picstore.train.cpu.fill_images import ImageFiller, decode_factors
+from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.render import render
 from picstore.train.loader import Loader
 from picstore.train.order.dataset_order import DatasetOrder
@@ -127,7 +127,7 @@ def _time_stages(
     loader: Loader, transform: Sequence[UserTransform], *, batch_size: int, batches: int
 ) -> tuple[Clock, int]:
     """Time the stages of the same batches one after the other; also returns the bytes of the containers read."""
-    plan, _ = plan_transforms(transform)
+    plan, _ = plan_transforms(transform, reducing_gap=loader.output.reducing_gap)
     sources = (TrainingSource(loader.dataset, 0, plan=plan),)
     shard = RankShard(records=len(loader.dataset), lanes=default_lanes(1), batch=batch_size)
     output, buffers = OutputSpec.from_plans([plan]), BufferPools()
@@ -161,10 +161,10 @@ def _time_stages_of_fill(records: BatchRecords, params: TransformParams, output:
     """Time cutting, decoding and augmenting one by one, with the kernels that the fused one calls."""
     slots, geometry, dtype = range(len(records)), params.geometry, OutputDtype.from_dtype(output.dtype)
     jpegs, segments = [records.jpeg(slot) for slot in slots], [records.lengths(slot) for slot in slots]
-    factors = np.where(records.foreign, 1, decode_factors(geometry)).tolist()
+    factors = np.where(records.foreign, 1, joint_factors([geometry], len(records), output.reducing_gap))
     with clock.stage("cut"):
-        streams = cut_streams(jpegs, records.layouts, segments, geometry.reach)
-    for slot, (stream, factor) in enumerate(zip(streams, factors, strict=True)):
+        streams = cut_streams(jpegs, records.layouts, segments, align_reach(geometry.reach, factors))
+    for slot, (stream, factor) in enumerate(zip(streams, factors.tolist(), strict=True)):
         with clock.stage("decode"):
             pixels = decode_slot(records, slot, stream, factor=factor)
         width, height = geometry.size[slot].tolist()

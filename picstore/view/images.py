@@ -16,6 +16,7 @@ from picstore.arrays import U8, Array
 from picstore.errors import ImageError, UsageError
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.pixels import Box
+from picstore.jpeg.reducing import decode_factors
 from picstore.jpeg.rgb import decode_rgb
 from picstore.prepare.image.read import decode_file, foreign_errors
 from picstore.prepare.image.settings import EncodeSettings, Size
@@ -77,7 +78,7 @@ def thumbnail(record: Record, name: str, size: int) -> Picture:
         return _encode(_decode_foreign(record, name, Size("longer", size, size)))
     if longer <= _NEARLY * size:
         return Picture(JPEG, bytes(record.jpeg))
-    factor = 1 << min((longer // size).bit_length() - 1, 3)
+    factor = int(decode_factors(min(longer / size, record.width, record.height), 1.0))
     with _decoding.take(record.width * record.height // factor**2):
         return _encode(decode_rgb(record.jpeg, width=record.width, height=record.height, factor=factor))
 

@@ -69,7 +69,12 @@ def draw_epochs(dataset: Dataset, recipe: Recipe, position: int, *, seed: int, e
     it is damaged.
     """
     targets = tuple(recipe.options.get("targets", ()))
-    plan, callables = plan_transforms(recipe.transform, targets=targets, columns=dataset.columns)
+    plan, callables = plan_transforms(
+        recipe.transform,
+        targets=targets,
+        columns=dataset.columns,
+        reducing_gap=recipe.options.get("reducing_gap"),
+    )
     source = TrainingSource(dataset, seed, plan=plan)
     output = OutputSpec.from_plans([plan])
     containers, within = dataset.live.find(np.array([position]))

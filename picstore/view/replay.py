@@ -41,6 +41,7 @@ class Run:
     aug_repeats: int = 1
     repeat: float = 1
     balance: str = ""
+    reducing_gap: float | None = None
 
     @classmethod
     def from_query(cls, query: Query) -> Run:
@@ -57,6 +58,7 @@ class Run:
             aug_repeats=query.integer("aug_repeats", 1, least=1, most=64),
             repeat=query.number("repeat", 1.0),
             balance=query.text("balance"),
+            reducing_gap=query.number("reducing_gap", 0.0) or None,
         )
 
 
@@ -90,6 +92,7 @@ class Replay:
             lanes=run.lanes or None,
             balance=run.balance or None,
             repeat=run.repeat,
+            reducing_gap=run.reducing_gap,
             isolate=False,
         )
 
@@ -111,7 +114,7 @@ class Replay:
             records=len(host.ids),
             damage=[str(each) for each in (*host.damage, *made.problems.values())],
             mixed=_mixed_labels(batch, slots),
-            state=loader.order.state(epoch, step + 1),
+            state=loader.state_at(epoch, step + 1),
         )
         return drawn
 
@@ -128,7 +131,7 @@ class Replay:
 
     def position(self, run: Run, state: Mapping[str, Any]) -> tuple[int, int]:
         """Epoch and step of the last batch before a state, or the first of all; UsageError for another run's state."""
-        epoch, batch = self.loader(run).order.position(state)
+        epoch, batch = self.loader(run).position_of(state)
         if batch:
             return epoch, batch - 1
         return (epoch - 1, self.loader(run).order.length(epoch - 1) - 1) if epoch else (0, 0)

@@ -21,7 +21,7 @@ def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
     from picstore.view.recipes import Recipe, offered_recipes
 
     options = Recipe.find(session.recipe).options if session.recipe is not None else {}
-    given = {name: value for name, value in options.items() if isinstance(value, (int, str))}
+    given = {name: value for name, value in options.items() if isinstance(value, (int, float, str))}
     return {"recipes": offered_recipes(session.recipe), "options": given, "state": session.state}
 
 

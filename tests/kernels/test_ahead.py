@@ -166,7 +166,7 @@ def _element(numbers, k):  # type: ignore[no-untyped-def]
     return numbers[k]
 
 
-_call = caller(_element)
+_call = caller(_element.signature)
 
 
 @kernel("int64(int64, int64[::1], int64)")

@@ -110,6 +110,18 @@ def test_extreme_scales_are_torchvisions_within_one_level(height, width, size):
     assert difference(cut(image, (0, 0, width, height), size), expected).max() <= 1
 
 
+@pytest.mark.parametrize(
+    ("interpolation", "mode"), [(BILINEAR, "bilinear"), (BICUBIC, "bicubic"), (LANCZOS, "lanczos")]
+)
+@pytest.mark.parametrize(("height", "width", "size"), [(8000, 50, (64, 9)), (50, 8000, (9, 64)), (1500, 900, (8, 4))])
+def test_weights_of_hundreds_of_pixels_add_up_within_a_level(height, width, size, interpolation, mode):
+    """Of 8,000 pixels to 64, as of 48 megapixels: each weight is rounded to 14 bits, but their sums are exact."""
+    for image in (noise(height, width), 255 * (noise(height, width) >> 7), 255 * (noise(height, width) // 1 % 2)):
+        expected = functional.resize(tensor(image).float(), list(size), mode, antialias=True).clamp(0, 255)
+        ours = resampled(image, (0, 0, width, height), size, interpolation)
+        assert np.abs(ours - expected.numpy()).max() <= 0.6
+
+
 def resampled(image: np.ndarray, box: tuple, size: tuple[int, int], interpolation: int, *, antialias: bool = True):
     left, top, width, height = box
     out = np.full((3, *size), 99, dtype=np.uint8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from picstore.arrays import I64, Bools
+from picstore.arrays import Bools
 from picstore.train.cpu import fused
 from picstore.train.transforms.geometry import Geometry
 
@@ -14,7 +14,7 @@ from picstore.train.transforms.geometry import Geometry
 def stage_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaders with ``isolate=False`` cut, decode and resample each image by itself, without the fused kernel."""
 
-    def none(geometry: Geometry, factors: I64) -> Bools:
-        return np.zeros(len(factors), dtype=np.bool_)
+    def none(geometry: Geometry) -> Bools:
+        return np.zeros(len(geometry.size), dtype=np.bool_)
 
     monkeypatch.setattr(fused, "can_fuse", none)

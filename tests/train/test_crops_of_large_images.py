@@ -80,10 +80,10 @@ def same(batches: list[Any], others: list[Any]) -> bool:
     )
 
 
-def share_read(root: Path | str, transform: list[Any]) -> float:
+def share_read(root: Path | str, transform: list[Any], gap: float | None = None) -> float:
     """What an epoch reads of the data set."""
     dataset = picstore.Dataset(root)
-    plan = plan_transforms(transform)[0]
+    plan = plan_transforms(transform, reducing_gap=gap)[0]
     rows_of = partial(needed_rows, TrainingSource(dataset, seed=0, plan=plan), 0, 1 << 28)
     read = dataset.containers_in_part(range(len(dataset.rows)), rows_of, attachments=False)
     return sum(each.read_size for each in read) / int(dataset.rows["size"].sum())  # type: ignore[union-attr]
@@ -97,6 +97,24 @@ def test_batches_are_those_of_whole_containers(root: Path, in_part: Callable[[bo
     in_part(True)
     assert (share_read(root, CROPS[name]) == 1) == (name == "all")
     assert same(batches(root, CROPS[name]), whole)
+
+
+@pytest.mark.parametrize("sampling", ["440", "420"])
+def test_batches_of_images_decoded_smaller_are_those_of_whole_containers(
+    tmp_path: Path, in_part: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch, sampling: str
+) -> None:
+    """Chroma of 4:4:0 is interpolated down, across rows of tiles."""
+    monkeypatch.setattr(tile_rows, "MIN_BYTES", 0)
+    with picstore.Writer(tmp_path / "set", shape=DatasetShape(streams=2, container_size=1 << 20)) as writer:
+        for k in range(8):
+            noise = np.random.default_rng(k).integers(0, 256, (900, 120, 3), np.uint8)
+            writer.add(simplejpeg.encode_jpeg(noise, quality=80, colorsubsampling=sampling))
+    steps = [picstore.RandomResizedCrop((12, 12), scale=(0.02, 0.3))]
+    in_part(False)
+    whole = batches(tmp_path / "set", steps, reducing_gap=1.0, batch_size=4)
+    in_part(True)
+    assert share_read(tmp_path / "set", steps, 1.0) < 0.9
+    assert same(batches(tmp_path / "set", steps, reducing_gap=1.0, batch_size=4), whole)
 
 
 @pytest.mark.parametrize("repeat", [2, 9])

@@ -119,7 +119,7 @@ def test_an_image_that_takes_more_memory_than_there_is_is_damage(
 
     cpu_decode_rgb = cpu_decode.decode_rgb
     monkeypatch.setattr(cpu_decode, "decode_rgb", out_of_memory)
-    monkeypatch.setattr("picstore.train.cpu.fused.can_fuse", lambda geometry, factors: np.zeros(len(factors), bool))
+    monkeypatch.setattr("picstore.train.cpu.fused.can_fuse", lambda geometry: np.zeros(len(geometry.size), bool))
     if fused:
         monkeypatch.undo()
         pool = type("Full", (), {"grow": lambda _: (_ for _ in ()).throw(MemoryError), "arrays": small_workspace()})

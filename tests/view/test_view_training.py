@@ -124,6 +124,18 @@ def test_a_batch_is_replayed_with_pixels_ids_and_labels(client: TestClient, data
         assert (np.abs(shown(client, "/replayed", **query, image=slot).astype(int) - expected) <= 1).all()
 
 
+def test_a_training_with_a_reducing_gap_is_replayed(client: TestClient, dataset: picstore.Dataset) -> None:
+    query = {"recipe": "simclr", "batch_size": 8, "reducing_gap": 1.5}
+    told = client.get("/api/replay", params=query).json()
+    assert told["state"]["reducing_gap"] == 1.5
+    assert "reducing_gap" not in client.get("/api/replay", params={**query, "reducing_gap": 0}).json()["state"]
+    state = json.dumps(told["state"])
+    assert client.get("/api/replay/position", params={**query, "state": state}).json() == {"epoch": 0, "step": 0}
+    refused = client.get("/api/replay/position", params={**query, "reducing_gap": 0, "state": state})
+    assert refused.status_code == 400 and "reducing_gap" in refused.text
+    assert client.get("/api/replay", params={**query, "reducing_gap": 0.5}).status_code == 400
+
+
 def test_views_and_mixed_labels_are_replayed(client_of: Callable[..., TestClient], tmp_path: Path) -> None:
     query = {"recipe": "simclr", "batch_size": 5, "step": 1}
     images = client_of().get("/api/replay", params=query).json()["images"]

@@ -86,11 +86,11 @@ def upsample(row, aside, below, shape, out):  # type: ignore[no-untyped-def]
     Args:
         row, aside: addresses of the nearest and the second nearest row of samples.
         below: whether the second lies below the first.
-        shape: samples in a row; horizontal and vertical sampling factors of the luma.
+        shape: samples in a row; by how much it is upsampled across and down; whether by interpolation.
         out: address of the row, with 2 * STEP writable bytes after it.
     """
-    count, across, down = shape
-    narrow = count <= 2  # libjpeg does not interpolate rows this narrow across, nor then down
+    count, across, down, smooth = shape
+    narrow = count <= 2 or not smooth  # libjpeg does not interpolate rows this narrow across, nor then down
     for k in range(0, count, STEP):
         offset = _u64(k)
         if across == 2 and narrow:

@@ -1,4 +1,6 @@
-"""Decoder of training JPEGs: the pixels of libjpeg-turbo, bit for bit, in one kernel call without the GIL.
+"""Decoder of training JPEGs: the pixels of libjpeg-turbo, bit for bit, by kernels without the GIL.
+
+One kernel opens a stream, the other decodes it on, row by row: all at once, or as far as a resampler needs it next.
 
 Training JPEGs are baseline, in one scan, grey or YCbCr, of four samplings. All others, and any damage, are refused with
 a reason, and the caller may ask libjpeg. libjpeg-turbo reads Huffman codes by its slow path if there are restart
@@ -19,6 +21,8 @@ from picstore.jpeg.decoder import coefficients, parse, scan
 from picstore.kernels.jit import array_at, kernel
 
 BUFFER_TOO_SMALL, _NO_EOI, _OTHER_MARKER = -20, -21, -22
+FACTORS = 1, 2, 4, 8  # by which sides may be divided
+FRAME = scan.STATE + 3
 REASONS = {
     bit_reader.BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
     bit_reader.TOO_SHORT: "its entropy-coded data ends early",
@@ -30,15 +34,21 @@ REASONS = {
     _NO_EOI: "it does not end with EOI",
     _OTHER_MARKER: "its scan is followed by another marker than EOI",
 }
+# Streams that may be sound, of another kind; the end may be followed by bytes that belong to no JPEG.
+_OF_OTHERS = parse.DAMAGED_HEADER, parse.UNSUPPORTED, _NO_EOI, _OTHER_MARKER
 _PADDING, _PAIR_ZIGZAG = bit_reader.PADDING, coefficients.PAIR_ZIGZAG
 _u64, _u8 = np.uint64, np.uint8
+
+
+class NotTrainingJpeg(ImageError):
+    """The stream is of a kind that another decoder may take, and no damage was found in it."""
 
 
 class _Workspace(threading.local):
     """Arrays of a thread; allocating them for each image would cost more than decoding a small one."""
 
     def __init__(self) -> None:
-        self.frame = np.zeros(parse.FRAME, np.int64)
+        self.frame = np.zeros(FRAME, np.int64)  # with the state of a scan, and last the lengths of arrays
         self._tables = np.zeros(coefficients.TABLES, np.uint8)
         self._plan = np.zeros(scan.PLAN, np.uint64)
         self._block = np.zeros(scan.BLOCKS * coefficients.BLOCK_PAIR, np.int16)
@@ -47,7 +57,7 @@ class _Workspace(threading.local):
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """Arrays in the order that ``decode_stream`` takes."""
+        """Arrays in the order that ``open_stream`` takes."""
         return self.frame, self._tables, self._plan, self._block, self._scratch, self._segments
 
     def grow(self) -> int:
@@ -61,64 +71,75 @@ class _Workspace(threading.local):
 
 
 WORKSPACE = _Workspace()
-_NO_PIXELS = np.zeros(0, np.uint8)
+_NO_PIXELS, _NO_SEGMENTS = np.zeros(0, np.uint8), np.zeros(0, np.int64)
 
 
-def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None) -> U8:
+def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int = 1) -> U8:
     """Decode a training JPEG to RGB; grey images get three equal channels.
 
     Args:
         jpeg: one whole stream, contiguous.
         out: contiguous uint8 buffer of one dimension, at least as long as the pixels; a new one by default.
+        factor: 1, 2, 4 or 8, by which the sides are divided, rounded up.
 
     Returns:
         uint8 (height, width, 3), a view of ``out``: the pixels of libjpeg-turbo's default decompression ("islow" DCT,
-        "fancy" upsampling).
+        "fancy" upsampling) at the scale 1 / factor.
 
     Raises:
-        ImageError: the stream is damaged or no training JPEG, or its pixels do not fit ``out``.
-        UsageError: ``out`` is not such a buffer.
+        ImageError: the stream is damaged, or its pixels do not fit ``out``; ``NotTrainingJpeg`` if it is none.
+        UsageError: ``out`` is not such a buffer, or there is no such factor.
     """
     if out is not None and (out.dtype != np.uint8 or out.ndim != 1 or not out.flags.carray):
         raise UsageError(f"decoding needs a contiguous uint8 buffer of one dimension, not {out.dtype} {out.shape}")
-    source = np.frombuffer(jpeg, np.uint8)
-    address = _u64(source.ctypes.data)
-    pixels = _NO_PIXELS if out is None else out
-    code = decode_stream(address, source.size, WORKSPACE.arrays, pixels)
-    if code == BUFFER_TOO_SMALL:
-        size = WORKSPACE.grow()
-        if out is None:
-            pixels = np.empty(size, np.uint8)
-        elif len(out) < size:
+    if factor not in FACTORS:
+        raise UsageError(f"factor is {factor!r}; possible are 1, 2, 4 and 8")
+    _, code = _open(jpeg, factor)
+    frame = WORKSPACE.frame
+    width, height = frame[[scan.PIXELS_WIDTH, scan.PIXELS_HEIGHT]].tolist()
+    size = 3 * width * height
+    if not code:
+        if out is not None and len(out) < size:
             raise ImageError(f"does not decode: its pixels take {size} bytes, and the buffer has {len(out)}")
-        code = decode_stream(address, source.size, WORKSPACE.arrays, pixels)
+        pixels = np.empty(size, np.uint8) if out is None else out
+        frame[scan.OUT], frame[scan.RING] = pixels.ctypes.data, height
+        code = decode_rows(frame.ctypes.data, height)
     if code:
-        raise ImageError(f"does not decode: {REASONS[code]}")
-    width, height = int(WORKSPACE.frame[parse.WIDTH]), int(WORKSPACE.frame[parse.HEIGHT])
-    return pixels[: 3 * width * height].reshape(height, width, 3)
+        raise (NotTrainingJpeg if code in _OF_OTHERS else ImageError)(f"does not decode: {REASONS[code]}")
+    return pixels[:size].reshape(height, width, 3)
 
 
 def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
     """Read width and height of a stream of one baseline scan with as many bytes as its blocks need; None for others."""
     source = np.frombuffer(jpeg, np.uint8)
-    code = decode_stream(_u64(source.ctypes.data), source.size, WORKSPACE.arrays, _NO_PIXELS)
+    code = open_stream(_u64(source.ctypes.data), source.size, 1, (*WORKSPACE.arrays[:-2], _NO_PIXELS, _NO_SEGMENTS))
     return (int(WORKSPACE.frame[parse.WIDTH]), int(WORKSPACE.frame[parse.HEIGHT])) if code == BUFFER_TOO_SMALL else None
 
 
-@kernel(
-    "int64(uint64, int64, Tuple((int64[::1], uint8[::1], uint64[::1], int16[::1], uint8[::1], int64[::1])), uint8[::1])"
-)
-def decode_stream(address, size, workspace, out):  # type: ignore[no-untyped-def]
-    """Decode one stream; kernels may call it too.
+def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
+    """Open a stream, and enlarge the workspace if that takes it; returns the stream, which stays alive, and a code."""
+    source = np.frombuffer(jpeg, np.uint8)
+    address = _u64(source.ctypes.data)
+    code = open_stream(address, source.size, factor, WORKSPACE.arrays)
+    if code == BUFFER_TOO_SMALL:
+        WORKSPACE.grow()
+        code = open_stream(address, source.size, factor, WORKSPACE.arrays)
+    return source, code
+
+
+@kernel("int64(uint64, int64, int64, Tuple((int64[::1], uint8[::1], uint64[::1], int16[::1], uint8[::1], int64[::1])))")
+def open_stream(address, size, factor, workspace):  # type: ignore[no-untyped-def]
+    """Parse a stream up to its first pixel; kernels may call it too.
 
     Args:
         address, size: of the stream; an address, as numba would compile a second version for read-only arrays.
-        workspace: ``WORKSPACE.arrays``. The first is filled by ``parse.parse_frame``, the second with the tables.
-        out: uint8, takes the pixels.
+        factor: 1, 2, 4 or 8, by which the sides are divided.
+        workspace: ``WORKSPACE.arrays``. The first is filled by ``parse.parse_frame`` and with the scan's state, the
+            second with the tables. All must stay as they are until the last row is decoded.
 
     Returns:
         0, or a negative code for a stream that is not decoded. ``BUFFER_TOO_SMALL``: an array is too short, and the
-        last three numbers of the first array are the lengths that suffice, of ``out`` and of the last two arrays.
+        last three numbers of the first array are the lengths that suffice, of the pixels and of the last two arrays.
     """
     frame, tables, plan, block, scratch, segments = workspace
     code = parse.parse_frame(_u64(address), size, frame, _u64(tables.ctypes.data))
@@ -137,10 +158,12 @@ def decode_stream(address, size, workspace, out):  # type: ignore[no-untyped-def
     # Each block has at least a DC and an AC code, each marker two bytes: the data bounds all that is allocated.
     if 8 * left < 2 * per_mcu * mcus or left < 2 * (expected - 1):
         return bit_reader.TOO_SHORT
+    scan.set_scale(frame, factor)
     first = scan.planes_length(frame)
     needed = first + left + _PADDING
-    frame[parse.FRAME - 3], frame[parse.FRAME - 2], frame[parse.FRAME - 1] = 3 * width * height, needed, expected + 1
-    if out.size < 3 * width * height or scratch.size < needed or segments.size < expected + 1:
+    pixels = 3 * frame[scan.PIXELS_WIDTH] * frame[scan.PIXELS_HEIGHT]
+    frame[FRAME - 3], frame[FRAME - 2], frame[FRAME - 1] = pixels, needed, expected + 1
+    if scratch.size < needed or segments.size < expected + 1:
         return BUFFER_TOO_SMALL
     flat = scratch[first:needed]
     count, length, end = bit_reader.unstuff(_u64(address), size, frame[parse.START], flat, segments[: expected + 1])
@@ -153,9 +176,27 @@ def decode_stream(address, size, workspace, out):  # type: ignore[no-untyped-def
     for k in range(length, length + _PADDING):
         flat[k] = 0
     block[:] = 0
-    planes = _u64(scratch.ctypes.data)
-    scan.make_plan(frame, _u64(tables.ctypes.data), planes, plan)
-    addresses = _u64(_PAIR_ZIGZAG.ctypes.data), _u64(block.ctypes.data), planes, _u64(out.ctypes.data)
-    return scan.decode_scan(
-        _u64(flat.ctypes.data), _u64(segments.ctypes.data), frame, (_u64(plan.ctypes.data), per_mcu), addresses
+    addresses = (
+        _u64(flat.ctypes.data),
+        _u64(segments.ctypes.data),
+        _u64(_PAIR_ZIGZAG.ctypes.data),
+        _u64(block.ctypes.data),
+        _u64(scratch.ctypes.data),
     )
+    scan.begin_scan(frame, _u64(tables.ctypes.data), addresses, plan)
+    return 0
+
+
+@kernel("int64(uint64, int64)")
+def decode_rows(state, rows):  # type: ignore[no-untyped-def]
+    """Decode a stream that was opened on, until so many rows of pixels are written, or all.
+
+    Args:
+        state: address of the first array of the workspace, in which the caller has set ``scan.OUT``, the address of
+            rows of pixels, and ``scan.RING``, their number: the row after the last one takes the place of the first.
+        rows: of the image. Up to ``scan.MOST_SURPLUS_ROWS`` more are written.
+
+    Returns:
+        0, or a negative code for damage; surplus bytes are found after the last row.
+    """
+    return scan.decode_scan(array_at(state, FRAME, np.int64), rows)

@@ -1,17 +1,25 @@
-"""Inverse DCT of an 8 × 8 block, bit for bit that of libjpeg's "islow", on those of two blocks at a time.
+"""Inverse DCT of blocks to 8 × 8 samples, or to 4 × 4, 2 × 2 or 1, bit for bit as libjpeg-turbo's, two at a time.
 
-Constants (``dct_constants``) have 13 fractional bits; of the two passes, columns come first and keep 2 fractional bits.
+The first is libjpeg's "islow" (jidctint.c). Fewer samples decode an image at a reduced scale (jidctred.c): the
+transform of the low frequencies, into which libjpeg folds some of the high ones. Constants (``dct_constants``) have 13
+fractional bits; of the two passes, columns come first and keep 2 fractional bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from operator import add, or_, sub
+from operator import add, mul, or_, sub
 from typing import Any
 
-from picstore.jpeg.dct_constants import FRACTION, ONES, PASS_FRACTION, TWOS, A, B, C, D
+import numpy as np
+
+from picstore.jpeg.dct_constants import FOUR, FOUR_EVEN, FRACTION, ONES, PASS_FRACTION, TWO, TWOS, A, B, C, D
+from picstore.kernels.jit import device_function, load_u16, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
+
+_u64, _i16 = np.uint64, np.int16
 
 
 @dataclass(frozen=True)
@@ -32,24 +40,38 @@ class _Wide:
         return (low >> shift).packed(high >> shift)
 
 
+def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
+    """Compute the sums of two vectors times each pair of factors."""
+    halves = a.interleaved(b)
+    return [_Wide([half.sums_of_products(half.filled(*pair)) for half in halves]) for pair in factors]
+
+
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
     """Compute sixteen 1-D transforms in parallel, on 16-bit lanes, with saturation."""
-
-    def summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
-        halves = a.interleaved(b)
-        return [_Wide([half.sums_of_products(half.filled(*pair)) for half in halves]) for pair in factors]
-
     # Half of the result's unit, to round, is added as a multiple of 16, since factors have 16 bits.
     sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
-    (sum04,), (difference04,) = summed(x[0] + x[4], sixteen, unit), summed(x[0] - x[4], sixteen, unit)
-    rotated2, rotated6 = summed(x[2], x[6], (A, A + C), (A + B, A))
+    (sum04,), (difference04,) = _summed(x[0] + x[4], sixteen, unit), _summed(x[0] - x[4], sixteen, unit)
+    rotated2, rotated6 = _summed(x[2], x[6], (A, A + C), (A + B, A))
     even = [sum04 + rotated6, difference04 + rotated2, difference04 - rotated2, sum04 - rotated6]
-    w3, w4 = summed(x[7] + x[3], x[5] + x[1], (D + TWOS[2], D), (D, D + TWOS[3]))
-    odd0, odd3 = summed(x[7], x[1], (TWOS[0], ONES[3] + TWOS[0]), (ONES[0] + TWOS[0], TWOS[0]))
-    odd1, odd2 = summed(x[5], x[3], (TWOS[1], ONES[2] + TWOS[1]), (ONES[1] + TWOS[1], TWOS[1]))
+    w3, w4 = _summed(x[7] + x[3], x[5] + x[1], (D + TWOS[2], D), (D, D + TWOS[3]))
+    odd0, odd3 = _summed(x[7], x[1], (TWOS[0], ONES[3] + TWOS[0]), (ONES[0] + TWOS[0], TWOS[0]))
+    odd1, odd2 = _summed(x[5], x[3], (TWOS[1], ONES[2] + TWOS[1]), (ONES[1] + TWOS[1], TWOS[1]))
     odd = [odd0 + w4, odd1 + w3, odd2 + w4, odd3 + w3]
     sums = [even[k] + odd[k] for k in range(4)] + [even[k] - odd[k] for k in (3, 2, 1, 0)]
     return [each.packed(shift) for each in sums]
+
+
+def _take_rows(memory: VectorMemory, block: Any, quantisation: Any, used: Iterable[int]) -> list[Vector]:
+    """Load the rows of two blocks that are used, and dequantise them; all are zeroed."""
+    rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
+    for k in range(8):
+        memory.store(memory.offset(block, 32 * k), memory.zeros(16, 16))
+    flat = reduce(or_, rows[1:]).is_zero()
+    factors = [memory.load(memory.offset(quantisation, 32 * k), 16, 16) for k in used]
+    rows = list(map(mul, rows, factors))
+    # libjpeg's SIMD shifts a block of one row of coefficients without saturation, which shows beyond 13 bits.
+    rows[0] = (rows[0] << PASS_FRACTION >> PASS_FRACTION).chosen(flat, rows[0])
+    return rows
 
 
 @vector_function(5)
@@ -63,13 +85,7 @@ def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, s
         step: bytes to that of the second block.
         stride: bytes between rows of samples.
     """
-    rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in range(8)]
-    for k in range(8):
-        memory.store(memory.offset(block, 32 * k), memory.zeros(16, 16))
-    flat = reduce(or_, rows[1:]).is_zero()
-    rows = [row * memory.load(memory.offset(quantisation, 32 * k), 16, 16) for k, row in enumerate(rows)]
-    # libjpeg's SIMD shifts a block of one row of coefficients without saturation, which shows beyond 13 bits.
-    rows[0] = (rows[0] << PASS_FRACTION >> PASS_FRACTION).chosen(flat, rows[0])
+    rows = _take_rows(memory, block, quantisation, range(8))
     columns = transposed(_transform(rows, FRACTION - PASS_FRACTION))
     columns = _transform(columns, FRACTION + PASS_FRACTION + 3)
     samples = transposed([columns[k].packed(columns[k + 1]) ^ -128 for k in range(0, 8, 2)])
@@ -78,3 +94,98 @@ def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, s
             memory.store(out, two.shuffled(two, range(8 * k, 8 * k + 8)))
             memory.store(memory.offset(out, step), two.shuffled(two, range(16 + 8 * k, 24 + 8 * k)))
             out = memory.offset(out, stride)
+
+
+def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int) -> list[_Wide]:
+    """Sums of 1-D transforms to 4 samples; ``products`` of a pair of coefficients, by name, and two factors."""
+    # The constant that stands beside coefficient 0 is 16; times its factor it rounds.
+    first = products("0", (1 << (FRACTION + 1), (1 << (shift - 1)) // 16))
+    even = products("26", FOUR_EVEN)
+    inner, outer = (products("75", factors[:2]) + products("31", factors[2:]) for factors in FOUR)
+    above, below = first + even, first - even
+    return [above + outer, below + inner, below - inner, above - outer]
+
+
+@vector_function(5)
+def _inverse_dct_4(memory: VectorMemory, block: Any, quantisation: Any, out: Any, step: Any, stride: Any) -> None:
+    """Compute 4 × 4 samples of two blocks; arguments as of ``inverse_dct``."""
+    used = 0, 1, 2, 3, 5, 6, 7  # coefficients 4 do not matter
+    row = dict(zip(used, _take_rows(memory, block, quantisation, used), strict=True))
+    shift = FRACTION - PASS_FRACTION + 1
+    pairs = {"0": (row[0], row[0].filled(16)), "26": (row[2], row[6]), "75": (row[7], row[5]), "31": (row[3], row[1])}
+    rows = [each.packed(shift) for each in _four_samples(lambda name, f: _summed(*pairs[name], f)[0], shift)]
+    # Columns, of 4 numbers each, two in each 128 bits: 0 and 1, 2 and 3, 4 and 5, 6 and 7.
+    upper, lower = rows[0].interleaved(rows[1]), rows[2].interleaved(rows[3])
+    columns = [two.cast(16) for a, b in zip(upper, lower, strict=True) for two in a.cast(32).interleaved(b.cast(32))]
+    c01, c23, c45, c67 = columns
+    halves = {
+        "0": c01.interleaved(c01.filled(16))[0],
+        "26": c23.interleaved(c67)[0],
+        "75": c67.interleaved(c45)[1],
+        "31": c23.interleaved(c01)[1],
+    }
+    shift = FRACTION + PASS_FRACTION + 4
+    sums = _four_samples(lambda name, f: _Wide([halves[name].sums_of_products(halves[name].filled(*f))]), shift)
+    words = [each.halves[0] >> shift for each in sums]
+    samples = words[0].packed(words[1]).packed(words[2].packed(words[3])) ^ -128
+    rows_of = [16 * half + 4 * k + r for half in range(2) for r in range(4) for k in range(4)]
+    fours = samples.shuffled(samples, rows_of).cast(32)
+    for k in range(4):
+        memory.store(out, fours.shuffled(fours, [k]))
+        memory.store(memory.offset(out, step), fours.shuffled(fours, [4 + k]))
+        out = memory.offset(out, stride)
+
+
+@vector_function(5)
+def _inverse_dct_2(memory: VectorMemory, block: Any, quantisation: Any, out: Any, step: Any, stride: Any) -> None:
+    """Compute 2 × 2 samples of two blocks; arguments as of ``inverse_dct``."""
+    used = 0, 1, 3, 5, 7  # even coefficients but 0 do not matter
+    rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
+    for k in range(8):
+        memory.store(memory.offset(block, 32 * k), memory.zeros(16, 16))
+    rows = [row * memory.load(memory.offset(quantisation, 32 * k), 16, 16) for k, row in zip(used, rows, strict=True)]
+    first = _Wide([half.cast(32) >> 14 - FRACTION for half in rows[0].filled(0).interleaved(rows[0])])
+    odd = _summed(rows[1], rows[2], TWO[:2])[0] + _summed(rows[3], rows[4], TWO[2:])[0]
+    shift = FRACTION - PASS_FRACTION + 2
+    wide = [[half + (1 << (shift - 1)) >> shift for half in each.halves] for each in (first + odd, first - odd)]
+    # Numbers 1, 3, 5 and 7 of the upper row, then of the lower, in each 128 bits; and 0 of each row twice, unsaturated.
+    upper, lower = (low.packed(high) for low, high in wide)
+    odds = upper.shuffled(
+        lower, [8 * half + 16 * row + k for half in range(2) for row in range(2) for k in (1, 3, 5, 7)]
+    )
+    firsts = wide[0][0].shuffled(
+        wide[1][0], [4 * half + 8 * row for half in range(2) for row in range(2) for _ in "01"]
+    )
+    parts = odds.sums_of_products(odds.filled(*TWO))
+    total = (parts + parts.shuffled(parts, [k ^ 1 for k in range(8)])) * parts.filled(1, -1)
+    shift = FRACTION + PASS_FRACTION + 5
+    words = (firsts << FRACTION + 2) + total + (1 << (shift - 1)) >> shift
+    halves = words.packed(words)
+    samples = (halves.packed(halves) ^ -128).cast(16)
+    for k in range(2):
+        memory.store(out, samples.shuffled(samples, [k]))
+        memory.store(memory.offset(out, step), samples.shuffled(samples, [8 + k]))
+        out = memory.offset(out, stride)
+
+
+@device_function
+def _store_mean(block, quantisation, out):  # type: ignore[no-untyped-def]
+    """Store the mean of a block; libjpeg's table of samples has a period of 1024."""
+    level = (np.int64(_i16(load_u16(block))) * np.int64(_i16(load_u16(quantisation))) + 4) >> 3
+    level = ((level + 512) & 1023) - 512
+    store_u8(out, np.uint8(min(max(level + 128, 0), 255)))
+
+
+@device_function
+def inverse_dct_reduced(side, block, quantisation, out, step, stride):  # type: ignore[no-untyped-def]
+    """Compute ``side`` × ``side`` samples of two blocks, 4, 2 or 1; other arguments as of ``inverse_dct``.
+
+    For one sample each the blocks have the DC alone, which stays.
+    """
+    if side == 4:
+        _inverse_dct_4(block, quantisation, out, step, stride)
+    elif side == 2:
+        _inverse_dct_2(block, quantisation, out, step, stride)
+    else:
+        _store_mean(block, quantisation, out)
+        _store_mean(block + _u64(16), quantisation, out + step)

@@ -1,8 +1,11 @@
-"""Scan of a baseline JPEG decoded by kernels: MCU by MCU to samples, row by row to pixels.
+"""Scan of a baseline JPEG decoded by kernels: MCU by MCU to samples, row by row to pixels, some rows at a time.
 
 The sample planes hold two rows of MCUs, so that samples are in the nearest cache when they become pixels: a row of
 pixels needs at most the chroma of the row above or below. Memory is accessed by address: numba counts the references to
 arrays that inlined functions name, and its compiler takes twice as long with arrays.
+
+At a reduced scale a block becomes fewer samples. As in libjpeg (jdmaster.c), chroma blocks of 4:2:0 then become twice
+as many a side as those of the luma, and need no upsampling; at 1/8 chroma is repeated, not interpolated.
 """
 
 from __future__ import annotations
@@ -21,31 +24,66 @@ from picstore.jpeg.decoder.coefficients import (
     SINGLES,
     read_ac,
     read_dc,
+    skip_ac,
 )
 from picstore.jpeg.decoder.color import STEP, to_grey, to_rgb, upsample
-from picstore.jpeg.decoder.idct import inverse_dct
-from picstore.jpeg.decoder.parse import AC, COMPONENTS, DC, HEIGHT, HORIZONTAL, INTERVAL, QUANTISATION, VERTICAL, WIDTH
+from picstore.jpeg.decoder.idct import inverse_dct, inverse_dct_reduced
+from picstore.jpeg.decoder.parse import (
+    AC,
+    COMPONENTS,
+    DC,
+    FRAME,
+    HEIGHT,
+    HORIZONTAL,
+    INTERVAL,
+    QUANTISATION,
+    VERTICAL,
+    WIDTH,
+)
 from picstore.kernels.jit import device_function, inlined, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
 
+MOST_SURPLUS_ROWS = 17  # that ``decode_scan`` writes beyond those asked for
 SURPLUS_BYTES = -12  # damage: a segment has more bytes than its MCUs need
 
 _EDGE = 16  # bytes before each row of samples, for its repeated first one, and after it, besides STEP
 _u64, _i16 = np.uint64, np.int16
 
+# Indexes in the state of a scan, int64 (STATE,), after the frame: width and height of the pixels; samples of a side of
+# luma and chroma blocks; by how much chroma is upsampled across and down; address of the rows of pixels and their
+# number, after which the first is written again; rows of pixels written, and rows of MCUs read; the accumulator of the
+# reader, its valid bits and next byte, the end of the segment in bits, the MCUs left in it, and the address of the next
+# segment's offset; addresses of the data, the zigzag order, the blocks, the planes and the plan; blocks of an MCU.
+PIXELS_WIDTH, PIXELS_HEIGHT, LUMA, CHROMA, ACROSS, DOWN, OUT, RING, WRITTEN, _MCU_ROW = range(FRAME, FRAME + 10)
+_ACCUMULATOR, _VALID, _BYTE, _LIMIT, _UNTIL, _SEGMENT = range(FRAME + 10, FRAME + 16)
+_FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN, PER_MCU = range(FRAME + 16, FRAME + 22)
+STATE = FRAME + 22
+
 # Plan of an MCU, a row of uint64 for each block. Offsets in a row, in bytes: address of the DC of the component's last
 # block; address of the next samples, and the step to those of the next MCU; addresses of the tables for quantisation,
-# AC and DC, and of their codes by length; address of the first samples in the planes.
-BLOCKS, _FIELDS = 6, 9
+# AC and DC, and of their codes by length; address of the first samples in the planes; samples of a side.
+BLOCKS, _FIELDS = 6, 10
 PLAN = BLOCKS * _FIELDS + 3  # the last three: the DC of the last block of each component
-_PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, _ORIGIN = range(0, 8 * _FIELDS, 8)
+_PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, _ORIGIN, _SIDE = range(
+    0, 8 * _FIELDS, 8
+)
+
+
+@device_function
+def set_scale(frame, factor):  # type: ignore[no-untyped-def]
+    """Set sizes of pixels and blocks for sides divided by 1, 2, 4 or 8, as libjpeg's jdmaster.c does."""
+    h, v, luma = frame[HORIZONTAL], frame[VERTICAL], 8 // factor
+    chroma = 2 * luma if h == 2 and v == 2 and factor > 1 else luma
+    frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT] = -(-frame[WIDTH] // factor), -(-frame[HEIGHT] // factor)
+    frame[LUMA], frame[CHROMA] = luma, chroma
+    frame[ACROSS], frame[DOWN] = h * luma // chroma, v * luma // chroma
 
 
 @device_function
 def row_stride(frame):  # type: ignore[no-untyped-def]
     """Return the bytes between rows of samples."""
-    h = frame[HORIZONTAL]
-    return (frame[WIDTH] + 8 * h - 1) // (8 * h) * 8 * h + 2 * _EDGE + STEP
+    side = frame[LUMA] * frame[HORIZONTAL]
+    return (frame[PIXELS_WIDTH] + side - 1) // side * side + 2 * _EDGE + STEP
 
 
 @device_function
@@ -55,46 +93,58 @@ def planes_length(frame):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def make_plan(frame, tables, planes, plan):  # type: ignore[no-untyped-def]
-    """Write the plan, uint64 (PLAN,), of what ``parse.parse_frame`` filled; ``tables`` and ``planes`` are addresses."""
-    h, v, stride = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
+def begin_scan(frame, tables, addresses, plan):  # type: ignore[no-untyped-def]
+    """Write the plan, uint64 (PLAN,), and the state before the first MCU.
+
+    Args:
+        frame: as ``parse.parse_frame`` and ``set_scale`` fill it; with the state.
+        tables: address of the tables that were parsed.
+        addresses: of the data and its segments, as ``bit_reader.unstuff`` fills them, with PADDING; of the zigzag
+            order, of BLOCKS pairs of blocks of zeros, and of the planes.
+        plan: array.
+    """
+    h, v, stride, planes = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame), addresses[4]
     count = 1 if frame[COMPONENTS] == 1 else h * v + 2
     for b in range(count):
         c = max(b - h * v + 1, 0)
         x, y = (b % h, b // h) if c == 0 else (0, 0)
+        side = frame[LUMA] if c == 0 else frame[CHROMA]
         dc, ac, row = frame[DC + c], 2 + frame[AC + c], _FIELDS * b
         plan[row + _PREVIOUS_DC // 8] = plan.ctypes.data + 8 * (_FIELDS * BLOCKS + c)
-        plan[row + _STEP // 8] = 8 * h if c == 0 else 8
+        plan[row + _STEP // 8] = side * h if c == 0 else side
         plan[row + _FACTORS // 8] = tables + _u64(QUANTISATIONS + 256 * frame[QUANTISATION + c])
         plan[row + _AC // 8] = tables + _u64(PAIRS + (8 << LOOKUP_BITS) * frame[AC + c])
         plan[row + _DC // 8] = tables + _u64(SINGLES + (2 << LOOKUP_BITS) * dc)
         plan[row + _AC_BY_LENGTH // 8] = tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * ac)
         plan[row + _DC_BY_LENGTH // 8] = tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * dc)
-        plan[row + _ORIGIN // 8] = planes + _u64(_EDGE + (c * 16 * v + 8 * y) * stride + 8 * x)
+        plan[row + _ORIGIN // 8] = planes + _u64(_EDGE + (c * 16 * v + side * y) * stride + side * x)
+        plan[row + _SIDE // 8] = side
+    for k in range(WRITTEN, _SEGMENT):
+        frame[k] = 0
+    frame[_FLAT], frame[_SEGMENT] = addresses[0], addresses[1]
+    frame[_ZIGZAG], frame[_BLOCKS_AT], frame[_PLANES] = addresses[2], addresses[3], planes
+    frame[_PLAN], frame[PER_MCU] = plan.ctypes.data, count
 
 
 @device_function
-def decode_scan(flat, segments, frame, plan, addresses):  # type: ignore[no-untyped-def]
-    """Decode a scan to pixels.
+def decode_scan(frame, until_row):  # type: ignore[no-untyped-def]
+    """Decode a scan on, until so many rows of pixels are written, or all.
 
-    Args:
-        flat, segments: addresses of the data and of its segments, as ``bit_reader.unstuff`` fills them, with PADDING.
-        frame: as ``parse.parse_frame`` fills it.
-        plan: address of the plan, and blocks of an MCU.
-        addresses: of the zigzag order, of BLOCKS pairs of blocks of zeros, of the planes, and of the pixels.
+    ``begin_scan`` fills ``frame`` but for OUT and RING. Rows are written by MCUs: up to MOST_SURPLUS_ROWS more than
+    asked for.
 
     Returns:
         0, or negative for damage.
     """
     h, v, stride = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
     columns, rows = (frame[WIDTH] + 8 * h - 1) // (8 * h), (frame[HEIGHT] + 8 * v - 1) // (8 * v)
-    interval = frame[INTERVAL]
+    interval, flat, segments = frame[INTERVAL], _u64(frame[_FLAT]), _u64(frame[_SEGMENT])
+    zigzag, blocks, plan = _u64(frame[_ZIGZAG]), _u64(frame[_BLOCKS_AT]), (_u64(frame[_PLAN]), frame[PER_MCU])
     last = plan[0] + _u64(8 * _FIELDS * BLOCKS)
-    zigzag, blocks, planes, out = addresses
-    accumulator, valid, byte = _u64(0), 0, 0
-    limit = until = 0
-    for row in range(rows):
-        _begin_mcu_row(plan, row, h * v, v, stride)
+    accumulator, valid, byte = _u64(frame[_ACCUMULATOR]), frame[_VALID], frame[_BYTE]
+    limit, until, row = frame[_LIMIT], frame[_UNTIL], frame[_MCU_ROW]
+    while row < rows and frame[WRITTEN] < until_row:
+        _begin_mcu_row(plan, row, h * v, frame[LUMA] * v, frame[CHROMA], stride)
         for column in range(0, columns, 2):
             for k in range(min(2, columns - column)):
                 if until == 0:
@@ -116,8 +166,11 @@ def decode_scan(flat, segments, frame, plan, addresses):  # type: ignore[no-unty
                 if byte * 8 - valid > limit:
                     return TOO_SHORT
             _transform_mcus(plan, blocks, _u64(stride))
-        _write_rows(planes + _u64(_EDGE), frame, row, out)
-    if limit - (byte * 8 - valid) >= 8:
+        _write_rows(_u64(frame[_PLANES] + _EDGE), frame, row)
+        row += 1
+    frame[_ACCUMULATOR], frame[_VALID], frame[_BYTE] = np.int64(accumulator), valid, byte
+    frame[_LIMIT], frame[_UNTIL], frame[_SEGMENT], frame[_MCU_ROW] = limit, until, np.int64(segments), row
+    if row == rows and limit - (byte * 8 - valid) >= 8:
         return SURPLUS_BYTES
     return 0
 
@@ -136,7 +189,10 @@ def _read_mcu(flat, zigzag, plan, block, reader):  # type: ignore[no-untyped-def
         store_native_u64(before, _u64(value))
         store_i16(block, _i16(value))
         tables = load_native_u64(entry + _u64(_AC)), load_native_u64(entry + _u64(_AC_BY_LENGTH))
-        accumulator, valid, byte, good = read_ac(flat, tables, zigzag, block, accumulator, valid, byte)
+        if load_native_u64(entry + _u64(_SIDE)) == _u64(1):  # which only the DC makes
+            accumulator, valid, byte, good = skip_ac(flat, tables, accumulator, valid, byte)
+        else:
+            accumulator, valid, byte, good = read_ac(flat, tables, zigzag, block, accumulator, valid, byte)
         if not (found and good):
             return (accumulator, valid, byte), False
         entry += _u64(8 * _FIELDS)
@@ -151,51 +207,59 @@ def _transform_mcus(plan, block, stride):  # type: ignore[no-untyped-def]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
     while entry < end:
         target, step = load_native_u64(entry + _u64(_TARGET)), load_native_u64(entry + _u64(_STEP))
-        inverse_dct(block, load_native_u64(entry + _u64(_FACTORS)), target, step, stride)
+        side, factors = load_native_u64(entry + _u64(_SIDE)), load_native_u64(entry + _u64(_FACTORS))
+        if side == _u64(8):
+            inverse_dct(block, factors, target, step, stride)
+        else:
+            inverse_dct_reduced(side, block, factors, target, step, stride)
         store_native_u64(entry + _u64(_TARGET), target + step + step)
         entry += _u64(8 * _FIELDS)
         block += _u64(2 * BLOCK_PAIR)
 
 
 @device_function
-def _begin_mcu_row(plan, row, luma, v, stride):  # type: ignore[no-untyped-def]
+def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):  # type: ignore[no-untyped-def]
     """Point the plan at the samples of a row of MCUs, in the upper or lower half of the planes."""
     begin, per_mcu = plan
     for b in range(per_mcu):
         entry = begin + _u64(8 * _FIELDS * b)
-        down = row % 2 * 8 * (v if b < luma else 1) * stride
+        down = row % 2 * (luma_rows if b < luma else chroma_rows) * stride
         store_native_u64(entry + _u64(_TARGET), load_native_u64(entry + _u64(_ORIGIN)) + _u64(down))
 
 
 @device_function
-def _write_rows(start, frame, row, out):  # type: ignore[no-untyped-def]
+def _write_rows(start, frame, row):  # type: ignore[no-untyped-def]
     """Write the pixels that a decoded row of MCUs completes; its last row of pixels may need the chroma below it."""
-    width, height, h, v, stride = frame[WIDTH], frame[HEIGHT], frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
+    width, height, v, stride = frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT], frame[VERTICAL], row_stride(frame)
+    rows, out, ring = frame[LUMA] * v, _u64(frame[OUT]), frame[RING]
     if frame[COMPONENTS] == 1:
-        for y in range(8 * row, min(8 * row + 8, height)):
-            to_grey(start + _u64(y % 16 * stride), width, out + _u64(3 * y * width))
+        end = min(rows * (row + 1), height)
+        for y in range(frame[WRITTEN], end):
+            to_grey(start + _u64(y % (2 * rows) * stride), width, out + _u64(3 * (y % ring) * width))
+        frame[WRITTEN] = end
         return
-    plane = 16 * v * stride
-    count, last = (width + h - 1) // h, (height + v - 1) // v - 1
+    across, down, chroma, plane = frame[ACROSS], frame[DOWN], frame[CHROMA], 16 * v * stride
+    count, last = (width + across - 1) // across, (height + down - 1) // down - 1
     for c in range(1, 3):
-        for k in range(8):
-            first = start + _u64(c * plane + (row % 2 * 8 + k) * stride)
+        for k in range(chroma):
+            first = start + _u64(c * plane + (row % 2 * chroma + k) * stride)
             store_u8(first - _u64(1), load_u8(first))
             store_u8(first + _u64(count), load_u8(first + _u64(count - 1)))
-    end = 8 * v * (row + 1)
-    end = height if end >= height else end - (v - 1)
-    wide = start + _u64(3 * plane)
-    for y in range(max(8 * v * row - (v - 1), 0), end):
-        near = y // v
-        below = y % v
+    end = rows * (row + 1)
+    end = height if end >= height else end - (down - 1)
+    wide, smooth = start + _u64(3 * plane), frame[LUMA] > 1
+    for y in range(frame[WRITTEN], end):
+        near = y // down
+        below = y % down
         aside = min(near + 1, last) if below else max(near - 1, 0)
-        blue = start + _u64(plane + near % 16 * stride)
+        blue = start + _u64(plane + near % (2 * chroma) * stride)
         red = blue + _u64(plane)
-        if h + v > 2:
-            other = start + _u64(plane + aside % 16 * stride)
-            shape = count, h, v
+        if across == 2 or (down == 2 and smooth):
+            other = start + _u64(plane + aside % (2 * chroma) * stride)
+            shape = count, across, down, smooth
             upsample(blue, other, below, shape, wide)
             upsample(red, other + _u64(plane), below, shape, wide + _u64(stride))
             blue, red = wide, wide + _u64(stride)
         spare = wide + _u64(2 * stride - _EDGE)
-        to_rgb(start + _u64(y % (16 * v) * stride), blue, red, width, out + _u64(3 * y * width), spare)
+        to_rgb(start + _u64(y % (2 * rows) * stride), blue, red, width, out + _u64(3 * (y % ring) * width), spare)
+    frame[WRITTEN] = end

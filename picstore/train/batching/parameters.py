@@ -86,6 +86,18 @@ def joint_reach(geometries: Sequence[Geometry], n: int) -> I64:
     return np.concatenate([low, high], axis=1)
 
 
+def joint_factors(geometries: Sequence[Geometry], n: int, gap: float | None) -> I64:
+    """The largest division of sides by decoding that all views of each of n images allow: int64 (n,)."""
+    factors: I64 = np.concatenate([each.decode_factors(gap).reshape(-1, n) for each in geometries]).min(axis=0)
+    return factors
+
+
+def align_reach(reach: I64, factors: I64) -> I64:
+    """Widen reaches (n, 4) to whole pixels of images whose sides decoding divides by ``factors`` (n,)."""
+    by = factors[:, None]
+    return np.concatenate([reach[:, :2] // by * by, -(-reach[:, 2:] // by) * by], axis=1)
+
+
 def boxes_to_cut(reach: I64, size: I64) -> I64:
     """Boxes to cut for a reach: int64 (n, 4), left, top, right, bottom within images of these sizes, never empty.
 

@@ -46,6 +46,7 @@ class OutputSpec:
     dtype: str = "uint8"  # torch's name for it: uint8, float16, bfloat16 or float32
     channels_last: bool = False  # whether the three values of a pixel are neighbours in memory
     targets: tuple[str, ...] = ()  # names of what goes with the images
+    reducing_gap: float | None = None  # of resampling, where images may be decoded smaller before it
     decoded: bool = True  # False leaves them streams, cut, for a decoder on a device
 
     @classmethod
@@ -70,7 +71,7 @@ class OutputSpec:
         if dtype not in _NUMPY_DTYPES or (normalised and dtype == "uint8"):
             possible = "float16, bfloat16 or float32" + ("" if normalised else " or uint8")
             raise UsageError(f"dtype {dtype} is not possible{' after Normalize' if normalised else ''}; use {possible}")
-        return cls(given[0], dtype, channels_last, plans[0].targets)
+        return cls(given[0], dtype, channels_last, plans[0].targets, plans[0].reducing_gap)
 
     @property
     def view_count(self) -> int:

@@ -9,11 +9,10 @@ import numpy as np
 
 from picstore.arrays import I64, U8, Array
 from picstore.errors import Damage, ImageError
-from picstore.jpeg.rgb import SCALES
 from picstore.kernels.strided import StridedImage, strided_images
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import EncodedBatch, Images, ViewImages
-from picstore.train.batching.parameters import TransformParams, joint_reach
+from picstore.train.batching.parameters import TransformParams, align_reach, joint_factors, joint_reach
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import PLAIN, BufferPool
 from picstore.train.cpu.color import run_color
@@ -22,18 +21,8 @@ from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.fused import FusedKernel
 from picstore.train.cpu.render import render
 from picstore.train.cpu.targets import add_targets, empty_targets
-from picstore.train.transforms.borders import CONSTANT
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
-
-
-def decode_factors(geometry: Geometry) -> I64:
-    """By how much each image may be decoded smaller, 1, 2, 4 or 8: as long as its part stays at least as large as its
-    output. Without antialiasing always 1: a smaller decode averages, which plain interpolation does not.
-    """
-    shrink = np.where(geometry.minifies & (geometry.border == CONSTANT) & SCALES, geometry.shrink, 1.0)
-    factors: I64 = np.left_shift(1, np.clip(np.log2(np.maximum(shrink, 1)), 0, 3).astype(np.int64))
-    return factors
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +52,8 @@ class ImageFiller:
     ) -> None:
         n, geometries = len(records), [each.geometry for each in params]
         self._records, self._params, self._output = records, params, output
-        self._reach = joint_reach(geometries, n)
-        # The smallest decoding that all views allow.
-        factors = np.concatenate([decode_factors(geometry).reshape(-1, n) for geometry in geometries])
-        self._factors: I64 = np.where(records.foreign, 1, factors.min(axis=0))
+        self._factors: I64 = np.where(records.foreign, 1, joint_factors(geometries, n, output.reducing_gap))
+        self._reach = align_reach(joint_reach(geometries, n), self._factors)
         self._fused = FusedKernel(geometries, self._reach, self._factors, records.foreign)
         self._dtype = OutputDtype.from_dtype(output.dtype)
         self._uncolored = all(each.program.empty for each in params)

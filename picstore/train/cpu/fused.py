@@ -1,8 +1,8 @@
 """The fused kernel: cuts, decodes and resamples a chunk of upright images in one call, without Python in between.
 
-With a call for each stage of each image Python took 70 of 670 µs, which threads cannot share. Images that the kernel
-does not take go through the stages one by one: slanted ones, those decoded at a reduced scale, damaged ones, and
-streams that picstore's decoder refuses.
+With a call for each stage of each image Python took 70 of 670 µs, which threads cannot share. An image with one view is
+decoded by rows as the resampling needs them, so that they stay in the cache. Images that the kernel does not take go
+through the stages one by one: slanted ones, damaged ones, and streams that picstore's decoder refuses.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import numpy as np
 
 from picstore.arrays import I64, Bools
 from picstore.jpeg.cut import cut_all
-from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, decode_stream
+from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, FRAME, WORKSPACE, decode_rows, open_stream
 from picstore.jpeg.decoder.parse import HEIGHT, WIDTH
-from picstore.kernels.jit import address_of, caller, compile_kernel, kernel
+from picstore.jpeg.decoder.scan import MOST_SURPLUS_ROWS, OUT, RING
+from picstore.kernels.filter_weights import most_taps
+from picstore.kernels.jit import address_of, caller, compile_kernel, device_function, kernel
 from picstore.kernels.resample import resample_box
 from picstore.kernels.strided import StridedImage
 from picstore.train.batching.gather import BatchRecords
@@ -27,15 +29,10 @@ from picstore.train.transforms.borders import CONSTANT
 from picstore.train.transforms.geometry import Geometry
 
 
-def can_fuse(geometry: Geometry, factors: I64) -> Bools:
+def can_fuse(geometry: Geometry) -> Bools:
     """bool (n,): the images that the kernel tries. Tests replace this to have none of them fused."""
-    chosen: Bools = (
-        geometry.upright
-        & ~geometry.shows_edges
-        & (geometry.border == CONSTANT)
-        & (factors == 1)
-        & (geometry.size > 0).all(axis=1)
-    )
+    plain: Bools = geometry.upright & ~geometry.shows_edges & (geometry.border == CONSTANT)
+    chosen: Bools = plain & (geometry.size > 0).all(axis=1)
     return chosen
 
 
@@ -54,9 +51,10 @@ class FusedKernel:
 
     def __init__(self, geometries: Sequence[Geometry], reach: I64, factors: I64, foreign: Bools) -> None:
         n = len(factors)
-        views = [can_fuse(each, np.tile(factors, len(each.size) // n)).reshape(-1, n) for each in geometries]
+        views = [can_fuse(each).reshape(-1, n) for each in geometries]
         self._chosen: Bools = np.logical_and.reduce(np.concatenate(views)) & ~foreign
         self.done: Bools = np.zeros(n, dtype=np.bool_)
+        self._factors = factors
         self._cuts = np.ascontiguousarray(boxes_to_cut(reach, geometries[0].source_size[:n]))
         columns = (
             ("box", np.float64),
@@ -85,7 +83,8 @@ class FusedKernel:
         while slot < slots.stop:
             workspace = WORKSPACE.arrays, cuts, pixels
             bounds = slot, slots.stop, slots.start
-            slot = run_fused(bounds, marks, streams, (self._cuts, *self._views), workspace, targets, load_stages())
+            geometry = self._cuts, self._factors, *self._views
+            slot = run_fused(bounds, marks, streams, geometry, workspace, targets, load_stages())
             if slot < slots.stop:
                 try:
                     pixels = PIXELS.at_least(WORKSPACE.grow())
@@ -94,8 +93,9 @@ class FusedKernel:
 
 
 # Kernels that ``run_fused`` calls by their addresses: compiled apart, at the same time, and once.
-STAGES = cut_all, decode_stream, resample_box
-_cut, _decode, _resample = map(caller, STAGES)
+STAGES = cut_all, open_stream, decode_rows, resample_box
+_MAX_COORDINATE = 1 << 24  # pixels; as of ``resample_box``
+_cut, _open, _decode, _resample = (caller(stage.signature) for stage in STAGES)
 
 
 def load_kernels() -> None:
@@ -112,9 +112,9 @@ def load_stages() -> tuple[int, ...]:
 
 @kernel(
     "(UniTuple(int64, 3), UniTuple(boolean[::1], 2), Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], "
-    "int64[:, ::1], int64[::1])), Tuple((int64[:, ::1], float64[:, ::1], int64[:, ::1], boolean[:, ::1], "
-    "int64[::1], boolean[::1], int32[:, ::1])), Tuple((Tuple((int64[::1], uint8[::1], uint64[::1], "
-    "int16[::1], uint8[::1], int64[::1])), uint8[::1], uint8[::1])), int64[:, ::1], UniTuple(int64, 3))"
+    "int64[:, ::1], int64[::1])), Tuple((int64[:, ::1], int64[::1], float64[:, ::1], int64[:, ::1], "
+    "boolean[:, ::1], int64[::1], boolean[::1], int32[:, ::1])), Tuple((Tuple((int64[::1], uint8[::1], uint64[::1], "
+    "int16[::1], uint8[::1], int64[::1])), uint8[::1], uint8[::1])), int64[:, ::1], UniTuple(int64, 4))"
 )
 def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # type: ignore[no-untyped-def]
     """Cut, decode and resample the chosen images: once decoded, each of its views.
@@ -124,8 +124,8 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # t
         marks: bool (n,), which images to make; bool (n,), set for those that are made.
         streams: addresses, sizes and layouts, as ``jpeg.cut.TiledJpegs`` has them, of what is held; width and height
             of the stored images, and their pixels above those that are held.
-        geometry: boxes to cut (n, 4); of all views, view after view, boxes to resample, clips, flips,
-            interpolations, antialias and fill.
+        geometry: boxes to cut (n, 4), and by how much decoding divides sides (n,); of all views, view after view, boxes
+            to resample, clips, flips, interpolations, antialias and fill.
         workspace: the decoder's arrays, buffer of the cut, buffer of its pixels.
         targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, view after view.
         stages: addresses of ``STAGES``.
@@ -135,9 +135,10 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # t
     """
     chosen, done = marks
     addresses, sizes, layouts, image_sizes, tops = streams
-    cuts, boxes, clips, flips, interpolations, antialias, fill = geometry
+    cuts, factors, boxes, clips, flips, interpolations, antialias, fill = geometry
     arrays, cut, pixels = workspace
-    frame = arrays[0]
+    frame, views = arrays[0], boxes.shape[0] // chosen.size
+    state = np.uint64(frame.ctypes.data)
     box, clip = np.empty(4), np.empty(4, np.int64)
     rects, parts, offsets = np.empty((1, 4), np.int64), np.empty((1, 4), np.int64), np.empty(2, np.int64)
     rect, part = rects[0], parts[0]
@@ -154,20 +155,39 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # t
             size = offsets[1]
             rect[1] += tops[i]
             address = np.uint64(cut.ctypes.data)
-        error = _decode(stages[1], (address, size, arrays, pixels))
+        factor = factors[i]
+        error = _open(stages[1], (address, size, factor, arrays))
         if (error and error != BUFFER_TOO_SMALL) or frame[WIDTH] != rect[2] or frame[HEIGHT] != rect[3]:
             continue
-        if error:
+        width, height = -(-rect[2] // factor), -(-rect[3] // factor)
+        ring = height
+        if views == 1 and 0 < boxes[i, 3] < _MAX_COORDINATE:
+            taps = most_taps(boxes[i, 3] / factor, targets[i - slots[2], 5], interpolations[i], antialias[i])
+            ring = min(height, taps + MOST_SURPLUS_ROWS)
+        if error or pixels.size < 3 * width * ring:
+            frame[FRAME - 3] = 3 * width * ring
             return i
-        image = pixels[: 3 * rect[2] * rect[3]].reshape(rect[3], rect[2], 3)
+        frame[OUT], frame[RING] = pixels.ctypes.data, ring
+        if ring == height and _decode(stages[2], (state, height)):
+            continue
+        rows = height, stages[2] if ring < height else 0, np.int64(state)
+        image = pixels[: 3 * width * ring].reshape(ring, width, 3)
         made = True
-        for view in range(boxes.shape[0] // chosen.size):
+        for view in range(views):
             row, target = view * chosen.size + i, view * (slots[1] - slots[2]) + i - slots[2]
-            for k in range(4):
-                box[k] = boxes[row, k] - (rect[k] if k < 2 else 0)
-                clip[k] = clips[row, k] - rect[k % 2]
+            _set_region(boxes[row], clips[row], rect, factor, box, clip)
             flip, code = (flips[row, 0], flips[row, 1]), interpolations[row]
-            arguments = image, box, clip, flip, code, antialias[row], fill[row], targets[target]
-            made &= _resample(stages[2], arguments)
-        done[i] = made
+            arguments = image, rows, box, clip, flip, code, antialias[row], fill[row], targets[target]
+            made &= _resample(stages[3], arguments)
+        # What is left of the stream may be damaged too.
+        done[i] = made and (ring == height or _decode(stages[2], (state, height)) == 0)
     return slots[1]
+
+
+@device_function
+def _set_region(box, clip, rect, factor, decoded_box, decoded_clip):  # type: ignore[no-untyped-def]
+    """Convert a box and a clip from pixels of the stored image to those of a decoded cut; the clip is widened."""
+    for k in range(4):
+        decoded_box[k] = (box[k] - (rect[k] if k < 2 else 0)) / factor
+        edge = clip[k] - rect[k % 2]
+        decoded_clip[k] = edge // factor if k < 2 else -(-edge // factor)

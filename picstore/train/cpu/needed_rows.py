@@ -14,7 +14,7 @@ from picstore.arrays import I64, Table
 from picstore.errors import UsageError
 from picstore.jpeg.tilings import rows_to_cut
 from picstore.train.batching.gather import layouts_of
-from picstore.train.batching.parameters import boxes_to_cut, draw_geometry, joint_reach
+from picstore.train.batching.parameters import align_reach, boxes_to_cut, draw_geometry, joint_factors, joint_reach
 from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.compose import TransformPlan
 
@@ -50,5 +50,7 @@ def _reach(source: TrainingSource, plan: TransformPlan, epoch: int, ids: I64, si
         drawn = product(groups, range(source.copies))
         with contextlib.suppress(UsageError):  # an image that a transform refuses; its batch tells, if there is one
             geometries = [draw_geometry(source, group, epoch, ids, sizes, copies=copy)[0] for group, copy in drawn]
-            return joint_reach(geometries, len(ids))
+            return align_reach(
+                joint_reach(geometries, len(ids)), joint_factors(geometries, len(ids), plan.reducing_gap)
+            )
     return np.concatenate([np.zeros_like(sizes), sizes], axis=1)

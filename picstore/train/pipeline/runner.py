@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from picstore.errors import PicstoreError
+from picstore.errors import PicstoreError, UsageError
 from picstore.train.batch import Batch
 from picstore.train.batching.damage import DamageLog
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
@@ -60,6 +60,8 @@ class PipelineRunner:
         if decoder == "auto" and any(source.dataset.foreign for source in spec.sources):
             decoder = "cpu"  # devices decode JPEGs only
         output = replace(spec.output, decoded=find_decoder(decoder, device) is None)
+        if output.reducing_gap is not None and not output.decoded:
+            raise UsageError("decoders on a GPU decode at full size; leave out reducing_gap, or give decoder='cpu'")
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
+from picstore.jpeg.reducing import check_reducing_gap
 from picstore.storage.dataset import Dataset
 from picstore.train.transforms import (
     affine,
@@ -96,11 +97,13 @@ class TransformPlan:
         groups: the views of each image; of a list of transforms one group without a name.
         targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
         columns: names of the data set's columns in batches.
+        reducing_gap: of the resampling, if the images may be decoded smaller before it, see ``jpeg/reducing.py``.
     """
 
     groups: tuple[ViewGroup, ...] = (ViewGroup(),)
     targets: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    reducing_gap: float | None = None
 
     @property
     def normalises(self) -> bool:
@@ -144,6 +147,7 @@ def plan_transforms(
     targets: tuple[str, ...] = (),
     columns: Sequence[str] = (),
     aug_repeats: int = 1,
+    reducing_gap: float | None = None,
 ) -> tuple[TransformPlan, tuple[UserTransform, ...]]:
     """Split a list of transforms, or each group's of views, into a plan and the callables that take whole batches.
 
@@ -151,10 +155,11 @@ def plan_transforms(
         targets: names of targets and columns.
         columns: the data set's columns.
         aug_repeats: images that a list makes of each record.
+        reducing_gap: of a loader.
 
     Raises:
-        UsageError: the order is not geometry, color, callables; an element is none of these; or transforms contradict
-            each other.
+        UsageError: the order is not geometry, color, callables; an element is none of these; transforms contradict
+            each other; or ``reducing_gap`` is no such number.
     """
     callables: tuple[UserTransform, ...]
     if isinstance(transforms, (Buckets, Sequences, Progressive)):
@@ -178,13 +183,14 @@ def plan_transforms(
         _check_pixels_stay(group.color, others)
         if group.needs_boxes and "boxes" not in others:
             raise UsageError('RandomIoUCrop crops around objects; give the loader targets=["boxes"]')
-    return TransformPlan(tuple(groups), others, tuple(name for name in targets if name in columns)), callables
+    named = tuple(name for name in targets if name in columns)
+    return TransformPlan(tuple(groups), others, named, check_reducing_gap(reducing_gap)), callables
 
 
 def plan_loader(
-    transform: LoaderTransform, *, targets: tuple[str, ...], columns: Sequence[str], aug_repeats: int
+    transform: LoaderTransform, **options: Any
 ) -> tuple[tuple[TransformPlan, ...], Sequence[Sequence[UserTransform]], AspectRatios | EpochStages | None]:
-    """Plan each list of a loader's transforms, as :func:`plan_transforms` does.
+    """Plan each list of a loader's transforms, as :func:`plan_transforms` does with these options.
 
     Returns:
         The plans; the callables by stage of the epochs; and the rule by which images get one of several plans.
@@ -192,7 +198,6 @@ def plan_loader(
     Raises:
         UsageError: as of :func:`plan_transforms`; a bucket has callables, or gives images of another size.
     """
-    options: dict[str, Any] = {"targets": targets, "columns": columns, "aug_repeats": aug_repeats}
     if isinstance(transform, (Buckets, Sequences)):
         return _plan_lists(transform, **options), [transform.callables], transform.choice
     lists = transform.lists if isinstance(transform, Progressive) else [transform]

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from picstore.arrays import F64, I64, U8, Bools
 from picstore.errors import UsageError
+from picstore.jpeg.reducing import decode_factors
 from picstore.kernels.filters import HALF_WIDTHS, NEAREST
 from picstore.train.transforms.arguments import Fill
 from picstore.train.transforms.batch_random import BatchRandom
@@ -183,6 +184,13 @@ class Geometry:
         low = np.clip(np.floor(self.box[:, :2] - support), -_LIMIT, _LIMIT).astype(np.int64)
         high = np.clip(np.ceil(self.box[:, :2] + self.box[:, 2:] + support), -_LIMIT, _LIMIT).astype(np.int64)
         return np.concatenate([np.maximum(low, self.clip[:, :2]), np.minimum(high, self.clip[:, 2:])], axis=1)
+
+    def decode_factors(self, gap: float | None) -> I64:
+        """int64 (n,): by how much decoding may divide the sides, 1, 2, 4 or 8, for a ``reducing_gap``.
+
+        Without antialiasing always 1: a smaller decoding averages, which plain interpolation does not.
+        """
+        return decode_factors(np.where(self.minifies & (self.border == CONSTANT), self.shrink, 1.0), gap)
 
     def crop(self, corner: npt.ArrayLike, size: npt.ArrayLike) -> Geometry:
         """Crop canvases to boxes, by int64 (n, 2) left and top, width and height; outside the output is ``fill``."""

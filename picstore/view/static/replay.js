@@ -5,7 +5,7 @@ import { announce, h } from "./dom.js";
 import { control, drawnGrid, formValues } from "./drawn.js";
 import * as format from "./format.js";
 
-const DEFAULTS = { batch_size: 256, seed: 0, epoch: 0, step: 0, rank: 0, world_size: 1, lanes: 0, aug_repeats: 1, repeat: 1, balance: "", shuffle: "true", drop_last: "true", first: 0 };
+const DEFAULTS = { batch_size: 256, seed: 0, epoch: 0, step: 0, rank: 0, world_size: 1, lanes: 0, aug_repeats: 1, repeat: 1, balance: "", reducing_gap: 0, shuffle: "true", drop_last: "true", first: 0 };
 const SHOWN = 64;
 const SEEN_EPOCHS = 12;
 const YES_NO = [["true", "yes"], ["false", "no"]];
@@ -26,8 +26,9 @@ export function replay(main, dataset, parameters) {
 
   function showForm() {
     const choices = offered.recipes.map((each) => [each.name, each.name]);
-    const { seed, lanes, shuffle, world_size: worldSize } = offered.state ?? {};
-    const known = Object.entries({ seed: seed ?? offered.options.seed, lanes, shuffle, world_size: worldSize });
+    const { seed, lanes, shuffle, world_size: worldSize, reducing_gap: gap } = offered.state ?? {};
+    const givenGap = offered.state ? (gap ?? 0) : offered.options.reducing_gap;
+    const known = Object.entries({ seed: seed ?? offered.options.seed, lanes, shuffle, world_size: worldSize, reducing_gap: givenGap });
     defaults = { ...DEFAULTS, recipe: choices[0][0], ...Object.fromEntries(known.filter(([, value]) => value !== undefined)) };
     const numeric = { type: "number", min: 0, step: 1 };
     const form = h(
@@ -40,7 +41,8 @@ export function replay(main, dataset, parameters) {
         h("div", { class: "pair" }, control("rank", "Rank", given, defaults.rank, numeric), control("world_size", "World size", given, defaults.world_size, { ...numeric, min: 1 })),
         h("div", { class: "pair" }, control("lanes", "Lanes (0: default)", given, defaults.lanes, numeric), control("aug_repeats", "aug_repeats", given, defaults.aug_repeats, { ...numeric, min: 1 })),
         h("div", { class: "pair" }, control("shuffle", "shuffle", given, defaults.shuffle, { choices: YES_NO }), control("drop_last", "drop_last", given, defaults.drop_last, { choices: YES_NO })),
-        h("div", { class: "pair" }, control("repeat", "repeat", given, defaults.repeat, { type: "number", step: "any" }), control("balance", "balance (column)", given, defaults.balance)))),
+        h("div", { class: "pair" }, control("repeat", "repeat", given, defaults.repeat, { type: "number", step: "any" }), control("balance", "balance (column)", given, defaults.balance)),
+        h("div", { class: "pair" }, control("reducing_gap", "reducing_gap (0: none)", given, defaults.reducing_gap, { type: "number", min: 0, step: "any" })))),
     );
     form.addEventListener("change", () => {
       const values = formValues(form, defaults);
@@ -62,9 +64,9 @@ export function replay(main, dataset, parameters) {
       problem.hidden = true;
       try {
         const state = JSON.parse(area.value);
-        const { seed, lanes, shuffle, world_size } = state;
-        const changed = Object.fromEntries(Object.entries({ seed, lanes, shuffle, world_size }).filter(([, value]) => value !== undefined));
-        const { epoch, step } = await get("api/replay/position", { ...query(), ...changed, state: area.value });
+      const { seed, lanes, shuffle, world_size, reducing_gap = 0 } = state;
+      const changed = Object.fromEntries(Object.entries({ seed, lanes, shuffle, world_size, reducing_gap }).filter(([, value]) => value !== undefined));
+      const { epoch, step } = await get("api/replay/position", { ...query(), ...changed, state: area.value });
         go({ ...changed, epoch, step, first: "" });
       } catch (error) {
         problem.textContent = error.message;

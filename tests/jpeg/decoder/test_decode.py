@@ -18,6 +18,8 @@ from PIL import Image
 
 import picstore
 from picstore.errors import ImageError, UsageError
+from picstore.jpeg.decoder import decode as decoding
+from picstore.jpeg.decoder import scan
 from picstore.jpeg.decoder.decode import decode
 
 AC_TABLE = bytes([0] * 7 + [162] + [0] * 8), bytes([0, 0xF0, *(r << 4 | s for r in range(16) for s in range(1, 11))])
@@ -287,3 +289,79 @@ def test_grey_stays_grey_whatever_its_sampling_factors() -> None:
     pixels = decode(jpeg)
     assert (pixels == pixels[:, :, :1]).all()
     assert Image.open(io.BytesIO(jpeg)).mode == "L"
+
+
+def scaled(jpeg: bytes, width: int, height: int, factor: int) -> np.ndarray:
+    """Pixels of libjpeg-turbo at 1 / factor; sides are at least the factor, which its choice of a scale takes."""
+    least = {"min_width": -(-width // factor), "min_height": -(-height // factor)} if factor > 1 else {}
+    return simplejpeg.decode_jpeg(jpeg, "RGB", fastdct=False, fastupsample=False, **least)
+
+
+@pytest.mark.parametrize("factor", (2, 4, 8))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_size_at_a_reduced_scale_gives_the_pixels_of_libjpeg(kind: str, factor: int) -> None:
+    pixels, compared = noise(70, 70), 0
+    for height in range(factor, 71, 1 if factor == 2 else 3):
+        for width in range(factor + height % 3, 71, 3):
+            jpeg = encode(pixels[:height, :width], kind, quality=(20, 75, 95)[(height + width) % 3])
+            expected_ = scaled(jpeg, width, height, factor)
+            if expected_.shape != (-(-height // factor), -(-width // factor), 3):  # libjpeg has scales of 3/8 too
+                continue
+            if not np.array_equal(decode(jpeg, factor=factor), expected_):
+                pytest.fail(f"{width} × {height} differs")
+            compared += 1
+    assert compared > 300
+
+
+@pytest.mark.parametrize("factor", (2, 4, 8))
+@pytest.mark.parametrize("kind", KINDS)
+def test_restart_markers_change_nothing_at_a_reduced_scale(kind: str, factor: int) -> None:
+    jpeg = encode(np.asarray(smooth(184, 123)), kind, quality=80)
+    for interval in (1, 3, 1000):
+        marked = picstore.add_restart_markers(jpeg, interval)
+        np.testing.assert_array_equal(decode(marked, factor=factor), scaled(jpeg, 184, 123, factor))
+
+
+@pytest.mark.parametrize("factor", (2, 4, 8))
+@pytest.mark.parametrize("kind", KINDS)
+def test_extreme_coefficients_at_a_reduced_scale_have_the_pixels_of_libjpeg_or_are_left_to_it(
+    kind: str, factor: int
+) -> None:
+    random_, compared = random.Random(f"{kind}{factor}"), 0
+    for steps, others in ((59, 0), (59, 3), (255, 0), (255, 3), (255, 20)):
+        empty = Coefficients(
+            40, 24, FACTORS[kind], [], quantisation=bytes([steps] * 64), tables=[DC_TABLE, AC_TABLE] * 2
+        )
+        blocks = [[random_.randrange(-1000, 1000)] + [0] * 63 for _ in range(empty.mcus * len(empty.order))]
+        for block in blocks:
+            for k in random_.sample(range(1, 64), others):
+                block[k] = random_.randrange(-1000, 1000)
+        jpeg = write(replace(empty, blocks=blocks))
+        with contextlib.suppress(ImageError):
+            np.testing.assert_array_equal(decode(jpeg, factor=factor), scaled(jpeg, 40, 24, factor))
+            compared += 1
+    assert compared
+
+
+def test_rows_decode_as_they_are_asked_for_into_a_few_rows_of_memory() -> None:
+    for kind in KINDS:
+        jpeg = encode(noise(103, 77), kind)
+        for factor in (1, 2, 4, 8):
+            whole = decode(jpeg, factor=factor)
+            height = len(whole)
+            source, code = decoding._open(jpeg, factor)
+            assert code == 0 and len(source) == len(jpeg)
+            ring = np.zeros((scan.MOST_SURPLUS_ROWS + 5, *whole.shape[1:]), np.uint8)
+            state = decoding.WORKSPACE.frame
+            state[scan.OUT], state[scan.RING] = ring.ctypes.data, len(ring)
+            for rows in range(1, height + 1):
+                assert decoding.decode_rows(state.ctypes.data, rows) == 0
+                assert rows <= state[scan.WRITTEN] <= min(height, rows - 1 + scan.MOST_SURPLUS_ROWS)
+                for row in range(max(rows - 5, 0), rows):
+                    np.testing.assert_array_equal(ring[row % len(ring)], whole[row])
+
+
+@pytest.mark.parametrize("factor", (0, 3, 16, -2))
+def test_other_factors_are_wrong_usage(factor: int) -> None:
+    with pytest.raises(UsageError, match="1, 2, 4 and 8"):
+        decode(encode(noise(20, 20), "420"), factor=factor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,10 +39,10 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> picstore.Dataset:
 
 
 def made(
-    dataset: picstore.Dataset, container: Container, steps: Sequence[object], **output: object
+    dataset: picstore.Dataset, container: Container, steps: object, gap: float | None = None, **output: object
 ) -> tuple[BatchRecords, ImageFiller, dict[int, picstore.Damage]]:
     """A batch of all records of a container."""
-    plan, _ = plan_transforms(steps)
+    plan, _ = plan_transforms(steps, reducing_gap=gap)
     sources = (TrainingSource(dataset, 0, plan=plan),)
     numbers = np.arange(len(container))
     request = SourceRequest(0, 0, Samples(np.zeros_like(numbers), numbers, numbers, numbers < 0), numbers)
@@ -60,11 +59,13 @@ def writable(container: Container) -> tuple[Container, memoryview]:
 
 
 def assert_same(a: ImageFiller, b: ImageFiller) -> None:
-    for one, other in zip(a.images[0][0], b.images[0][0], strict=True):
-        assert one.strides == other.strides and np.array_equal(one, other)
+    for group, others in zip(a.images, b.images, strict=True):
+        for view, other_view in zip(group, others, strict=True):
+            for one, other in zip(view, other_view, strict=True):
+                assert one.strides == other.strides and np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("channels_last", "gap"), [(False, None), (True, None), (False, 1.0), (False, 2.0)])
 @pytest.mark.parametrize(
     "steps",
     [
@@ -74,29 +75,33 @@ def assert_same(a: ImageFiller, b: ImageFiller) -> None:
         [*CROP, picstore.ColorJitter(0.4, 0.4), picstore.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))],
         [*CROP, picstore.RandomGrayscale(0.5)],
         [picstore.Resize(40)],
+        [picstore.Resize((21, 17), "lanczos"), picstore.RandomVerticalFlip(1)],
         [],
+        picstore.Views(small=(2, [picstore.RandomResizedCrop(24)]), large=(1, [picstore.RandomResizedCrop(64)])),
     ],
 )
 def test_images_are_the_same_as_stage_by_stage(
     dataset: picstore.Dataset,
     request: pytest.FixtureRequest,
-    steps: list[object],
+    steps: object,
     channels_last: bool,
+    gap: float | None,
 ) -> None:
-    _, together, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
-    assert wrong == {}
+    _, together, wrong = made(dataset, dataset.container(0), steps, gap, channels_last=channels_last)
+    assert wrong == {} and together._fused.done.all()
     request.getfixturevalue("stage_by_stage")
-    _, apart, wrong = made(dataset, dataset.container(0), steps, channels_last=channels_last)
+    _, apart, wrong = made(dataset, dataset.container(0), steps, gap, channels_last=channels_last)
     assert wrong == {}
     assert_same(together, apart)
 
 
-def test_the_kernel_makes_what_is_upright_and_of_full_size_and_nothing_else(dataset: picstore.Dataset) -> None:
-    _, filler, _ = made(dataset, dataset.container(0), CROP)
-    assert filler._fused.done.all()
-    for steps in ([picstore.RandomRotation((20, 30)), picstore.Resize((64, 64))], [picstore.Resize((20, 20))]):
-        _, filler, wrong = made(dataset, dataset.container(0), steps)
-        assert not filler._fused.done.any() and wrong == {} and filler.images[0].any()
+def test_the_kernel_makes_what_is_upright_and_nothing_else(dataset: picstore.Dataset) -> None:
+    for gap in (None, 1.0):
+        for steps, smaller in ((CROP, False), ([picstore.Resize((20, 20))], gap is not None)):
+            _, filler, _ = made(dataset, dataset.container(0), steps, gap=gap)
+            assert filler._fused.done.all() and (filler._factors > 1).any() == smaller
+        _, filler, wrong = made(dataset, dataset.container(0), [picstore.RandomRotation(30), picstore.Resize(64)])
+        assert not filler._fused.done.any() and wrong == {} and filler.images[0][0][0].any()
 
 
 def test_a_new_thread_makes_room_for_large_images(tmp_path: Path) -> None:
@@ -122,6 +127,29 @@ def test_a_damaged_stream_is_reported_and_the_others_are_made(dataset: picstore.
     assert wrong[4].offset == container.ref.offset + begin
     others = [slot for slot in range(len(sound)) if slot != 4]
     assert np.array_equal(filler.images[0][0, others], good.images[0][0, others])
+
+
+def test_damage_in_rows_that_no_view_shows_is_reported_whatever_is_decoded_first(
+    dataset: picstore.Dataset, request: pytest.FixtureRequest
+) -> None:
+    """The crop's last row of tiles, of which the filter needs the first rows alone."""
+    steps = [picstore.CenterCrop((60, 60)), picstore.Resize((30, 30))]
+    container, buffer = writable(dataset.container(0))
+    for k, entry in enumerate(container.index):
+        begin = int(entry["offset"]) + int(entry["header_length"])
+        lengths = container.info(k).segments.astype(int) + 2
+        per_row = len(lengths) // -(
+            -int(entry["height"]) // (8 if entry["sampling"] == SAMPLINGS.index("grey") else 16)
+        )
+        ends = begin + np.add.accumulate(lengths)[per_row - 1 :: per_row]
+        side = 8 if entry["sampling"] == SAMPLINGS.index("grey") else 16
+        row = (round((int(entry["height"]) - 60) / 2) + 60) // side  # of tiles, below the crop's last pixel
+        buffer[ends[row - 1] : ends[row] - 2] = bytes([0x5A]) * (ends[row] - 2 - ends[row - 1])
+    _, together, wrong = made(dataset, container, steps)
+    request.getfixturevalue("stage_by_stage")
+    _, _, expected = made(dataset, container, steps)
+    assert set(wrong) == set(expected) and wrong
+    assert not together._fused.done[list(wrong)].any()
 
 
 def rename_tables(jpeg: memoryview) -> None:

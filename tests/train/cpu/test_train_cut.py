@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
+from pictures import saved
+from PIL import Image
 from samples import picture
 
 import picstore
@@ -16,9 +18,8 @@ from picstore.storage.format.record import NO_SEGMENTS
 from picstore.train.batching.gather import layouts_of
 from picstore.train.cpu import cut as train_cut
 from picstore.train.cpu import decode as cpu_decode
-from picstore.train.cpu import fill_images
+from picstore.train.cpu import fill_images, fused
 from picstore.train.cpu.cut import cut_streams
-from picstore.train.cpu.fill_images import decode_factors
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
@@ -33,6 +34,18 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
             noisy = (image.astype(int) + np.random.default_rng(number).integers(-20, 20, image.shape)).clip(0, 255)
             image = noisy.astype(np.uint8)
             writer.add(image[..., 0] if number % 3 == 0 else image)
+    return path
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise of all samplings that interpolate chroma."""
+    path = tmp_path_factory.mktemp("wide") / "dataset"
+    with picstore.Writer(path) as writer:
+        for number in range(12):
+            noise = np.random.default_rng(number).integers(0, 256, (290 - 7 * number, 210 + 9 * number, 3), np.uint8)
+            sampling = ("422", "440", "420", "444")[number % 4]
+            writer.add(simplejpeg.encode_jpeg(noise, quality=90, colorsubsampling=sampling))
     return path
 
 
@@ -113,30 +126,50 @@ def test_streams_are_cut_to_the_tiles_that_are_reached(dataset: Path) -> None:
     assert all(stream.width > 0 for stream in cut_streams(jpegs[:2], layouts[:2], segments[:2], nothing))
 
 
-def test_an_image_is_decoded_smaller_while_its_crop_is_at_least_twice_the_output() -> None:
-    widths = np.array([100, 199, 200, 399, 400, 800, 8000])
-    geometry = picstore.Resize((100, 100))(Geometry.identity(widths, np.full(7, 10_000)), BatchRandom(0, 0, range(7)))
-    assert decode_factors(geometry).tolist() == [1, 1, 2, 2, 4, 8, 8]
+@pytest.mark.parametrize("gap", [1.0, 2.0, 3.0])
+def test_an_image_is_decoded_smaller_only_where_the_gap_is_left_to_resampling(gap: float) -> None:
+    shrink = np.array([1, 1.99, 2, 3.99, 4, 8, 80]) * gap
+    widths = np.ceil(100 * shrink).astype(int)
+    geometry = picstore.Resize((100, 100))(Geometry.identity(widths, np.full(7, 90_000)), BatchRandom(0, 0, range(7)))
+    assert geometry.decode_factors(gap).tolist() == [1, 1, 2, 2, 4, 8, 8]
+    assert set(geometry.decode_factors(None).tolist()) == {1}
     for resize in (picstore.Resize((100, 100), antialias=False), picstore.Resize((100, 100), "nearest")):
         plain = resize(Geometry.identity(widths, widths), BatchRandom(0, 0, range(7)))
-        assert set(decode_factors(plain).tolist()) == {1}
+        assert set(plain.decode_factors(gap).tolist()) == {1}
 
 
-def test_decoding_smaller_stays_close_to_decoding_whole(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = batches(dataset, [picstore.RandomResizedCrop(48, scale=(0.5, 1))], shuffle=False)
-    monkeypatch.setattr(fill_images, "decode_factors", lambda geometry: np.ones(len(geometry.size), np.int64))
-    exact = batches(dataset, [picstore.RandomResizedCrop(48, scale=(0.5, 1))], shuffle=False)
-    for a, b in zip(small, exact, strict=True):
-        assert 0 < (a.images.int() - b.images.int()).abs().float().mean() < 3
+@pytest.mark.parametrize(("gap", "mean"), [(1.0, 3), (2.0, 1.2), (3.0, 0.8)])
+def test_decoding_smaller_stays_close_to_decoding_whole(dataset: Path, gap: float, mean: float) -> None:
+    transform = [picstore.RandomResizedCrop(24, scale=(0.5, 1))]
+    small = batches(dataset, transform, shuffle=False, reducing_gap=gap)
+    for a, b in zip(small, batches(dataset, transform, shuffle=False), strict=True):
+        assert 0 < (a.images.int() - b.images.int()).abs().float().mean() < mean
 
 
-def test_without_simplejpeg_pillow_decodes_the_same_images(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    transform = [picstore.RandomResizedCrop(160), picstore.RandomHorizontalFlip()]
-    monkeypatch.setattr(fill_images, "SCALES", False)
-    expected = batches(dataset, transform)
-    monkeypatch.setattr(rgb, "simplejpeg", None)
-    for a, b in zip(expected, batches(dataset, transform), strict=True):
-        assert torch.equal(a.images, b.images)
-    for jpeg in (b"no image", picstore.Dataset(dataset)[0].jpeg):
-        with pytest.raises(picstore.ImageError, match=r"does not decode|pixels instead of"):
+@pytest.mark.parametrize("gap", [1.0, 2.0])
+@pytest.mark.parametrize("steps", [[picstore.RandomResizedCrop(16)], [picstore.RandomRotation(9), picstore.Resize(16)]])
+def test_cutting_changes_no_pixel_of_images_that_are_decoded_smaller(
+    wide: Path, monkeypatch: pytest.MonkeyPatch, steps: list[object], gap: float
+) -> None:
+    cut = batches(wide, steps, reducing_gap=gap)
+    monkeypatch.setattr(fused, "can_fuse", lambda geometry: np.zeros(len(geometry.size), np.bool_))
+    monkeypatch.setattr(
+        fill_images,
+        "cut_streams",
+        lambda jpegs, layouts, segments, reach: cut_streams(jpegs, layouts, [NO_SEGMENTS] * len(jpegs), reach),
+    )
+    for a, b in zip(cut, batches(wide, steps, reducing_gap=gap), strict=True):
+        assert torch.equal(a.ids, b.ids)
+        assert all(map(torch.equal, a.images, b.images))
+
+
+def test_streams_of_another_decoder_are_decoded_smaller_too(tmp_path: Path) -> None:
+    image = picture(1, width=400, height=300)
+    progressive, plain = (saved(Image.fromarray(image), "JPEG", progressive=each) for each in (True, False))
+    for jpeg in (progressive, plain):
+        for factor in (1, 2, 4, 8):
+            pixels = rgb.decode_rgb(jpeg, width=400, height=300, factor=factor)
+            assert np.array_equal(pixels, rgb.decode_rgb(plain, width=400, height=300, factor=factor))
+    for jpeg in (b"no image", progressive):
+        with pytest.raises(picstore.ImageError, match=r"does not decode|by its headers"):
             rgb.decode_rgb(jpeg, width=3, height=4)

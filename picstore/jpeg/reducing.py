@@ -1,0 +1,41 @@
+"""Decoding at 1/2, 1/4 or 1/8 of the size: by how much, for whoever resamples afterwards. It needs no numba."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from picstore.arrays import I64
+from picstore.errors import UsageError
+
+
+def check_reducing_gap(gap: Any) -> float | None:
+    """Check a ``reducing_gap``; UsageError for other values than None and numbers of at least 1.0."""
+    if gap is None:
+        return None
+    if isinstance(gap, bool) or not isinstance(gap, Real) or not 1 <= float(gap) < math.inf:
+        raise UsageError(f"reducing_gap is {gap!r}; give None for exact pixels, or a number of at least 1.0, as 2.0")
+    return float(gap)
+
+
+def decode_factors(shrink: npt.ArrayLike, gap: float | None) -> I64:
+    """Choose by how much decoding divides the sides of images that are resampled afterwards.
+
+    Args:
+        shrink: by how much decoding and resampling divide the sides together; of any shape.
+        gap: by how much resampling divides them at least, Pillow's ``reducing_gap``; None for exact pixels.
+
+    Returns:
+        int64 of that shape: the largest of 8, 4 and 2 that leaves the gap, else 1.
+    """
+    wanted = np.asarray(shrink, dtype=np.float64)
+    exponents = np.zeros(wanted.shape, dtype=np.int64)
+    if gap is not None:
+        for factor in (2, 4, 8):
+            exponents += wanted >= gap * factor
+    factors: I64 = np.left_shift(1, exponents)
+    return factors
