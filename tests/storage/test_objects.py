@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import os
 import shutil
@@ -12,7 +13,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from picstore.prepare.sources.open import open_source
 from picstore.storage import cache as cache_module
 from picstore.storage.dataset import Dataset
 from picstore.storage.location import object_store
+from picstore.storage.location.download import Retries
 from picstore.storage.location.resolve import MANIFEST, UNFINISHED, locate
 from picstore.train.pipeline import process
 
@@ -261,8 +262,8 @@ def test_a_loader_yields_the_batches_of_the_copy_on_this_machine(
 def test_reading_waits_for_a_store_that_restarts_and_opening_does_not(
     there: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def soon(*, patient: bool) -> dict[str, Any]:
-        return {**RETRIES(patient=patient), "backoff": {"init_backoff": timedelta(milliseconds=1), "base": 1.5}}
+    def soon(*, patient: bool) -> Retries:
+        return dataclasses.replace(RETRIES(patient=patient), first=0.001, base=1.5)
 
     monkeypatch.setattr(object_store, "retries", soon)
     dataset = Dataset(there)
