@@ -80,6 +80,14 @@ def _fork_server_with_kernels() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Note the indexes that tests make in a folder of theirs, not in the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 def _restart_fork_server() -> None:
     """Give the engine's processes the present environment: they inherit the fork server's."""
     forkserver._forkserver._stop()

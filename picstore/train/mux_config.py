@@ -50,6 +50,7 @@ class MuxEntry:
     count: int
     transform: tuple[UserTransform, ...] | None = None  # None for the mux's own
     where: str | None = None  # condition in SQL on its records
+    root: str | None = None  # of an index, the folder of its images
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +127,16 @@ def _from_toml(tables: dict[str, Any], config: Path, *, needs_source: bool = Tru
 
 def _source(table: dict[str, Any], config: Path, number: int) -> MuxEntry:
     where = f"{config}: [[source]] number {number}"
-    if unknown := set(table) - {"path", "where", "base", "count", "transform"}:
-        raise UsageError(f"{where} has {min(unknown)!r}; path, where, base, count and transform are possible")
+    if unknown := set(table) - {"path", "root", "where", "base", "count", "transform"}:
+        raise UsageError(f"{where} has {min(unknown)!r}; path, root, where, base, count and transform are possible")
     name, base, count = table.get("path"), table.get("base", 0), table.get("count")
     if not isinstance(name, str) or type(base) is not int or type(count) is not int:
         raise UsageError(f"{where} has path {name!r}, base {base!r}, count {count!r}; a string and integers are needed")
-    condition = table.get("where")
-    if not isinstance(condition, (str, type(None))):
-        raise UsageError(f"{where} has where {condition!r}; a condition in SQL is needed")
+    for key, needed in (("where", "a condition in SQL"), ("root", "a path or URL")):
+        if not isinstance(table.get(key), (str, type(None))):
+            raise UsageError(f"{where} has {key} {table[key]!r}; {needed} is needed")
     steps = _steps(table["transform"], where) if "transform" in table else None
-    return _entry(config, name, base, count, transform=steps, where=condition)
+    return _entry(config, name, base, count, transform=steps, where=table.get("where"), root=table.get("root"))
 
 
 def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:

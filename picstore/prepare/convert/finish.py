@@ -13,6 +13,7 @@ from picstore.storage.format.file import FileSummary, read_summary
 from picstore.storage.location.resolve import LEDGER, Location, file_name, map_concurrently
 from picstore.storage.manifest import Manifest, References, read_manifest
 from picstore.storage.publish import publish_dataset
+from picstore.storage.references_root import note_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ def finish_dataset(
         provenance={**provenance, "outcome": total.outcome()},
         references=None if folder is None else References(folder, total.foreign),
     )
+    note_index(manifest)
     return ConversionResult(manifest, total)
 
 
@@ -56,6 +58,7 @@ def read_result(root: Location, settings: dict[str, Any]) -> ConversionResult:
     """Read the result of a conversion that is already finished; errors are those of :func:`read_own_manifest`."""
     lines = ledger.read_lines(root / LEDGER, skip_damaged=True)
     manifest = read_own_manifest(root, settings)
+    note_index(manifest)
     result = ConversionResult(manifest, ledger.tally_lines(lines))
     root.sweep()
     job.remove_finished_job(root, settings, manifest.uuid)
