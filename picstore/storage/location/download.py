@@ -45,9 +45,13 @@ class Retries:
     first: float = 0.1
     longest: float = 15
 
-    def waits(self) -> Iterator[float]:
-        """Yield the seconds to wait before each retry."""
-        until, wait = time.monotonic() + self.seconds, self.first
+    def deadline(self) -> float:
+        """Compute the time of ``time.monotonic()``, which nobody sets, after which nothing is retried."""
+        return time.monotonic() + self.seconds
+
+    def waits(self, until: float) -> Iterator[float]:
+        """Yield the seconds to wait before each retry until a time of ``time.monotonic()``."""
+        wait = self.first
         for _ in range(self.most):
             if time.monotonic() >= until:
                 return
@@ -110,8 +114,9 @@ class Download:
         begin: int = 0,
         end: int | None = None,
     ) -> None:
-        self._get, self._stream, self._file = get, stream, file
-        self._waits = retries.waits()
+        self._get, self._stream, self._retries, self._file = get, stream, retries, file
+        self._until = retries.deadline()
+        self._waits = retries.waits(self._until)
         self._at = begin
         whole = None if end is None else (begin, end)
         self._answer = persist(lambda: get(whole), self._waits)
@@ -122,7 +127,7 @@ class Download:
         """Iterate over the bytes, in pieces of any size."""
         least = _PIECE
         while True:
-            failure = Unreachable(f"{self._file}: an answer of the store ends early")
+            before, failure = self._at, Unreachable(f"{self._file}: an answer of the store ends early")
             try:
                 for piece in self._stream(self._answer, least):
                     self._at += len(piece)
@@ -133,6 +138,8 @@ class Download:
                 failure = error
             if self._at == self.end:
                 return
+            if self._at > before:  # waits are for stores that give nothing
+                self._waits = self._retries.waits(self._until)
             self._resume(failure)
             least = 1  # every further answer brings the end nearer, however early it is cut
 
@@ -148,8 +155,9 @@ class Download:
         _wait(self._waits, failure)
         try:
             self._answer = persist(lambda: self._get((self._at, self.end)), self._waits)
-            same = all(self._answer.meta[name] == self.meta[name] for name in ("size", "e_tag", "last_modified"))
+            pairs = [(self.meta[name], self._answer.meta[name]) for name in ("size", "e_tag", "last_modified")]
+            changed = any(before != after for before, after in pairs if None not in (before, after))
         except OutOfRange:
-            same = False
-        if not same:
+            changed = True
+        if changed:
             raise PicstoreError(f"{self._file} was changed while it was read; read it again") from failure

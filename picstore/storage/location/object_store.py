@@ -45,9 +45,9 @@ _ENDPOINT_HINTS = {
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-# Failures that another attempt does not mend: answers of 4xx but for a timeout and too many requests, and TLS (names
-# of rustls' errors, with the reason that it gives for a certificate).
-_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d")
+# Failures that another attempt does not mend: answers of 4xx but for a timeout and too many requests, answers that
+# contradict HTTP, and TLS (names of rustls' errors, with the reason that it gives for a certificate).
+_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header missing|redirect without LOCATION")
 _TLS = re.compile(
     r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
 )
@@ -173,13 +173,13 @@ class Bucket(Location):
             yield rest
 
     def size(self) -> int:
-        client = self._client(_NO_RETRIES)
+        client, rule = self._client(_NO_RETRIES), retries(patient=False)
 
         def head() -> int:
             with self._translated(str(self)):
                 return int(library().head(client, self.key)["size"])
 
-        return persist(head, retries(patient=False).waits())
+        return persist(head, rule.waits(rule.deadline()))
 
     def is_file(self) -> bool:
         if not self.key:

@@ -28,7 +28,8 @@ class BadServer(WebServer):
     """A web server without ETags, whose answers of more than 100 bytes are changed.
 
     Attributes:
-        cuts: how many of them break off after a third of their bytes, with the length of all in their header.
+        cuts: how many of them break off, with the length of all bytes in their header.
+        part: of their bytes that are sent before.
         short: whether they end after two thirds, with that length in their header.
         surplus: bytes that follow each.
         date: Last-Modified of each, by the number of requests before it.
@@ -37,7 +38,7 @@ class BadServer(WebServer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.cuts, self.short, self.surplus, self.sent = 0, False, 0, 0
+        self.cuts, self.part, self.short, self.surplus, self.sent = 0, 0.3, False, 0, 0
         self.date: Callable[[int], int] = lambda _: 0
 
     def send(
@@ -57,7 +58,7 @@ class BadServer(WebServer):
         self.sent = 0
         if self.cuts > 0:
             self.cuts -= 1
-            handler.wfile.write(body[: len(body) // 3])
+            handler.wfile.write(body[: int(len(body) * self.part)])
             handler.close_connection = True
             return
         try:
@@ -132,11 +133,24 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(bad_server: BadServer)
         file.read(0, 9000, file="x")
 
 
+def test_an_answer_of_another_range_is_an_error_at_once(bad_server: BadServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "retries", lambda **_: Retries(1000, first=1))
+    answer = bad_server.send
+
+    def shifted(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str]) -> None:
+        answer(handler, status, body, {**headers, "Content-Range": f"bytes 1-{len(body)}/{len(DATA)}"})
+
+    monkeypatch.setattr(bad_server, "send", shifted)
+    with pytest.raises(PicstoreError, match="cannot be reached"):
+        locate(f"{bad_server.url}/file").read(0, 9000, file="x")
+    assert len(bad_server.requests) == 1
+
+
 def test_a_server_that_breaks_off_every_time_is_an_error_and_no_damage(
     bad_server: BadServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_store, "retries", lambda **_: Retries(3, first=0.001))
-    bad_server.cuts = 1000
+    bad_server.cuts, bad_server.part = 1000, 0
     with pytest.raises(PicstoreError, match="cannot be reached") as caught:
         locate(f"{bad_server.url}/file").read(0, 9000, file="x")
     assert not isinstance(caught.value, Damage)
@@ -148,7 +162,8 @@ def test_retries_end_after_their_time_whatever_the_clock_on_the_wall_says(monkey
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "time", lambda: random.uniform(-1e9, 1e9))  # a clock that jumps
     spent = []
-    for seconds in object_store.retries(patient=True).waits():
+    rule = object_store.retries(patient=True)
+    for seconds in rule.waits(rule.deadline()):
         assert 0.1 <= seconds <= 15
         now[0] += seconds
         spent.append(seconds)
