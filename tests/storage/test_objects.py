@@ -475,3 +475,19 @@ def test_processes_share_a_cache(converted: Path, there: str, tmp_path: Path) ->
         assert outputs == [expected.hexdigest()] * 2
         total = sum(path.stat().st_size for path in held(cache))
         assert total <= 120 << 10 if limit == "100KiB" else len(held(cache)) == len(Dataset(there).rows)
+
+
+def test_entries_of_the_future_are_not_kept_for_ever(make_dataset: Make, tmp_path: Path) -> None:
+    one, other = make_dataset(60, name="one"), make_dataset(61, name="other")
+    cache = tmp_path / "cache"
+    assert len(list(Dataset(one, cache=cache, cache_limit="1MiB"))) == 60
+    old, next_year = held(cache), time.time() + 3e7  # the clock was wrong, and is set back now
+    for path in old:
+        os.utime(path, (next_year, next_year))
+    (old[0].parent / "left.partial").write_bytes(b"x")
+    os.utime(old[0].parent / "left.partial", (next_year, next_year))
+    total = sum(path.stat().st_size for path in old)
+    assert len(list(Dataset(other, cache=cache, cache_limit=total))) == 61
+    left = set(held(cache))
+    assert len(left & set(old)) < len(old) and left - set(old)
+    assert not (old[0].parent / "left.partial").exists()

@@ -264,6 +264,15 @@ class Bucket(Location):
     def remove(self, *, keep: Collection[str] = ()) -> None:
         names = (name for name, _ in self.files() if name.partition("/")[0] not in keep)
         keys = [self.key] if self.is_file() else [(self / name).key for name in names]
+        try:
+            self._delete(keys)
+        except NotADataset:  # removed before, but listed still
+            for key in keys:
+                with contextlib.suppress(NotADataset):
+                    self._delete([key])
+
+    def _delete(self, keys: list[str]) -> None:
+        """Delete objects, a thousand by one request in some stores; NotADataset if others say that one is missing."""
         if keys:
             with self._translated(str(self)):
                 library().delete(self._client(retries(patient=False)), keys)
@@ -310,7 +319,8 @@ class Bucket(Location):
         except FileNotFoundError as error:
             raise self._missing(file, str(error)) from error
         except (errors.PermissionDeniedError, errors.UnauthenticatedError, PermissionError) as error:
-            raise PicstoreError(f"{file}: the store refuses access; {self._credentials}") from error
+            clock = "the clock of this machine is wrong; " if "RequestTimeTooSkewed" in str(error) else ""
+            raise PicstoreError(f"{file}: the store refuses access; {clock}{self._credentials}") from error
         except ValueError as error:
             raise UsageError(f"{file} is not the name of an object: {redact(str(error))}") from error
         except (errors.AlreadyExistsError, errors.PreconditionError) as error:
