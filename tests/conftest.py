@@ -26,6 +26,7 @@ import picstore
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.engine import processes
 from picstore.storage.location import object_store
+from picstore.storage.location.download import Retries
 
 # A shell that starts the tests in the background makes them, and their child processes, ignore interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,6 +77,14 @@ def _fork_server_with_kernels() -> Iterator[None]:
     """Load the kernels in the engine's fork server, which starts once a session instead of once a conversion."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "start_fork_server", functools.partial(processes.start_fork_server, *_PRELOADED))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Note the indexes that tests make in a folder of theirs, not in the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 
@@ -195,7 +204,7 @@ def bucket(s3: str) -> str:
 @pytest.fixture
 def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """Stands between the server and clients that are made from now on in this process; no retries."""
-    monkeypatch.setattr(object_store, "retries", lambda patient: {"max_retries": 0})
+    monkeypatch.setattr(object_store, "retries", lambda **_: Retries(0))
     monkeypatch.setattr(object_store, "_clients", {})
     with Proxy(s3) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)

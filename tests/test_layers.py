@@ -31,7 +31,9 @@ LAYERS = {
         "format",
         "container_index | edits | manifest_fields",
         "manifest",
-        "cache | manifest_copy | record_counts | record_facts | record_shift | references | row_reader | table_reader",
+        "cache | manifest_copy | record_counts | record_facts | record_shift | references_root | row_reader | "
+        "table_reader",
+        "references",
         "concat | conditions | container_reader | publish | shown | split",
         "joined_reader | record_table",
         "dataset",

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 @click.option(
     "--cache-limit", metavar="SIZE", default="50GiB", show_default=True, help="Maximum size of the --cache folder."
 )
+@options.root
 @options.as_json
 def command(
     dataset: Location,
@@ -55,6 +56,7 @@ def command(
     size: int,
     color: bool,
     threads: int | None,
+    root: Location | None,
     as_json: bool,
     **of_loader: Any,
 ) -> None:
@@ -70,8 +72,9 @@ def command(
     if color:
         normalize = picstore.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
         transform += [picstore.ColorJitter(0.4, 0.4, 0.4, 0.1), normalize]
+    cache = {name: of_loader.pop(name) for name in ("cache", "cache_limit")}
     report = measure(
-        str(dataset),
+        picstore.Dataset(dataset, root=root, **cache),
         transform=transform,
         batch_size=batch_size,
         images=images,

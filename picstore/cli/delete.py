@@ -30,8 +30,9 @@ _MAX_FILE = 1 << 30  # bytes, a hundred million ids
     help="Id of an image to delete; may be repeated.",
 )
 @click.option("--ids", "file", metavar="FILE", type=options.PATH, help="File of ids to delete, one per line.")
+@options.root
 @options.as_json
-def command(dataset: Location, ids: tuple[int, ...], file: Path | None, as_json: bool) -> None:
+def command(dataset: Location, ids: tuple[int, ...], file: Path | None, root: Location | None, as_json: bool) -> None:
     """Delete images from DATASET.
 
     A small file lists the deleted images, and readers skip them; no image is rewritten. `picstore shuffle` leaves them
@@ -40,7 +41,7 @@ def command(dataset: Location, ids: tuple[int, ...], file: Path | None, as_json:
     chosen = {*ids, *(_read(file) if file is not None else ())}
     if not chosen:
         raise UsageError("nothing to delete; give --id N or --ids FILE")
-    before, after = _delete(dataset, chosen)
+    before, after = _delete(dataset, root, chosen)
     if as_json:
         result = {"dataset": str(dataset), "uuid": after.uuid, "images": len(after)}
         echo_json({**result, "deleted": len(before) - len(after)})
@@ -48,12 +49,12 @@ def command(dataset: Location, ids: tuple[int, ...], file: Path | None, as_json:
         echo(f"{dataset}: {len(before) - len(after):,} images deleted, {len(after):,} left")
 
 
-def _delete(dataset: Location, ids: set[int]) -> tuple[Dataset, Dataset]:
+def _delete(dataset: Location, root: Location | None, ids: set[int]) -> tuple[Dataset, Dataset]:
     """Delete records; returns the data set before and after. Others may edit it meanwhile, which changes no id."""
     from picstore.storage.dataset import Dataset
 
     for _ in range(_MAX_CONFLICTS):
-        before = Dataset(dataset)
+        before = Dataset(dataset, root=root)
         with contextlib.suppress(Conflict):
             return before, before.without(ids).save()
     raise UsageError(f"{dataset} is edited all the time; nothing was deleted")

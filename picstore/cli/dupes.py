@@ -30,6 +30,8 @@ _SHOWN = 20  # groups, of which each line shows as many duplicates
 )
 @click.option("--ids", "file", metavar="FILE", type=options.PATH, help="Write the ids of all duplicates to FILE.")
 @click.option("--save", is_flag=True, help="Keep the hashes in DATASET, as its column 'phash', for the next time.")
+@options.root
+@click.option("--other-root", metavar="DIR", type=locate, help="The same as --root, of OTHER.")
 @options.workers
 @options.as_json
 def command(
@@ -40,6 +42,7 @@ def command(
     save: bool,
     workers: int | None,
     as_json: bool,
+    **roots: Location | None,
 ) -> None:
     """List groups of near-duplicates in DATASET, or the images of DATASET that are in OTHER too.
 
@@ -55,8 +58,8 @@ def command(
     from picstore.storage.dataset import Dataset
 
     started = time.monotonic()
-    opened = Dataset(dataset)
-    against = None if other is None else Dataset(other)
+    opened = Dataset(dataset, root=roots["root"])
+    against = None if other is None else Dataset(other, root=roots["other_root"])
     with Bar("dupes") as bar:
         hashed = hash_images(opened, workers=workers or default_workers(), progress=bar)
         others = None

@@ -9,6 +9,7 @@ import click
 
 from picstore.cli import options
 from picstore.cli.terminal import echo, echo_json
+from picstore.storage.location.resolve import Location
 
 _DAMAGE_FOUND = 3
 
@@ -32,6 +33,7 @@ _DAMAGE_FOUND = 3
     help="Target size of each tar, shard or Parquet file.",
 )
 @options.selection
+@options.root
 @options.as_json
 @click.pass_context
 def command(
@@ -41,6 +43,7 @@ def command(
     format_: str,
     shard_size: int,
     selection: options.Selection,
+    root: Location | None,
     as_json: bool,
 ) -> None:
     """Export the JPEGs of DATASET unchanged, with labels, extras and attachments, to a new folder OUT.
@@ -52,7 +55,7 @@ def command(
 
     started = time.monotonic()
     with Bar("export") as bar:
-        done = export(selection.open(dataset), out, format=format_, shard_size=shard_size, progress=bar)
+        done = export(selection.open(dataset, root=root), out, format=format_, shard_size=shard_size, progress=bar)
     seconds = time.monotonic() - started
     for remark in done.remarks:
         echo(remark, err=True)

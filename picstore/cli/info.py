@@ -25,14 +25,15 @@ _WORTH_COPYING = 0.8  # of the bytes that are read
 @click.command("info")
 @click.argument("dataset", metavar="DATASET", type=locate)
 @options.selection
+@options.root
 @options.as_json
-def command(dataset: Location, selection: options.Selection, as_json: bool) -> None:
+def command(dataset: Location, selection: options.Selection, root: Location | None, as_json: bool) -> None:
     """Print what DATASET holds, how it was made, and how well it is shuffled.
 
     Counts by class are those of all images. Other figures are those of 1,000 containers where there are more, and say
     so.
     """
-    facts = _facts(selection.open(dataset))
+    facts = _facts(selection.open(dataset, root=root))
     if as_json:
         echo_json(facts)
     else:

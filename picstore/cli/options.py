@@ -41,7 +41,8 @@ _SOURCE_OPTIONS = (
         "--root",
         metavar="DIR",
         type=locate,
-        help="Directory that the paths in a list or table are relative to, and lie below.  [default: directory of SRC]",
+        help="Directory that the paths in a list or table are relative to, and lie below; of an index, that of its "
+        "images.  [default: directory of SRC; as the index says, if you made it]",
     ),
     click.option(
         "--synsets",
@@ -116,6 +117,12 @@ container_size = click.option(
     show_default=True,
     help="Target size of a container, the unit of reading and checking.",
 )
+root = click.option(
+    "--root",
+    metavar="DIR",
+    type=locate,
+    help="Directory or URL of the images of an index, which you trust.  [default: as the index says, if you made it]",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 seed = click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Random seed.")
 engine = click.option(
@@ -156,11 +163,11 @@ class Selection:
     split_seed: int
     split_by: str | None
 
-    def open(self, path: Where, *others: Where) -> Dataset:
-        """Open a data set, or several as one, and select the records."""
+    def open(self, path: Where, *others: Where, root: Where | None = None) -> Dataset:
+        """Open a data set, or several as one, and select the records; ``root`` is that of an index."""
         from picstore.storage.dataset import Dataset
 
-        dataset = Dataset(path)
+        dataset = Dataset(path, root=root)
         if others:
             dataset = dataset.concat(*map(Dataset, others))
         if self.where is not None:

@@ -13,8 +13,9 @@ from picstore.storage.location.resolve import Location, locate
 
 @click.command("repair")
 @click.argument("dataset", metavar="DATASET", type=locate)
+@options.root
 @options.as_json
-def command(dataset: Location, as_json: bool) -> None:
+def command(dataset: Location, root: Location | None, as_json: bool) -> None:
     """Make a damaged DATASET readable again.
 
     Reads everything. Restores a damaged or missing manifest from its copy, rebuilds a damaged index from the files,
@@ -25,7 +26,7 @@ def command(dataset: Location, as_json: bool) -> None:
     from picstore.prepare.upkeep.repair import repair
 
     with Bar("repair") as bar:
-        done = repair(dataset, progress=bar)
+        done = repair(dataset, root=root, progress=bar)
     if as_json:
         result = {"dataset": str(dataset), "uuid": done.dataset.uuid, "images": len(done.dataset)}
         result |= {"manifest": done.manifest, "copy": done.copy, "index": done.index, "counts": done.counts}

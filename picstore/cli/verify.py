@@ -16,10 +16,18 @@ _DAMAGE_FOUND = 3
 @click.command("verify")
 @click.argument("dataset", metavar="DATASET", type=locate)
 @click.option("--decode", is_flag=True, help="Decode every image too, and compare it with the index.")
+@options.root
 @options.workers
 @options.as_json
 @click.pass_context
-def command(context: click.Context, dataset: Location, decode: bool, workers: int | None, as_json: bool) -> None:
+def command(
+    context: click.Context,
+    dataset: Location,
+    decode: bool,
+    root: Location | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
     """Read all of DATASET, check every checksum, and report file and offset of all damage.
 
     The exit code is 3 if there is damage.
@@ -29,7 +37,9 @@ def command(context: click.Context, dataset: Location, decode: bool, workers: in
     from picstore.prepare.upkeep.verify import verify
 
     with Bar("verify") as bar:
-        manifest, findings, remarks = verify(dataset, decode=decode, workers=workers or default_workers(), progress=bar)
+        manifest, findings, remarks = verify(
+            dataset, root=root, decode=decode, workers=workers or default_workers(), progress=bar
+        )
     lost = sum(finding.records_lost for finding in findings)
     if as_json:
         result = {"dataset": str(dataset), "images": manifest.images_left, "ok": not findings, "records_lost": lost}

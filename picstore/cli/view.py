@@ -38,6 +38,7 @@ from picstore.storage.location.resolve import Location, locate
     help="Folder that DATASET was converted from, to show the pictures that failed.",
 )
 @options.selection
+@options.root
 def command(
     dataset: Location,
     port: int,
@@ -46,6 +47,7 @@ def command(
     state: Path | None,
     inputs: Path | None,
     selection: options.Selection,
+    root: Location | None,
 ) -> None:
     """Show DATASET on a web page of this machine.
 
@@ -59,7 +61,7 @@ def command(
     from picstore.view.server import bind, end_by, serve
     from picstore.view.session import Session
 
-    records = Records(selection.open(dataset))
+    records = Records(selection.open(dataset, root=root))
     session = Session(records, recipe, None if state is None else _read_state(state), inputs)
     if recipe is not None:
         _check_recipe(recipe)

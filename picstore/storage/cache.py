@@ -136,7 +136,8 @@ class Cache:
         try:
             with os.fdopen(descriptor, "wb") as out:
                 out.write(buffer)
-            Path(partial).replace(path)
+            with contextlib.suppress(FileNotFoundError):  # taken for abandoned by a process with another time
+                Path(partial).replace(path)
         except BaseException:
             Path(partial).unlink(missing_ok=True)
             raise
@@ -145,12 +146,12 @@ class Cache:
         """Evict entries for ``size`` bytes or more; returns the number of bytes that may be written."""
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
-        used = {entry.dataset: entry.used for entry in entries}
-        used[self._own.name] = now = time.time()
+        # The clock on the wall may be set: an entry of the future is as old as one of the past.
+        now = time.time()
+        active = {self._own.name, *(each.dataset for each in entries if abs(now - each.used) <= _ACTIVE_SECONDS)}
         held = sum(entry.size for entry in entries)
         for entry in entries:
-            unread = now - used[entry.dataset] > _ACTIVE_SECONDS
-            if held > self.limit or (unread and held + wanted > self.limit):
+            if held > self.limit or (entry.dataset not in active and held + wanted > self.limit):
                 with contextlib.suppress(OSError):  # another process removed it
                     entry.path.unlink()
                 held -= entry.size
@@ -164,7 +165,7 @@ class Cache:
                 status = path.stat()
                 if path.suffix != PARTIAL:
                     entries.append(_Entry(path.parent.name, status.st_atime, status.st_size, path))
-                elif time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                elif abs(time.time() - status.st_mtime) > _ABANDONED_SECONDS:
                     path.unlink()
         return entries
 

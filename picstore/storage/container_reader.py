@@ -27,6 +27,7 @@ from picstore.storage.location.resolve import Allocate, Location, file_name, fre
 from picstore.storage.record_facts import FACTS, collect_facts, find_positions
 from picstore.storage.record_shift import NO_SHIFT, RecordShift
 from picstore.storage.references import open_references, read_references
+from picstore.storage.references_root import ReferencesRoot
 from picstore.storage.row_reader import MIN_MEAN, RowsOf, plan_reads, whole_images
 from picstore.storage.table_reader import TableReader
 
@@ -50,7 +51,7 @@ class ContainerReader:
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
         fields: names of the attachments.
         cache: keeps the containers that were read whole.
-        references: folder of the files that containers refer to; None where they hold their images.
+        references: the files that containers refer to; None where they hold their images.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class ContainerReader:
         fields: tuple[str, ...],
         *,
         cache: Cache | None = None,
-        references: Location | None = None,
+        references: ReferencesRoot | None = None,
     ) -> None:
         self.root, self.rows, self.fields = root, rows, fields
         self.cache = cache
@@ -119,7 +120,7 @@ class ContainerReader:
         return container
 
     def _read_references(
-        self, number: int, root: Location, *, wanted: Bools | None = None, allocate: Allocate = fresh
+        self, number: int, root: ReferencesRoot, *, wanted: Bools | None = None, allocate: Allocate = fresh
     ) -> Container:
         limit = int(self.rows[number]["referenced"])
         return read_references(self._read_stored(number), root, limit=limit, wanted=wanted, allocate=allocate)

@@ -41,7 +41,7 @@ from picstore.storage.record_counts import (
 from picstore.storage.record_facts import FACTS
 from picstore.storage.record_shift import RecordShift
 from picstore.storage.record_table import RecordTable
-from picstore.storage.references import find_references_root
+from picstore.storage.references_root import ReferencesRoot, find_references_root
 from picstore.storage.row_reader import RowsOf
 from picstore.storage.split import assign_parts, split_bounds
 
@@ -62,6 +62,8 @@ class Dataset(Sequence[Record]):
 
     Args:
         path: the data set's directory, or its URL in an object store, such as ``s3://bucket/train``.
+        root: of an index, the folder of its images. By default the folder that the index names, if that lies in its own
+            folder or this user made the index; see docs/index-in-place.md.
         cache: a local folder that keeps containers that were read, for a distant data set. Processes and data sets may
             share it. ``ds[i]`` reads no whole container and does not use it.
         cache_limit: size of that folder, in bytes or as text such as ``"50GiB"``.
@@ -69,13 +71,14 @@ class Dataset(Sequence[Record]):
 
     Attributes:
         path: its location; ``str(ds.path)`` is its path or URL.
+        references: of an index, the folder of its images.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
         live: the stored records that are not deleted, and of a selection those that were chosen.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
             NotADataset also for an index of images in a folder that does not exist.
-        UsageError: there is no such version, or the cache cannot be used.
+        UsageError: there is no such version, the cache cannot be used, or an index from elsewhere needs ``root``.
         PicstoreError: an object store refuses access or cannot be reached, here or while reading.
         MissingDependency: obstore, which object stores need, is not installed.
     """
@@ -84,34 +87,41 @@ class Dataset(Sequence[Record]):
         self,
         path: Where,
         *,
+        root: Where | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_limit: int | str = DEFAULT_LIMIT,
         version: str | None = None,
     ) -> None:
-        root = locate(path)
-        manifest = read_manifest(root, version)
-        self._open(root, manifest, manifest.uuid, {}, cache=cache, cache_limit=cache_limit)
+        where = locate(path)
+        manifest = read_manifest(where, version)
+        self._open(where, manifest, manifest.uuid, {}, root=root, cache=cache, cache_limit=cache_limit)
 
     def _open(
         self,
-        root: Location,
+        where: Location,
         manifest: Manifest,
         origin: str,
         unsaved: FileBytes,
         *,
+        root: Where | ReferencesRoot | None,
         cache: str | os.PathLike[str] | None,
         cache_limit: int | str,
     ) -> None:
         self._origin = origin  # uuid of the version that was edited
-        rows = read_index(root, manifest)
-        local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, rows), root)
-        self._cache_options: dict[str, Any] = {"cache": local and local.folder, "cache_limit": cache_limit}
-        references = find_references_root(root, manifest)
-        if references is not None and cache is not None:
-            raise UsageError(f"{root} is an index, whose images a cache does not keep; convert it")
+        rows = read_index(where, manifest)
+        local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, rows), where)
+        self.references = find_references_root(where, manifest, root)
+        self._options: dict[str, Any] = {
+            "root": self.references,
+            "cache": local and local.folder,
+            "cache_limit": cache_limit,
+        }
+        if self.references is not None and cache is not None:
+            raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
         self._joined: tuple[Dataset, ...] = ()  # those of which this one consists
         self._ids_end: int | None = None  # what ``_find_ids_end`` found
-        self._set_containers(ContainerReader(root, rows, manifest.attachments, cache=local, references=references))
+        containers = ContainerReader(where, rows, manifest.attachments, cache=local, references=self.references)
+        self._set_containers(containers)
         self._set_manifest(manifest, unsaved)
 
     def _set_containers(self, containers: ContainerReader) -> None:
@@ -138,7 +148,7 @@ class Dataset(Sequence[Record]):
         if self._joined:
             return _rejoin, (self._joined, self.manifest, self._edits.unsaved, self._selected)
         edited = self.path.absolute(), self.manifest, self._origin, self._edits.unsaved
-        return _reopen, (*edited, self._selected, self._cache_options, self._ids_end)
+        return _reopen, (*edited, self._selected, self._options, self._ids_end)
 
     @property
     def classes(self) -> list[str]:
@@ -429,7 +439,7 @@ class Dataset(Sequence[Record]):
         manifests = [each.manifest for each in datasets]
         shifts = align(manifests, [each._find_ids_end() for each in datasets], [str(each.path) for each in datasets])
         joined = Dataset.__new__(Dataset)
-        joined._joined, joined._cache_options = datasets, {}
+        joined._joined, joined._options, joined.references = datasets, {}, None
         joined._set_containers(JoinedReader([each._containers for each in datasets], shifts))
         firsts = np.cumsum([0, *(int(each.live.starts[-1]) for each in datasets)])
         deleted = np.concatenate([each.live.deleted + first for each, first in zip(datasets, firsts, strict=False)])
@@ -533,7 +543,8 @@ class Dataset(Sequence[Record]):
             publish_edit(self.path, self._origin, self.manifest, self._counts_to_save())
         elif self.kept_counts() is None and (counts := self._counts_to_save()) is not None:
             keep_counts(self.path, self.manifest, counts)
-        return Dataset(self.path, **self._cache_options)
+        manifest = read_manifest(self.path)
+        return _reopen(self.path, manifest, manifest.uuid, {}, None, self._options, None)
 
     def _counts_to_save(self) -> RecordCounts | None:
         """Take the counts of the version that was edited, or count the records if they may differ; None if damaged."""

@@ -18,8 +18,8 @@ from picstore.errors import Corrupt, Damage, NotADataset
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container
 from picstore.storage.format.reference import Reference, unpack_reference
-from picstore.storage.location.resolve import Allocate, Location, fresh, locate, map_concurrently
-from picstore.storage.manifest import Manifest
+from picstore.storage.location.resolve import Allocate, fresh, map_concurrently
+from picstore.storage.references_root import ReferencesRoot
 
 _NEAR = 1 << 18  # bytes; a request to a store costs as much as a megabyte, but here most of the bytes are not needed
 
@@ -38,21 +38,8 @@ class _Blob:
         return self.begin + self.reference.length
 
 
-def find_references_root(where: Location, manifest: Manifest) -> Location | None:
-    """Find the folder of the files that an index refers to; None for a data set that holds its images.
-
-    NotADataset if it does not exist.
-    """
-    if manifest.references is None:
-        return None
-    folder = locate(manifest.references.root)
-    if not folder.is_folder():
-        raise NotADataset(f"{where} is an index of the images in {folder}, which does not exist")
-    return folder
-
-
 def read_references(
-    stored: Container, root: Location, *, limit: int, wanted: Bools | None = None, allocate: Allocate = fresh
+    stored: Container, root: ReferencesRoot, *, limit: int, wanted: Bools | None = None, allocate: Allocate = fresh
 ) -> Container:
     """Read what a container of references refers to, from files below ``root``.
 
@@ -75,7 +62,7 @@ def read_references(
     payload = allocate(max(1, sum(blob.reference.length for blob in blobs)))
 
     def read(path: str) -> list[tuple[_Blob, Damage]]:
-        return _read_blobs(root / path, by_file[path], payload)
+        return _read_blobs(root, path, by_file[path], payload)
 
     for losses in map_concurrently(read, by_file):
         for blob, cause in losses:
@@ -83,7 +70,7 @@ def read_references(
     return replace(found, buffer=payload.toreadonly(), read_size=stored.read_size + len(payload))
 
 
-def open_references(stored: Container, root: Location, *, limit: int) -> Container:
+def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> Container:
     """Describe what a container of references refers to; each image is read and checked when it is asked for.
 
     Arguments and errors are those of :func:`read_references`.
@@ -93,7 +80,7 @@ def open_references(stored: Container, root: Location, *, limit: int) -> Contain
 
     def read(begin: int, length: int) -> memoryview:
         blob, payload = by_begin[begin], fresh(length)
-        for _, cause in _read_blobs(root / blob.reference.path, [replace(blob, begin=0)], payload):
+        for _, cause in _read_blobs(root, blob.reference.path, [replace(blob, begin=0)], payload):
             raise cause
         return payload.toreadonly()
 
@@ -101,7 +88,7 @@ def open_references(stored: Container, root: Location, *, limit: int) -> Contain
 
 
 def _resolve(
-    stored: Container, root: Location, limit: int, wanted: Bools | None = None
+    stored: Container, root: ReferencesRoot, limit: int, wanted: Bools | None = None
 ) -> tuple[Container, list[_Blob]]:
     """Parse the references and lay out the payload; index and attachment table get its offsets and checksums."""
     found = replace(stored, good=stored.good.copy(), damage=list(stored.damage), causes=dict(stored.causes))
@@ -133,30 +120,33 @@ def _resolve(
     return found, blobs
 
 
-def _origins(blobs: Sequence[_Blob], root: Location) -> Callable[[int], tuple[str, int]]:
+def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tuple[str, int]]:
     """Make a function that finds file and offset of a byte of the payload."""
     begins = [blob.begin for blob in blobs]
 
     def origin(offset: int) -> tuple[str, int]:
         blob = blobs[bisect_right(begins, offset) - 1]
-        return str(root / blob.reference.path), blob.reference.offset + offset - blob.begin
+        return str(root.folder / blob.reference.path), blob.reference.offset + offset - blob.begin
 
     return origin
 
 
-def _read_blobs(file: Location, blobs: Sequence[_Blob], payload: memoryview) -> list[tuple[_Blob, Damage]]:
+def _read_blobs(
+    root: ReferencesRoot, path: str, blobs: Sequence[_Blob], payload: memoryview
+) -> list[tuple[_Blob, Damage]]:
     """Read byte ranges of a file to their places in the payload; returns those that are lost, with the cause."""
+    name = str(root.folder / path)
     pieces = [(blob.reference.offset, payload[blob.begin : blob.end]) for blob in blobs]
     try:
-        file.read_pieces(pieces, file=str(file), near=_NEAR)
+        root.file(path).read_pieces(pieces, file=name, near=_NEAR)
     except NotADataset:
-        return [(blob, Damage("the file is missing", str(file), blob.reference.offset)) for blob in blobs]
+        return [(blob, Damage("the file is missing", name, blob.reference.offset)) for blob in blobs]
     except Damage as error:
         if len(blobs) == 1:
             return [(blobs[0], error)]
-        return [loss for blob in blobs for loss in _read_blobs(file, [blob], payload)]
+        return [loss for blob in blobs for loss in _read_blobs(root, path, [blob], payload)]
     return [
-        (blob, Corrupt("its bytes have changed since they were indexed", str(file), blob.reference.offset))
+        (blob, Corrupt("its bytes have changed since they were indexed", name, blob.reference.offset))
         for blob, (_, memory) in zip(blobs, pieces, strict=True)
         if crc32c(memory) != blob.reference.crc
     ]

@@ -194,7 +194,7 @@ class DataMux(BatchLoader[MixOrder]):
 
 
 def _open(entry: MuxEntry, **options: Any) -> Dataset:
-    dataset = entry.path if isinstance(entry.path, Dataset) else Dataset(entry.path, **options)
+    dataset = entry.path if isinstance(entry.path, Dataset) else Dataset(entry.path, root=entry.root, **options)
     return dataset if entry.where is None else dataset.where(entry.where)
 
 

@@ -59,6 +59,7 @@ class MuxEntry:
     name: str = ""  # in a schedule
     transform: tuple[UserTransform, ...] | None = None  # None for the mux's own
     where: str | None = None  # condition in SQL on its records
+    root: str | None = None  # of an index, the folder of its images
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +194,19 @@ def _pieces(tables: Any, config: Path) -> tuple[tuple[int, Counts], ...]:
 
 def _source(table: dict[str, Any], config: Path, number: int) -> MuxEntry:
     where = f"{config}: [[source]] number {number}"
-    if unknown := set(table) - {"path", "name", "where", "base", "count", "transform"}:
-        raise UsageError(f"{where} has {min(unknown)!r}; path, name, where, base, count and transform are possible")
+    keys = {"path", "name", "root", "where", "base", "count", "transform"}
+    if unknown := set(table) - keys:
+        raise UsageError(f"{where} has {min(unknown)!r}; possible are {', '.join(sorted(keys))}")
     path, base, count = table.get("path"), table.get("base", 0), table.get("count", 0)
     if not isinstance(path, str) or type(base) is not int or type(count) is not int:
         raise UsageError(f"{where} has path {path!r}, base {base!r}, count {count!r}; a string and integers are needed")
-    name = table.get("name", path)
-    if not isinstance(name, str):
-        raise UsageError(f"{where} has name {name!r}; a string is needed")
-    condition = table.get("where")
-    if not isinstance(condition, (str, type(None))):
-        raise UsageError(f"{where} has where {condition!r}; a condition in SQL is needed")
+    needs = {"name": "a string", "where": "a condition in SQL", "root": "a path or URL"}
+    for key, needed in needs.items():
+        if not isinstance(table.get(key), (str, type(None))):
+            raise UsageError(f"{where} has {key} {table[key]!r}; {needed} is needed")
+    given = {key: table[key] for key in needs if key in table}
     steps = _steps(table["transform"], where) if "transform" in table else None
-    return _entry(config, path, base, count, name=name, transform=steps, where=condition)
+    return _entry(config, path, base, count, transform=steps, **given)
 
 
 def _steps(tables: Any, where: str) -> tuple[UserTransform, ...]:

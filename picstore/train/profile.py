@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.train.batching.gather import BatchRecords, gather_records
 from picstore.train.batching.parameters import TransformParams, align_reach, joint_factors, make_params
@@ -88,7 +89,7 @@ class Report:
 
 
 def measure(
-    path: str | os.PathLike[str],
+    dataset: str | os.PathLike[str] | Dataset,
     *,
     transform: Sequence[UserTransform],
     batch_size: int,
@@ -100,7 +101,7 @@ def measure(
 
     It takes ``images`` of as many epochs as needed. The transforms are picstore's own, other options the loader's.
     """
-    loader = Loader(path, batch_size=batch_size, transform=transform, threads=threads, **options)
+    loader = Loader(dataset, batch_size=batch_size, transform=transform, threads=threads, **options)
     batches = max(1, images // batch_size)
     clock, size = _time_stages(loader, transform, batch_size=batch_size, batches=batches)
     iterator = chain.from_iterable(repeat(loader))

@@ -78,7 +78,13 @@ class Verification:
 
     def _run(self, decode: bool) -> None:
         try:
-            found = verify(self._dataset.path, decode=decode, workers=default_workers(), progress=self)
+            found = verify(
+                self._dataset.path,
+                root=self._dataset.references,
+                decode=decode,
+                workers=default_workers(),
+                progress=self,
+            )
         except _Cancelled:
             self._set(state=CANCELLED)
         except (PicstoreError, OSError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import os
 import shutil
@@ -12,7 +13,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from picstore.prepare.sources.open import open_source
 from picstore.storage import cache as cache_module
 from picstore.storage.dataset import Dataset
 from picstore.storage.location import object_store
+from picstore.storage.location.download import Retries
 from picstore.storage.location.resolve import MANIFEST, UNFINISHED, locate
 from picstore.train.pipeline import process
 
@@ -261,8 +262,8 @@ def test_a_loader_yields_the_batches_of_the_copy_on_this_machine(
 def test_reading_waits_for_a_store_that_restarts_and_opening_does_not(
     there: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def soon(*, patient: bool) -> dict[str, Any]:
-        return {**RETRIES(patient=patient), "backoff": {"init_backoff": timedelta(milliseconds=1), "base": 1.5}}
+    def soon(*, patient: bool) -> Retries:
+        return dataclasses.replace(RETRIES(patient=patient), first=0.001, base=1.5)
 
     monkeypatch.setattr(object_store, "retries", soon)
     dataset = Dataset(there)
@@ -474,3 +475,19 @@ def test_processes_share_a_cache(converted: Path, there: str, tmp_path: Path) ->
         assert outputs == [expected.hexdigest()] * 2
         total = sum(path.stat().st_size for path in held(cache))
         assert total <= 120 << 10 if limit == "100KiB" else len(held(cache)) == len(Dataset(there).rows)
+
+
+def test_entries_of_the_future_are_not_kept_for_ever(make_dataset: Make, tmp_path: Path) -> None:
+    one, other = make_dataset(60, name="one"), make_dataset(61, name="other")
+    cache = tmp_path / "cache"
+    assert len(list(Dataset(one, cache=cache, cache_limit="1MiB"))) == 60
+    old, next_year = held(cache), time.time() + 3e7  # the clock was wrong, and is set back now
+    for path in old:
+        os.utime(path, (next_year, next_year))
+    (old[0].parent / "left.partial").write_bytes(b"x")
+    os.utime(old[0].parent / "left.partial", (next_year, next_year))
+    total = sum(path.stat().st_size for path in old)
+    assert len(list(Dataset(other, cache=cache, cache_limit=total))) == 61
+    left = set(held(cache))
+    assert len(left & set(old)) < len(old) and left - set(old)
+    assert not (old[0].parent / "left.partial").exists()

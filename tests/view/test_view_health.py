@@ -103,7 +103,7 @@ def test_a_sound_data_set_is_verified_and_a_missing_one_is_a_failure(make_datase
 def test_one_verification_runs_at_a_time_and_is_cancelled(make_dataset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     from picstore.view import verification
 
-    def endless(root: Any, *, progress: Any, **_: Any) -> None:
+    def endless(_: Any, *, progress: Any, **__: Any) -> None:
         progress.set_total(10, 0)
         while True:
             progress.advance(1)

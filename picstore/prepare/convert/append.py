@@ -103,7 +103,7 @@ def _describe_append(root: Location, listing: Listing, settings: dict[str, Any],
         **settings,
         rows=rows,
         samples=sample_sizes(listing.inputs),
-        first_file=_next_file(root),
+        first_file=_next_file(root, dataset.manifest),
         first_id=_next_id(dataset),
         classes=list(_join_classes(dataset.manifest, listing)[0]),
         earlier_appends=_count_appends(dataset.manifest),
@@ -236,10 +236,14 @@ def _is_last_append(root: Location, manifest: Manifest, settings: dict[str, Any]
     return len(lines) == len(listing.inputs) and same_images(sample_sizes(listing.inputs), sizes)
 
 
-def _next_file(root: Location) -> int:
-    """Return a file number above those of all files, including those of an append that was given up."""
+def _next_file(root: Location, manifest: Manifest) -> int:
+    """Return a file number above those of all files, including those of an append that was given up.
+
+    A store may list files late, so those of the manifest count whether they are listed or not.
+    """
     names = [name.rpartition("/")[2].removesuffix(".pic") for name, _ in root.files() if name.endswith(".pic")]
-    return 1 + max((int(name) for name in names if name.isdecimal()), default=-1)
+    numbers = [int(name) for name in names if name.isdecimal()]
+    return 1 + max([*numbers, *(entry.file for entry in manifest.files)], default=-1)
 
 
 def _next_id(dataset: Dataset) -> int:

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from picstore.errors import PicstoreError, UsageError
+from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.row_counts import join_row_counts
 from picstore.storage.format.file import FileSummary, read_summary
-from picstore.storage.location.resolve import LEDGER, Location, file_name, map_concurrently
+from picstore.storage.location.resolve import LEDGER, Location, map_concurrently
 from picstore.storage.manifest import Manifest, References, read_manifest
 from picstore.storage.publish import publish_dataset
+from picstore.storage.references_root import note_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ def finish_dataset(
         provenance={**provenance, "outcome": total.outcome()},
         references=None if folder is None else References(folder, total.foreign),
     )
+    note_index(manifest)
     return ConversionResult(manifest, total)
 
 
@@ -59,6 +61,7 @@ def read_result(root: Location, settings: dict[str, Any]) -> ConversionResult:
     """Read the result of a conversion that is already finished; errors are those of :func:`read_own_manifest`."""
     lines = ledger.read_lines(root / LEDGER, skip_damaged=True)
     manifest = read_own_manifest(root, settings)
+    note_index(manifest)
     result = ConversionResult(manifest, ledger.tally_lines(lines))
     root.sweep()
     job.remove_finished_job(root, settings, manifest.uuid)
@@ -78,15 +81,20 @@ def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
 def read_row_summaries(
     root: Location, tallies: Sequence[ledger.Tally], streams: int, *, remedy: str, first_file: int = 0
 ) -> list[FileSummary]:
-    """Read the footers of the files of all rows; PicstoreError, with ``remedy``, if records of a tally are missing."""
-    names = {name for name, _ in root.files()}
+    """Read the footers of the files of all rows; PicstoreError, with ``remedy``, if records of a tally are missing.
+
+    Nothing is listed: a store may list files late.
+    """
     files = range(first_file, first_file + len(tallies))
-    addresses = [(stream, file) for file in files for stream in range(streams) if file_name(stream, file) in names]
 
-    def read(address: tuple[int, int]) -> FileSummary:
-        return read_summary(root, stream=address[0], file=address[1])
+    def read(address: tuple[int, int]) -> FileSummary | None:
+        try:
+            return read_summary(root, stream=address[0], file=address[1])
+        except NotADataset:  # a row with less records than streams
+            return None
 
-    summaries = list(map_concurrently(read, addresses))
+    addresses = [(stream, file) for file in files for stream in range(streams)]
+    summaries = [summary for summary in map_concurrently(read, addresses) if summary is not None]
     records: Counter[int] = Counter()
     for summary in summaries:
         records[summary.file] += summary.records

@@ -142,7 +142,8 @@ def find_job(
     """Read the job file at a location, None if there is none; UsageError, Unfinished, Damage as in ``begin_job``."""
     path = _job_path(root, shard)
     if not path.is_file():
-        if shard is None and any(map(_FRAGMENT.fullmatch, _unfinished_names(root))):
+        fragments = filter(_FRAGMENT.fullmatch, _unfinished_names(root))
+        if shard is None and any((root / UNFINISHED / name).is_file() for name in fragments):  # not only listed
             raise UsageError(f"{root / UNFINISHED} holds rows of a job that was removed; remove it too")
         return None
     saved = _read_job(path)
@@ -241,11 +242,13 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
 def remove_job(root: Location) -> None:
     """Remove ``unfinished/``, with the job held; the job files last, so that no other job takes its rows for its own.
 
-    They stay if something else cannot be removed.
+    They stay if something else cannot be removed. A store may list it still when it is removed.
     """
     clear_job(root)
-    if all(map(_is_job_file, _unfinished_names(root))):
-        (root / UNFINISHED).remove()
+    folder = root / UNFINISHED
+    others = [name for name, _ in folder.files() if not _is_job_file(name)]
+    if not any((folder / name).is_file() for name in others):
+        folder.remove()
 
 
 def clear_job(root: Location) -> None:

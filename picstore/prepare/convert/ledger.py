@@ -6,6 +6,7 @@ all files of the row, so it proves that the row is complete. The fragments becom
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections import Counter
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from picstore.errors import Corrupt
+from picstore.errors import Corrupt, NotADataset
 from picstore.prepare.image.index_image import INDEXED
 from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
 from picstore.storage.format.checksum import crc32c
@@ -191,9 +192,16 @@ def write_lines(path: Location, lines: Iterable[LedgerLine]) -> int:
 def finished_rows(root: Location, rows: int) -> list[int]:
     """Return the rows below ``rows`` that have a sound fragment; the others must run, or run again."""
     found = {name for name, _ in (root / UNFINISHED).files()}
-    written = [row for row in range(rows) if _fragment_name(row) in found]
-    fragments = zip(written, read_fragments(root, written), strict=True)
-    return [row for row, fragment in fragments if all(_parse(text) for text in fragment.splitlines(keepends=True))]
+    listed = [row for row in range(rows) if _fragment_name(row) in found]
+
+    def is_sound(row: int) -> bool:
+        try:
+            fragment = _read_fragment(root, row)
+        except NotADataset:  # a store may still list what was removed
+            return False
+        return all(_parse(text) for text in fragment.splitlines(keepends=True))
+
+    return [row for row, sound in zip(listed, map_concurrently(is_sound, listed), strict=True) if sound]
 
 
 def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[LedgerLine]:
@@ -219,11 +227,11 @@ def read_earlier_lines(path: Location, first_id: int) -> bytes:
 
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
     """Read the fragments of finished rows as bytes."""
+    return map_concurrently(functools.partial(_read_fragment, root), rows)
 
-    def read(row: int) -> bytes:
-        return (root / UNFINISHED / _fragment_name(row)).read_all(_MAX_FRAGMENT_BYTES)
 
-    return map_concurrently(read, rows)
+def _read_fragment(root: Location, row: int) -> bytes:
+    return (root / UNFINISHED / _fragment_name(row)).read_all(_MAX_FRAGMENT_BYTES)
 
 
 def copy_fragment(source: Location, target: Location, row: int) -> None:

@@ -9,7 +9,7 @@ from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.named_files import is_inside
 from picstore.prepare.sources.source_file import printable, visible_entries
-from picstore.storage.location.local import Folder
+from picstore.storage.location.local import Folder, is_folder, kind_of
 from picstore.storage.location.resolve import Location, map_concurrently
 
 
@@ -72,19 +72,17 @@ class _Walk:
             self._check_link(prefix, path)
         for entry in entries:
             name = prefix + entry.name
-            if entry.is_dir():
+            if is_folder(entry):
                 inner = {*parents, (own.st_dev, own.st_ino)}
                 status = entry.stat()
                 if (status.st_dev, status.st_ino) not in inner:
                     yield from self.files_below(entry.path, name + "/", label, inner)
-            elif entry.is_file():
+            elif _is_file(entry):
                 if entry.is_symlink():
                     self._check_link(name, entry.path)
                 yield Input(printable(name), label, entry.path)
-            elif entry.is_symlink():
-                yield Input(printable(name), label, entry.path, problem="a link to nothing")
             else:
-                yield Input(printable(name), label, entry.path, problem="not a regular file")
+                yield Input(printable(name), label, entry.path, problem=_no_file(entry))
 
     def _check_link(self, name: str, path: str) -> None:
         if not is_inside(self._root, path):
@@ -96,6 +94,22 @@ class _Walk:
             return []
         links = "1 link leads" if len(self._outside) == 1 else f"{len(self._outside):,} links lead"
         return [f"{links} out of {self._root}, such as {printable(min(self._outside))}: followed"]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # links that go round in a circle
+        return False
+
+
+def _no_file(entry: os.DirEntry[str]) -> str:
+    """Say what an entry is that is no file and no folder, or leads to none."""
+    try:
+        kind = kind_of(entry.stat().st_mode)
+    except OSError:
+        return "a link to nothing"
+    return f"a link to {kind}" if entry.is_symlink() else f"{kind}, not a regular file"
 
 
 def recognizes(probe: SourceProbe) -> bool:

@@ -14,13 +14,17 @@ from picstore.prepare.sources.inputs import Input, Listing, Partition
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
-from picstore.storage.location.resolve import MANIFEST, Location
+from picstore.storage.location.resolve import MANIFEST, Location, Where
+from picstore.storage.references_root import ReferencesRoot
 
 
-def list_index(location: Location) -> Listing:
-    """List the live records of an index in stored order; UsageError for a data set that holds its images."""
-    dataset = Dataset(location)
-    if dataset.manifest.references is None:
+def list_index(location: Location, *, root: Where | None = None) -> Listing:
+    """List the live records of an index in stored order; UsageError for a data set that holds its images.
+
+    ``root`` is the folder of the images, as of :class:`Dataset`.
+    """
+    dataset = Dataset(location, root=root)
+    if dataset.references is None:
         raise UsageError(f"{location} is a picstore data set already; `picstore shuffle` makes a copy of it")
     numbers = np.flatnonzero(dataset.live.counts)
     inputs: list[Input] = []
@@ -30,7 +34,7 @@ def list_index(location: Location) -> Listing:
         labels = dataset.labels(container.index["id"], container.index["label"])
         for k in np.flatnonzero(dataset.live.mask(number)).tolist():
             ids.append(int(container.index["id"][k]))
-            inputs.append(_input(container, k, int(labels[k])))
+            inputs.append(_input(container, k, int(labels[k]), dataset.references))
     ends = np.cumsum(dataset.live.counts[numbers])
     last_of_file = np.diff(dataset.rows["file"][numbers], append=-1) != 0
     partition = Partition(
@@ -44,7 +48,7 @@ def list_index(location: Location) -> Listing:
     return Listing("index", inputs, dataset.classes, dataset.manifest.attachments, remarks, partition=partition)
 
 
-def _input(container: Container, k: int, label: int) -> Input:
+def _input(container: Container, k: int, label: int, root: ReferencesRoot) -> Input:
     """Make the input of a record, whose extra is in pixels of the upright image already."""
     try:
         extra = container.extra_json(k)
@@ -55,12 +59,15 @@ def _input(container: Container, k: int, label: int) -> Input:
     image = _blob(container, container.index[k], label)
     path = json.loads(extra).get("path") if extra else None
     attached = zip(container.fields, container.attached[k], strict=True)
+    attachments = tuple((name, _blob(container, cell, -1)) for name, cell in attached if cell["length"])
+    if any(root.leads_out(blob.path) for blob in (image, *(blob for _, blob in attachments))):
+        return Input(image.name, label, image.path, problem="a link leads out of the folder of the index")
     return replace(
         image,
         name=path if isinstance(path, str) else image.name,
         extra=extra,
         upright=True,
-        attachments=tuple((name, _blob(container, cell, -1)) for name, cell in attached if cell["length"]),
+        attachments=attachments,
     )
 
 
@@ -75,4 +82,4 @@ def recognizes(probe: SourceProbe) -> bool:
     return MANIFEST in probe.files
 
 
-FORMAT = SourceFormat(list_index, recognizes=recognizes, object_stores=True)
+FORMAT = SourceFormat(list_index, options=("root",), recognizes=recognizes, object_stores=True)

@@ -1,12 +1,10 @@
-"""Files that the content of a source names: below the source's folder, and regular files, or refused."""
+"""Files that the content of a source names: below the source's folder, or refused."""
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import re
-import stat
 from pathlib import PurePosixPath
 
 from picstore.errors import UsageError
@@ -56,21 +54,3 @@ def _hub_files(folder: str) -> list[str]:
 @functools.lru_cache(_CACHED_FOLDERS)
 def _real_folder(path: str) -> str:
     return os.path.realpath(path)
-
-
-def open_regular(path: str) -> tuple[int, int]:
-    """Open a regular file for reading; returns its descriptor and size. OSError for anything else, without waiting.
-
-    Opening a named pipe would wait for its writer for ever, and devices have no end.
-    """
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    except ValueError as error:  # half a surrogate pair or a zero byte, which no file name has
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
-    status = os.fstat(file)
-    if stat.S_ISREG(status.st_mode):
-        return file, status.st_size
-    os.close(file)
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise OSError(errno.EINVAL, "not a regular file", path)

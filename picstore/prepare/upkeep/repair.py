@@ -62,41 +62,49 @@ class Repaired:
         return sum(loss.records for loss in self.losses)
 
 
-def repair(where: Where, *, progress: Progress | None = None) -> Repaired:
+def repair(where: Where, *, root: Where | None = None, progress: Progress | None = None) -> Repaired:
     """Restore damaged manifest, copy, index and counts, and delete the records that cannot be read.
 
+    Args:
+        root: of an index, the folder of its images; see :class:`Dataset`.
+
     Raises:
-        NotADataset: there is no data set.
+        NotADataset: there is no data set; or it is an index, and none of its images is below the root.
         Unfinished: a conversion or shuffle has not ended here.
         UnsupportedVersion: a later picstore wrote the data set.
-        UsageError: another process is editing the data set.
+        UsageError: another process is editing the data set, or an index from elsewhere needs ``root``.
         Damage: the manifest and its copy are damaged; or the index is damaged, and files have lost the footers and
             containers to rebuild it from; or a file in ``edits/`` is damaged and must come from a backup; or more than
             2**24 records lie beyond the ends of their files, which are not listed one by one.
     """
-    root = locate(where)
-    restored = restore_manifest(root)
-    root.sweep()
-    index = _restore_index(root, read_manifest(root))
-    dataset = Dataset(root)
+    folder = locate(where)
+    restored = restore_manifest(folder)
+    folder.sweep()
+    index = _restore_index(folder, read_manifest(folder))
+    dataset = Dataset(folder, root=root)
     dataset.check_extent()
     if progress is not None:
         progress.set_total(int(dataset.live.starts[-1]), 0)
-    losses, deleted = [], [dataset.live.deleted]
+    losses, deleted, sound = [], [dataset.live.deleted], 0
     for number, start in enumerate(dataset.live.starts[:-1]):
         good, problem = _readable(dataset, number)
-        lost = np.flatnonzero(dataset.live.mask(number) & ~good)
+        live = dataset.live.mask(number)
+        lost, sound = np.flatnonzero(live & ~good), sound + int((live & good).sum())
         if len(lost):
             ref = dataset.container_ref(number)
             losses.append(LostRecords(ref.name, ref.offset, problem, len(lost)))
             deleted.append(start + lost)
         if progress is not None:
             progress.advance(len(good))
+    if dataset.references is not None and losses and not sound:
+        raise NotADataset(
+            f"none of the images of {folder} is in {dataset.references.folder}; mount it, or give the root"
+        )
     kept = dataset.kept_counts()
     saved = dataset.without_positions(np.unique(np.concatenate(deleted))).save()
     wrong = kept is not None and not losses and not kept.same(saved.count_records())
     if wrong:
-        keep_counts(root, saved.manifest, saved.count_records())
+        keep_counts(folder, saved.manifest, saved.count_records())
     counts = wrong or kept is None
     return Repaired(
         dataset=saved, manifest=restored.manifest, copy=restored.copy, index=index, counts=counts, losses=losses

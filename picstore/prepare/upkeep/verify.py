@@ -36,7 +36,8 @@ from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, f
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_copy import check_copy
 from picstore.storage.record_counts import counts_path, read_counts
-from picstore.storage.references import find_references_root, read_references
+from picstore.storage.references import read_references
+from picstore.storage.references_root import ReferencesRoot, find_references_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class FileCheck:
         rows: containers of the file by the data set's index, None where that is damaged.
         deleted: deleted record numbers of each container, whose damage loses nothing.
         max_pixels: of an image that is decoded; None if none is.
-        references: folder of the files that containers refer to; None where they hold their images.
+        references: the files that containers refer to; None where they hold their images.
     """
 
     root: Location
@@ -74,7 +75,7 @@ class FileCheck:
     deleted: tuple[I64, ...]
     fields: tuple[str, ...]
     max_pixels: int | None
-    references: Location | None = None
+    references: ReferencesRoot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +92,47 @@ class CheckedFile:
 
 
 def verify(
-    root: Where, *, decode: bool = False, workers: int | processes.Engine, progress: Progress | None = None
+    where: Where,
+    *,
+    root: Where | ReferencesRoot | None = None,
+    decode: bool = False,
+    workers: int | processes.Engine,
+    progress: Progress | None = None,
 ) -> Verified:
     """Read a whole data set and list all damage.
 
     Args:
+        root: of an index, the folder of its images; see :class:`Dataset`.
         decode: also decode every image and compare its headers with the index.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion: there is no data set, or a later picstore wrote it; or it is an
             index of images that are gone.
+        UsageError: an index from elsewhere needs ``root``.
         Damage: the manifest is damaged, so its files are not known.
     """
-    root = locate(root)
-    manifest = read_manifest(root)
+    folder = locate(where)
+    manifest = read_manifest(folder)
+    references = find_references_root(folder, manifest, root)
     findings: list[Finding] = []
     remarks: list[str] = []
     try:
-        check_copy(root, manifest)
+        check_copy(folder, manifest)
     except NotADataset:
         remarks.append(f"there is no copy of the manifest, {COPY}; `picstore repair` writes it")
     except Damage as error:
         findings.append(Finding(COPY, error.offset, error.what, 0))
     rows: Table | None = None
     try:
-        rows = read_index(root, manifest)
+        rows = read_index(folder, manifest)
     except Damage as error:
         findings.append(Finding(Path(error.file).name, error.offset, error.what, 0))
-    live = _check_edits(root, manifest, rows, findings)
-    tasks = deque(_tasks(root, manifest, rows, live, _max_pixels(manifest) if decode else None))
+    live = _check_edits(folder, manifest, rows, findings)
+    max_pixels = _max_pixels(manifest) if decode else None
+    tasks = deque(
+        FileCheck(folder, entry, file_rows, deleted, manifest.attachments, max_pixels, references)
+        for entry, file_rows, deleted in _files(manifest, rows, live)
+    )
     if progress is not None:
         progress.set_total(manifest.images, 0)
     checked = processes.run_all(check_file, tasks, workers=workers, on_progress=progress_callback(progress))
@@ -128,22 +141,29 @@ def verify(
         findings += found[entry.file, entry.stream].findings
     findings += _check_ids(found.values())
     if rows is not None:
-        _check_counts(root, manifest, findings, remarks)
+        _check_counts(folder, manifest, findings, remarks, root=root)
     return Verified(manifest, findings, remarks)
 
 
-def _check_counts(root: Location, manifest: Manifest, findings: list[Finding], remarks: list[str]) -> None:
+def _check_counts(
+    folder: Location,
+    manifest: Manifest,
+    findings: list[Finding],
+    remarks: list[str],
+    *,
+    root: Where | ReferencesRoot | None,
+) -> None:
     """Compare the kept counts of records by label with the records; these are only counted if all are sound."""
-    name = counts_path(root, manifest).name
+    name = counts_path(folder, manifest).name
     try:
-        kept = read_counts(root, manifest)
+        kept = read_counts(folder, manifest)
     except NotADataset:
         remarks.append(f"there are no counts of labels, {name}; `picstore repair` writes them")
     except (Damage, UnsupportedVersion) as error:
         what = error.what if isinstance(error, Damage) else str(error)
         findings.append(Finding(name, 0, f"{what}; `picstore repair` writes them again", 0))
     else:
-        if not findings and not kept.same(Dataset(root).count_records()):
+        if not findings and not kept.same(Dataset(folder, root=root).count_records()):
             text = "the counts of labels are not those of the records; `picstore repair` writes them again"
             findings.append(Finding(name, 0, text, 0))
 
@@ -169,10 +189,10 @@ def _check_edits(root: Location, manifest: Manifest, rows: Table | None, finding
     return live
 
 
-def _tasks(
-    root: Location, manifest: Manifest, rows: Table | None, live: LiveRecords | None, max_pixels: int | None
-) -> Iterator[FileCheck]:
-    references = find_references_root(root, manifest)
+def _files(
+    manifest: Manifest, rows: Table | None, live: LiveRecords | None
+) -> Iterator[tuple[FileEntry, Table | None, tuple[I64, ...]]]:
+    """Iterate over the files, each with the rows of its containers and the deleted records of each."""
     by_file: dict[tuple[int, int], tuple[Table | None, tuple[I64, ...]]] = {}
     if rows is not None:
         order = np.lexsort((rows["offset"], rows["file"], rows["stream"]))
@@ -182,8 +202,7 @@ def _tasks(
             stream, file = int(rows["stream"][group[0]]), int(rows["file"][group[0]])
             by_file[stream, file] = rows[group], deleted
     for entry in manifest.files:
-        file_rows, deleted = by_file.get((entry.stream, entry.file), (None, ()))
-        yield FileCheck(root, entry, file_rows, deleted, manifest.attachments, max_pixels, references)
+        yield entry, *by_file.get((entry.stream, entry.file), (None, ()))
 
 
 def _check_ids(checked: Iterable[CheckedFile]) -> list[Finding]:

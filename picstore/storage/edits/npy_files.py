@@ -10,6 +10,7 @@ import hashlib
 import io
 import math
 import mmap
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import numpy as np
 from picstore.arrays import Array
 from picstore.errors import Corrupt, NotADataset, PicstoreError, Truncated, UsageError
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.location.local import Folder
+from picstore.storage.location.local import Folder, open_regular
 from picstore.storage.location.resolve import EDITS, Location, read_at
 
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -84,7 +85,7 @@ def _map(path: Folder, npy_file: NpyFile) -> memoryview:
     if (size := path.size()) != npy_file.bytes:
         raise Truncated(f"the file has {size} of {npy_file.bytes} bytes; restore it from a backup", str(path))
     try:
-        with path.path.open("rb") as opened:
+        with os.fdopen(open_regular(path)[0], "rb") as opened:
             return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         raise PicstoreError(f"{path} cannot be read: {error.strerror}") from error

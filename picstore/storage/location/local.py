@@ -8,6 +8,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from typing import BinaryIO
 from picstore.errors import Conflict, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
 from picstore.storage.location.base import PARTIAL, Allocate, Buffer, Entry, Location, Piece, Range, fresh, pieces_of
 
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without the last, a pipe would wait for ever
 _LOCK_POLL = 0.01  # seconds between attempts to lock
 
 
@@ -49,8 +49,9 @@ class Folder(Location):
 
     def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
         try:
-            with self.path.open("rb", buffering=0) as opened:
-                there = max(0, os.fstat(opened.fileno()).st_size - offset)
+            descriptor, there = open_regular(self.path)
+            with os.fdopen(descriptor, "rb", buffering=0) as opened:
+                there = max(0, there - offset)
                 if there < size:
                     raise Truncated(f"the file ends after {there} of {size} bytes", file=file, offset=offset)
                 view = allocate(size)
@@ -67,7 +68,7 @@ class Folder(Location):
     def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
         offset = 0
         try:
-            descriptor = os.open(self.path, _READ)
+            descriptor, _ = open_regular(self.path)
             try:
                 for offset, memory in pieces:
                     end = 0
@@ -84,7 +85,7 @@ class Folder(Location):
         if not hasattr(os, "RWF_NOWAIT"):  # macOS
             return False
         try:
-            descriptor = os.open(self.path, _READ)
+            descriptor, _ = open_regular(self.path)
             try:
                 for offset, memory in pieces_of(ranges, buffer, at=at):
                     if not _read_without_waiting(descriptor, memory, offset):
@@ -104,7 +105,7 @@ class Folder(Location):
 
     def lines(self) -> Iterator[bytes]:
         try:
-            with self.path.open("rb") as file:
+            with os.fdopen(open_regular(self.path)[0], "rb") as file:
                 yield from file
         except OSError as error:
             raise _translated(error, file=str(self), offset=0) from error
@@ -127,7 +128,7 @@ class Folder(Location):
     def entries(self) -> list[Entry]:
         try:
             with os.scandir(self.path) as found:
-                return sorted(Entry(entry.name, entry.is_dir()) for entry in found)
+                return sorted(Entry(entry.name, is_folder(entry)) for entry in found)
         except NotADirectoryError as error:
             raise UsageError(f"{self} is not a folder") from error
         except FileNotFoundError as error:
@@ -159,9 +160,9 @@ class Folder(Location):
 
     def replace(self, data: bytes, *, expected: bytes) -> bool:
         try:
-            if self.path.read_bytes() != expected:
+            if self.size() != len(expected) or self.read_all(len(expected)) != expected:
                 return False
-        except FileNotFoundError:
+        except (NotADataset, TooLarge, Truncated):  # missing, or changed at this moment
             return False
         self.write(data)
         return True
@@ -197,7 +198,8 @@ class Folder(Location):
 
     def sweep(self) -> None:
         for path in (*self.path.glob(f"*{PARTIAL}"), *self.path.glob(f"*/*{PARTIAL}")):
-            with contextlib.suppress(OSError), path.open("rb") as file:  # an error: locked by its writer, or renamed
+            # An error: locked by its writer, renamed, or not a file that picstore wrote.
+            with contextlib.suppress(OSError), os.fdopen(open_regular(path)[0], "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
 
@@ -314,6 +316,47 @@ class _AtomicFile:
             self._partial.unlink(missing_ok=True)
 
 
+class NotRegular(OSError):
+    """A path is a named pipe, a socket or a device."""
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder, or a link to one; False for links that go round in a circle."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def kind_of(mode: int) -> str:
+    """Name the kind of what is no regular file and no folder, by its ``st_mode``."""
+    if stat.S_ISFIFO(mode):
+        return "a named pipe"
+    return "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Open a regular file for reading; returns its descriptor and size. OSError for anything else, without waiting.
+
+    Opening a named pipe would wait for its writer for ever, and devices have no end.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except ValueError as error:  # half a surrogate pair or a zero byte, which no file name has
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # of a socket, or of a device that is not there
+            raise NotRegular(errno.EINVAL, "a socket or a device, not a regular file", path) from error
+        raise
+    status = os.fstat(file)
+    if stat.S_ISREG(status.st_mode):
+        return file, status.st_size
+    os.close(file)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise NotRegular(errno.EINVAL, f"{kind_of(status.st_mode)}, not a regular file", path)
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and its parents where they are missing, durable."""
     if not path.is_dir():
@@ -342,6 +385,8 @@ def _read_without_waiting(descriptor: int, memory: memoryview, offset: int) -> b
 def _translated(error: OSError, *, file: str, offset: int) -> PicstoreError:
     if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
         return NotADataset(f"{file} is missing")
-    if error.errno in (errno.EIO, errno.ESPIPE):  # the latter of a pipe
+    if isinstance(error, NotRegular):
+        return Damage(f"it is {error.strerror}", file=file, offset=offset)
+    if error.errno == errno.EIO:
         return Damage(f"the disk cannot read it ({error.strerror})", file=file, offset=offset)
     return PicstoreError(f"{file} cannot be read: {error.strerror}")

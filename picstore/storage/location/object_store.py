@@ -1,7 +1,7 @@
 """Object stores as locations: S3 and compatible stores, Google Cloud Storage, Azure (docs/objects.md).
 
-The library is obstore, which retries with backoff. This module holds its clients and makes them on first use.
-Locations are only URLs, so they survive pickling and forking.
+The library is obstore, which retries writes and listings with backoff; ``download`` retries reads. This module holds
+its clients and makes them on first use. Locations are only URLs, so they survive pickling and forking.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import Allocate, AtomicWriter, Entry, Location, Piece, fresh
+from picstore.storage.location.base import Allocate, AtomicWriter, Buffer, Entry, Location, Piece, Range, fresh
+from picstore.storage.location.download import Download, OutOfRange, Retries, Unreachable, persist
 from picstore.storage.location.multipart import PART_SIZE, MultipartUpload
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import has_credentials, redact
 
 _CONCURRENT_PARTS = 2  # for each object; a worker of convert writes 16 objects, which makes 32 parts or 256 MiB
-_STREAM_CHUNK = 4 << 20  # bytes
+_MAX_REQUESTS = 10  # requests for parts of one object, side by side
 _MAX_CONDITIONAL = 1 << 30  # bytes of an object that is written on a condition: a manifest or a job
 
 _CREDENTIALS_HINTS = {
@@ -42,9 +45,14 @@ _ENDPOINT_HINTS = {
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_clients: dict[
-    tuple[int, str, bool], Any
-] = {}  # by process, bucket, and whether it is patient; a forked process does not use its parent's
+# Failures that another attempt does not mend: answers of 4xx but for a timeout and too many requests, answers that
+# contradict HTTP, and TLS (names of rustls' errors, with the reason that it gives for a certificate).
+_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header missing|redirect without LOCATION")
+_TLS = re.compile(
+    r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
+)
+_NO_RETRIES = Retries(0)
+_clients: dict[tuple[int, str, Retries], Any] = {}  # by process too; a forked one does not use its parent's
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,53 +104,82 @@ class Bucket(Location):
     def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
         if size == 0:
             return memoryview(b"")
-        try:
-            with self._translated(file):
-                got = memoryview(library().get_range(self._client(patient=True), self.key, start=offset, length=size))
-        except OutOfRange as error:
-            there = max(0, self.size() - offset)
-            raise Truncated(f"the object ends after {there} of {size} bytes", file, offset) from error
-        if len(got) < size:
-            raise Truncated(f"the object ends after {len(got)} of {size} bytes", file=file, offset=offset)
+        download = self._download_all_of(offset, size, file=file)
         view = allocate(size)
-        view[:] = got
+        download.fill(view)
         return view.toreadonly()
 
     def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
-        if not pieces:
+        runs = _runs([piece for piece in pieces if len(piece[1])], near)
+        if len(runs) < 2:
+            for run in runs:
+                self._read_run(run, file)
             return
-        starts, lengths = [offset for offset, _ in pieces], [len(memory) for _, memory in pieces]
-        client = self._client(patient=True)
+        with ThreadPoolExecutor(min(len(runs), _MAX_REQUESTS), "picstore-read") as threads:
+            for _ in threads.map(lambda run: self._read_run(run, file), runs):
+                pass
+
+    def _read_run(self, run: Sequence[Piece], file: str) -> None:
+        """Read pieces, in order of their offsets, by one request."""
+        begin, end = run[0][0], max(offset + len(memory) for offset, memory in run)
+        download = self._download_all_of(begin, end - begin, file=file)
+        if len(run) == 1:
+            download.fill(run[0][1])
+            return
+        buffer = fresh(end - begin)
+        download.fill(buffer)
+        for offset, memory in run:
+            memory[:] = buffer[offset - begin :][: len(memory)]
+
+    def _download_all_of(self, offset: int, size: int, *, file: str) -> Download:
+        """Begin to read bytes; Truncated if the object ends before the last of them."""
         try:
-            with self._translated(file):
-                got = library().get_ranges(client, self.key, starts=starts, lengths=lengths, coalesce=near)
+            download = self._download(file, offset, offset + size, patient=True)
+            there = download.end - offset
         except OutOfRange as error:
-            raise Truncated("the object ends before the last of its bytes that are read", file, starts[0]) from error
-        for (offset, memory), answer in zip(pieces, got, strict=True):
-            data = memoryview(answer)
-            if len(data) < len(memory):
-                raise Truncated(f"the object ends after {len(data)} of {len(memory)} bytes", file, offset)
-            memory[:] = data
+            there = max(0, self.size() - offset)
+            raise Truncated(f"the object ends after {there} of {size} bytes", file, offset) from error
+        if there < size:
+            raise Truncated(f"the object ends after {there} of {size} bytes", file, offset)
+        return download
+
+    def _download(self, file: str, begin: int = 0, end: int | None = None, *, patient: bool = False) -> Download:
+        """Begin to read the object, or a part of it."""
+
+        def get(range_: Range | None) -> Any:
+            with self._translated(file):
+                return library().get(client, self.key, options={} if range_ is None else {"range": range_})
+
+        def stream(answer: Any, least: int) -> Iterator[Buffer]:
+            with self._translated(file):
+                for piece in answer.stream(min_chunk_size=least):
+                    yield memoryview(piece)
+
+        client = self._client(_NO_RETRIES)
+        return Download(get, stream, retries(patient=patient), file=file, begin=begin, end=end)
 
     def read_all(self, limit: int) -> bytes:
-        with self._translated(str(self)):
-            answer = library().get(self._client(), self.key)
-            if (size := answer.meta["size"]) > limit:
-                raise TooLarge(f"the object has {size} bytes, at most {limit} are possible", file=str(self))
-            return bytes(answer.bytes())
+        download = self._download(str(self))
+        if download.end > limit:
+            raise TooLarge(f"the object has {download.end} bytes, at most {limit} are possible", file=str(self))
+        return b"".join(download)
 
     def lines(self) -> Iterator[bytes]:
-        with self._translated(str(self)):
-            rest = b""
-            for piece in library().get(self._client(), self.key).stream(min_chunk_size=_STREAM_CHUNK):
-                *whole, rest = (rest + bytes(piece)).split(b"\n")
-                yield from (line + b"\n" for line in whole)
-            if rest:
-                yield rest
+        rest = b""
+        for piece in self._download(str(self)):
+            *whole, rest = (rest + bytes(piece)).split(b"\n")
+            yield from (line + b"\n" for line in whole)
+        if rest:
+            yield rest
 
     def size(self) -> int:
-        with self._translated(str(self)):
-            return int(library().head(self._client(), self.key)["size"])
+        client, rule = self._client(_NO_RETRIES), retries(patient=False)
+
+        def head() -> int:
+            with self._translated(str(self)):
+                return int(library().head(client, self.key)["size"])
+
+        return persist(head, rule.waits(rule.deadline()))
 
     def is_file(self) -> bool:
         if not self.key:
@@ -158,7 +195,7 @@ class Bucket(Location):
 
     def entries(self) -> list[Entry]:
         with self._translated(str(self)):
-            found = library().list_with_delimiter(self._client(), prefix=self.key or None)
+            found = library().list_with_delimiter(self._client(retries(patient=False)), prefix=self.key or None)
         folders = {self._relative_name(path) for path in found["common_prefixes"]}
         files = {self._relative_name(one["path"]) for one in found["objects"]} - folders - {""}
         if not folders and not files:
@@ -169,7 +206,7 @@ class Bucket(Location):
 
     def files(self) -> Iterator[tuple[str, int]]:
         with self._translated(str(self)):
-            for page in library().list(self._client(), prefix=self.key or None):
+            for page in library().list(self._client(retries(patient=False)), prefix=self.key or None):
                 for found in page:
                     if name := self._relative_name(found["path"]):  # empty for an object that marks a folder
                         yield name, int(found["size"])
@@ -181,7 +218,11 @@ class Bucket(Location):
         """Write the object, from parts several at a time; an error that the parts raise aborts the upload."""
         with self._translated(str(self)):
             library().put(
-                self._client(patient=True), self.key, data, chunk_size=PART_SIZE, max_concurrency=_CONCURRENT_PARTS
+                self._client(retries(patient=True)),
+                self.key,
+                data,
+                chunk_size=PART_SIZE,
+                max_concurrency=_CONCURRENT_PARTS,
             )
 
     def write_new(self, data: bytes) -> bool:
@@ -189,20 +230,19 @@ class Bucket(Location):
 
     def replace(self, data: bytes, *, expected: bytes) -> bool:
         try:
-            with self._translated(str(self)):
-                answer = library().get(self._client(), self.key)
-                if answer.meta["size"] != len(expected) or bytes(answer.bytes()) != expected:
-                    return False
+            download = self._download(str(self))
+            if download.end != len(expected) or b"".join(download) != expected:
+                return False
         except NotADataset:
             return False
-        version = {"e_tag": answer.meta["e_tag"], "version": answer.meta["version"]}
+        version = {name: download.meta[name] for name in ("e_tag", "version")}
         return self._put_if(data, {name: value for name, value in version.items() if value is not None})
 
     def _put_if(self, data: bytes, mode: Any) -> bool:
         """Write the object on a condition; returns whether it holds ``data`` now."""
         try:
             with self._translated(str(self)):
-                library().put(self._client(), self.key, data, mode=mode)
+                library().put(self._client(retries(patient=False)), self.key, data, mode=mode)
         except _ConditionFailed:
             # A request that is repeated after its answer was lost fails because of itself.
             with contextlib.suppress(NotADataset):
@@ -219,14 +259,23 @@ class Bucket(Location):
             Location.copy_to(self, target)
             return
         with self._translated(str(self)):
-            library().copy(self._client(), self.key, target.key)
+            library().copy(self._client(retries(patient=False)), self.key, target.key)
 
     def remove(self, *, keep: Collection[str] = ()) -> None:
         names = (name for name, _ in self.files() if name.partition("/")[0] not in keep)
         keys = [self.key] if self.is_file() else [(self / name).key for name in names]
+        try:
+            self._delete(keys)
+        except NotADataset:  # removed before, but listed still
+            for key in keys:
+                with contextlib.suppress(NotADataset):
+                    self._delete([key])
+
+    def _delete(self, keys: list[str]) -> None:
+        """Delete objects, a thousand by one request in some stores; NotADataset if others say that one is missing."""
         if keys:
             with self._translated(str(self)):
-                library().delete(self._client(), keys)
+                library().delete(self._client(retries(patient=False)), keys)
 
     def sweep(self) -> None:
         """Do nothing: an object appears when it is complete."""
@@ -235,20 +284,17 @@ class Bucket(Location):
         """Return a context that locks nothing: no lock of a store ends with its process."""
         return contextlib.nullcontext()
 
-    def _client(self, *, patient: bool = False) -> Any:
-        """The client of this process; one that is patient waits for a store that restarts.
-
-        Work begins with requests that are not patient, so a wrong setting is told at once.
-        """
+    def _client(self, retries: Retries) -> Any:
+        """The client of this process that repeats requests by this rule."""
         bucket = f"{self.scheme}://{self.bucket}"
-        client = _clients.get((os.getpid(), bucket, patient))
+        client = _clients.get((os.getpid(), bucket, retries))
         if client is None:
             with self._translated(bucket):
-                client = self._connect(patient=patient)
-            _clients[os.getpid(), bucket, patient] = client
+                client = self._connect(retries)
+            _clients[os.getpid(), bucket, retries] = client
         return client
 
-    def _connect(self, *, patient: bool) -> Any:
+    def _connect(self, retries: Retries) -> Any:
         """Make a client."""
         endpoint = os.environ.get(_ENDPOINT_VARIABLES[self.scheme], "")
         config = {}
@@ -261,8 +307,8 @@ class Bucket(Location):
             endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
             config = {"service_account_key": json.dumps({**_NO_ACCOUNT, "gcs_base_url": endpoint})}
         options = {"timeout": "120s", "allow_http": endpoint.startswith("http://")}
-        url, retry = f"{self.scheme}://{self.bucket}", retries(patient=patient)
-        return library().store.from_url(url, config=config, client_options=options, retry_config=retry)
+        url = f"{self.scheme}://{self.bucket}"
+        return library().store.from_url(url, config=config, client_options=options, retry_config=retries.config())
 
     @contextlib.contextmanager
     def _translated(self, file: str) -> Iterator[None]:
@@ -273,7 +319,8 @@ class Bucket(Location):
         except FileNotFoundError as error:
             raise self._missing(file, str(error)) from error
         except (errors.PermissionDeniedError, errors.UnauthenticatedError, PermissionError) as error:
-            raise PicstoreError(f"{file}: the store refuses access; {self._credentials}") from error
+            clock = "the clock of this machine is wrong; " if "RequestTimeTooSkewed" in str(error) else ""
+            raise PicstoreError(f"{file}: the store refuses access; {clock}{self._credentials}") from error
         except ValueError as error:
             raise UsageError(f"{file} is not the name of an object: {redact(str(error))}") from error
         except (errors.AlreadyExistsError, errors.PreconditionError) as error:
@@ -285,17 +332,24 @@ class Bucket(Location):
             raise self._failure(file, error) from (error if shown else None)
 
     def _failure(self, file: str, error: Exception) -> PicstoreError:
-        text = str(error).partition("\n\nDebug source")[0]
+        text, _, details = str(error).partition("\n\nDebug source")
         if "416 Range Not Satisfiable" in text:
             return OutOfRange(f"{file} is shorter than what is read")
         if any(code in text for code in _NO_BUCKET):
             return self._missing(file, text)
         if "501 Not Implemented" in text:
             return self._unconditional(file)
+        if tls := _TLS.search(details):
+            refused = f"certificate is refused ({tls[1]})" if tls[1] else f"TLS is refused ({tls[0]})"
+            return PicstoreError(
+                f"{file}: the server's {refused}; check {_ENDPOINT_HINTS[self.scheme]}, the clock of this machine, and "
+                "the authorities that it trusts (SSL_CERT_FILE)"
+            )
         if "169.254.169.254" in text:  # asked for credentials on a cloud's machines when none are given
-            return PicstoreError(f"{file}: there are no credentials; {self._credentials}")
+            return Unreachable(f"{file}: there are no credentials; {self._credentials}")
         what = redact(" ".join(text.partition("<")[0].split()).rstrip(": "))
-        return PicstoreError(f"{file} cannot be reached; check the network and {_ENDPOINT_HINTS[self.scheme]}: {what}")
+        what = f"{file} cannot be reached; check the network and {_ENDPOINT_HINTS[self.scheme]}: {what}"
+        return PicstoreError(what) if _REFUSED.search(text) else Unreachable(what)
 
     def _missing(self, file: str, text: str) -> NotADataset:
         none = f": there is no bucket {self.bucket}" if any(code in text for code in _NO_BUCKET) else ""
@@ -316,21 +370,23 @@ class _ConditionFailed(PicstoreError):
     """The object is there, or is not what the condition of a write asks for."""
 
 
-class OutOfRange(PicstoreError):
-    """The object ends before the requested range."""
+def retries(*, patient: bool) -> Retries:
+    """Choose the rule of retries: 10, or as many as 3 minutes allow, so that a store may restart.
 
-
-def retries(*, patient: bool) -> dict[str, Any]:
-    """Configure the library's retries, after random waits of 0.1 to 15 s: 10, or as many as 3 minutes allow.
-
-    A wait is random between the first and ``base`` times the one before. With the library's base of 2 waits stay short:
-    10 retries are over after 3 s.
+    Work begins with requests that are not patient, so a wrong setting is told soon: with waits of base 2, which stay
+    short, 10 retries are over after 3 s.
     """
-    from datetime import timedelta
+    return Retries(1000, base=3) if patient else Retries(10)
 
-    backoff = {
-        "init_backoff": timedelta(seconds=0.1),
-        "max_backoff": timedelta(seconds=15),
-        "base": 3 if patient else 2,
-    }
-    return {"max_retries": 1000 if patient else 10, "retry_timeout": timedelta(minutes=3), "backoff": backoff}
+
+def _runs(pieces: Sequence[Piece], near: int) -> list[list[Piece]]:
+    """Group pieces that are at most ``near`` bytes apart, in order of their offsets."""
+    runs: list[list[Piece]] = []
+    end = 0
+    for piece in sorted(pieces, key=lambda piece: piece[0]):
+        if runs and piece[0] <= end + near:
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+        end = max(end, piece[0] + len(piece[1]))
+    return runs

@@ -71,6 +71,11 @@ def locate(where: Where) -> Location:
     return _SCHEMES[match[1]].parse(match[1], match[2])
 
 
+def is_relative(name: str) -> bool:
+    """Whether a name is a path that is relative to a folder: no URL of any scheme, and not absolute."""
+    return _URL.fullmatch(name) is None and "://" not in name and not name.startswith("/")
+
+
 def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
     """Read ``size`` bytes of a file at ``offset``; nothing is allocated for bytes that the file does not have.
 

@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 from picstore.errors import MissingDependency, NotADataset, PicstoreError, UsageError
 from picstore.storage.location.base import AtomicWriter, Entry, Location
-from picstore.storage.location.object_store import Bucket, OutOfRange, retries
+from picstore.storage.location.download import OutOfRange, Retries
+from picstore.storage.location.object_store import Bucket
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import has_credentials, redact
 
@@ -60,8 +61,7 @@ class WebFile(Bucket):
     def size(self) -> int:
         """Size of the file, by a request of its first byte: servers that redirect may answer HEAD otherwise."""
         try:
-            with self._translated(str(self)):
-                return int(library().get(self._client(), self.key, options={"range": (0, 1)}).meta["size"])
+            return int(self._download(str(self), 0, 1).meta["size"])
         except OutOfRange:
             return 0
 
@@ -98,9 +98,9 @@ class WebFile(Bucket):
     def remove(self, *, keep: Collection[str] = ()) -> None:
         self._read_only()
 
-    def _connect(self, *, patient: bool) -> Any:
+    def _connect(self, retries: Retries) -> Any:
         url = f"{self.scheme}://{self.bucket}"
-        return _http_client(url, patient=patient, headers={})
+        return _http_client(url, retries, {})
 
     def _missing(self, file: str, text: str) -> NotADataset:
         return NotADataset(f"{file} is missing")
@@ -163,16 +163,16 @@ class HubFile(WebFile):
         except (hub.errors.HfHubHTTPError, OSError, hub.errors.RevisionNotFoundError) as error:
             raise PicstoreError(f"{self} cannot be listed: {redact(str(error))}") from error
 
-    def _connect(self, *, patient: bool) -> Any:
+    def _connect(self, retries: Retries) -> Any:
         name, revision = self._repository()
         url = f"{_endpoint()}/datasets/{name}/resolve/{quote(revision, safe='')}"
         token = _hub().get_token()
-        return _http_client(url, patient=patient, headers={"authorization": f"Bearer {token}"} if token else {})
+        return _http_client(url, retries, {"authorization": f"Bearer {token}"} if token else {})
 
 
-def _http_client(url: str, *, patient: bool, headers: dict[str, str]) -> Any:
+def _http_client(url: str, retries: Retries, headers: dict[str, str]) -> Any:
     options = {"timeout": "120s", "allow_http": url.startswith("http://"), "default_headers": headers}
-    return library().store.HTTPStore(url, client_options=options, retry_config=retries(patient=patient))
+    return library().store.HTTPStore(url, client_options=options, retry_config=retries.config())
 
 
 def _endpoint() -> str:

@@ -385,7 +385,7 @@ def test_annotations_go_with_the_source_coco_and_with_no_other(make_source: Any,
     for arguments, reason in (
         (("--source", "folder", "--annotations", file), "--annotations belongs to the source coco"),
         (("--source", "coco"), "needs --annotations"),
-        (("--annotations", file, "--root", folder), "--root belongs to the source list"),
+        (("--annotations", file, "--root", folder), "--root belongs to the source index or list"),
     ):
         assert reason in one_line(picstore_command("convert", folder, tmp_path / "out", *arguments, code=2))
     error = one_line(picstore_command("convert", folder, tmp_path / "out", "--annotations", tmp_path / "no", code=1))

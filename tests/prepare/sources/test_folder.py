@@ -46,9 +46,25 @@ def test_links_are_followed_and_a_loop_of_links_ends(tmp_path: Path) -> None:
     (tmp_path / "class" / "again").symlink_to(tmp_path / "class")
     (tmp_path / "class" / "b.jpg").symlink_to(tmp_path / "class" / "a.jpg")
     (tmp_path / "class" / "gone.jpg").symlink_to(tmp_path / "nowhere")
-    os.mkfifo(tmp_path / "class" / "pipe")
+    (tmp_path / "class" / "circle.jpg").symlink_to("circle.jpg")
+    (tmp_path / "circle").symlink_to("circle")
     listing = open_source(tmp_path)
-    assert [name for name, _ in names(listing)] == ["class/a.jpg", "class/b.jpg", "class/gone.jpg", "class/pipe"]
-    for source, reason in zip(listing.inputs[2:], ("a link to nothing", "not a regular file"), strict=True):
-        with pytest.raises(ImageError, match=reason):
+    assert [name for name, _ in names(listing)] == ["class/a.jpg", "class/b.jpg", "class/circle.jpg", "class/gone.jpg"]
+    for source in listing.inputs[2:]:
+        with pytest.raises(ImageError, match=r"^a link to nothing$"):
+            read_input(source)
+
+
+def test_pipes_and_devices_and_links_to_them_fail_by_their_names(tmp_path: Path) -> None:
+    put(tmp_path / "class" / "a.jpg")
+    os.mkfifo(tmp_path / "class" / "b.jpg")
+    (tmp_path / "class" / "c.jpg").symlink_to("b.jpg")
+    (tmp_path / "class" / "d.jpg").symlink_to("/dev/zero")
+    listing = open_source(tmp_path)
+    for source, reason in zip(
+        listing.inputs[1:],
+        ("a named pipe, not a regular file", "a link to a named pipe", "a link to a device"),
+        strict=True,
+    ):
+        with pytest.raises(ImageError, match=f"^{reason}$"):
             read_input(source)

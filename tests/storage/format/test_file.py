@@ -32,7 +32,7 @@ from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.record import ImageInfo, Record
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.format.unpack_container import unpack_container
-from picstore.storage.location import resolve
+from picstore.storage.location import local, resolve
 from picstore.storage.location.resolve import file_name, read_at, write_whole
 
 STREAM, FILE = 2, 5
@@ -413,7 +413,7 @@ def test_a_disk_that_cannot_read_is_damage_and_a_system_that_does_not_let_us_is_
         def refuse(*_: object, **__: object) -> None:
             raise OSError(code, os.strerror(code))
 
-        monkeypatch.setattr(resolve.Path, "open", refuse)
+        monkeypatch.setattr(local, "open_regular", refuse)
         with pytest.raises(PicstoreError) as caught:
             read_at(tmp_path / "f", 7, 1, file="f")
         return caught.value

@@ -28,7 +28,8 @@ from picstore.errors import (
     Truncated,
     UsageError,
 )
-from picstore.storage.location import object_store, obstore_fork
+from picstore.storage.location import download, object_store, obstore_fork
+from picstore.storage.location.download import Retries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
 from picstore.storage.location.resolve import Entry, Location, locate, map_concurrently
@@ -44,7 +45,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
 @pytest.fixture
 def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """What stands between clients that are made from now on and the server, and fails as told; three retries."""
-    monkeypatch.setattr(object_store, "retries", lambda **_: {"max_retries": 3})
+    monkeypatch.setattr(object_store, "retries", lambda **_: Retries(3))
     monkeypatch.setattr(object_store, "_clients", {})
     with Proxy(s3) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
@@ -183,7 +184,7 @@ def test_a_file_beyond_the_limit_is_not_read(root: Location) -> None:
 
 
 def test_lines_come_one_by_one_wherever_the_bytes_were_cut(root: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "_STREAM_CHUNK", 7)
+    monkeypatch.setattr(download, "_PIECE", 7)
     lines = [b"a" * n + b"\n" for n in range(40)] + ["ä\u2028ö\n".encode() * 3, b"\r\x0b\x0c\x1c\n", b"end"]
     (root / "f").write(b"".join(lines))
     expected = b"".join(lines).split(b"\n")
@@ -354,7 +355,7 @@ def test_a_store_that_refuses_is_an_error_that_says_which_credentials_to_set(
 
     file = locate(bucket) / "f"
     monkeypatch.setattr(object_store, "library", Refusing)
-    monkeypatch.setattr(Bucket, "_client", lambda self: None)
+    monkeypatch.setattr(Bucket, "_client", lambda *_: None)
     with pytest.raises(
         PicstoreError, match="refuses access; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     ) as caught:

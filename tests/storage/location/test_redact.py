@@ -15,6 +15,7 @@ from source_files import make_tar
 
 from picstore.errors import PicstoreError, UsageError
 from picstore.storage.location import object_store
+from picstore.storage.location.download import Retries
 from picstore.storage.location.redact import has_credentials, redact
 from picstore.storage.location.resolve import locate
 
@@ -96,7 +97,7 @@ def test_a_server_that_repeats_a_request_shows_no_secret(
     repeating_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("obstore")
-    monkeypatch.setattr(object_store, "retries", lambda **_: {"max_retries": 0})
+    monkeypatch.setattr(object_store, "retries", lambda **_: Retries(0))
     monkeypatch.setattr(object_store, "_clients", {})
     monkeypatch.setenv("AWS_ENDPOINT_URL", repeating_server)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)

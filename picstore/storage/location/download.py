@@ -1,0 +1,163 @@
+"""Reading of an object's bytes, which asks for the rest where an answer is cut short.
+
+The library repeats requests, but it goes on with a half-read answer only where the store gives an ETag. So reads are
+repeated here, by one rule for requests and answers.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from picstore.errors import PicstoreError
+from picstore.storage.location.base import Buffer, Range
+
+T = TypeVar("T")
+
+_PIECE = 1 << 20  # bytes; pieces as they come have 8 KiB, and 8 MiB of them take 10 ms of Python
+
+
+class Unreachable(PicstoreError):
+    """The store does not answer, or breaks off; a later attempt may succeed."""
+
+
+class OutOfRange(PicstoreError):
+    """The object ends before the requested range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """Repetition of what failed: after random waits, each between the first and ``base`` times the one before.
+
+    Attributes:
+        most: number of retries.
+        seconds: time after which no failure is followed by a retry.
+        first, longest: bounds of a wait, in seconds.
+    """
+
+    most: int
+    base: float = 2
+    seconds: float = 180
+    first: float = 0.1
+    longest: float = 15
+
+    def deadline(self) -> float:
+        """Compute the time of ``time.monotonic()``, which nobody sets, after which nothing is retried."""
+        return time.monotonic() + self.seconds
+
+    def waits(self, until: float) -> Iterator[float]:
+        """Yield the seconds to wait before each retry until a time of ``time.monotonic()``."""
+        wait = self.first
+        for _ in range(self.most):
+            if time.monotonic() >= until:
+                return
+            yield wait
+            wait = min(self.longest, random.uniform(self.first, self.base * wait))  # noqa: S311
+
+    def config(self) -> dict[str, Any]:
+        """Make the library's configuration of the same rule."""
+        backoff = {
+            "init_backoff": timedelta(seconds=self.first),
+            "max_backoff": timedelta(seconds=self.longest),
+            "base": self.base,
+        }
+        return {"max_retries": self.most, "retry_timeout": timedelta(seconds=self.seconds), "backoff": backoff}
+
+
+def persist(request: Callable[[], T], waits: Iterator[float]) -> T:
+    """Call a function again after each wait, until it does not raise Unreachable."""
+    while True:
+        try:
+            return request()
+        except Unreachable as failure:  # noqa: PERF203 - a request takes longer
+            _wait(waits, failure)
+
+
+def _wait(waits: Iterator[float], failure: Unreachable) -> None:
+    """Wait before a retry; raises ``failure`` if it is too late for one."""
+    seconds = next(waits, None)
+    if seconds is None:
+        raise failure
+    time.sleep(seconds)
+
+
+class Download:
+    """The bytes of an object from ``begin`` to ``end``, or of all of it.
+
+    Args:
+        get: makes one request, for a range or for everything, and returns the library's answer.
+        stream: iterates over the body of an answer in pieces of some least size.
+        file: name of the object in messages.
+
+    Attributes:
+        meta: what the store says of the object: ``size``, ``e_tag``, ``last_modified``, ``version``.
+        end: the last byte + 1; less than was asked for if the object ends before.
+
+    Raises:
+        OutOfRange: the object has no byte at ``begin``.
+        Unreachable: the store cannot be reached, also after retries.
+        PicstoreError: the errors of ``get``. Iterating also raises it if the object is another one in a later answer,
+            or an answer has more bytes than were asked for.
+    """
+
+    def __init__(
+        self,
+        get: Callable[[Range | None], Any],
+        stream: Callable[[Any, int], Iterator[Buffer]],
+        retries: Retries,
+        *,
+        file: str,
+        begin: int = 0,
+        end: int | None = None,
+    ) -> None:
+        self._get, self._stream, self._retries, self._file = get, stream, retries, file
+        self._until = retries.deadline()
+        self._waits = retries.waits(self._until)
+        self._at = begin
+        whole = None if end is None else (begin, end)
+        self._answer = persist(lambda: get(whole), self._waits)
+        self.meta: dict[str, Any] = self._answer.meta
+        self.end = self.meta["size"] if end is None else min(end, self.meta["size"])
+
+    def __iter__(self) -> Iterator[Buffer]:
+        """Iterate over the bytes, in pieces of any size."""
+        least = _PIECE
+        while True:
+            before, failure = self._at, Unreachable(f"{self._file}: an answer of the store ends early")
+            try:
+                for piece in self._stream(self._answer, least):
+                    self._at += len(piece)
+                    if self._at > self.end:
+                        raise PicstoreError(f"{self._file}: the store sends more bytes than it was asked for")
+                    yield piece
+            except Unreachable as error:
+                failure = error
+            if self._at == self.end:
+                return
+            if self._at > before:  # waits are for stores that give nothing
+                self._waits = self._retries.waits(self._until)
+            self._resume(failure)
+            least = 1  # every further answer brings the end nearer, however early it is cut
+
+    def fill(self, memory: memoryview) -> None:
+        """Read the bytes into memory of their size."""
+        at = 0
+        for piece in self:
+            memory[at : at + len(piece)] = piece
+            at += len(piece)
+
+    def _resume(self, failure: Unreachable) -> None:
+        """Ask for the rest; raises ``failure`` if it is too late for that."""
+        _wait(self._waits, failure)
+        try:
+            self._answer = persist(lambda: self._get((self._at, self.end)), self._waits)
+            pairs = [(self.meta[name], self._answer.meta[name]) for name in ("size", "e_tag", "last_modified")]
+            changed = any(before != after for before, after in pairs if None not in (before, after))
+        except OutOfRange:
+            changed = True
+        if changed:
+            raise PicstoreError(f"{self._file} was changed while it was read; read it again") from failure
