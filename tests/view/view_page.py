@@ -57,7 +57,7 @@ def make_annotated(path: Path) -> Path:
 @contextmanager
 def serving(*arguments: object) -> Iterator[str]:
     """Run ``picstore view ARGUMENTS`` until it has printed its address, which is yielded."""
-    command = [sys.executable, "-m", "picstore.cli", "view", *map(str, arguments)]
+    command = [sys.executable, "-m", "picstore", "view", *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
