@@ -45,7 +45,7 @@ LAYERS = {
         "quality | upkeep | writer",
     ],
     "picstore.train": [
-        "transforms | buffers | options",
+        "transforms | buffers | main_guard | options",
         "order",
         "batching",
         "shown",
