@@ -20,8 +20,8 @@ def check_main_guard() -> None:
     """
     main = sys.modules.get("__main__")
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
-    imported = path is not None and (spec is None or not spec.name.endswith("__main__"))  # as multiprocessing does
-    if get_spawning_popen() is None or not imported or sys.flags.interactive:
+    package = spec is not None and spec.name.endswith("__main__")  # which multiprocessing does not import
+    if get_spawning_popen() is None or path is None or package or sys.flags.interactive:
         return
     try:
         text = Path(path).read_bytes()

@@ -73,7 +73,8 @@ def decompress_block(path: str, block: CompressedBlock) -> DecompressedBlock:
 def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
     """Decompress at most ``limit`` bytes."""
     if codec == "zstd":
-        return ZstdDecompressor().decompress(packed, limit)
+        data: bytes = ZstdDecompressor().decompress(packed, limit)
+        return data
     if codec == "gz":
         return zlib.decompressobj(wbits=31).decompress(packed, limit)
     return bz2.BZ2Decompressor().decompress(packed, limit)
