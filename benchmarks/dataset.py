@@ -18,6 +18,6 @@ def write_dataset(options: Options, *arguments: str, copies: int | None = None) 
     if not out.exists():
         images.parent.mkdir()
         copy_images(options.photographs, images, copies, options.images or (64 if options.quick else None))
-        command = [sys.executable, "-m", "picstore.cli", "convert", images, out, "--workers", str(options.workers)]
+        command = [sys.executable, "-m", "picstore", "convert", images, out, "--workers", str(options.workers)]
         subprocess.run([*command, *arguments], check=True, capture_output=True)
     return out

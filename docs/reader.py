@@ -4,7 +4,7 @@
     for image, label, number in records("DATASET"): ...
 
 It follows docs/format.md and checks every checksum on its way, so it is slow. It reads folders of version 1 and 2 of
-the manifest; extras need the package zstandard and are left out here.
+the manifest; extras need a library of zstd and are left out here.
 """
 
 import io

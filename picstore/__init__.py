@@ -6,7 +6,11 @@ The public names are loaded on first use, so that ``import picstore`` is instant
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError("picstore runs on Linux and macOS; on Windows, install it in WSL 2 (wsl --install), a Linux")
 
 if TYPE_CHECKING:  # type checkers take a name imported as itself for a public one
     from picstore import lightning as lightning

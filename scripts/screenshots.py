@@ -112,7 +112,7 @@ def convert_folder(work: Path) -> tuple[Path, Path]:
         if number % 11 == 5:
             shutil.copy(target, target.with_stem(f"{name}-again"))
     sizes = ("--container-size", "128KiB", "--file-size", "256KiB")
-    command = [sys.executable, "-m", "picstore.cli", "convert", str(folder), str(path), *sizes]
+    command = [sys.executable, "-m", "picstore", "convert", str(folder), str(path), *sizes]
     subprocess.run([*command, "--max-errors", "20", "--dedupe"], check=True)
     return path, folder
 
@@ -127,7 +127,7 @@ def verify(page: Page) -> None:
 @contextmanager
 def serving(path: Path, *options: str) -> Iterator[str]:
     """Run `picstore view`; yields its address."""
-    command = [sys.executable, "-m", "picstore.cli", "view", str(path), *options]
+    command = [sys.executable, "-m", "picstore", "view", str(path), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield next(found[0] for line in process.stdout or () if (found := re.search(r"http://\S+", line)))

@@ -6,10 +6,13 @@ itself, not a difference. Blocks come in the order of the scan.
 
 from __future__ import annotations
 
+import platform
 import re
 import struct
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+
+import pytest
 
 FACTORS = {
     "grey": [(1, 1)],
@@ -21,6 +24,9 @@ FACTORS = {
 # Enough for every symbol: 12 sizes of 4 bits; all 256 AC symbols of at most 9 bits.
 DC_TABLE = (bytes([0, 0, 0, 12] + 12 * [0]), bytes(range(12)))
 AC_TABLE = (bytes([0] * 7 + [254, 2] + 7 * [0]), bytes(range(256)))
+# Coefficients that no encoder makes overflow 16 bits, otherwise in each of libjpeg-turbo's instruction sets: the pixels
+# are x86-64's on every machine, and libjpeg-turbo's own for what an encoder can make.
+as_on_x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="compares with libjpeg-turbo of x86-64")
 
 
 @dataclass(frozen=True)

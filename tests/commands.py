@@ -19,7 +19,7 @@ import pytest
 import picstore.cli
 from picstore.storage.location.resolve import EDITS, LOCK
 
-PICSTORE = [sys.executable, "-m", "picstore.cli"]
+PICSTORE = [sys.executable, "-m", "picstore"]
 
 
 def picstore_command(

@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     load_profile(default_run=config.option.markexpr == "not slow")
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         return
-    subprocess.run([sys.executable, "-m", "picstore.cli", "warm", "--recipe", "timm_default"], check=True)
+    subprocess.run([sys.executable, "-m", "picstore", "warm", "--recipe", "timm_default"], check=True)
 
 
 def pytest_collection_finish() -> None:

@@ -47,7 +47,7 @@ LAYERS = {
         "quality | upkeep | writer",
     ],
     "picstore.train": [
-        "transforms | buffers",
+        "transforms | buffers | main_guard",
         "order",
         "batching | options",
         "shown",

@@ -56,7 +56,7 @@ def _write_source(folder: Path, inputs: int) -> Path:
 
 def stop_before_the_end(source: Path, out: Path) -> None:
     """Convert, and interrupt the command when all but two rows are finished."""
-    command = [sys.executable, "-m", "picstore.cli", "convert", source, out, *FILE_SIZE]
+    command = [sys.executable, "-m", "picstore", "convert", source, out, *FILE_SIZE]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     job = out / "unfinished" / "job.json"
     while process.poll() is None:

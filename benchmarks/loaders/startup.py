@@ -19,8 +19,8 @@ from benchmarks.options import Options
 
 COMMANDS = {
     "import picstore": ["-c", "import picstore"],
-    "picstore --help": ["-m", "picstore.cli", "--help"],
-    "picstore convert --help": ["-m", "picstore.cli", "convert", "--help"],
+    "picstore --help": ["-m", "picstore", "--help"],
+    "picstore convert --help": ["-m", "picstore", "convert", "--help"],
     "python -c pass": ["-c", "pass"],
 }
 STANDARD = ("standard job",)

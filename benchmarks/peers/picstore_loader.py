@@ -22,7 +22,7 @@ PACKAGES = ("picstore", "numba", "numpy", "torch", "simplejpeg")
 
 def write(job: Job, *options: str) -> None:
     """``picstore convert`` with these options, then ``picstore shuffle``."""
-    command, workers = [sys.executable, "-m", "picstore.cli"], ("--workers", str(job.workers))
+    command, workers = [sys.executable, "-m", "picstore"], ("--workers", str(job.workers))
     converted = job.data / "converted"
     subprocess.run([*command, "convert", job.images, converted, *workers, *options], check=True)
     subprocess.run([*command, "shuffle", converted, job.data / "shuffled", *workers], check=True)
@@ -34,7 +34,7 @@ def write(job: Job, *options: str) -> None:
 
 def write_index(job: Job, source: Path) -> None:
     """``picstore index``."""
-    command = [sys.executable, "-m", "picstore.cli", "index", source, job.data / "index"]
+    command = [sys.executable, "-m", "picstore", "index", source, job.data / "index"]
     subprocess.run([*command, "--workers", str(job.workers)], check=True)
 
 

@@ -86,7 +86,7 @@ def write_dataset(path: Path, count: int) -> None:
 def serving(path: Path) -> Iterator[tuple[Ask, int, float]]:
     """Run the command; yields a function that asks it, its process and the seconds until it printed its address."""
     begun = time.perf_counter()
-    command = [sys.executable, "-m", "picstore.cli", "view", str(path)]
+    command = [sys.executable, "-m", "picstore", "view", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         lines = process.stdout or ()

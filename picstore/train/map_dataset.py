@@ -17,6 +17,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.spec import MAX_PIXELS, OutputSpec
 from picstore.train.buffers import BufferPool
+from picstore.train.main_guard import check_main_guard
 from picstore.train.options import check_arguments
 from picstore.train.order.epoch import Samples
 from picstore.train.order.position import check_position
@@ -124,6 +125,7 @@ class MapDataset(data.Dataset[Item]):
         return list(zip(images, targets, strict=True))
 
     def __getstate__(self) -> dict[str, Any]:
+        check_main_guard()
         return {name: value for name, value in self.__dict__.items() if name != "_blocks"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 import multiprocessing
 import pickle
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import product
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -119,18 +122,18 @@ def test_after_a_break_workers_begin_the_next_epoch(make_dataset: Make) -> None:
     assert same(contents(loader), contents(alone))
 
 
+def begin_late(broken_off: Event, number: int) -> None:
+    if number:
+        broken_off.wait()
+        time.sleep(0.2)  # by then it has been told to end
+
+
 def test_a_worker_that_is_ended_before_its_first_batch_is_in_the_next_epoch_with_the_others(make_dataset: Make) -> None:
     path = make_dataset(60)
     inner = loader_of(path)
     options: dict[str, Any] = {"batch_size": None, "num_workers": 2}
     broken_off = multiprocessing.Event()
-
-    def begin(number: int) -> None:
-        if number:
-            broken_off.wait()
-            time.sleep(0.2)  # by then it has been told to end
-
-    for _ in DataLoader(inner, **options, worker_init_fn=begin):
+    for _ in DataLoader(inner, **options, worker_init_fn=functools.partial(begin_late, broken_off)):
         broken_off.set()
         break
     alone = loader_of(path)
@@ -172,6 +175,20 @@ def test_workers_take_over_the_lanes_of_a_state(make_dataset: Make, kept: bool) 
     inner.load_state_dict(alone.state_dict())
     assert same(contents(loader), contents(iterator))
     assert same(contents(loader), contents(alone))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("kind", [loader_of, picstore.MapDataset])
+def test_a_script_that_workers_would_run_again_is_told_what_to_write(
+    make_dataset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, kind: Callable[[Path], Any]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("from picstore import Loader\n")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    loader = DataLoader(kind(make_dataset(20)), batch_size=None, num_workers=1, multiprocessing_context=method)
+    with pytest.raises(UsageError, match=r"train\.py, which .* if __name__ == \"__main__\":"):
+        iter(loader)
 
 
 def test_batches_can_be_pinned_and_moved(make_dataset: Make) -> None:

@@ -359,9 +359,11 @@ def test_repeats_repeat_targets_and_columns(tmp_path: Path) -> None:
     assert [target["labels"].item() for target in batch.targets] == ids
 
 
-@pytest.mark.parametrize("repeats", [0, 3, 1.5])
-def test_repeats_divide_the_batch_size(make_dataset: Make, repeats: Any) -> None:
-    with pytest.raises(UsageError, match="divides the batch size, 8"):
+@pytest.mark.parametrize(
+    ("repeats", "message"), [(0, "aug_repeats is 0"), (3, "divides the batch size, 8"), (1.5, "aug_repeats is 1.5")]
+)
+def test_repeats_divide_the_batch_size(make_dataset: Make, repeats: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         loader_of(make_dataset(), LARGE, aug_repeats=repeats)
 
 

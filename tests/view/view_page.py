@@ -61,7 +61,7 @@ def started(
     *arguments: object, environment: dict[str, str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run ``picstore view ARGUMENTS`` until it has printed its address; yields the process and the address."""
-    command = [sys.executable, "-m", "picstore.cli", "view", *map(str, arguments)]
+    command = [sys.executable, "-m", "picstore", "view", *map(str, arguments)]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=os.environ | (environment or {}))
     try:

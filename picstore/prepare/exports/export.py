@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from picstore.prepare.exports.webdataset import WebDatasetWriter
 from picstore.prepare.progress import Progress
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.record import Record, extra_to_json
-from picstore.storage.location.local import make_folder, sync_folder
+from picstore.storage.location.local import make_folder, sync, sync_folder
 
 _UNFINISHED = ".unfinished"  # no folder of a class has such a name
 FORMATS = ("folder", "webdataset", "mds", "parquet")
@@ -100,7 +99,7 @@ def _sync_tree(folder: Path) -> None:
             sync_folder(path)
         else:
             with path.open("rb") as file:
-                os.fsync(file.fileno())
+                sync(file.fileno())
 
 
 def _move_content(unfinished: Path, out: Path) -> None:

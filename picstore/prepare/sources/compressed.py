@@ -8,16 +8,14 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-import zstandard
-
 from picstore.errors import Corrupt, TooLarge, Truncated
 from picstore.prepare.sources.inputs import Input
 from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 MAX_DECOMPRESSED = 1 << 32  # bytes of one block
 _MAX_RATIO = 256  # of decompressed bytes to compressed ones, beyond _SMALL; shards are of images, and masks
 _SMALL = 64 << 20  # bytes
-_PIECE = 1 << 20  # bytes
 CODECS = ("zstd", "gz", "bz2")
 _KEY = struct.Struct("<8sQQQ")
 
@@ -39,7 +37,7 @@ class CompressedBlock:
 class DecompressedBlock:
     """Decompressed bytes with the interface of :class:`SourceFile`."""
 
-    def __init__(self, data: bytes | bytearray, path: str) -> None:
+    def __init__(self, data: bytes, path: str) -> None:
         self._data, self.path, self.printable_path, self.size = data, path, printable(path), len(data)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -63,7 +61,7 @@ def decompress_block(path: str, block: CompressedBlock) -> DecompressedBlock:
         packed = file.read(block.offset, block.size)
         try:
             data = _decompress(block.codec, packed, block.decompressed_size + 1)
-        except (zstandard.ZstdError, zlib.error, OSError, EOFError, ValueError) as error:
+        except (ZstdError, zlib.error, OSError, EOFError, ValueError) as error:
             what = f"cannot be unpacked ({block.codec}): {error}"
             raise Corrupt(what, file.printable_path, block.offset) from error
         if len(data) != block.decompressed_size:
@@ -72,13 +70,10 @@ def decompress_block(path: str, block: CompressedBlock) -> DecompressedBlock:
         return DecompressedBlock(data, path)
 
 
-def _decompress(codec: str, packed: bytes, limit: int) -> bytes | bytearray:
+def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
     """Decompress at most ``limit`` bytes."""
     if codec == "zstd":
-        data = bytearray()  # zlib and bz2 begin with a small buffer too
-        with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
-            while len(data) < limit and (piece := reader.read(min(_PIECE, limit - len(data)))):
-                data += piece
+        data: bytes = ZstdDecompressor().decompress(packed, limit)
         return data
     if codec == "gz":
         return zlib.decompressobj(wbits=31).decompress(packed, limit)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import zstandard
 
 from picstore.errors import Corrupt, Damage, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
@@ -25,6 +24,7 @@ from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.raw_pixels import reader_in_block
 from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
+from picstore.storage.format.zstd import ZstdError, get_frame_info
 from picstore.storage.location.resolve import Location
 
 _IMAGES = ("jpeg", "image", "file", "bytes", "pil")  # serializers that can hold the image; LitData writes image:png
@@ -36,7 +36,6 @@ _FRAME = np.dtype(
     [("first", "<u4"), ("count", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("decompressed_size", "<u4")]
 )
 _ZSTD = b"\x28\xb5\x2f\xfd"  # LitData 0.2.76 leaves samples uncompressed although its index says otherwise
-_ZSTD_SIZE_UNKNOWN = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +138,10 @@ def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: 
 
 def _decompressed_size(file: SourceFile, start: int, end: int) -> int:
     try:
-        size = zstandard.frame_content_size(file.read(start, end - start))
-    except zstandard.ZstdError as error:
+        size = get_frame_info(file.read(start, end - start)).decompressed_size
+    except ZstdError as error:
         raise Corrupt(f"no zstd frame: {error}", file.printable_path, start) from error
-    if not 0 <= size < _ZSTD_SIZE_UNKNOWN:
+    if size is None:
         raise Corrupt("a zstd frame that does not say its size", file.printable_path, start)
     return size
 

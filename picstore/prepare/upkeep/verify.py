@@ -141,7 +141,7 @@ def verify(
         findings += found[entry.file, entry.stream].findings
     findings += _check_ids(found.values())
     if rows is not None:
-        _check_counts(folder, manifest, findings, remarks, root=root)
+        _check_counts(folder, manifest, findings, remarks, references)
     return Verified(manifest, findings, remarks)
 
 
@@ -150,8 +150,7 @@ def _check_counts(
     manifest: Manifest,
     findings: list[Finding],
     remarks: list[str],
-    *,
-    root: Where | ReferencesRoot | None,
+    references: ReferencesRoot | None,
 ) -> None:
     """Compare the kept counts of records by label with the records; these are only counted if all are sound."""
     name = counts_path(folder, manifest).name
@@ -163,7 +162,8 @@ def _check_counts(
         what = error.what if isinstance(error, Damage) else str(error)
         findings.append(Finding(name, 0, f"{what}; `picstore repair` writes them again", 0))
     else:
-        if not findings and not kept.same(Dataset(folder, root=root).count_records()):
+        images = None if references is None else references.folder
+        if not findings and not kept.same(Dataset(folder, root=images).count_records()):
             text = "the counts of labels are not those of the records; `picstore repair` writes them again"
             findings.append(Finding(name, 0, text, 0))
 

@@ -10,67 +10,49 @@ from typing import TypeAlias
 import numpy as np
 
 from picstore.arrays import I64, U8, U32, Table
-from picstore.errors import MissingDependency
 from picstore.storage.location.base import Buffer
 
-ExtendCrc: TypeAlias = "Callable[[Buffer | U8, int], int]"  # from bytes and the CRC of the bytes before them
+Function: TypeAlias = "Callable[[int, int, int], int]"  # of the CRC of the bytes before, an address and a size
 
 
-def portable_crc32c() -> ExtendCrc:
-    """Load crcmod's implementation: 30 times slower than google-crc32c, but built from source anywhere.
+def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
+    """Find google-crc32c, or else compile picstore's own: a function of bytes, and one that runs without Python's lock.
 
-    Raises:
-        MissingDependency: it is not installed.
+    The library's own function holds the lock, for a container of 2.6 MB 0.6 ms in which no other thread goes on. Its
+    function of C is called by ctypes.
     """
     try:
-        import crcmod.predefined
-    except ImportError as error:
-        text = "google-crc32c has no fast build here, and crcmod is not installed: pip install 'picstore[crcmod]'"
-        raise MissingDependency(text) from error
-    compute = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
-    return lambda data, before: int(compute(data, before))
-
-
-def _fastest() -> ExtendCrc:
-    try:
-        import google_crc32c
-    except ImportError:
-        return portable_crc32c()
-    if google_crc32c.implementation != "c":
-        return portable_crc32c()
-    # Its argument parser refuses a memoryview but takes an array over the same bytes, without a copy.
-    extend = google_crc32c.extend
-    as_array = np.frombuffer
-    return lambda data, before: int(extend(before, data if isinstance(data, np.ndarray) else as_array(data, np.uint8)))
-
-
-def _without_lock() -> Callable[[int, int, int], int] | None:
-    """Find google-crc32c's function of C: from a CRC, an address and a size. None where it has none.
-
-    Called by ctypes, it runs without Python's lock. The library's own function holds the lock, for a container of
-    2.6 MB 0.6 ms in which no other thread goes on.
-    """
-    try:
-        from google_crc32c import _crc32c
+        from google_crc32c import _crc32c, extend
 
         function = ctypes.CDLL(_crc32c.__file__).crc32c_extend
-    except (ImportError, OSError, AttributeError):
-        return None
+    except (ImportError, OSError, AttributeError):  # no wheel for this Python, or one without machine code
+        from picstore.kernels.crc32c import compile_crc32c  # which loads LLVM
+
+        own = compile_crc32c()
+        return lambda data: own(0, *_place(data)), own
     function.argtypes, function.restype = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
-    return function
+    # Its argument parser refuses a memoryview but takes an array over the same bytes, without a copy.
+    as_array = np.frombuffer
+    return (
+        lambda data: int(extend(0, data if isinstance(data, np.ndarray) else as_array(data, np.uint8))),
+        function,
+    )
 
 
-_compute, _extend_unlocked = _fastest(), _without_lock()
+def _place(data: Buffer | U8) -> tuple[int, int]:
+    """Address and size of bytes."""
+    view = np.frombuffer(data, np.uint8)
+    return view.ctypes.data, view.size
+
+
+_short, _without_lock = _load()
 _LONG = 1 << 19  # bytes from which other threads gain more than giving the lock back and forth costs
 _BITS = np.arange(32, dtype=np.uint32)
 
 
 def crc32c(data: Buffer | U8) -> int:
     """CRC-32C of bytes; of many stretches of a buffer as an array, each slice of which saves 0.5 us of overhead."""
-    if _extend_unlocked is None or len(data) < _LONG:
-        return _compute(data, 0)
-    view = np.frombuffer(data, np.uint8)
-    return _extend_unlocked(0, view.ctypes.data, view.size)
+    return _short(data) if len(data) < _LONG else _without_lock(0, *_place(data))
 
 
 def combine_crcs(crcs: U32, lengths: I64) -> int:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import zstandard
 
 from picstore.arrays import I64, U16, U32, Bools, Table
 from picstore.errors import Corrupt, Damage
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.layout import ENCODE_PATH_SHIFT, ENCODE_PATHS, FOREIGN, SAMPLINGS
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo, Record
+from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +244,7 @@ def _decompress(frame: memoryview, size: int) -> bytes | None:
     if not size:
         return b""
     try:
-        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=size)
-    except zstandard.ZstdError:
+        extras = ZstdDecompressor().decompress(frame, size)
+    except ZstdError:
         return None
+    return extras if len(extras) == size else None

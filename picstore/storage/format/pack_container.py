@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import zstandard
 
 from picstore.arrays import I64, Array, Table
 from picstore.errors import UsageError
@@ -15,6 +14,7 @@ from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.layout import FOREIGN, ROW_CRCS
 from picstore.storage.format.record import Record
 from picstore.storage.format.tile_rows import row_checksums
+from picstore.storage.format.zstd import compress
 from picstore.storage.location.base import Buffer
 
 
@@ -41,7 +41,7 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
         UsageError: the records exceed a limit of the format.
     """
     extras = b"".join(record.extra_json for record in records)
-    frame = zstandard.ZstdCompressor(level=3).compress(extras) if extras else b""
+    frame = compress(extras, level=3) if extras else b""
     rows = [row_checksums(record.jpeg, record.info) for record in records]
     pieces = [piece for record, crcs in zip(records, rows, strict=True) for piece in (record.info.segments, crcs)]
     segments = np.concatenate(pieces)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
-import zstandard
 
 from picstore.arrays import Bools
 from picstore.errors import Corrupt, Damage, Truncated
@@ -20,6 +19,7 @@ from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c, entry_crcs
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.record import MAX_EXTRA
+from picstore.storage.format.zstd import ZstdError, get_frame_info
 
 ParsedHeader: TypeAlias = "tuple[layout.ContainerHeader, Damage | None]"
 
@@ -193,8 +193,9 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
 
 
 def _declared_size(frame: memoryview) -> int:
-    """Read the size that a zstd frame declares; -1 for no frame."""
+    """Read the size that a zstd frame declares; -1 for none."""
     try:
-        return int(zstandard.frame_content_size(frame))
-    except zstandard.ZstdError:
+        size = get_frame_info(frame).decompressed_size
+    except ZstdError:
         return -1
+    return -1 if size is None else size

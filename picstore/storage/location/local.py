@@ -303,7 +303,7 @@ class _AtomicFile:
 
     def _sync(self) -> None:
         self._out.flush()
-        os.fsync(self._out.fileno())
+        sync(self._out.fileno())
 
     def abandon(self) -> None:
         if self._ended:
@@ -369,9 +369,21 @@ def sync_folder(path: Path) -> None:
     """Make renames in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync(descriptor: int) -> None:
+    """Make what was written to a file, or renamed in a folder, durable.
+
+    On macOS fsync leaves it in the memory of the disk. F_FULLFSYNC writes that too; some file systems lack it.
+    """
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
 
 
 def _read_without_waiting(descriptor: int, memory: memoryview, offset: int) -> bool:

@@ -7,15 +7,19 @@ and ends with the socket.
 
     parent                         child
     ("begin", requests) ────────→  starts a pipeline
-                        ←────────  Message, then the descriptor of its memory
+                        ←────────  Message, then the descriptor of its memory (``send_descriptor``)
     ("taken", freed)    ────────→  goes on; at most AHEAD batches are on their way
                         ←────────  ("end" | "error", …)
     ("stop",)           ────────→  closes the pipeline, answers "end"
+
+An error that the child does not expect ends it. Its traceback, or the stacks at a crash, goes to a file without a name,
+which both processes hold: whatever state the socket is in, the parent's error has it as its cause.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import socket
@@ -27,9 +31,8 @@ from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
-from multiprocessing.reduction import recv_handle
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -37,7 +40,7 @@ from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
-from picstore.train.buffers import KEPT_BATCHES
+from picstore.train.buffers import KEPT_BATCHES, anonymous_memory
 from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
@@ -47,8 +50,14 @@ _MAX_MAPPED = 2 * KEPT_BATCHES  # blocks that the parent keeps mapped: mapping o
 # import SciPy, cffi and yaml, where they are installed, for what no kernel asks for: a third of the time to the first
 # batch. Collections while modules are imported find no garbage and take 25 of 310 ms; what is frozen is not traversed.
 _PROGRAM = """
-import gc, sys
+import faulthandler, gc, sys
 gc.disable()
+last_words = open(int(sys.argv[2]), "w")
+faulthandler.enable(last_words)
+def write_last_words(*error):
+    import traceback
+    traceback.print_exception(*error, file=last_words)
+sys.excepthook = write_last_words
 sys.path[:] = filter(None, sys.path)
 sys.modules.update(scipy=None, cffi=None, yaml=None)
 from picstore.train.pipeline.process_main import main
@@ -57,6 +66,7 @@ main()
 # numpy's BLAS would start a thread a core, 45 ms of CPU on two cores; the child multiplies small matrices only.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 EXIT_TIMEOUT = 5  # seconds that the child has to end a sequence or itself, before it is killed
+_MAX_LAST_WORDS = 1 << 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,13 @@ class Message:
     stats: Stats
 
 
+class _ChildError(Exception):
+    """The child's traceback as text, the cause of the parent's error."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
 class LoaderProcess:
     """A process that makes batches, which lives as long as this object; it makes one sequence of them at a time."""
 
@@ -89,13 +106,15 @@ class LoaderProcess:
         self._stats = Stats()  # the child's, as far as they are in ``counter``
         self._pid = os.getpid()
         self._connection, theirs = Pipe()
+        self._last_words = anonymous_memory(0)
+        weakref.finalize(self, os.close, self._last_words).atexit = False
         modules = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         with theirs:
-            os.set_inheritable(theirs.fileno(), True)
+            descriptors = theirs.fileno(), self._last_words
             # A session of its own: an interrupt from the keyboard goes to the parent alone.
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-c", _PROGRAM, *map(str, descriptors), str(self._pid)],
+                pass_fds=descriptors,
                 start_new_session=True,
                 env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": modules},
             )
@@ -165,13 +184,13 @@ class LoaderProcess:
         try:
             self._connection.send(message)
         except OSError as error:
-            raise self._death() from error
+            self._raise_death(error)
 
     def _receive(self) -> Message | None:
         try:
             kind, content = self._connection.recv()
         except (EOFError, OSError) as error:
-            raise self._death() from error
+            self._raise_death(error)
         if kind == "batch":
             return content  # type: ignore[no-any-return]
         self.running = False
@@ -182,16 +201,26 @@ class LoaderProcess:
 
     def _receive_descriptor(self) -> int:
         try:
-            return recv_handle(self._connection)
-        except (EOFError, OSError, RuntimeError) as error:  # the last for a message without a descriptor
-            raise self._death() from error
+            return receive_descriptor(self._connection)
+        except (EOFError, OSError) as error:
+            self._raise_death(error)
 
-    def _death(self) -> Exception:
+    def _raise_death(self, error: Exception) -> NoReturn:
+        """Raise what has become of the child, now that an error came of using the socket."""
         self.running = False
         if not self._finalizer.alive or self._pid != os.getpid():
-            return CancelledError()
-        code = self._process.wait()
-        return PicstoreError(f"the loader's process has ended with exit status {code}; isolate=False shows its errors")
+            raise CancelledError from error
+        try:
+            code = self._process.wait(EXIT_TIMEOUT)
+        except subprocess.TimeoutExpired:  # the error is of this side: too many open files, for instance
+            self.close()
+            raise error from None
+        text = os.pread(self._last_words, _MAX_LAST_WORDS, 0).decode(errors="replace").strip()
+        ended = f"the loader's process has ended with exit status {code}"
+        if not text:
+            raise PicstoreError(f"{ended}, killed from outside: for want of memory, for instance") from error
+        lines = text.splitlines()
+        raise PicstoreError(f"{ended}: {lines[-1 if code > 0 else 0]}") from _ChildError(text)
 
     def _map_batch(self, message: Message) -> HostBatch:
         """Map a batch's memory and make arrays of it."""
@@ -231,6 +260,32 @@ class ProcessSequence:
             self._process.end_sequence()
         if self._owned:
             self._process.close()
+
+
+def send_descriptor(connection: Connection, descriptor: int) -> None:
+    """Send a file's descriptor, which stays open until the other side has received it.
+
+    ``multiprocessing.reduction.send_handle`` would wait for an acknowledgement, from Python 3.14 on and on macOS, and
+    take the first byte of the other side's next message for it.
+    """
+    with socket.socket(fileno=os.dup(connection.fileno())) as line:
+        socket.send_fds(line, [b"d"], [descriptor])
+
+
+def receive_descriptor(connection: Connection) -> int:
+    """Receive a file's descriptor.
+
+    Raises:
+        EOFError: the other side has hung up.
+        OSError: this process has too many open files.
+    """
+    with socket.socket(fileno=os.dup(connection.fileno())) as line:
+        data, descriptors, *_ = socket.recv_fds(line, 1, 1)
+    if not data:
+        raise EOFError
+    if not descriptors:  # the kernel had no number for it
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return descriptors[0]
 
 
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()

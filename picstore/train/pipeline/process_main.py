@@ -9,7 +9,6 @@ import contextlib
 import gc
 import mmap
 import os
-import select
 import sys
 import threading
 import time
@@ -17,7 +16,6 @@ import weakref
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import send_handle
 from typing import Any
 
 import numpy as np
@@ -28,8 +26,10 @@ from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory
 from picstore.train.pipeline.pipeline import Pipeline
-from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SharedArray
+from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SharedArray, send_descriptor
 from picstore.train.pipeline.stats import StatsCounter
+
+_PARENT_SECONDS = 1.0  # after which the child looks for its parent again
 
 
 class _SharedBlocks:
@@ -134,7 +134,7 @@ class ProcessServer:
         self._sent[self._next_number] = batch
         self._next_number += 1
         self._connection.send(("batch", message))
-        send_handle(self._connection, descriptor, None)
+        send_descriptor(self._connection, descriptor)
 
 
 def _share(start: int, array: Array) -> SharedArray:
@@ -142,17 +142,19 @@ def _share(start: int, array: Array) -> SharedArray:
     return SharedArray(array.ctypes.data - start, array.shape, array.strides, array.dtype.str)
 
 
-def _exit_after_parent(descriptor: int) -> None:
-    """Wait until the parent hangs up; end what has not ended by itself then, waiting for a store for instance."""
-    poller = select.poll()
-    poller.register(descriptor, 0)  # of hanging up it tells always
-    poller.poll()
+def _exit_after_parent(parent: int) -> None:
+    """Wait until the parent has died; end what has not ended by itself then, waiting for a store for instance.
+
+    What tells of a closed socket differs between systems: poll without events tells on Linux and never on macOS.
+    """
+    while os.getppid() == parent:
+        time.sleep(_PARENT_SECONDS)
     time.sleep(EXIT_TIMEOUT)
     os._exit(1)
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the first argument."""
-    threading.Thread(target=_exit_after_parent, args=(int(sys.argv[1]),), daemon=True).start()
+    """Serve the socket whose descriptor is the first argument; the third is the parent's process number."""
+    threading.Thread(target=_exit_after_parent, args=(int(sys.argv[3]),), daemon=True).start()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has hung up
         ProcessServer(Connection(int(sys.argv[1]))).serve()

@@ -28,6 +28,7 @@ from picstore.train.batching.damage import DamageLog
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cuda.decode import find_decoder, with_index
+from picstore.train.main_guard import check_main_guard
 from picstore.train.order.cursor import Worker
 from picstore.train.pipeline.at_exit import Closables, wait_for_exit
 from picstore.train.pipeline.device import DecoderStage, DeviceStage, HostSource, TensorStage
@@ -169,6 +170,7 @@ class PipelineRunner:
             self._begun = None
 
     def __getstate__(self) -> dict[str, Any]:
+        check_main_guard()
         return {**self.__dict__, "_buffers": None, "_pid": -1, "_process": None, "_begun": None, "_open": Closables()}
 
 

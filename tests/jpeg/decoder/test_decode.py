@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
-from coefficients import DC_TABLE, FACTORS, Coefficients, write
+from coefficients import DC_TABLE, FACTORS, Coefficients, as_on_x86_64, write
 from pictures import header, saved, smooth
 from PIL import Image
 
@@ -240,6 +240,7 @@ def test_damage_is_refused_or_decodes_to_an_image_of_the_announced_size() -> Non
     assert len(outcomes) > 4
 
 
+@as_on_x86_64
 @pytest.mark.parametrize("kind", KINDS)
 def test_coefficients_beyond_the_range_of_encoders_have_the_pixels_of_libjpeg_or_are_left_to_it(kind: str) -> None:
     random_ = random.Random(kind)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 from source_files import DATA, JPEGS, extras, images, put
 
 from picstore.errors import Corrupt, TooLarge
@@ -20,6 +19,7 @@ from picstore.prepare.sources.open import open_source
 from picstore.prepare.sources.tars import _parse_pax
 from picstore.prepare.sources.tfrecord import _MAX_FEATURES, _MAX_VALUE
 from picstore.storage.format.checksum import crc32c, masked
+from picstore.storage.format.zstd import compress
 
 
 def peak_of_decompression(path: Path, block: CompressedBlock) -> int:
@@ -36,7 +36,7 @@ def peak_of_decompression(path: Path, block: CompressedBlock) -> int:
 
 
 def test_a_small_block_cannot_claim_gigabytes(tmp_path: Path) -> None:
-    size, packed = 1 << 30, zstandard.compress(bytes(1 << 20)).ljust(1 << 15, b"\0")
+    size, packed = 1 << 30, compress(bytes(1 << 20)).ljust(1 << 15, b"\0")
     path = put(tmp_path / "x.zstd", packed)
     with pytest.raises(TooLarge, match="unpacked"):
         decompress_block(str(path), CompressedBlock("zstd", 0, len(packed), size))
@@ -44,7 +44,7 @@ def test_a_small_block_cannot_claim_gigabytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", ["zstd", "gz", "bz2"])
 def test_memory_is_taken_as_data_comes_out_not_as_a_block_claims(tmp_path: Path, codec: str) -> None:
-    packed = {"zstd": zstandard.compress(b"few"), "gz": b"", "bz2": b""}[codec].ljust(1 << 16, b"\0")
+    packed = {"zstd": compress(b"few"), "gz": b"", "bz2": b""}[codec].ljust(1 << 16, b"\0")
     path = put(tmp_path / "x", packed)
     assert peak_of_decompression(path, CompressedBlock(codec, 0, len(packed), 60 << 20)) < 8 << 20
 
@@ -74,7 +74,7 @@ def test_frames_of_a_litdata_chunk_cannot_overlap(tmp_path: Path) -> None:
     chunk = folder / index["chunks"][0]["filename"]
     fields = len(index["config"]["data_format"])
     sizes = struct.pack(f"<{fields}I", *[1] * fields)
-    block = zstandard.compress(sizes + bytes(fields))
+    block = compress(sizes + bytes(fields))
     for frames in (1, 3):
         head = struct.pack("<8sHHIII", b"LDFZ01\0\0", 1, 0, 1, 1, frames) + struct.pack("<II", 0, len(sizes) + fields)
         start = len(head) + 24 * frames

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import io
 import random
@@ -12,30 +11,31 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import zstandard
 from grids import slow_except
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from samples import picture
 
-from picstore.errors import Corrupt, Damage, MissingDependency, TooLarge, Truncated, UsageError
+from picstore.errors import Corrupt, Damage, TooLarge, Truncated, UsageError
+from picstore.kernels.crc32c import compile_crc32c
 from picstore.prepare.convert.row_writer import make_record
 from picstore.storage.format import checksum
-from picstore.storage.format.checksum import combine_crcs, combine_runs, crc32c, masked, portable_crc32c
+from picstore.storage.format.checksum import combine_crcs, combine_runs, crc32c, masked
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ALIGNMENT, ATTACHMENT, ENTRY, SAMPLINGS, SEALED, SEGMENT, ContainerHeader
 from picstore.storage.format.pack_container import pack_container, packed_size
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
 from picstore.storage.format.unpack_container import unpack_container
+from picstore.storage.format.zstd import compress
 
 REF = ContainerRef("0003/000007.pic", 8192, stream=3, file=7, ordinal=2)
 FIELDS = ("mask", "depth")
-_EXTEND = portable_crc32c()
+_BY_INSTRUCTION, _BY_DIVISION = compile_crc32c(), compile_crc32c(instruction=False)
 
 
-def portable(data: bytes) -> int:
-    return _EXTEND(data, 0)
+def portable(data: bytes, before: int = 0) -> int:
+    return _BY_DIVISION(before, np.frombuffer(data, np.uint8).ctypes.data, len(data))
 
 
 def packed(*records: object, **options: object) -> bytearray:
@@ -131,15 +131,16 @@ def test_crc32c_gives_the_values_of_rfc_3720(crc) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_both_implementations_of_crc32c_agree(data: bytes) -> None:
-    assert crc32c(data) == portable(data)
+def test_the_implementations_of_crc32c_agree(data: bytes) -> None:
+    by_instruction = _BY_INSTRUCTION(0, np.frombuffer(data, np.uint8).ctypes.data, len(data))
+    assert crc32c(data) == portable(data) == by_instruction
 
 
 @given(st.lists(st.binary(max_size=50), max_size=5))
 def test_the_crc_of_parts_is_that_of_the_whole(parts: list[bytes]) -> None:
     value = 0
     for part in parts:
-        value = _EXTEND(part, value)
+        value = portable(part, value)
     crcs, lengths = np.array([crc32c(part) for part in parts], np.uint32), np.array([len(p) for p in parts], np.int64)
     assert value == combine_crcs(crcs, lengths) == crc32c(b"".join(parts))
 
@@ -147,17 +148,21 @@ def test_the_crc_of_parts_is_that_of_the_whole(parts: list[bytes]) -> None:
 @pytest.mark.parametrize("size", [0, 1, checksum._LONG - 1, checksum._LONG, checksum._LONG + 13])
 def test_the_crc_of_any_length_is_that_of_the_reference(size: int) -> None:
     data = np.random.default_rng(size).bytes(size + 3)
-    expected = _EXTEND(data[3:], 0)
+    expected = portable(data[3:])
     assert [crc32c(data[3:]), crc32c(memoryview(data)[3:]), crc32c(np.frombuffer(data, np.uint8)[3:])] == [expected] * 3
 
 
-def test_long_crcs_are_the_same_without_the_librarys_function_of_c(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lacking", ["google_crc32c", "google_crc32c._crc32c"])
+def test_without_google_crc32c_the_instruction_of_the_cpu_gives_the_same(
+    monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
     data = np.random.default_rng(0).bytes(checksum._LONG)
-    expected = crc32c(data)
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: object())
-    assert checksum._without_lock() is None
-    monkeypatch.setattr(checksum, "_extend_unlocked", None)
-    assert crc32c(data) == expected
+    monkeypatch.setitem(sys.modules, lacking, None)
+    short, long = checksum._load()
+    assert "google" not in f"{short.__module__}{long!r}" and long.argtypes == _BY_INSTRUCTION.argtypes  # type: ignore
+    monkeypatch.setattr(checksum, "_short", short)
+    monkeypatch.setattr(checksum, "_without_lock", long)
+    assert [crc32c(data), crc32c(data[:100]), crc32c(b"")] == [portable(data), portable(data[:100]), 0]
 
 
 @given(st.lists(st.lists(st.binary(max_size=50), min_size=1, max_size=5), min_size=1, max_size=5))
@@ -487,7 +492,7 @@ def test_a_frame_of_extras_that_lies_about_its_size_loses_the_extras_and_no_imag
         container.record(0)
 
 
-@pytest.mark.parametrize("frame", [b"", b"no zstd at all", zstandard.compress(bytes(1 << 28))[:-3]])
+@pytest.mark.parametrize("frame", [b"", b"no zstd at all", compress(bytes(1 << 28))[:-3]])
 def test_a_frame_of_extras_that_is_none_loses_the_extras_and_no_image(frame: bytes) -> None:
     extra = b'{"a":1}'
     record = Record(id=1, label=0, jpeg=b"12345", info=ImageInfo(1, 1), extra_json=extra)
@@ -605,9 +610,3 @@ def test_the_header_is_laid_out_as_the_format_says() -> None:
     assert entry[-1] == ((crc >> 15 | crc << 17) + 0xA282EAD8) % (1 << 32)
     assert block[128:136] == b"\7\0\x08\0JPEG"
     assert not any(block[136:])
-
-
-def test_a_machine_without_any_crc32c_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "crcmod.predefined", None)
-    with pytest.raises(MissingDependency, match=r"picstore\[crcmod\]"):
-        portable_crc32c()

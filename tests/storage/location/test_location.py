@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import fcntl
 import importlib.util
 import io
 import os
@@ -122,13 +123,33 @@ def test_a_sweep_takes_the_files_of_dead_writers_and_leaves_those_of_living_ones
     assert all((tmp_path / name).is_file() for name in names)
 
 
+@pytest.mark.parametrize("supported", [True, False])
+def test_on_macos_a_file_and_its_folder_are_written_through_the_memory_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supported: bool
+) -> None:
+    """Where the file system can; else as far as it can."""
+    calls: list[str] = []
+
+    def fcntl_of_macos(descriptor: int, command: int) -> None:
+        assert command == 51
+        calls.append("F_FULLFSYNC")
+        if not supported:
+            raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", fcntl_of_macos)
+    monkeypatch.setattr(os, "fsync", lambda _: calls.append("fsync"))
+    Folder(tmp_path / "file").write(b"data")
+    assert calls == ["F_FULLFSYNC"] * 2 if supported else ["F_FULLFSYNC", "fsync"] * 2
+
+
 def test_a_write_that_fails_leaves_no_half_written_file(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     writer = Folder(tmp_path / "file").create()
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))  # as a full disk does, it takes no byte more
     try:
         with pytest.raises(OSError, match="File too large"):
-            for _ in range(20):
+            for _ in range(1000):  # more than any buffer holds
                 writer.write(bytes(1000))
         writer.abandon()
     finally:

@@ -700,7 +700,7 @@ def test_an_unexpected_error_of_a_worker_reaches_the_consumer(
     def broken(*args: object, **options: object) -> None:
         raise BufferError("no buffer for an image")
 
-    monkeypatch.setattr(fill_images, "render", broken)
+    monkeypatch.setattr(fill_images.FusedKernel, "run", broken)
     with pytest.raises(BufferError, match="no buffer for an image"):
         list(loader_of(make_dataset(60), budget=budget))
     assert our_threads() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing.reduction
 import os
 import signal
 import subprocess
@@ -202,9 +203,79 @@ def test_a_process_that_is_killed_between_a_batch_and_its_memory_is_the_same_err
         os.kill(child, signal.SIGKILL)
         raise EOFError
 
-    monkeypatch.setattr(process, "recv_handle", end)
+    monkeypatch.setattr(process, "receive_descriptor", end)
     with pytest.raises(PicstoreError, match="the loader's process has ended with exit status -9"):
         list(iterator)
+
+
+@pytest.mark.slow
+def test_descriptors_arrive_where_python_acknowledges_them(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As multiprocessing does from Python 3.14 on and on macOS, by a byte that later messages may overtake."""
+    acknowledging = "import multiprocessing.reduction\nmultiprocessing.reduction.ACKNOWLEDGE = True\n"
+    monkeypatch.setattr(process, "_PROGRAM", acknowledging + process._PROGRAM)
+    monkeypatch.setattr(multiprocessing.reduction, "ACKNOWLEDGE", True, raising=False)  # there before 3.14
+    loader = loader_of(make_dataset(200), batch_size=2)
+    for _ in range(20):
+        assert len(list(loader)) == 100
+
+
+def fault(action: str) -> str:
+    """The child's program with an action in place of sending a descriptor."""
+    return f"import ctypes, socket\ndef send_fds(*_): {action}\nsocket.send_fds = send_fds\n{process._PROGRAM}"
+
+
+def test_what_a_process_dies_of_is_in_the_error(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the middle of a message, where the socket carries no other."""
+    monkeypatch.setattr(process, "_PROGRAM", fault("raise RuntimeError('the fault')"))
+    with pytest.raises(PicstoreError, match=r"has ended with exit status 1: RuntimeError: the fault$") as raised:
+        list(loader_of(make_dataset(50)))
+    assert "Traceback" in str(raised.value.__cause__) and "in send_fds" in str(raised.value.__cause__)
+
+
+@pytest.mark.slow
+def test_the_stacks_of_a_process_that_crashes_are_in_the_error(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_PROGRAM", fault("ctypes.string_at(0)"))
+    with pytest.raises(PicstoreError, match=r"exit status -11: Fatal Python error: Segmentation fault$") as raised:
+        list(loader_of(make_dataset(50)))
+    assert "in send_fds" in str(raised.value.__cause__)
+
+
+def test_too_many_open_files_here_are_not_a_death_of_the_process(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "EXIT_TIMEOUT", 0.01)
+    monkeypatch.setattr(process.socket, "recv_fds", lambda *_: (b"d", [], 0, None))
+    before = children()
+    with pytest.raises(OSError, match="Too many open files"):
+        list(loader_of(make_dataset(50)))
+    assert children() == before
+
+
+def test_a_process_that_waits_for_ever_ends_after_its_parent_where_poll_tells_nothing() -> None:
+    """On macOS, poll without events is silent."""
+    script = (
+        "import os, select, sys, time\n"
+        "class Silent:\n"
+        "    register = lambda *_: None\n"
+        "    poll = lambda *_: time.sleep(30)\n"
+        "select.poll = Silent\n"
+        "from picstore.train.pipeline import process_main\n"
+        "process_main.EXIT_TIMEOUT = 0\n"
+        "parent = os.getpid()\n"
+        "if os.fork():\n"
+        "    time.sleep(0.1)\n"
+        "    os._exit(0)\n"
+        "process_main._exit_after_parent(parent)\n"
+    )
+    before = time.monotonic()
+    subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20, check=True)  # to the pipes' end
+    assert time.monotonic() - before >= 0.1
 
 
 @pytest.mark.slow
