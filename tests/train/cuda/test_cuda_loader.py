@@ -24,7 +24,7 @@ import picstore
 from picstore.errors import Corrupt, ImageError, UsageError
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.cpu import decode, fill_images
+from picstore.train.cpu import decode
 from picstore.train.cuda.decode import decode_all, find_decoder, with_index
 from picstore.train.pipeline import device, runner
 from picstore.train.transforms.batch_random import BatchRandom
@@ -69,7 +69,6 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Use:
             runner, "find_decoder", lambda name, device: decoder if name == "torchvision" else real(name, device)
         )
         monkeypatch.setattr(device, "augment_images", augment_one_by_one)
-        monkeypatch.setattr(fill_images, "SCALES", False)
 
     return use
 

@@ -693,6 +693,7 @@ def test_an_error_of_a_transform_reaches_the_consumer(make_dataset: Make) -> Non
     assert our_threads() == []
 
 
+@pytest.mark.usefixtures("stage_by_stage")
 @pytest.mark.parametrize("budget", [1, 1 << 30])
 def test_an_unexpected_error_of_a_worker_reaches_the_consumer(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch, budget: int
