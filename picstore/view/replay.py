@@ -28,10 +28,14 @@ _FIELDS = {"seed", "epoch", "samples", "dataset", "lanes", "shuffle"}  # of a Lo
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Options of a training's Loader that decide what its batches are; 0 lanes are the default."""
+    """Options of a training's Loader that decide what its batches are; 0 lanes are the default.
+
+    ``global_batch_size`` is in place of ``batch_size`` unless it is 0.
+    """
 
     recipe: str
     batch_size: int = 256
+    global_batch_size: int = 0
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = True
@@ -49,6 +53,7 @@ class Run:
         return cls(
             recipe=query.text("recipe"),
             batch_size=query.integer("batch_size", 256, least=1, most=_MAX_BATCH),
+            global_batch_size=query.integer("global_batch_size", 0, most=_MAX_BATCH),
             seed=query.integer("seed", 0, most=(1 << 64) - 1),
             shuffle=query.text("shuffle", "true") == "true",
             drop_last=query.text("drop_last", "true") == "true",
@@ -79,7 +84,8 @@ class Replay:
         recipe = Recipe.find(run.recipe)
         return Loader(
             self._dataset,
-            batch_size=run.batch_size,
+            batch_size=None if run.global_batch_size else run.batch_size,
+            global_batch_size=run.global_batch_size or None,
             transform=recipe.transform,
             targets=recipe.options.get("targets", ()),
             dtype=recipe.options.get("dtype"),

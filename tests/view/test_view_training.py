@@ -124,6 +124,16 @@ def test_a_batch_is_replayed_with_pixels_ids_and_labels(client: TestClient, data
         assert (np.abs(shown(client, "/replayed", **query, image=slot).astype(int) - expected) <= 1).all()
 
 
+def test_a_rank_of_a_global_batch_size_is_replayed(client: TestClient, dataset: picstore.Dataset) -> None:
+    query = {"recipe": "simclr", "global_batch_size": 11, "rank": 2, "world_size": 3, "lanes": 5}
+    shown = client.get("/api/replay", params=query).json()
+    loader = picstore.Loader(
+        dataset, global_batch_size=11, transform=picstore.recipes.simclr(), rank=2, world_size=3, lanes=5, isolate=False
+    )
+    assert shown["state"] == loader.order.state(0, 1) and shown["records"] == loader.batch_size == 3
+    assert [int(image["id"]) for image in shown["images"]][::2] == loader.make_batch(0, 0)[0].ids.tolist()
+
+
 def test_a_training_with_a_reducing_gap_is_replayed(client: TestClient, dataset: picstore.Dataset) -> None:
     query = {"recipe": "simclr", "batch_size": 8, "reducing_gap": 1.5}
     told = client.get("/api/replay", params=query).json()

@@ -5,7 +5,7 @@ import { announce, h } from "./dom.js";
 import { control, drawnGrid, formValues } from "./drawn.js";
 import * as format from "./format.js";
 
-const DEFAULTS = { batch_size: 256, seed: 0, epoch: 0, step: 0, rank: 0, world_size: 1, lanes: 0, aug_repeats: 1, repeat: 1, balance: "", reducing_gap: 0, shuffle: "true", drop_last: "true", first: 0 };
+const DEFAULTS = { batch_size: 256, global_batch_size: 0, seed: 0, epoch: 0, step: 0, rank: 0, world_size: 1, lanes: 0, aug_repeats: 1, repeat: 1, balance: "", reducing_gap: 0, shuffle: "true", drop_last: "true", first: 0 };
 const SHOWN = 64;
 const SEEN_EPOCHS = 12;
 const YES_NO = [["true", "yes"], ["false", "no"]];
@@ -42,7 +42,7 @@ export function replay(main, dataset, parameters) {
         h("div", { class: "pair" }, control("lanes", "Lanes (0: default)", given, defaults.lanes, numeric), control("aug_repeats", "aug_repeats", given, defaults.aug_repeats, { ...numeric, min: 1 })),
         h("div", { class: "pair" }, control("shuffle", "shuffle", given, defaults.shuffle, { choices: YES_NO }), control("drop_last", "drop_last", given, defaults.drop_last, { choices: YES_NO })),
         h("div", { class: "pair" }, control("repeat", "repeat", given, defaults.repeat, { type: "number", step: "any" }), control("balance", "balance (column)", given, defaults.balance)),
-        h("div", { class: "pair" }, control("reducing_gap", "reducing_gap (0: none)", given, defaults.reducing_gap, { type: "number", min: 0, step: "any" })))),
+        h("div", { class: "pair" }, control("reducing_gap", "reducing_gap (0: none)", given, defaults.reducing_gap, { type: "number", min: 0, step: "any" }), control("global_batch_size", "global_batch_size (0: none)", given, defaults.global_batch_size, numeric)))),
     );
     form.addEventListener("change", () => {
       const values = formValues(form, defaults);
@@ -55,7 +55,7 @@ export function replay(main, dataset, parameters) {
 
   /** A field for a loader's state, which sets epoch and step. */
   function stateField() {
-    const area = h("textarea", { rows: 4, spellcheck: "false", placeholder: '{"version": 1, "dataset": …, "samples": …}' });
+    const area = h("textarea", { rows: 4, spellcheck: "false", placeholder: '{"version": 2, "dataset": …, "samples": …}' });
     if (offered.state) area.value = JSON.stringify(offered.state, null, 1);
     const problem = h("p", { class: "problem", role: "alert", hidden: true });
     const show = h("button", { type: "button", onclick: () => apply() }, "Show the batch before it");
