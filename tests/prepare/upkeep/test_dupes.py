@@ -42,12 +42,6 @@ def test_copies_are_listed_with_the_first_of_them(dataset: Path) -> None:
     assert all(each["distance"] <= 6 for group in result["groups"] for each in group["duplicates"])
 
 
-def test_a_shuffled_copy_has_the_same_groups(dataset: Path, tmp_path: Path) -> None:
-    picstore_command("shuffle", dataset, tmp_path / "shuffled", "--method", "uniform")
-    assert picstore.Dataset(tmp_path / "shuffled").ids.tolist() != picstore.Dataset(dataset).ids.tolist()
-    assert picstore_json("dupes", tmp_path / "shuffled")["groups"] == picstore_json("dupes", dataset)["groups"]
-
-
 def test_deleting_the_listed_ids_leaves_one_image_of_each_group(dataset: Path, tmp_path: Path) -> None:
     done = picstore_command("dupes", dataset, "--ids", tmp_path / "ids")
     assert f"picstore delete {dataset} --ids {tmp_path / 'ids'}" in done.stdout
