@@ -46,6 +46,13 @@ def test_the_modules_that_a_page_names_exist(page: Path) -> None:
         assert found, f"{page.name} names {name}"
 
 
+def test_the_tests_that_a_page_names_exist() -> None:
+    known = {name for path in ROOT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
+    assert named
+    assert named <= known
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_prose_is_wrapped(page: Path) -> None:
     for line in prose(page).splitlines():

@@ -26,7 +26,7 @@ _VERBS = {
     "merge": "Join the shards of a conversion to one data set.",
     "repair": "Repair a damaged data set: restore its manifest and index, delete lost records.",
     "shuffle": "Write a shuffled copy of a data set.",
-    "verify": "Check every byte of a data set and report damage.",
+    "verify": "Check every checksum of a data set and report damage.",
     "view": "Show a data set on a web page of this machine.",
     "warm": "Compile kernels ahead of their first use.",
 }

@@ -114,11 +114,11 @@ def parse_color(text: str) -> tuple[int, int, int]:
 def command(
     source: Location, destination: Location | None, max_errors: Callable[[int], float], as_json: bool, **arguments: Any
 ) -> None:
-    """Convert the images of SRC, in any format, to a picstore data set DST.
+    """Convert the images of SRC, in many formats, to a picstore data set DST.
 
-    Every image becomes a baseline JPEG with restart markers. A baseline JPEG that is upright and not resized is
-    stored without loss. DST/ledger.jsonl lists the status of every input; an input that fails is left out and does
-    not stop the conversion. With --measure there is no DST, and nothing is written.
+    Every image becomes a baseline JPEG with restart markers. One that is baseline, upright, of a usual sampling and not
+    resized keeps its coefficients. DST/ledger.jsonl lists the status of every input; an input that fails is left out
+    and does not stop the conversion. With --measure there is no DST, and nothing is written.
     """
     if (destination is None) == (arguments["measure"] is None):
         raise click.UsageError("give either DST or --measure")

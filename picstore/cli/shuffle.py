@@ -18,7 +18,7 @@ from picstore.storage.location.resolve import Location, locate
     default="transpose",
     show_default=True,
     help="Shuffling method. transpose: permute each file and transpose streams × files; one read, one write. "
-    "uniform: make every order equally likely; two reads, two writes.",
+    "uniform: draw file and place of each image anew; two reads, two writes.",
 )
 @options.seed
 @options.selection

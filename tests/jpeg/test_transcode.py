@@ -368,6 +368,18 @@ def test_fill_bytes_before_a_stuffed_zero_are_damage() -> None:
         add_restart_markers(stream[:at] + b"\xff" + stream[at:])
 
 
+@pytest.mark.parametrize("quality", [10, 75, 95])
+def test_a_marker_takes_two_to_six_bytes(quality: int) -> None:
+    pixels = Image.fromarray(noise(75, 60)).resize((600, 480), Image.Resampling.BICUBIC)
+    out = io.BytesIO()
+    pixels.save(out, "JPEG", quality=quality)
+    source, made = out.getvalue(), add_restart_markers(out.getvalue())
+    (_, before), (_, after) = read_marker_segments(source), read_marker_segments(made)
+    columns, rows = after.mcus
+    markers_made = -(-columns * rows // after.restart_interval) - 1
+    assert 2 < (len(made) - after.length - len(source) + before.length) / markers_made < 6
+
+
 def test_what_stands_behind_the_end_is_left_behind() -> None:
     stream = encode("422", 100, 80)
     for tail in (b"\0", b"\xff", b"\xff\xd9" * 9, stream, os.urandom(5000)):
