@@ -210,11 +210,14 @@ class LoaderProcess:
         self.running = False
         if not self._finalizer.alive or self._pid != os.getpid():
             raise CancelledError from error
+        if not isinstance(error, EOFError | ConnectionError):  # of this side: too many open files, for instance
+            self.close()
+            raise error
         try:
             code = self._process.wait(EXIT_TIMEOUT)
-        except subprocess.TimeoutExpired:  # the error is of this side: too many open files, for instance
-            self.close()
-            raise error from None
+        except subprocess.TimeoutExpired:  # it has hung up and does not end
+            self._process.kill()
+            code = self._process.wait()
         text = os.pread(self._last_words, _MAX_LAST_WORDS, 0).decode(errors="replace").strip()
         ended = f"the loader's process has ended with exit status {code}"
         if not text:
@@ -262,13 +265,23 @@ class ProcessSequence:
             self._process.close()
 
 
+def _socket_of(connection: Connection) -> socket.socket:
+    """Another descriptor of a connection, as a socket, for the caller to close.
+
+    Both wait for data: a time limit of ``socket.setdefaulttimeout``, which a new socket takes, would hold for both.
+    """
+    line = socket.socket(fileno=os.dup(connection.fileno()))
+    line.setblocking(True)
+    return line
+
+
 def send_descriptor(connection: Connection, descriptor: int) -> None:
     """Send a file's descriptor, which stays open until the other side has received it.
 
     ``multiprocessing.reduction.send_handle`` would wait for an acknowledgement, from Python 3.14 on and on macOS, and
     take the first byte of the other side's next message for it.
     """
-    with socket.socket(fileno=os.dup(connection.fileno())) as line:
+    with _socket_of(connection) as line:
         socket.send_fds(line, [b"d"], [descriptor])
 
 
@@ -279,7 +292,7 @@ def receive_descriptor(connection: Connection) -> int:
         EOFError: the other side has hung up.
         OSError: this process has too many open files.
     """
-    with socket.socket(fileno=os.dup(connection.fileno())) as line:
+    with _socket_of(connection) as line:
         data, descriptors, *_ = socket.recv_fds(line, 1, 1)
     if not data:
         raise EOFError
@@ -308,7 +321,7 @@ def _end_process(connection: Connection, process: subprocess.Popen[bytes], paren
     """
     if parent != os.getpid():
         return
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
+    with contextlib.suppress(OSError), _socket_of(connection) as line:
         line.shutdown(socket.SHUT_RDWR)
     try:
         process.wait(EXIT_TIMEOUT)

@@ -6,6 +6,7 @@ import gc
 import multiprocessing.reduction
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -246,10 +247,20 @@ def test_the_stacks_of_a_process_that_crashes_are_in_the_error(
     assert "in send_fds" in str(raised.value.__cause__)
 
 
+def test_a_default_time_limit_of_sockets_does_not_hold_for_the_process(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader]
+) -> None:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(30)
+    try:
+        assert len(list(loader_of(make_dataset(50)))) == 6
+    finally:
+        socket.setdefaulttimeout(before)
+
+
 def test_too_many_open_files_here_are_not_a_death_of_the_process(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "EXIT_TIMEOUT", 0.01)
     monkeypatch.setattr(process.socket, "recv_fds", lambda *_: (b"d", [], 0, None))
     before = children()
     with pytest.raises(OSError, match="Too many open files"):
