@@ -312,7 +312,7 @@ async def fuzz_application(numbers: range, *, seed: int, work: Path, result: Res
 
 def fuzz_command(numbers: range, *, seed: int, work: Path, result: Result) -> None:
     """Send bytes to the command, often with errors in the protocol; it prints nothing and goes on."""
-    command = [sys.executable, "-m", "picstore.cli", "view", str(work / "set")]
+    command = [sys.executable, "-m", "picstore", "view", str(work / "set")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         found = next(filter(None, (re.search(r"http://127.0.0.1:(\d+)/(\S+)/", line) for line in process.stdout or ())))
