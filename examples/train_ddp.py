@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 4 examples/train_ddp.py train-shuffled val --backend nccl
 
-The loader asks torch.distributed for its rank. Every rank has the same number of batches, so none waits for another,
-and with the same global batch the same images make the g-th step for any number of processes.
+The loader asks torch.distributed for its rank. Every rank has the same number of batches, so none waits for another.
+With the same global batch and lanes the same images make the g-th step for any number of processes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import picstore
 def train(loader: picstore.Loader, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """One epoch; prints the mean loss of each global batch."""
     model.train()
-    for step, (images, labels) in enumerate(loader):
-        loss = nn.functional.cross_entropy(model(images), labels)
+    for step, batch in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(batch.images), batch.labels) * batch.weight
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--epochs", type=int, default=18)
     parser.add_argument("--global-batch", type=int, default=1024)
+    parser.add_argument("--lanes", type=int, help="of the order; by default a multiple of the processes")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--lr", type=float, default=0.5)
     options = parser.parse_args()
@@ -64,16 +65,16 @@ def main() -> None:
     torch.manual_seed(0)
     # --8<-- [start:loaders]
     size, normalize = options.size, picstore.Normalize(MEAN, STD)
-    batch_size = options.global_batch // dist.get_world_size()
     loader = picstore.Loader(
         options.train,
-        batch_size=batch_size,
+        global_batch_size=options.global_batch,
         transform=[picstore.RandomResizedCrop(size), picstore.RandomHorizontalFlip(), normalize],
+        lanes=options.lanes,
         device=device,
     )
     validation = picstore.Loader(
         options.validation,
-        batch_size=batch_size,
+        global_batch_size=options.global_batch,
         transform=[picstore.Resize(size * 8 // 7), picstore.CenterCrop(size), normalize],
         shuffle=False,
         drop_last=False,

@@ -183,7 +183,7 @@ def test_commands_that_other_tests_run_have_the_programs_options(page: Path) -> 
     for block in blocks(page):
         if not block.run_by:
             continue
-        for line in block.code.splitlines():
+        for line in block.code.replace("\\\n", " ").splitlines():
             (program,) = re.findall(r"examples/(\w+\.py)", line)
             assert program in (ROOT / block.run_by).read_text()
             declared = set(re.findall(r'add_argument\("(--[\w-]+)"', (ROOT / "examples" / program).read_text()))

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
 import io
+import json
 import os
+import random
 import re
+import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from pictures import quadrants, require
 from PIL import Image, ImageDraw
-from programs import run_program, run_ranks
+from programs import Program, run_program, run_ranks
 from samples import picture
 
 import picstore
@@ -61,14 +73,14 @@ def test_plain_training_that_was_stopped_goes_on_to_the_same_losses_to_the_last_
 
 
 @pytest.mark.slow
-def test_training_on_2_and_4_processes_has_the_same_losses_and_evaluates_each_image_once(
+def test_training_on_2_and_3_processes_has_the_same_losses_and_evaluates_each_image_once(
     make_dataset: Make, tmp_path: Path
 ) -> None:
     training, validation = make_dataset(150), make_dataset(45, name="validation")
     options = [training, validation, "--backend", "gloo", "--model", "tiny", "--lr", 0.05]
-    options += ["--epochs", 2, "--global-batch", 32, "--size", 32]
+    options += ["--epochs", 2, "--global-batch", 32, "--size", 32, "--lanes", 32]
     program, found = EXAMPLES / "train_ddp.py", {}
-    for processes in (2, 4):
+    for processes in (2, 3):
         if processes == 2:
             launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
             command = [sys.executable, *launch, *map(str, [program, *options])]
@@ -77,9 +89,189 @@ def test_training_on_2_and_4_processes_has_the_same_losses_and_evaluates_each_im
             output = run(program, *options, folder=tmp_path, ranks=processes)
         found[processes] = [float(line.split()[-1]) for line in losses(output)]
         assert [images for images, _ in re.findall(r"evaluated (\d+) images, (\d+) right", output)] == ["45", "45"]
-    assert len(found[2]) == len(found[4]) == 8
-    assert max(abs(a - b) for a, b in zip(found[2], found[4], strict=True)) < 1e-4
+    assert len(found[2]) == len(found[3]) == 8
+    assert max(abs(a - b) for a, b in zip(found[2], found[3], strict=True)) < 1e-4
     assert len(set(found[2])) == 8
+
+
+STEP = re.compile(r"step (\d+) ranks (\d+) ids (\w+) loss (\S+)\n")
+
+
+def steps_of(text: str) -> list[tuple[int, int, str, float]]:
+    """Step, ranks, digest of ids and loss of each whole line."""
+    return [(int(step), int(ranks), ids, float(loss)) for step, ranks, ids, loss in STEP.findall(text)]
+
+
+class Node:
+    """A machine on which torchrun starts one worker; output is added to ``steps.txt``."""
+
+    def __init__(self, *arguments: object, folder: Path) -> None:
+        launcher = """
+import os
+from torch.distributed.run import main
+os.dup2(os.open("steps.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+main()
+"""
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # docs/howto/elastic.md says why
+        modules = ["torch.distributed.run"]
+        self.launcher = Program("-c", launcher, *arguments, cwd=folder, environment=environment, modules=modules)
+
+    def kill(self) -> None:
+        """Kill launcher and worker, as the machine's loss does."""
+        threads = Path(f"/proc/{self.launcher.pid}/task").glob("*/children")
+        workers = [int(number) for path in threads for number in path.read_text().split()]
+        for number in (self.launcher.pid, *workers):
+            os.kill(number, signal.SIGKILL)
+        self.launcher.communicate(60)
+
+
+@pytest.mark.slow
+def test_an_elastic_run_that_loses_a_rank_makes_the_same_global_batches(make_dataset: Make, tmp_path: Path) -> None:
+    program, lost = EXAMPLES / "train_elastic.py", random.randrange(1, 20)
+    options: list[object] = [program, make_dataset(150), "--backend", "gloo", "--model", "tiny", "--size", 32]
+    options += ["--global-batch", 8, "--lr", 0.05, "--every", 5, "--checkpoint"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    launch = ["--nnodes", "2:3", "--max-restarts", "9", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    timeouts = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5"
+    nodes: list[Node] = []
+
+    def start(host: int) -> None:
+        conf = ["--rdzv-conf", f"{timeouts},is_host={host}"]
+        nodes.append(Node(*launch, *conf, *options, "elastic.pt", "--steps", 1 << 30, folder=tmp_path))
+
+    def wait_for(ranks: int, step: int) -> list[tuple[int, int, str, float]]:
+        """All steps, once so many ranks have made this one or a later one."""
+        deadline, path = time.monotonic() + 200, tmp_path / "steps.txt"
+        while time.monotonic() < deadline:
+            steps = steps_of(path.read_text()) if path.exists() else []
+            if any(each[1] == ranks and each[0] >= step for each in steps):
+                return steps
+            time.sleep(0.02)
+        raise AssertionError(f"{ranks} ranks do not make step {step}; the rank was lost after step {lost}")
+
+    try:
+        for host in (1, 0, 0):
+            start(host)
+        wait_for(3, lost)
+        nodes.pop().kill()
+        made = wait_for(2, lost)[-1][0]
+        start(0)
+        steps = wait_for(3, wait_for(3, made)[-1][0] + 20)
+    finally:
+        for node in nodes:
+            node.kill()
+    last = max(step for step, *_ in steps)
+    undisturbed = steps_of(run(*options, "undisturbed.pt", "--steps", last, folder=tmp_path, ranks=3))
+    assert [step for step, *_ in undisturbed] == sorted({step for step, *_ in steps}) == [*range(1, last + 1)]
+    for step, _, ids, loss in steps:
+        assert (ids, loss) == (undisturbed[step - 1][2], pytest.approx(undisturbed[step - 1][3], abs=1e-3)), lost
+
+
+class Lost(Exception):
+    """The end of a replica in the middle of a step."""
+
+
+class StandIn:
+    """Does for a replica what torchft's Manager does, by a plan of the attempts at steps.
+
+    Args:
+        plan: for each attempt the replicas that begin it, and whether they end it; if not, one is missing in the next.
+        first: this replica's first attempt. After attempt 0 it gets weights and position from another.
+        parts: what it gets, by name.
+    """
+
+    def __init__(
+        self, store: dist.Store, plan: Sequence[tuple[str, bool]], replica: str, first: int, parts: dict[str, Any]
+    ) -> None:
+        self.store, self.plan, self.replica, self.attempt, self.parts = store, plan, replica, first, parts
+        self.first = first
+
+    def current_step(self) -> int:
+        return sum(made for _, made in self.plan[: self.attempt])
+
+    def start_quorum(self) -> None:
+        (replicas, _), key = self.plan[self.attempt], f"attempt {self.attempt}"
+        before = self.plan[max(0, self.attempt - 1)][0]
+        if self.replica == min({*replicas} & {*before}):
+            states, content = {name: part.state_dict() for name, part in self.parts.items()}, io.BytesIO()
+            torch.save({**states, "batches": json.dumps(states["batches"])}, content)
+            self.store.set(key, content.getvalue())
+        if self.first == self.attempt > 0:
+            states = torch.load(io.BytesIO(self.store.get(key)))
+            for name, part in self.parts.items():
+                part.load_state_dict(json.loads(states[name]) if name == "batches" else states[name])
+        prefixed = dist.PrefixStore(key, self.store)
+        limit = timedelta(seconds=60)
+        self.group = dist.ProcessGroupGloo(prefixed, self.participating_rank(), len(replicas), limit)
+
+    def participating_rank(self) -> int:
+        return self.plan[self.attempt][0].index(self.replica)
+
+    def num_participants(self) -> int:
+        return len(self.plan[self.attempt][0])
+
+    def allreduce(self, tensor: torch.Tensor) -> Any:
+        if not self.plan[self.attempt][1]:
+            return SimpleNamespace(wait=tensor.zero_)
+        work = self.group.allreduce([tensor])
+        return SimpleNamespace(wait=lambda: (work.wait(), tensor.div_(self.num_participants())))
+
+    def should_commit(self) -> bool:
+        made = self.plan[self.attempt][1]
+        self.attempt += 1
+        if not made and self.replica not in self.plan[self.attempt][0]:
+            raise Lost
+        return made
+
+
+def test_replicas_that_come_and_go_make_the_batches_and_weights_of_one(
+    make_dataset: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop of train_torchft.py, in threads on gloo: of four replicas one is lost during a step, and comes back."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    program = importlib.import_module("train_torchft")
+    dataset, crop = picstore.Dataset(make_dataset(50)), [picstore.RandomResizedCrop(16), picstore.Normalize(0.5, 0.5)]
+
+    def make_loader(rank: int, world_size: int) -> picstore.Loader:
+        ranks = {"rank": rank, "world_size": world_size, "global_batch_size": 11}
+        return picstore.Loader(dataset, transform=crop, isolate=False, threads=1, **ranks)
+
+    def train(store: dist.Store, plan: Sequence[tuple[str, bool]], replica: str, first: int) -> tuple[Any, Any]:
+        """Train a replica until it is lost or the plan ends; its weights, and the ids of each attempt's batch."""
+        taken, model = {}, torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 5))
+        torch.nn.init.constant_(model[1].weight, first)
+
+        class Batches(program.ReplicaBatches):  # type: ignore[name-defined, misc]
+            def take(self, rank: int, world_size: int) -> picstore.Batch:
+                batch: picstore.Batch = super().take(rank, world_size)
+                taken[manager.attempt] = batch.ids.tolist()
+                return batch
+
+        torch.nn.init.zeros_(model[1].bias)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        parts = {"model": model, "optimizer": optimizer, "batches": Batches(make_loader)}
+        manager = StandIn(store, plan, replica, first, parts)
+        with contextlib.suppress(Lost):
+            program.train(manager, parts["batches"], model, optimizer, sum(made for _, made in plan))
+        parts["batches"].loader.close()
+        return model[1].weight.detach(), taken
+
+    plan = [("abcd", True)] * 2 + [("abcd", False)] + [("acd", True)] * 2 + [("acd", False), ("acd", True)]
+    plan += [("abcd", True)] * 2
+
+    weights, whole = train(dist.HashStore(), [("a", True)] * 7, "a", 0)
+    with ThreadPoolExecutor() as pool:
+        lives = [("a", 0), ("b", 0), ("c", 0), ("d", 0), ("b", 7)]
+        store = dist.HashStore()
+        ends = list(pool.map(lambda life: train(store, plan, *life), lives))
+    for attempt, (replicas, _) in enumerate(plan):
+        step = sum(made for _, made in plan[:attempt])
+        shares = [taken[attempt] for _, taken in ends if attempt in taken]
+        assert len(shares) == len(replicas) and sorted(chain.from_iterable(shares)) == sorted(whole[step])
+    for found, taken in ends:
+        assert len(plan) - 1 not in taken or torch.allclose(found, weights, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ import pytest
 import simplejpeg
 import torch
 from grids import slow_except
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchvision.transforms import v2
 
 import picstore
@@ -234,6 +236,21 @@ def test_rank_and_world_size_come_from_the_environment(make_dataset: Make, monke
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert ids_of(loader_of(path)) == given
     assert ids_of(loader_of(path, rank=0, world_size=2)) != given
+
+
+def test_ranks_of_one_row_of_a_device_mesh_see_the_same_batches(make_dataset: Make) -> None:
+    """Data parallelism in two halves, tensor parallelism in each: the halves are of ranks 0 and 1, and 2 and 3."""
+    path, found = make_dataset(40), []
+    for rank in range(4):
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=4)
+        try:
+            data = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["dp"]
+            ranks = {"rank": data.get_local_rank(), "world_size": data.size()}
+            found.append([batch.ids.tolist() for batch in loader_of(path, batch_size=4, **ranks)])
+        finally:
+            torch.distributed.destroy_process_group()
+    assert found[0] == found[1] and found[2] == found[3] and len(found[0]) == 5
+    assert sorted(flat(found[0] + found[2])) == list(range(40))
 
 
 def test_rank_and_world_size_come_from_torch_distributed(make_dataset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
