@@ -127,16 +127,14 @@ main()
 
 
 @pytest.mark.slow
-def test_an_elastic_run_that_loses_a_rank_and_gets_it_back_makes_the_same_global_batches(
-    make_dataset: Make, tmp_path: Path
-) -> None:
+def test_an_elastic_run_that_loses_a_rank_makes_the_same_global_batches(make_dataset: Make, tmp_path: Path) -> None:
     program, lost = EXAMPLES / "train_elastic.py", random.randrange(1, 20)
     options: list[object] = [program, make_dataset(150), "--backend", "gloo", "--model", "tiny", "--size", 32]
     options += ["--global-batch", 8, "--lr", 0.05, "--every", 5, "--checkpoint"]
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
     launch = ["--nnodes", "2:3", "--max-restarts", "9", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
-    timeouts = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5"
+    timeouts = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=5"
     nodes: list[Node] = []
 
     def start(host: int) -> None:
@@ -228,7 +226,7 @@ class StandIn:
         return made
 
 
-def test_replicas_that_come_and_go_make_the_global_batches_and_weights_of_one(
+def test_replicas_that_come_and_go_make_the_batches_and_weights_of_one(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop of train_torchft.py, in threads on gloo: of four replicas one is lost during a step, and comes back."""
