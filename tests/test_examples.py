@@ -134,7 +134,7 @@ def test_an_elastic_run_that_loses_a_rank_makes_the_same_global_batches(make_dat
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
     launch = ["--nnodes", "2:3", "--max-restarts", "9", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
-    timeouts = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5"
+    timeouts = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=5"
     nodes: list[Node] = []
 
     def start(host: int) -> None:
