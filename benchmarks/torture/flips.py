@@ -19,7 +19,7 @@ from benchmarks.torture.verbs import INLINE, content, record_content
 from picstore.errors import PicstoreError
 from picstore.prepare.convert import convert as convert_module
 from picstore.prepare.convert import ledger
-from picstore.prepare.upkeep.verify import _tasks, check_file, verify
+from picstore.prepare.upkeep.verify import FileCheck, _files, check_file, verify
 from picstore.storage.container_reader import ContainerReader
 from picstore.storage.location.resolve import file_name, locate
 
@@ -100,14 +100,18 @@ class _Check:
             self._of_edits[f"version {path.stem}"] = lambda version=path.stem: content(root, version=version)
         self._of_ledger = {"ledger": lambda: list(ledger.read_lines(locate(root / "ledger.jsonl")))}
         opened, first = picstore.Dataset(root), _first_version(root)  # which has all records of the first file
+        tasks = [
+            (entry, FileCheck(locate(root), entry, rows, deleted, opened.manifest.attachments, None))
+            for entry, rows, deleted in _files(opened.manifest, opened.rows, opened.live)
+        ]
         self._of_images: dict[Path, dict[str, Callable[[], Any]]] = {
-            task.root.path / file_name(task.entry.stream, task.entry.file): {
+            root / file_name(entry.stream, entry.file): {
                 "iteration": lambda: list(map(record_content, opened)),
                 "first version": lambda: list(map(record_content, first)),
                 "[i]": lambda: _by_index(_reopened(opened)),
                 "verify": lambda task=task: check_file(task, lambda _: None).findings,
             }
-            for task in _tasks(locate(root), opened.manifest, opened.rows, opened.live, None)
+            for entry, task in tasks
         }
         self._whole: dict[tuple[Path, str], Any] = {}
 

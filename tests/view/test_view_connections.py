@@ -13,6 +13,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from view_page import run_in_thread
 
 from picstore.view.connections import Connections
 
@@ -60,7 +61,7 @@ def test_idle_connections_beyond_the_limit_keep_no_request_out() -> None:
             for _, writer in idle:
                 writer.close()
 
-    asyncio.run(run())
+    run_in_thread(run())
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_a_connection_whose_headers_do_not_end_is_closed(sent: bytes) -> None:
             await asyncio.gather(ended, writer.wait_closed(), return_exceptions=True)
             assert not connections._open
 
-    asyncio.run(run())
+    run_in_thread(run())
 
 
 def test_a_request_may_take_longer_than_a_connection_waits() -> None:
@@ -90,7 +91,7 @@ def test_a_request_may_take_longer_than_a_connection_waits() -> None:
         async with server(seconds=0.2) as (port, _):
             assert b"answered" in await ask(port, "/0.5")
 
-    asyncio.run(run())
+    run_in_thread(run())
 
 
 def test_the_limit_leaves_descriptors_to_the_data_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from samples import picture
 from starlette.testclient import TestClient
-from view_page import TOKEN
+from view_page import TOKEN, run_in_thread
 
 import picstore
 from picstore.errors import UsageError
@@ -138,6 +138,6 @@ def test_an_answer_is_told_when_the_browser_goes(dataset: picstore.Dataset, monk
 
     monkeypatch.setattr("picstore.view.records.evaluate", evaluate_until_gone)
     begun = time.monotonic()
-    asyncio.run(run())
+    run_in_thread(run())
     assert told.is_set()
     assert time.monotonic() - begun < 5

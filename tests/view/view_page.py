@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -21,6 +24,12 @@ TOKEN = "given-to-the-tests"  # noqa: S105
 BASE = f"http://127.0.0.1:8000/{TOKEN}"  # of the server as an application
 CLASSES = ("cat", "dog", "Sea lion")
 COUNT = 36
+
+
+def run_in_thread(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine by itself: where browser tests ran before, this thread has a loop of theirs."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
 
 
 def mask(width: int, height: int) -> bytes:
