@@ -55,7 +55,7 @@ class DataMux(BatchLoader[MixOrder]):
         transform: of the sources that have none of their own. Callables in it take every batch.
         schedule: counts by step, as ``(step, counts)`` in ascending order of steps, which are numbers of batches. They
             hold from their step on, for each step as exactly as those of the configuration, which they replace. Counts
-            are a list, by source, or a dict by name: that of a source's ``name`` in TOML, otherwise its path as it is
+            are a list, by source, or a dict by name. A source's name is its ``name`` in TOML, or else its path as it is
             written. A source that a dict does not name keeps its count.
         global_counts: counts are those of all ranks' batches together. Each rank then has its share, and the ranks'
             batches differ by one sample at most; without, they are those of each rank.

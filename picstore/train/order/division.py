@@ -70,7 +70,7 @@ class Division:
         return int(np.searchsorted(self.ends, count, side="right"))
 
     def begin(self, count: int) -> int:
-        """Where the batch that comes after so many samples begins; ``count`` if none does."""
+        """The start of the batch that is next after ``count`` samples; ``count`` after the last batch."""
         batch = self.complete(count)
         if batch == len(self.ends):
             return count

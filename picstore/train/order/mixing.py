@@ -86,7 +86,7 @@ class MixOrder:
         return self.dealing.find_samples(self.rank, start, stop, records=self.records[source], first=first)
 
     def slots(self, batch: int, size: int) -> I64:
-        """The slots of the ``size`` samples of this rank's batch, those of the first source first."""
+        """The slots of the ``size`` samples of this rank's batch, source after source."""
         number = batch * self.world_size + self.rank
         return rng.permutation(rng.key(rng.MUX, self.seed, len(self.records), number), size)
 
@@ -139,12 +139,18 @@ class MixOrder:
         """Batches of this order that a state is after, and samples of the next one; UsageError between batches."""
         taken, rest = _taken(state, len(self.records))
         batches = self.schedule.batch_after(taken)
-        if batches is None or (rest and state.get("world_size") != self.world_size):
+        if batches is None or (rest and not self._shares_batch(state, batches, rest)):
             raise UsageError(
                 f"the state is after {taken} samples of the data sets, and {rest} of a rank's next batch; this mux "
                 f"goes on between global batches, which have {list(self.schedule.counts_at(batches or 0))} samples"
             )
         return batches, rest
+
+    def _shares_batch(self, state: Mapping[str, Any], batch: int, rest: int) -> bool:
+        """Whether a rank's batch of which a state has read ``rest`` samples is a batch of this order too."""
+        counts, ranks = state["counts"], self.world_size if state["version"] == 1 else 1
+        same = [ranks * each for each in counts] == list(self.schedule.counts_at(batch))
+        return same and state.get("world_size") == self.world_size and rest < int(self.shares(batch).sum())
 
     def _number(self, epoch: int, batch: int) -> int:
         """The number of a batch, counted from the first of all."""
@@ -203,6 +209,7 @@ def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
         batches, rest = divmod(samples, sum(counts))
         world_size = checked_integer(state.get("world_size"), "world_size of the state", 1)
         return [batches * each * world_size for each in counts], rest
+    _numbers(state, "counts", sources)
     (rest,) = check_position(read=state.get("read"))
     return _numbers(state, "taken", sources), rest
 
