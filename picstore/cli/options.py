@@ -41,8 +41,8 @@ _SOURCE_OPTIONS = (
         "--root",
         metavar="DIR",
         type=locate,
-        help="Directory that the paths in a list or table are relative to, and lie below; of an index, that of its "
-        "images.  [default: directory of SRC; as the index says, if you made it]",
+        help="Directory that the paths in a list or table are relative to, and lie below; of an index, the directory "
+        "of its images.  [default: directory of SRC; as the index says, if you made it]",
     ),
     click.option(
         "--synsets",

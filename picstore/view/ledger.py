@@ -15,7 +15,7 @@ from picstore.view.images import Picture
 
 _EXAMPLES = 120  # lines that are kept of each reason
 _MAX_REASONS = 500  # that are shown
-_MAX_COUNTED = 10_000  # reasons that are told apart: those of a stranger's ledger may be all different
+_MAX_COUNTED = 10_000  # reasons that are told apart: in a stranger's ledger each may be another
 _OTHERS = "other"
 _MAX_INPUT = 1 << 28  # bytes of a picture that failed
 
