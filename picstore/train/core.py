@@ -126,6 +126,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         lanes = int(self._lanes.values[0])
         if lanes != self._order.lanes:
             self._order = self._order.with_lanes(lanes)
+            self._runner.drop_begun()  # the batches of the next epoch, by the lanes before
             if not self._own_budget:
                 self._runner.set_budget(self._default_budget())
         return self._order

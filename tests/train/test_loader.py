@@ -441,6 +441,15 @@ def test_a_state_of_other_lanes_is_taken_over_unless_lanes_were_given(make_datas
     assert ids_of(loader) == expected
 
 
+def test_a_state_of_other_lanes_drops_the_epoch_that_was_begun(make_dataset: Make) -> None:
+    path = make_dataset(96)
+    other, loader = loader_of(path, lanes=5), loader_of(path)
+    list(other)
+    list(loader)  # its next epoch is being made
+    loader.load_state_dict(other.state_dict())
+    assert ids_of(loader) == ids_of(other)
+
+
 def test_the_budget_follows_the_lanes_of_a_state(make_dataset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_dataset(96)
     monkeypatch.setattr(spec, "_MIN_BUDGET", 1)

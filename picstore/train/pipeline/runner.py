@@ -109,7 +109,7 @@ class PipelineRunner:
 
     def keep(self, position: tuple[int, int], batches: Delivery) -> None:
         """Let batches go on; the next iteration may begin at ``position``, where it is."""
-        self._drop_begun()
+        self.drop_begun()
         self._begun = (os.getpid(), position, batches)
 
     def apply_callables(self, batch: Batch, callables: Sequence[UserTransform], *, seed: int) -> Batch:
@@ -133,7 +133,7 @@ class PipelineRunner:
 
     def close(self) -> None:
         """End all threads and processes, also those of iterators in use, which raise PicstoreError then."""
-        self._drop_begun()
+        self.drop_begun()
         self._process = None
         for closable in self._open:
             closable.close()
@@ -164,7 +164,8 @@ class PipelineRunner:
         self._open.add(process)
         return process
 
-    def _drop_begun(self) -> None:
+    def drop_begun(self) -> None:
+        """End the batches that were kept for the next iteration."""
         if self._begun is not None:
             self._begun[2].close()
             self._begun = None
