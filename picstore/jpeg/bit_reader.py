@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.kernels.jit import array_at, inlined, kernel, load_u64, store_u64
+from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u64, store_u8, store_u64
+from picstore.kernels.simd import load_u8
 
 # Damage that kernels over a scan return, as negative numbers.
 BAD_CODE, TOO_SHORT, TOO_MANY_COEFFICIENTS, BAD_DC, BAD_MARKER, TOO_MANY_SEGMENTS = -1, -2, -3, -4, -5, -6
@@ -103,3 +104,34 @@ def unstuff(address, size, start, flat, segments):  # type: ignore[no-untyped-de
         offset = following + 1
     segments[count + 1] = out
     return count + 1, out, offset
+
+
+@device_function
+def unstuff_segment(source, size, target):  # type: ignore[no-untyped-def]
+    """Copy one restart segment without its stuffed zeros.
+
+    Args:
+        source, size: address and size of the segment, without its marker; fill bytes may end it.
+        target: address of as many bytes.
+
+    Returns:
+        The bytes written, or BAD_MARKER.
+    """
+    offset = out = 0
+    while offset < size:
+        plain = _copy_plain(source + _u64(offset), target + _u64(out), size - offset)
+        offset += plain
+        out += plain
+        if offset == size:
+            break
+        byte = load_u8(source + _u64(offset))
+        offset += 1
+        if byte == _u8(0xFF):
+            if offset == size or load_u8(source + _u64(offset)) != _u8(0):
+                while offset < size and load_u8(source + _u64(offset)) == _u8(0xFF):
+                    offset += 1
+                return out if offset == size else BAD_MARKER
+            offset += 1
+        store_u8(target + _u64(out), byte)
+        out += 1
+    return out

@@ -25,10 +25,10 @@ Buffer: TypeAlias = "bytes | memoryview"
 
 # Rows of tiles that are prefetched before they are copied. A row is a few KB, too short for the processor's own
 # prefetching: streams that no cache holds are cut 1.4 times as fast with 1, 2 or 4 rows.
-_PREFETCH_ROWS = 2
+PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line
 # Pixels. libjpeg does not interpolate chroma rows of at most 2 samples, so a narrower last tile is not cut out alone.
-_MIN_CUT_WIDTH = 5
+MIN_CUT_WIDTH = 5
 
 _u8 = np.uint8
 
@@ -177,7 +177,7 @@ def _cut_one(addresses, sizes, tiling, box, out, start, rect):  # type: ignore[n
     source = array_at(addresses[0], sizes[0], np.uint8)
     lengths = array_at(addresses[1], sizes[1], np.uint16)
     frame = _find_frame(source, tiling)
-    if frame and _is_grid(source, tiling, lengths):
+    if frame and is_grid(source.size, tiling, lengths):
         return _cut_tiles(source, tiling, lengths, box, frame, out, start, rect)
     copy_bytes(out, start, source, 0, source.size)
     rect[0], rect[1], rect[2], rect[3] = 0, 0, tiling[WIDTH], tiling[HEIGHT]
@@ -200,8 +200,8 @@ def _find_frame(source, tiling):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _is_grid(source, tiling, lengths):  # type: ignore[no-untyped-def]
-    """Test whether the segments fill the stream and form rows of tiles."""
+def is_grid(size, tiling, lengths):  # type: ignore[no-untyped-def]
+    """Test whether the segments fill a stream of ``size`` bytes and form rows of tiles."""
     for number in tiling:
         if number < 1 or number >= 1 << 31:  # so that no product overflows
             return False
@@ -212,7 +212,7 @@ def _is_grid(source, tiling, lengths):  # type: ignore[no-untyped-def]
     total = tiling[HEADER] + 2 * lengths.size
     for k in range(lengths.size):
         total += np.int64(lengths[k])
-    return total == source.size
+    return total == size
 
 
 @device_function
@@ -222,7 +222,7 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):  # type:
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     left, right = max(box[0] - CUT_MARGIN, 0) // tile_width, (min(box[2] + CUT_MARGIN, width) - 1) // tile_width + 1
     top, bottom = max(box[1] - CUT_MARGIN, 0) // tile_height, (min(box[3] + CUT_MARGIN, height) - 1) // tile_height + 1
-    if left and width - left * tile_width < _MIN_CUT_WIDTH:
+    if left and width - left * tile_width < MIN_CUT_WIDTH:
         left -= 1
     rect[0], rect[1] = left * tile_width, top * tile_height
     rect[2], rect[3] = min(right * tile_width, width) - rect[0], min(bottom * tile_height, height) - rect[1]
@@ -231,13 +231,13 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):  # type:
     out[target + frame + 7], out[target + frame + 8] = _u8(rect[2] >> 8), _u8(rect[2] & 255)
     target += header
     per_row = (width + tile_width - 1) // tile_width
-    begins, ends = _tile_row_ranges(lengths, header, per_row, (left, top, right, bottom))
-    for row in range(min(_PREFETCH_ROWS, len(begins))):
-        _prefetch_range(source, begins[row], ends[row])
+    begins, ends = tile_row_ranges(lengths, header, per_row, (left, top, right, bottom))
+    for row in range(min(PREFETCH_ROWS, len(begins))):
+        prefetch_range(source, begins[row], ends[row])
     marker = 0
     for row in range(bottom - top):
-        if row + _PREFETCH_ROWS < bottom - top:
-            _prefetch_range(source, begins[row + _PREFETCH_ROWS], ends[row + _PREFETCH_ROWS])
+        if row + PREFETCH_ROWS < bottom - top:
+            prefetch_range(source, begins[row + PREFETCH_ROWS], ends[row + PREFETCH_ROWS])
         copy_bytes(out, target, source, begins[row], ends[row] - begins[row])
         first = (top + row) * per_row
         for k in range(first + left, first + right):
@@ -249,7 +249,7 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):  # type:
 
 
 @device_function
-def _tile_row_ranges(lengths, header, per_row, tiles):  # type: ignore[no-untyped-def]
+def tile_row_ranges(lengths, header, per_row, tiles):  # type: ignore[no-untyped-def]
     """Return the offsets in the stream at which the tiles of a box begin and end, for each of their rows."""
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)
@@ -270,7 +270,8 @@ def _tile_row_ranges(lengths, header, per_row, tiles):  # type: ignore[no-untype
 
 
 @device_function
-def _prefetch_range(source, begin, end):  # type: ignore[no-untyped-def]
+def prefetch_range(source, begin, end):  # type: ignore[no-untyped-def]
+    """Fetch bytes of an array into the processor's cache."""
     address = np.uint64(source.ctypes.data)
     for offset in range(begin, end, _LINE):
         prefetch(address + np.uint64(offset))

@@ -18,7 +18,7 @@ from picstore.arrays import U8
 from picstore.errors import ImageError, UsageError
 from picstore.jpeg import bit_reader
 from picstore.jpeg.decoder import coefficients, parse, scan
-from picstore.kernels.jit import array_at, kernel
+from picstore.kernels.jit import array_at, device_function, kernel
 
 BUFFER_TOO_SMALL, _NO_EOI, _OTHER_MARKER = -20, -21, -22
 FACTORS = 1, 2, 4, 8  # by which sides may be divided
@@ -36,7 +36,7 @@ REASONS = {
 }
 # Streams that may be sound, of another kind; the end may be followed by bytes that belong to no JPEG.
 _OF_OTHERS = parse.DAMAGED_HEADER, parse.UNSUPPORTED, _NO_EOI, _OTHER_MARKER
-_PADDING, _PAIR_ZIGZAG = bit_reader.PADDING, coefficients.PAIR_ZIGZAG
+_PAIR_ZIGZAG = coefficients.PAIR_ZIGZAG
 _u64, _u8 = np.uint64, np.uint8
 
 
@@ -141,7 +141,7 @@ def open_stream(address, size, factor, workspace):  # type: ignore[no-untyped-de
         0, or a negative code for a stream that is not decoded. ``BUFFER_TOO_SMALL``: an array is too short, and the
         last three numbers of the first array are the lengths that suffice, of the pixels and of the last two arrays.
     """
-    frame, tables, plan, block, scratch, segments = workspace
+    frame, tables, _, _, scratch, segments = workspace
     code = parse.parse_frame(_u64(address), size, frame, _u64(tables.ctypes.data))
     if code:
         return code
@@ -158,14 +158,9 @@ def open_stream(address, size, factor, workspace):  # type: ignore[no-untyped-de
     # Each block has at least a DC and an AC code, each marker two bytes: the data bounds all that is allocated.
     if 8 * left < 2 * per_mcu * mcus or left < 2 * (expected - 1):
         return bit_reader.TOO_SHORT
-    scan.set_scale(frame, factor)
-    first = scan.planes_length(frame)
-    needed = first + left + _PADDING
-    pixels = 3 * frame[scan.PIXELS_WIDTH] * frame[scan.PIXELS_HEIGHT]
-    frame[FRAME - 3], frame[FRAME - 2], frame[FRAME - 1] = pixels, needed, expected + 1
-    if scratch.size < needed or segments.size < expected + 1:
+    if not has_room(frame, left, expected, factor, scratch, segments):
         return BUFFER_TOO_SMALL
-    flat = scratch[first:needed]
+    flat = scratch[scan.planes_length(frame) :]
     count, length, end = bit_reader.unstuff(_u64(address), size, frame[parse.START], flat, segments[: expected + 1])
     if count != expected:
         return count if count < 0 else bit_reader.TOO_SHORT
@@ -173,8 +168,26 @@ def open_stream(address, size, factor, workspace):  # type: ignore[no-untyped-de
         end += 1
     if source[end] != 0xD9:
         return _OTHER_MARKER
-    for k in range(length, length + _PADDING):
-        flat[k] = 0
+    begin(workspace, length)
+    return 0
+
+
+@device_function
+def has_room(frame, size, count, factor, scratch, segments):  # type: ignore[no-untyped-def]
+    """Set the scale, and test whether the arrays can hold ``size`` bytes of ``count`` segments; note what they need."""
+    scan.set_scale(frame, factor)
+    needed = scan.planes_length(frame) + size + bit_reader.PADDING
+    pixels = 3 * frame[scan.PIXELS_WIDTH] * frame[scan.PIXELS_HEIGHT]
+    frame[FRAME - 3], frame[FRAME - 2], frame[FRAME - 1] = pixels, needed, count + 1
+    return scratch.size >= needed and segments.size > count
+
+
+@device_function
+def begin(workspace, length):  # type: ignore[no-untyped-def]
+    """Begin the scan of ``length`` bytes, which lie after the planes without stuffing and markers."""
+    frame, tables, plan, block, scratch, segments = workspace
+    flat = scratch[scan.planes_length(frame) :]
+    flat[length : length + bit_reader.PADDING] = 0
     block[:] = 0
     addresses = (
         _u64(flat.ctypes.data),
@@ -184,7 +197,6 @@ def open_stream(address, size, factor, workspace):  # type: ignore[no-untyped-de
         _u64(scratch.ctypes.data),
     )
     scan.begin_scan(frame, _u64(tables.ctypes.data), addresses, plan)
-    return 0
 
 
 @kernel("int64(uint64, int64)")

@@ -51,13 +51,15 @@ _u64, _i16 = np.uint64, np.int16
 
 # Indexes in the state of a scan, int64 (STATE,), after the frame: width and height of the pixels; samples of a side of
 # luma and chroma blocks; by how much chroma is upsampled across and down; address of the rows of pixels and their
-# number, after which the first is written again; rows of pixels written, and rows of MCUs read; the accumulator of the
+# number, after which the first is written again; rows of pixels written, and rows of MCUs read; MCUs of a row's first
+# segment before those decoded, and whether segments of a row are left after its last MCU; the accumulator of the
 # reader, its valid bits and next byte, the end of the segment in bits, the MCUs left in it, and the address of the next
 # segment's offset; addresses of the data, the zigzag order, the blocks, the planes and the plan; blocks of an MCU.
 PIXELS_WIDTH, PIXELS_HEIGHT, LUMA, CHROMA, ACROSS, DOWN, OUT, RING, WRITTEN, _MCU_ROW = range(FRAME, FRAME + 10)
-_ACCUMULATOR, _VALID, _BYTE, _LIMIT, _UNTIL, _SEGMENT = range(FRAME + 10, FRAME + 16)
-_FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN, PER_MCU = range(FRAME + 16, FRAME + 22)
-STATE = FRAME + 22
+SKIPPED, ENDS_EARLY = FRAME + 10, FRAME + 11
+_ACCUMULATOR, _VALID, _BYTE, _LIMIT, _UNTIL, _SEGMENT = range(FRAME + 12, FRAME + 18)
+_FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN, PER_MCU = range(FRAME + 18, FRAME + 24)
+STATE = FRAME + 24
 
 # Plan of an MCU, a row of uint64 for each block. Offsets in a row, in bytes: address of the DC of the component's last
 # block; address of the next samples, and the step to those of the next MCU; addresses of the tables for quantisation,
@@ -145,27 +147,28 @@ def decode_scan(frame, until_row):  # type: ignore[no-untyped-def]
     limit, until, row = frame[_LIMIT], frame[_UNTIL], frame[_MCU_ROW]
     while row < rows and frame[WRITTEN] < until_row:
         _begin_mcu_row(plan, row, h * v, frame[LUMA] * v, frame[CHROMA], stride)
-        for column in range(0, columns, 2):
-            for k in range(min(2, columns - column)):
-                if until == 0:
-                    if limit - (byte * 8 - valid) >= 8:
-                        return SURPLUS_BYTES
-                    byte = np.int64(load_native_u64(segments))
-                    segments += _u64(8)
-                    limit = np.int64(load_native_u64(segments)) * 8
-                    accumulator, valid, byte = refill(flat, _u64(0), 0, byte)
-                    for c in range(3):
-                        store_native_u64(last + _u64(8 * c), _u64(0))
-                    until = interval
-                until -= 1
-                block = blocks + _u64(2 * OTHER_BLOCK * k)
-                reader, good = _read_mcu(flat, zigzag, plan, block, (accumulator, valid, byte))
-                if not good:
-                    return BAD_CODE
-                accumulator, valid, byte = reader
-                if byte * 8 - valid > limit:
-                    return TOO_SHORT
-            _transform_mcus(plan, blocks, _u64(stride))
+        for column in range(-frame[SKIPPED], columns):
+            if until == 0:
+                if limit - (byte * 8 - valid) >= 8:
+                    return SURPLUS_BYTES
+                byte = np.int64(load_native_u64(segments))
+                segments += _u64(8)
+                limit = np.int64(load_native_u64(segments)) * 8
+                accumulator, valid, byte = refill(flat, _u64(0), 0, byte)
+                _clear_dc(last)
+                until = interval
+            until -= 1
+            block = blocks + _u64(2 * OTHER_BLOCK * (column & 1))
+            reader, good = _read_mcu(flat, zigzag, plan, block, (accumulator, valid, byte), column < 0)
+            if not good:
+                return BAD_CODE
+            accumulator, valid, byte = reader
+            if byte * 8 - valid > limit:
+                return TOO_SHORT
+            if column >= 0 and (column & 1 or column == columns - 1):
+                _transform_mcus(plan, blocks, _u64(stride))
+        if frame[ENDS_EARLY]:
+            limit = until = 0
         _write_rows(_u64(frame[_PLANES] + _EDGE), frame, row)
         row += 1
     frame[_ACCUMULATOR], frame[_VALID], frame[_BYTE] = np.int64(accumulator), valid, byte
@@ -176,8 +179,18 @@ def decode_scan(frame, until_row):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _read_mcu(flat, zigzag, plan, block, reader):  # type: ignore[no-untyped-def]
-    """Read the coefficients of an MCU, one of two whose blocks lie side by side: the reader, whether all are valid."""
+def _clear_dc(last):  # type: ignore[no-untyped-def]
+    """Zero the DC of the last block of each component."""
+    for c in range(3):
+        store_native_u64(last + _u64(8 * c), _u64(0))
+
+
+@inlined
+def _read_mcu(flat, zigzag, plan, block, reader, skips):  # type: ignore[no-untyped-def]
+    """Read the coefficients of an MCU, one of two whose blocks lie side by side: the reader, whether all are valid.
+
+    If it ``skips``, the DC alone counts: the next MCU's takes the place of the one stored.
+    """
     accumulator, valid, byte = reader
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
@@ -189,7 +202,7 @@ def _read_mcu(flat, zigzag, plan, block, reader):  # type: ignore[no-untyped-def
         store_native_u64(before, _u64(value))
         store_i16(block, _i16(value))
         tables = load_native_u64(entry + _u64(_AC)), load_native_u64(entry + _u64(_AC_BY_LENGTH))
-        if load_native_u64(entry + _u64(_SIDE)) == _u64(1):  # which only the DC makes
+        if skips or load_native_u64(entry + _u64(_SIDE)) == _u64(1):  # one sample, which only the DC makes
             accumulator, valid, byte, good = skip_ac(flat, tables, accumulator, valid, byte)
         else:
             accumulator, valid, byte, good = read_ac(flat, tables, zigzag, block, accumulator, valid, byte)
@@ -236,7 +249,7 @@ def _write_rows(start, frame, row):  # type: ignore[no-untyped-def]
         end = min(rows * (row + 1), height)
         for y in range(frame[WRITTEN], end):
             to_grey(start + _u64(y % (2 * rows) * stride), width, out + _u64(3 * (y % ring) * width))
-        frame[WRITTEN] = end
+        frame[WRITTEN] = max(frame[WRITTEN], end)
         return
     across, down, chroma, plane = frame[ACROSS], frame[DOWN], frame[CHROMA], 16 * v * stride
     count, last = (width + across - 1) // across, (height + down - 1) // down - 1
@@ -262,4 +275,4 @@ def _write_rows(start, frame, row):  # type: ignore[no-untyped-def]
             blue, red = wide, wide + _u64(stride)
         spare = wide + _u64(2 * stride - _EDGE)
         to_rgb(start + _u64(y % (2 * rows) * stride), blue, red, width, out + _u64(3 * (y % ring) * width), spare)
-    frame[WRITTEN] = end
+    frame[WRITTEN] = max(frame[WRITTEN], end)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import I64, Bools
-from picstore.jpeg.cut import cut_all
+from picstore.jpeg.decoder.box import NO_GRID, open_box
 from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, FRAME, WORKSPACE, decode_rows, open_stream
 from picstore.jpeg.decoder.parse import HEIGHT, WIDTH
 from picstore.jpeg.decoder.scan import MOST_SURPLUS_ROWS, OUT, RING
@@ -24,7 +24,7 @@ from picstore.kernels.resample import resample_box
 from picstore.kernels.strided import StridedImage
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import boxes_to_cut
-from picstore.train.buffers import CUTS, PIXELS
+from picstore.train.buffers import PIXELS
 from picstore.train.transforms.borders import CONSTANT
 from picstore.train.transforms.geometry import Geometry
 
@@ -78,10 +78,10 @@ class FusedKernel:
             return
         streams = records.addresses, records.sizes, records.layouts, records.image_sizes, records.tops
         marks = self._chosen, self.done
-        cuts, pixels = CUTS.at_least(int(records.sizes[slots.start : slots.stop, 0].max())), PIXELS.at_least(0)
+        pixels = PIXELS.at_least(0)
         slot = slots.start
         while slot < slots.stop:
-            workspace = WORKSPACE.arrays, cuts, pixels
+            workspace = WORKSPACE.arrays, pixels
             bounds = slot, slots.stop, slots.start
             geometry = self._cuts, self._factors, *self._views
             slot = run_fused(bounds, marks, streams, geometry, workspace, targets, load_stages())
@@ -93,9 +93,9 @@ class FusedKernel:
 
 
 # Kernels that ``run_fused`` calls by their addresses: compiled apart, at the same time, and once.
-STAGES = cut_all, open_stream, decode_rows, resample_box
+STAGES = open_box, open_stream, decode_rows, resample_box
 _MAX_COORDINATE = 1 << 24  # pixels; as of ``resample_box``
-_cut, _open, _decode, _resample = (caller(stage.signature) for stage in STAGES)
+_open_box, _open_stream, _decode, _resample = (caller(stage.signature) for stage in STAGES)
 
 
 def load_kernels() -> None:
@@ -114,7 +114,7 @@ def load_stages() -> tuple[int, ...]:
     "(UniTuple(int64, 3), UniTuple(boolean[::1], 2), Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], "
     "int64[:, ::1], int64[::1])), Tuple((int64[:, ::1], int64[::1], float64[:, ::1], int64[:, ::1], "
     "boolean[:, ::1], int64[::1], boolean[::1], int32[:, ::1])), Tuple((Tuple((int64[::1], uint8[::1], uint64[::1], "
-    "int16[::1], uint8[::1], int64[::1])), uint8[::1], uint8[::1])), int64[:, ::1], UniTuple(int64, 4))"
+    "int16[::1], uint8[::1], int64[::1])), uint8[::1])), int64[:, ::1], UniTuple(int64, 4))"
 )
 def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # type: ignore[no-untyped-def]
     """Cut, decode and resample the chosen images: once decoded, each of its views.
@@ -126,7 +126,7 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # t
             of the stored images, and their pixels above those that are held.
         geometry: boxes to cut (n, 4), and by how much decoding divides sides (n,); of all views, view after view, boxes
             to resample, clips, flips, interpolations, antialias and fill.
-        workspace: the decoder's arrays, buffer of the cut, buffer of its pixels.
+        workspace: the decoder's arrays, buffer of pixels.
         targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, view after view.
         stages: addresses of ``STAGES``.
 
@@ -136,27 +136,17 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # t
     chosen, done = marks
     addresses, sizes, layouts, image_sizes, tops = streams
     cuts, factors, boxes, clips, flips, interpolations, antialias, fill = geometry
-    arrays, cut, pixels = workspace
+    arrays, pixels = workspace
     frame, views = arrays[0], boxes.shape[0] // chosen.size
     state = np.uint64(frame.ctypes.data)
     box, clip = np.empty(4), np.empty(4, np.int64)
-    rects, parts, offsets = np.empty((1, 4), np.int64), np.empty((1, 4), np.int64), np.empty(2, np.int64)
-    rect, part = rects[0], parts[0]
+    rect = np.empty(4, np.int64)
     for i in range(slots[0], slots[1]):
         if not chosen[i] or sizes[i, 0] == 0:
             continue
-        rect[0], rect[1], rect[2], rect[3] = 0, 0, image_sizes[i, 0], image_sizes[i, 1]
-        address, size = addresses[i, 0], sizes[i, 0]
-        if cuts[i, 0] > 0 or cuts[i, 1] > 0 or cuts[i, 2] < rect[2] or cuts[i, 3] < rect[3]:
-            for k in range(4):
-                part[k] = cuts[i, k] - (tops[i] if k % 2 else 0)
-            one = slice(i, i + 1)
-            _cut(stages[0], (addresses[one], sizes[one], layouts[one], parts, cut, offsets, rects))
-            size = offsets[1]
-            rect[1] += tops[i]
-            address = np.uint64(cut.ctypes.data)
         factor = factors[i]
-        error = _open(stages[1], (address, size, factor, arrays))
+        stream = addresses[i], sizes[i], layouts[i], image_sizes[i], tops[i]
+        error = _open_image(stages, stream, cuts[i], factor, arrays, rect)
         if (error and error != BUFFER_TOO_SMALL) or frame[WIDTH] != rect[2] or frame[HEIGHT] != rect[3]:
             continue
         width, height = -(-rect[2] // factor), -(-rect[3] // factor)
@@ -182,6 +172,20 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # t
         # What is left of the stream may be damaged too.
         done[i] = made and (ring == height or _decode(stages[2], (state, height)) == 0)
     return slots[1]
+
+
+@device_function
+def _open_image(stages, stream, box, factor, workspace, rect):  # type: ignore[no-untyped-def]
+    """Open what a box needs of an image, or all of it; ``rect`` is filled as ``open_box`` does."""
+    addresses, sizes, layout, size, top = stream
+    if box[0] > 0 or box[1] > 0 or box[2] < size[0] or box[3] < size[1]:
+        part = box - top * (np.arange(4) % 2)
+        code = _open_box(stages[0], (addresses, sizes, layout, part, factor, workspace, rect))
+        rect[1] += top
+        if code != NO_GRID:
+            return code
+    rect[0], rect[1], rect[2], rect[3] = 0, 0, size[0], size[1]
+    return _open_stream(stages[1], (addresses[0], sizes[0], factor, workspace))
 
 
 @device_function

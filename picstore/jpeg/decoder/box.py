@@ -1,0 +1,122 @@
+"""A box of a tiled JPEG decoded from where it lies: no stream of its tiles is written first.
+
+The rows of tiles that the box touches are taken apart by the stored lengths of their segments. MCUs of a row's first
+tile that lie left of the box are read for their DC alone, without an inverse DCT; a row's last tile is read up to the
+box's right edge. The pixels are those of decoding everything, see ``jpeg/cut.py`` on its margin.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.jpeg.bit_reader import TOO_SHORT, unstuff_segment
+from picstore.jpeg.cut import MIN_CUT_WIDTH, PREFETCH_ROWS, is_grid, prefetch_range, tile_row_ranges
+from picstore.jpeg.decoder import parse, scan
+from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, begin, has_room
+from picstore.jpeg.tilings import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
+from picstore.kernels.jit import array_at, device_function, kernel
+
+NO_GRID = -30  # the segments form no rows of tiles, or differ from those of the headers
+_u64 = np.uint64
+
+
+@kernel(
+    "int64(uint64[::1], int64[::1], int64[::1], int64[::1], int64, Tuple((int64[::1], uint8[::1], uint64[::1], "
+    "int16[::1], uint8[::1], int64[::1])), int64[::1])"
+)
+def open_box(addresses, sizes, tiling, box, factor, workspace, rect):  # type: ignore[no-untyped-def]
+    """Parse a stream up to the first pixel of a box, which ``decode.decode_rows`` decodes; kernels may call it too.
+
+    Args:
+        addresses, sizes, tiling: rows of those of ``jpeg.cut.TiledJpegs``.
+        box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
+        factor, workspace: as ``decode.open_stream`` takes them.
+        rect: int64 (4,), takes left, top, width and height of the pixels: those of the box, and some around it. Rows
+            above the box are not written.
+
+    Returns:
+        As ``decode.open_stream``, or NO_GRID.
+    """
+    frame, tables, _, _, scratch, segments = workspace
+    source = array_at(addresses[0], sizes[0], np.uint8)
+    lengths = array_at(addresses[1], sizes[1], np.uint16)
+    if not is_grid(source.size, tiling, lengths):
+        return NO_GRID
+    code = parse.parse_frame(addresses[0], source.size, frame, _u64(tables.ctypes.data))
+    if code:
+        return code
+    if not _has_tiling(frame, tiling):
+        return NO_GRID
+    tiles = _set_rect(tiling, box, rect)
+    frame[parse.WIDTH], frame[parse.HEIGHT] = rect[2], rect[3]
+    per_row = (tiling[WIDTH] + tiling[INTERVAL] * tiling[MCU_WIDTH] - 1) // (tiling[INTERVAL] * tiling[MCU_WIDTH])
+    begins, ends = tile_row_ranges(lengths, tiling[HEADER], per_row, tiles)
+    size = (ends - begins).sum()
+    columns = (rect[2] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
+    blocks = 1 if frame[parse.COMPONENTS] == 1 else frame[parse.HORIZONTAL] * frame[parse.VERTICAL] + 2
+    # Each block has at least a DC and an AC code: the data bounds all that is allocated.
+    if 8 * size < 2 * blocks * columns * begins.size:
+        return TOO_SHORT
+    if not has_room(frame, size, (tiles[2] - tiles[0]) * begins.size, factor, scratch, segments):
+        return BUFFER_TOO_SMALL
+    length = _unstuff_tiles(source, lengths, per_row, tiles, (begins, ends), segments, scratch, frame)
+    if length < 0:
+        return length
+    begin(workspace, length)
+    first = rect[0] // tiling[MCU_WIDTH]
+    frame[scan.SKIPPED] = first - tiles[0] * tiling[INTERVAL]
+    frame[scan.ENDS_EARLY] = first + columns < tiles[2] * tiling[INTERVAL]
+    frame[scan.WRITTEN] = (box[1] - rect[1]) // factor
+    return 0
+
+
+@device_function
+def _has_tiling(frame, tiling):  # type: ignore[no-untyped-def]
+    """Test whether the headers have the tiling's MCUs; held rows have the headers of the whole image."""
+    return (
+        frame[parse.WIDTH] == tiling[WIDTH]
+        and 8 * frame[parse.HORIZONTAL] == tiling[MCU_WIDTH]
+        and 8 * frame[parse.VERTICAL] == tiling[MCU_HEIGHT]
+        and frame[parse.INTERVAL] == tiling[INTERVAL]
+        and frame[parse.START] == tiling[HEADER]
+    )
+
+
+@device_function
+def _set_rect(tiling, box, rect):  # type: ignore[no-untyped-def]
+    """Compute the pixels to decode for a box; returns left, top, right and bottom of their tiles."""
+    width, mcu_width, mcu_height = tiling[WIDTH], tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
+    left, top = max(box[0] - CUT_MARGIN, 0) // mcu_width, max(box[1] - CUT_MARGIN, 0) // mcu_height
+    if left and width - left * mcu_width < MIN_CUT_WIDTH:
+        left -= 1
+    rect[0], rect[1] = left * mcu_width, top * mcu_height
+    right = min(max(box[2] + CUT_MARGIN, rect[0] + MIN_CUT_WIDTH), width)
+    rect[2], rect[3] = right - rect[0], min(box[3] + CUT_MARGIN, tiling[HEIGHT]) - rect[1]
+    tile_width = tiling[INTERVAL] * mcu_width
+    return rect[0] // tile_width, top, (right - 1) // tile_width + 1, (rect[1] + rect[3] - 1) // mcu_height + 1
+
+
+@device_function
+def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):  # type: ignore[no-untyped-def]
+    """Copy the segments of some tiles without stuffing after the planes; returns their bytes, or negative."""
+    left, top, right, _ = tiles
+    begins, ends = ranges
+    begin, target, length, count = _u64(source.ctypes.data), _u64(scratch.ctypes.data), 0, 0
+    target += _u64(scan.planes_length(frame))
+    for row in range(min(PREFETCH_ROWS, begins.size)):
+        prefetch_range(source, begins[row], ends[row])
+    for row in range(begins.size):
+        if row + PREFETCH_ROWS < begins.size:
+            prefetch_range(source, begins[row + PREFETCH_ROWS], ends[row + PREFETCH_ROWS])
+        offset = begins[row]
+        for k in range((top + row) * per_row + left, (top + row) * per_row + right):
+            segments[count] = length
+            size = np.int64(lengths[k])
+            written = unstuff_segment(begin + _u64(offset), size, target + _u64(length))
+            if written < 0:
+                return written
+            length += written
+            offset += size + 2
+            count += 1
+    segments[count] = length
+    return length
