@@ -7,10 +7,12 @@ and the offset of the next byte.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u64, store_u8, store_u64
-from picstore.kernels.simd import load_u8
+from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u64, store_u8
+from picstore.kernels.simd import VectorMemory, load_u8, trailing_zeros, vector_function
 
 # Damage that kernels over a scan return, as negative numbers.
 BAD_CODE, TOO_SHORT, TOO_MANY_COEFFICIENTS, BAD_DC, BAD_MARKER, TOO_MANY_SEGMENTS = -1, -2, -3, -4, -5, -6
@@ -19,6 +21,7 @@ BAD_CODE, TOO_SHORT, TOO_MANY_COEFFICIENTS, BAD_DC, BAD_MARKER, TOO_MANY_SEGMENT
 # 1,487 bytes, and 8 bytes are read at a time.
 PADDING = 2048
 
+_STEP = 32  # bytes copied at a time
 _u64, _u8 = np.uint64, np.uint8
 _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
@@ -37,16 +40,30 @@ def refill(address, accumulator, valid, byte):  # type: ignore[no-untyped-def]
     return accumulator, valid | 56, byte
 
 
+@vector_function(2, returns=True)
+def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
+    """Copy _STEP bytes; bit *k* of the result tells that byte *k* is not 0xFF."""
+    copied = memory.load(source, _STEP, 8)
+    memory.store(target, copied)
+    return (copied ^ -1).nonzero()
+
+
 @inlined
-def _copy_plain(source, target, size):  # type: ignore[no-untyped-def]
-    """Copy eight bytes at a time up to a byte 0xFF; return the number of bytes copied."""
+def _copy_plain(source, target, size, readable):  # type: ignore[no-untyped-def]
+    """Copy up to a byte 0xFF, or ``size`` bytes and up to _STEP - 1 more that are readable; return how many."""
     count = 0
-    while count + 8 <= size:
-        eight = load_u64(source + _u64(count))
-        if has_byte_ff(eight):
-            break
-        store_u64(target + _u64(count), eight)
-        count += 8
+    while count < size:
+        if count + _STEP <= readable:
+            plain = trailing_zeros(~_copy_step(source + _u64(count), target + _u64(count)))
+            count += plain
+            if plain < _STEP:
+                break
+        else:
+            byte = load_u8(source + _u64(count))
+            if byte == _u8(0xFF):
+                break
+            store_u8(target + _u64(count), byte)
+            count += 1
     return count
 
 
@@ -71,17 +88,11 @@ def unstuff(address, size, start, flat, segments):  # type: ignore[no-untyped-de
     segments[0] = 0
     begin, target = address, _u64(flat.ctypes.data)
     while offset < n:
-        plain = _copy_plain(begin + _u64(offset), target + _u64(out), n - offset)
+        plain = _copy_plain(begin + _u64(offset), target + _u64(out), n - offset, n - offset)
         offset += plain
         out += plain
         if offset == n:
             break
-        byte = source[offset]
-        if byte != 0xFF:
-            flat[out] = byte
-            out += 1
-            offset += 1
-            continue
         following = offset + 1
         while following < n and source[following] == 0xFF:
             following += 1  # fill bytes
@@ -107,31 +118,31 @@ def unstuff(address, size, start, flat, segments):  # type: ignore[no-untyped-de
 
 
 @device_function
-def unstuff_segment(source, size, target):  # type: ignore[no-untyped-def]
+def unstuff_segment(source, size, readable, target):  # type: ignore[no-untyped-def]
     """Copy one restart segment without its stuffed zeros.
 
     Args:
         source, size: address and size of the segment, without its marker; fill bytes may end it.
-        target: address of as many bytes.
+        readable: bytes at ``source``.
+        target: address of as many bytes as the segment's, and 64 more.
 
     Returns:
-        The bytes written, or BAD_MARKER.
+        The bytes of the segment that were written, or BAD_MARKER.
     """
     offset = out = 0
-    while offset < size:
-        plain = _copy_plain(source + _u64(offset), target + _u64(out), size - offset)
+    while True:
+        plain = _copy_plain(source + _u64(offset), target + _u64(out), size - offset, readable - offset)
         offset += plain
         out += plain
-        if offset == size:
-            break
-        byte = load_u8(source + _u64(offset))
-        offset += 1
-        if byte == _u8(0xFF):
-            if offset == size or load_u8(source + _u64(offset)) != _u8(0):
-                while offset < size and load_u8(source + _u64(offset)) == _u8(0xFF):
-                    offset += 1
-                return out if offset == size else BAD_MARKER
+        if offset >= size:
+            return out - (offset - size)
+        begin = offset
+        while offset < size and load_u8(source + _u64(offset)) == _u8(0xFF):
             offset += 1
-        store_u8(target + _u64(out), byte)
+        if offset == size:
+            return out
+        if offset > begin + 1 or load_u8(source + _u64(offset)) != _u8(0):
+            return BAD_MARKER
+        store_u8(target + _u64(out), _u8(0xFF))
         out += 1
-    return out
+        offset += 1

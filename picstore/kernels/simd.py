@@ -93,8 +93,9 @@ class Vector:
 
     def nonzero(self) -> Any:
         """Number whose bit *k* tells that element *k* is not zero."""
-        count = self.value.type.count
-        return self._builder.bitcast(self._builder.icmp_signed("!=", self.value, self._operand(0)), ir.IntType(count))
+        bits = self._builder.icmp_signed("!=", self.value, self._operand(0))
+        number = self._builder.bitcast(bits, ir.IntType(self.value.type.count))
+        return self._builder.zext(number, ir.IntType(64))
 
     def chosen(self, mask: Vector, other: Vector) -> Vector:
         """This vector where a mask has ones, else ``other``."""

@@ -112,7 +112,8 @@ def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, f
         for k in range((top + row) * per_row + left, (top + row) * per_row + right):
             segments[count] = length
             size = np.int64(lengths[k])
-            written = unstuff_segment(begin + _u64(offset), size, target + _u64(length))
+            readable = source.size - offset
+            written = unstuff_segment(begin + _u64(offset), size, readable, target + _u64(length))
             if written < 0:
                 return written
             length += written
