@@ -19,7 +19,6 @@ from picstore.train.batching.parameters import TransformParams, align_reach, joi
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import BufferPools
 from picstore.train.cpu.color import run_color
-from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.render import render
@@ -31,7 +30,7 @@ from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.compose import UserTransform, plan_transforms
 from picstore.train.transforms.opcodes import OutputDtype
 
-FUSED_STAGES = ("cut", "decode", "augment")
+FUSED_STAGES = ("decode", "augment")
 STAGES = ("read", "plan", *FUSED_STAGES)
 _WARM_UP = 8  # batches before the clock starts: kernels are loaded, pages are fresh, each lane reads a container
 
@@ -151,7 +150,7 @@ def _time_stages(
         with clock.stage("fill"):
             filler.fill(range(len(records)))
         _time_stages_of_fill(records, params[0], output, clock)
-    # The fused kernel cuts, decodes and resamples in one call: its time is divided as that of the stages one by one.
+    # The fused kernel decodes and resamples in one call: its time is divided as that of the stages one by one.
     fill, apart = clock.seconds.pop("fill"), sum(clock.seconds[stage] for stage in FUSED_STAGES)
     for stage in FUSED_STAGES:
         clock.seconds[stage] *= fill / apart
@@ -159,18 +158,16 @@ def _time_stages(
 
 
 def _time_stages_of_fill(records: BatchRecords, params: TransformParams, output: OutputSpec, clock: Clock) -> None:
-    """Time cutting, decoding and augmenting one by one, with the kernels that the fused one calls."""
+    """Time decoding and augmenting one by one, with the kernels that the fused one calls."""
     slots, geometry, dtype = range(len(records)), params.geometry, OutputDtype.from_dtype(output.dtype)
-    jpegs, segments = [records.jpeg(slot) for slot in slots], [records.lengths(slot) for slot in slots]
     factors = np.where(records.foreign, 1, joint_factors([geometry], len(records), output.reducing_gap))
-    with clock.stage("cut"):
-        streams = cut_streams(jpegs, records.layouts, segments, align_reach(geometry.reach, factors))
-    for slot, (stream, factor) in enumerate(zip(streams, factors.tolist(), strict=True)):
+    reach = align_reach(geometry.reach, factors)
+    for slot, factor in zip(slots, factors.tolist(), strict=True):
         with clock.stage("decode"):
-            pixels = decode_slot(records, slot, stream, factor=factor)
+            pixels, origin = decode_slot(records, slot, reach[slot], factor=factor)
         width, height = geometry.size[slot].tolist()
         levels = np.empty((3, height, width), dtype=np.uint8)
         out = levels if output.dtype == "uint8" else np.empty(levels.shape, dtype=output.numpy_dtype)
         with clock.stage("augment"):
-            render(pixels, geometry, slot, origin=(stream.left, stream.top), factor=factor, out=levels)
+            render(pixels, geometry, slot, origin=origin, factor=factor, out=levels)
             run_color(params.program, slot, levels, out, dtype)

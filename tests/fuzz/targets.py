@@ -31,6 +31,7 @@ from PIL import Image
 from picstore.errors import Damage, ImageError, PicstoreError
 from picstore.jpeg import cut as cutting
 from picstore.jpeg import headers, luma_dc, markers, segments, transcode
+from picstore.jpeg.decoder import box as boxes
 from picstore.jpeg.decoder import decode as decoding
 from picstore.prepare.convert import ledger
 from picstore.prepare.image.settings import EncodeSettings
@@ -341,8 +342,26 @@ def _coefficients(stream: bytes) -> list[list[int]] | None:
         return None
 
 
+def _decode_box(stream: bytes, box: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Decode a box of a stream by the lengths of its segments, between guard pages."""
+    header = markers.parse_header(stream)
+    starts, ends = segments.find_restart_segments(stream, header)
+    tiling = np.array([[header.width, header.height, *header.mcu_size, header.restart_interval, header.length]])
+    if box[2] > header.width or box[3] > header.height or (ends - starts).max() >= 1 << 16:
+        return None
+    GUARD.flush_left = crc32(stream) % 2 == 0
+    lengths = [(ends - starts).astype(np.uint16)]
+    tiled = cutting.TiledJpegs.from_streams([GUARD.stream(stream[: int(ends[-1]) + 2])], tiling, lengths)
+    with patch.object(decoding, "np", GUARD), patch.object(boxes, "WORKSPACE", exact_workspace(decoding)):
+        return boxes.decode_box(tiled, np.array(box), allocate=lambda size: GUARD.empty(size, np.uint8))
+
+
 def check_cut(stream: bytes) -> bool:
-    """Cut a box out of a stream with restart markers: its pixels are those of the whole image."""
+    """Cut a box out of a stream with restart markers, and decode it in place: its pixels are the whole image's.
+
+    Boxes are decoded of damaged streams too, by the lengths of their segments.
+    """
+    accepted(_decode_box, stream, (0, 0, 9, 9))
     rng = Random(crc32(stream))
     try:
         marked = transcode.add_restart_markers(stream, rng.choice((None, None, 1, 2, 3)))
@@ -359,6 +378,11 @@ def check_cut(stream: bytes) -> bool:
     inside = (slice(top, top + box[3]), slice(left, left + box[2]))
     if pixels is None or not np.array_equal(pixels[dy : dy + box[3], dx : dx + box[2]], whole[inside]):
         raise Difference(f"the cut {box} has other pixels")
+    found = _decode_box(marked, (left, top, left + box[2], top + box[3]))
+    if found is not None:
+        dx, dy = left - int(found[1][0]), top - int(found[1][1])
+        if not np.array_equal(found[0][dy : dy + box[3], dx : dx + box[2]], whole[inside]):
+            raise Difference(f"the box {box} has other pixels")
     accepted(segments.find_restart_segments, stream, markers.parse_header(stream))
     return True
 

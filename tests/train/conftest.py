@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from picstore.arrays import Bools
-from picstore.train.cpu import fused
+from picstore.train.cpu import decode, fused
 from picstore.train.transforms.geometry import Geometry
 
 
 @pytest.fixture
 def stage_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loaders with ``isolate=False`` cut, decode and resample each image by itself, without the fused kernel."""
+    """Loaders with ``isolate=False`` cut, decode and resample each image by itself: no fused kernel, no boxes."""
 
     def none(geometry: Geometry) -> Bools:
         return np.zeros(len(geometry.size), dtype=np.bool_)
 
     monkeypatch.setattr(fused, "can_fuse", none)
+    monkeypatch.setattr(decode, "decode_box", lambda *_, **__: None)

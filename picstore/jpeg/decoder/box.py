@@ -7,17 +7,56 @@ box's right edge. The pixels are those of decoding everything, see ``jpeg/cut.py
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from picstore.arrays import I64, U8
 from picstore.jpeg.bit_reader import TOO_SHORT, unstuff_segment
-from picstore.jpeg.cut import MIN_CUT_WIDTH, PREFETCH_ROWS, is_grid, prefetch_range, tile_row_ranges
+from picstore.jpeg.cut import MIN_CUT_WIDTH, PREFETCH_ROWS, TiledJpegs, is_grid, prefetch_range, tile_row_ranges
 from picstore.jpeg.decoder import parse, scan
-from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, begin, has_room
+from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, begin, decode_rows, has_room
 from picstore.jpeg.tilings import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, device_function, kernel
 
 NO_GRID = -30  # the segments form no rows of tiles, or differ from those of the headers
 _u64 = np.uint64
+
+
+def _allocate(size: int) -> U8:
+    return np.empty(size, np.uint8)
+
+
+def decode_box(
+    tiled: TiledJpegs, box: I64, *, factor: int = 1, allocate: Callable[[int], U8] = _allocate
+) -> tuple[U8, I64] | None:
+    """Decode a box of a tiled JPEG.
+
+    Args:
+        tiled: one stream.
+        box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
+        factor: 1, 2, 4 or 8, by which the sides are divided; the box begins and ends at multiples of it, or the edge.
+        allocate: makes a uint8 buffer of at least so many bytes.
+
+    Returns:
+        uint8 (height, width, 3) and int64 (4,): left, top, width and height in the image of what was decoded. Pixels
+        outside of the box may have any value. None for a stream that is damaged, of another kind or not tiled.
+    """
+    rect = np.empty(4, np.int64)
+    rows = tiled.addresses[0], tiled.sizes[0], tiled.tilings[0], np.ascontiguousarray(box, np.int64), factor
+    code = open_box(*rows, WORKSPACE.arrays, rect)
+    if code == BUFFER_TOO_SMALL:
+        WORKSPACE.grow()
+        code = open_box(*rows, WORKSPACE.arrays, rect)
+    if code:
+        return None
+    frame = WORKSPACE.frame
+    width, height = frame[[scan.PIXELS_WIDTH, scan.PIXELS_HEIGHT]].tolist()
+    pixels = allocate(3 * width * height)
+    frame[scan.OUT], frame[scan.RING] = pixels.ctypes.data, height
+    if decode_rows(frame.ctypes.data, height):
+        return None
+    return pixels[: 3 * width * height].reshape(height, width, 3), rect
 
 
 @kernel(

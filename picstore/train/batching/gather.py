@@ -14,7 +14,6 @@ from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import ENTRY, FOREIGN, MCU_SIZES, SEGMENT, join_entries
-from picstore.storage.format.record import NO_SEGMENTS
 from picstore.storage.location.resolve import Location
 from picstore.train.batching.damage import next_sound, replacements
 from picstore.train.batching.spec import MAX_PIXELS
@@ -90,16 +89,6 @@ class BatchRecords:
         buffer: memoryview = self.containers[self.container[slot]].buffer
         offset = int(self.held["offset"][slot])
         return buffer[offset : offset + int(self.sizes[slot, 0])]
-
-    def lengths(self, slot: int) -> Lengths:
-        """Lengths of the restart segments of a slot's stream, a view of its container; empty if unknown."""
-        table: Lengths | None = None
-        if self.sizes[slot, 1]:
-            table = self.containers[self.container[slot]].segment_table
-        if table is None:
-            return NO_SEGMENTS
-        first = int(self.held["segment_first"][slot])
-        return table[first : first + int(self.sizes[slot, 1])]
 
     def address(self, slot: int) -> tuple[str, int]:
         """File and offset of the record in a slot."""

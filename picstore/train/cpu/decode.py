@@ -1,15 +1,17 @@
-"""Decoding of one image: of a JPEG into memory of its thread, which is used again, and of a file of any format."""
+"""Decoding of a slot's image: what its views reach, into memory of the thread, which is used again."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from picstore.arrays import U8
+from picstore.arrays import I64, U8
 from picstore.errors import ImageError
 from picstore.jpeg import rgb
+from picstore.jpeg.cut import TiledJpegs, cut_batch
+from picstore.jpeg.decoder.box import decode_box
 from picstore.train.batching.gather import BatchRecords
-from picstore.train.buffers import PIXELS
-from picstore.train.cpu.cut import Stream
+from picstore.train.batching.parameters import boxes_to_cut
+from picstore.train.buffers import CUTS, PIXELS
 
 
 def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:
@@ -18,12 +20,42 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
     return rgb.decode_rgb(jpeg, width=width, height=height, factor=factor, buffer=buffer)
 
 
-def decode_slot(records: BatchRecords, slot: int, stream: Stream, *, factor: int) -> U8:
-    """Decode what was cut for a slot; a foreign file, which is never cut, at its full size."""
+def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]]:
+    """Decode what the views of a slot reach: pixels, and the left and top of the first in the stored image.
+
+    Args:
+        records: of the batch.
+        slot: one of theirs.
+        reach: int64 (4,), of all views of the slot; a file of any format is decoded whole.
+        factor: 1, 2, 4 or 8, by which the sides are divided.
+
+    Raises:
+        ImageError: the stream is damaged, or has another size than its record says.
+    """
+    part = None if records.foreign[slot] else decode_part(records, slot, reach, factor=factor)
+    if part is not None:
+        return part
+    stream, (width, height) = records.jpeg(slot), records.layouts[slot, :2].tolist()
     if records.foreign[slot]:
         name, _ = records.address(slot)
-        return _decode_foreign(stream.jpeg, width=stream.width, height=stream.height, name=name)
-    return decode_rgb(stream.jpeg, width=stream.width, height=stream.height, factor=factor)
+        return _decode_foreign(stream, width=width, height=height, name=name), (0, 0)
+    return decode_rgb(stream, width=width, height=height, factor=factor), (0, int(records.tops[slot]))
+
+
+def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]] | None:
+    """Decode what is reached of a tiled JPEG, as ``decode_slot``; None if that is all of it."""
+    one, top = slice(slot, slot + 1), int(records.tops[slot])
+    tiled = TiledJpegs(records.layouts[one], records.addresses[one], records.sizes[one], ())
+    box = boxes_to_cut(records.to_held(reach[None], [slot]), tiled.tilings[:, :2])
+    if not records.sizes[slot, 1] or (box == [[0, 0, *tiled.tilings[0, :2]]]).all():
+        return None
+    found = decode_box(tiled, box[0], factor=factor, allocate=PIXELS.at_least)
+    if found is not None:
+        return found[0], (int(found[1][0]), int(found[1][1]) + top)
+    cuts = cut_batch(tiled, box, out=CUTS.at_least(int(tiled.sizes[0, 0])))
+    left, upper, width, height = cuts.rects[0].tolist()
+    pixels = decode_rgb(cuts.data[: cuts.offsets[1]], width=width, height=height, factor=factor)
+    return pixels, (left, upper + top)
 
 
 def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str) -> U8:

@@ -16,7 +16,6 @@ from picstore.train.batching.parameters import TransformParams, align_reach, joi
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.buffers import PLAIN, BufferPool
 from picstore.train.cpu.color import run_color
-from picstore.train.cpu.cut import cut_streams
 from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.fused import FusedKernel
 from picstore.train.cpu.render import render
@@ -118,17 +117,11 @@ class ImageFiller:
         records = self._records
         missing = np.flatnonzero(~self._fused.done[slots.start : slots.stop]) + slots.start
         chosen = [slot for slot in missing.tolist() if slot not in records.problems]
-        if not chosen:
-            return {}
-        jpegs, segments = map(records.jpeg, chosen), map(records.lengths, chosen)
-        reach = records.to_held(self._reach[chosen], chosen)
-        streams = cut_streams(list(jpegs), records.layouts[chosen], list(segments), reach)
         wrong = {}
-        for slot, stream in zip(chosen, streams, strict=True):
+        for slot in chosen:
             factor = int(self._factors[slot])
             try:
-                pixels = decode_slot(records, slot, stream, factor=factor)
-                origin = stream.left, stream.top + int(records.tops[slot])
+                pixels, origin = decode_slot(records, slot, self._reach[slot], factor=factor)
                 for view, images in zip(self._views, plain, strict=True):
                     row, out = view.first + slot, images[slot - slots.start]
                     render(pixels, view.params.geometry, row, origin=origin, factor=factor, out=out)

@@ -14,12 +14,8 @@ from samples import picture
 
 import picstore
 from picstore.jpeg import rgb
-from picstore.storage.format.record import NO_SEGMENTS
-from picstore.train.batching.gather import layouts_of
-from picstore.train.cpu import cut as train_cut
 from picstore.train.cpu import decode as cpu_decode
-from picstore.train.cpu import fill_images, fused
-from picstore.train.cpu.cut import cut_streams
+from picstore.train.cpu import fused
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 
@@ -73,11 +69,7 @@ def test_cutting_changes_no_pixel_of_any_batch(
     count("cut")
     cut = batches(dataset, transform)
     count("whole")
-    monkeypatch.setattr(
-        fill_images,
-        "cut_streams",
-        lambda jpegs, layouts, segments, reach: cut_streams(jpegs, layouts, [NO_SEGMENTS] * len(jpegs), reach),
-    )
+    monkeypatch.setattr(cpu_decode, "decode_part", lambda *_, **__: None)
     whole = batches(dataset, transform)
     assert np.mean(decoded["cut"]) < 0.7 * np.mean(decoded["whole"])
     for a, b, c in zip(cut, whole, in_one_go, strict=True):
@@ -90,7 +82,7 @@ def test_transforms_that_need_the_whole_image_cut_nothing(dataset: Path, monkeyp
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("nothing is to be cut")
 
-    monkeypatch.setattr(train_cut, "cut_batch", fail)
+    monkeypatch.setattr(cpu_decode, "cut_batch", fail)
     assert len(batches(dataset, [picstore.Resize((96, 96))])) == 3
     images = batches(dataset, [])
     assert all(isinstance(batch.images, list) for batch in images)
@@ -104,26 +96,6 @@ def test_a_central_crop_decodes_its_tiles_only(dataset: Path) -> None:
             top, left = round((full.shape[0] - 100) / 2), round((full.shape[1] - 100) / 2)
             expected = torch.from_numpy(full[top : top + 100, left : left + 100]).permute(2, 0, 1)
             assert torch.equal(image, expected)
-
-
-def test_streams_are_cut_to_the_tiles_that_are_reached(dataset: Path) -> None:
-    opened = picstore.Dataset(dataset)
-    container = opened.container(0)
-    layouts = layouts_of(container.index)
-    jpegs = [container.jpeg(k) for k in range(len(container))]
-    segments = [container.info(k).segments for k in range(len(container))]
-    reach = np.array([[40, 30, 60, 50]] * len(jpegs))
-    for jpeg, stream in zip(jpegs, cut_streams(jpegs, layouts, segments, reach), strict=True):
-        assert len(stream.jpeg) < len(jpeg) / 2
-        assert stream.left <= 39 and stream.top <= 29
-        assert stream.left + stream.width >= 61 and stream.top + stream.height >= 51
-        full = simplejpeg.decode_jpeg(bytes(jpeg), "RGB")
-        part = simplejpeg.decode_jpeg(bytes(stream.jpeg), "RGB")
-        assert part.shape == (stream.height, stream.width, 3)
-        inner = part[30 - stream.top : 50 - stream.top, 40 - stream.left : 60 - stream.left]
-        assert np.array_equal(inner, full[30:50, 40:60])
-    nothing = np.array([[500, 500, 500, 500], [-9, -9, -9, -9]])
-    assert all(stream.width > 0 for stream in cut_streams(jpegs[:2], layouts[:2], segments[:2], nothing))
 
 
 @pytest.mark.parametrize("gap", [1.0, 2.0, 3.0])
@@ -153,11 +125,7 @@ def test_cutting_changes_no_pixel_of_images_that_are_decoded_smaller(
 ) -> None:
     cut = batches(wide, steps, reducing_gap=gap)
     monkeypatch.setattr(fused, "can_fuse", lambda geometry: np.zeros(len(geometry.size), np.bool_))
-    monkeypatch.setattr(
-        fill_images,
-        "cut_streams",
-        lambda jpegs, layouts, segments, reach: cut_streams(jpegs, layouts, [NO_SEGMENTS] * len(jpegs), reach),
-    )
+    monkeypatch.setattr(cpu_decode, "decode_part", lambda *_, **__: None)
     for a, b in zip(cut, batches(wide, steps, reducing_gap=gap), strict=True):
         assert torch.equal(a.ids, b.ids)
         assert all(map(torch.equal, a.images, b.images))
