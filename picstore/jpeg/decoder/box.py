@@ -13,7 +13,7 @@ import numpy as np
 
 from picstore.arrays import I64, U8
 from picstore.jpeg.bit_reader import TOO_SHORT, unstuff_segment
-from picstore.jpeg.cut import MIN_CUT_WIDTH, PREFETCH_ROWS, TiledJpegs, is_grid, prefetch_range, tile_row_ranges
+from picstore.jpeg.cut import PREFETCH_ROWS, TiledJpegs, is_grid, prefetch_range, tile_row_ranges
 from picstore.jpeg.decoder import parse, scan
 from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, begin, decode_rows, has_room
 from picstore.jpeg.tilings import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
@@ -86,7 +86,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):  # type: i
         return code
     if not _has_tiling(frame, tiling):
         return NO_GRID
-    tiles = _set_rect(tiling, box, rect)
+    tiles = _set_rect(tiling, box, factor, rect)
     frame[parse.WIDTH], frame[parse.HEIGHT] = rect[2], rect[3]
     per_row = (tiling[WIDTH] + tiling[INTERVAL] * tiling[MCU_WIDTH] - 1) // (tiling[INTERVAL] * tiling[MCU_WIDTH])
     begins, ends = tile_row_ranges(lengths, tiling[HEADER], per_row, tiles)
@@ -122,17 +122,19 @@ def _has_tiling(frame, tiling):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _set_rect(tiling, box, rect):  # type: ignore[no-untyped-def]
+def _set_rect(tiling, box, factor, rect):  # type: ignore[no-untyped-def]
     """Compute the pixels to decode for a box; returns left, top, right and bottom of their tiles."""
     width, mcu_width, mcu_height = tiling[WIDTH], tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
-    left, top = max(box[0] - CUT_MARGIN, 0) // mcu_width, max(box[1] - CUT_MARGIN, 0) // mcu_height
-    if left and width - left * mcu_width < MIN_CUT_WIDTH:
-        left -= 1
+    # More chroma samples than ``decoder.color`` takes for a row too narrow to interpolate, as the image's may not be.
+    least = min(4 * factor + 1, width)
+    left = min(max(box[0] - CUT_MARGIN, 0), width - least) // mcu_width
+    top = max(box[1] - CUT_MARGIN, 0) // mcu_height
     rect[0], rect[1] = left * mcu_width, top * mcu_height
-    right = min(max(box[2] + CUT_MARGIN, rect[0] + MIN_CUT_WIDTH), width)
-    rect[2], rect[3] = right - rect[0], min(box[3] + CUT_MARGIN, tiling[HEIGHT]) - rect[1]
+    rect[2] = min(max(box[2] + CUT_MARGIN, rect[0] + least), width) - rect[0]
+    rect[3] = min(box[3] + CUT_MARGIN, tiling[HEIGHT]) - rect[1]
     tile_width = tiling[INTERVAL] * mcu_width
-    return rect[0] // tile_width, top, (right - 1) // tile_width + 1, (rect[1] + rect[3] - 1) // mcu_height + 1
+    right, bottom = rect[0] + rect[2], rect[1] + rect[3]
+    return rect[0] // tile_width, top, (right - 1) // tile_width + 1, (bottom - 1) // mcu_height + 1
 
 
 @device_function

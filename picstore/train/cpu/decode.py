@@ -13,6 +13,8 @@ from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.parameters import boxes_to_cut
 from picstore.train.buffers import CUTS, PIXELS
 
+_WIDE = 33  # pixels
+
 
 def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:
     """Decode as :func:`picstore.jpeg.rgb.decode_rgb` does; the result is valid until this thread decodes again."""
@@ -52,6 +54,10 @@ def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
     found = decode_box(tiled, box[0], factor=factor, allocate=PIXELS.at_least)
     if found is not None:
         return found[0], (int(found[1][0]), int(found[1][1]) + top)
+    if factor > 1:  # libjpeg does not interpolate chroma rows of at most 2 samples, which 32 pixels may become
+        size = tiled.tilings[0, :2]
+        box[0, :2] = np.minimum(box[0, :2], np.maximum(size - _WIDE, 0))
+        box[0, 2:] = np.minimum(np.maximum(box[0, 2:], box[0, :2] + _WIDE), size)
     cuts = cut_batch(tiled, box, out=CUTS.at_least(int(tiled.sizes[0, 0])))
     left, upper, width, height = cuts.rects[0].tolist()
     pixels = decode_rgb(cuts.data[: cuts.offsets[1]], width=width, height=height, factor=factor)

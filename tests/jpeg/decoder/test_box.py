@@ -66,6 +66,19 @@ def test_a_box_has_the_pixels_of_the_whole_image(
     )
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_boxes_of_few_pixels_have_those_of_the_whole_image(kind: str) -> None:
+    """libjpeg interpolates no chroma in rows of at most 2 samples, which a box may have where its image has more."""
+    jpeg = stored(69, 9, kind, 0)
+    for factor in (1, 2, 4, 8):
+        whole = decode(jpeg, factor=factor)
+        for left in range(0, 69, factor):
+            box = left, 0, min(left + factor, 69), min(factor, 9)
+            found = decode_box(tiled(jpeg), np.array(box), factor=factor)
+            assert found is not None
+            np.testing.assert_array_equal(inside(*found, box, factor), inside(whole, np.zeros(4, int), box, factor))
+
+
 def test_boxes_of_photographs_have_the_pixels_of_the_whole_image(photographs: list[Path]) -> None:
     rng = np.random.default_rng(0)
     compared = 0
