@@ -1,8 +1,10 @@
-"""Run of one target in this process: random inputs by number, so that each can be made again, or guided by coverage.
+"""Runs of targets: random inputs by number, so that each can be made again, or guided by coverage.
 
     python tests/fuzz/run.py TARGET INPUTS [--seed N] [--guided FOLDER]
+    python tests/fuzz/run.py all --seconds 60 [--jobs 2] [--seed N] [--guided FOLDER]
 
-Guided runs need the extra ``fuzz``; they leave inputs that reach new code in FOLDER.
+Guided runs need the extra ``fuzz``; they leave inputs that reach new code in FOLDER. With ``--seconds`` each target has
+that time, in a process of its own.
 """
 
 from __future__ import annotations
@@ -11,22 +13,27 @@ import argparse
 import contextlib
 import json
 import logging
+import math
+import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
 MAX_SECONDS = 2.0  # of CPU; inputs have a few KB
 HANG_SECONDS = 10
@@ -99,29 +106,35 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-def run(name: str, inputs: int, *, seed: int = 0, work: Path) -> dict[str, Any]:
-    """Check inputs ``0`` to ``inputs - 1`` of a seed; each is made of its own number."""
+def run(name: str, inputs: int, *, seconds: float = math.inf, seed: int = 0, work: Path) -> dict[str, Any]:
+    """Check inputs ``0`` to ``inputs - 1`` of a seed, or those that the time allows; each is made of its own number."""
     warnings.simplefilter("ignore")
     logging.disable()
     limit = 24 << 30  # of address space: what takes more fails instead of filling the machine
     with contextlib.suppress(ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     runner = Runner(name, work, seed)
+    end = time.monotonic() + seconds
     for number in range(inputs):
+        if time.monotonic() >= end:
+            break
         rng = Random(f"{seed} {number}")
         runner(runner.target.generate(runner.seeds, rng))
     return asdict(runner.result)
 
 
-def guided(name: str, inputs: int, folder: Path) -> None:
-    """Run libFuzzer on the coverage of the Python code, with the target's own mutator; ends the process."""
+def modules_of_kernels() -> list[str]:
+    """Find the modules whose functions numba compiles, for which their bytecode must stay as it is."""
+    sources = {path for path in (ROOT / "picstore").rglob("*.py") if "kernels.jit import" in path.read_text()}
+    sources.update((ROOT / "picstore" / "kernels").glob("*.py"))
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sources]
+
+
+def guided(name: str, inputs: int, folder: Path, *, seconds: float) -> NoReturn:
+    """Run libFuzzer on the coverage of the Python code, with the target's own mutator; prints results and exits."""
     import atheris
 
-    # Kernels need their bytecode unchanged.
-    kernels = ("bit_reader", "bit_writer", "block_starts", "cut", "entropy", "huffman_lookup", "decoder", "luma_dc")
-    with atheris.instrument_imports(
-        include=["picstore"], exclude=["picstore.kernels", *map("picstore.jpeg.{}".format, kernels)]
-    ):
+    with atheris.instrument_imports(include=["picstore"], exclude=modules_of_kernels()):
         runner = Runner(name, folder)
     corpus = folder / name
     shutil.copytree(HERE / "corpus" / name, corpus, dirs_exist_ok=True)
@@ -133,36 +146,65 @@ def guided(name: str, inputs: int, folder: Path) -> None:
             return data
 
     options = [
-        f"-atheris_runs={inputs}",
         "-max_len=20000",
         "-timeout=10",
         "-rss_limit_mb=4096",
         f"-artifact_prefix={folder}/",
     ]
-    atheris.Setup([sys.argv[0], *options, str(corpus)], runner, custom_mutator=mutate)
-    with contextlib.suppress(SystemExit):
-        atheris.Fuzz()
-    print(json.dumps(asdict(runner.result), indent=2))
+    end = time.monotonic() + seconds
+
+    def check(data: bytes) -> None:
+        runner(data)
+        if runner.result.inputs >= inputs or time.monotonic() >= end:  # libFuzzer would end without the results
+            print(json.dumps([asdict(runner.result)], indent=2), flush=True)
+            os._exit(bool(runner.result.findings))
+
+    atheris.Setup([sys.argv[0], *options, str(corpus)], check, custom_mutator=mutate)
+    atheris.Fuzz()
+    raise AssertionError("libFuzzer does not return")
+
+
+def run_apart(name: str, options: list[str]) -> dict[str, Any]:
+    """Run one target in another process; one that ends or hangs is a finding."""
+    command = [sys.executable, __file__, name, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        return dict(json.loads(done.stdout[done.stdout.index("[\n") :])[0])
+    except ValueError:
+        return asdict(Result(name, findings=[f"ended with {done.returncode}: {done.stderr[-500:]}"]))
 
 
 def main() -> None:
     """Read the command line; the exit status is 1 if there are findings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", help="one of tests/fuzz/targets.py, or all")
-    parser.add_argument("inputs", type=int)
+    parser.add_argument("inputs", type=int, nargs="?", default=1 << 60)
+    parser.add_argument("--seconds", type=int, default=0, help="time of each target")
+    parser.add_argument("--jobs", type=int, default=1, help="targets at a time, with all and --seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, help="folder for inputs that are findings; a new one in /tmp without it")
     parser.add_argument("--guided", type=Path, metavar="FOLDER")
     chosen = parser.parse_args()
-    if chosen.guided:
-        chosen.guided.mkdir(exist_ok=True)
-        guided(chosen.target, chosen.inputs, chosen.guided)
-        return
-    from targets import TARGETS
+    if chosen.inputs == 1 << 60 and not chosen.seconds:
+        parser.error("give a number of inputs, or --seconds")
+    work = chosen.guided or chosen.work or Path(tempfile.mkdtemp(prefix="picstore-fuzz-"))
+    work.mkdir(parents=True, exist_ok=True)
+    if chosen.target != "all":
+        seconds = chosen.seconds or math.inf
+        if chosen.guided:
+            guided(chosen.target, chosen.inputs, work, seconds=seconds)
+        results = [run(chosen.target, chosen.inputs, seconds=seconds, seed=chosen.seed, work=work)]
+    else:
+        from targets import TARGETS
 
-    work = chosen.work or Path(tempfile.mkdtemp(prefix="picstore-fuzz-"))
-    names = list(TARGETS) if chosen.target == "all" else [chosen.target]
-    results = [run(name, chosen.inputs, seed=chosen.seed, work=work) for name in names]
+        names = list(TARGETS)
+        if chosen.seconds:
+            options = ["--seconds", str(chosen.seconds), "--seed", str(chosen.seed)]
+            options += ["--guided" if chosen.guided else "--work", str(work)]
+            with ThreadPoolExecutor(chosen.jobs) as pool:
+                results = list(pool.map(lambda name: run_apart(name, options), names))
+        else:
+            results = [run(name, chosen.inputs, seed=chosen.seed, work=work) for name in names]
     print(json.dumps(results, indent=2))
     sys.exit(any(result["findings"] for result in results))
 
