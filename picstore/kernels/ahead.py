@@ -20,18 +20,12 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any, cast
 
+from picstore.helper_process import NUMBA_EXTRAS, start_helper
 from picstore.kernels.jit import compile_kernel, is_cached
 
 # Kernels that take longest to compile come first, so that processes end together: 3.5, 3.3, 2.0 and 1.4 s; the others
 # take 0.1 to 1.2.
 _LONGEST = ("open_stream", "decode_rows", "resample_box", "gather_nearest", "cut_all")
-# The imports that numba makes for what no kernel asks for, and colors for errors, on which a 20th of its time goes.
-_PROGRAM = """
-import sys
-sys.modules.update(scipy=None, cffi=None, yaml=None, colorama=None)
-from picstore.kernels.ahead import serve
-serve()
-"""
 Advance = Callable[[], None]
 
 
@@ -123,15 +117,14 @@ class _Helper:
     """A process that compiles one kernel after another."""
 
     def __init__(self) -> None:
-        modules = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-c", _PROGRAM],
+        self._process = start_helper(
+            f"{__name__}:serve",
+            without=NUMBA_EXTRAS,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # a kernel that does not compile here fails where it is called
             text=True,
             start_new_session=True,  # an interrupt from the keyboard goes to the parent alone
-            env={**os.environ, "PYTHONPATH": modules},
         )
 
     def work(self, queue: deque[Any], names: dict[Any, str], advance: Advance) -> None:

@@ -24,20 +24,19 @@ import mmap
 import os
 import socket
 import subprocess
-import sys
 import weakref
 from collections import OrderedDict
 from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError
+from picstore.helper_process import NUMBA_EXTRAS, start_helper
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, anonymous_memory
@@ -46,23 +45,7 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 
 AHEAD = 2  # batches on their way, beside those that the pipeline has finished
 _MAX_MAPPED = 2 * KEPT_BATCHES  # blocks that the parent keeps mapped: mapping one again costs 1 ms for 19 MB
-# Modules are found where this process finds them, and not in the working directory, which -c would add. numba would
-# import SciPy, cffi and yaml, where they are installed, for what no kernel asks for: a third of the time to the first
-# batch. Collections while modules are imported find no garbage and take 25 of 310 ms; what is frozen is not traversed.
-_PROGRAM = """
-import faulthandler, gc, sys
-gc.disable()
-last_words = open(int(sys.argv[2]), "w")
-faulthandler.enable(last_words)
-def write_last_words(*error):
-    import traceback
-    traceback.print_exception(*error, file=last_words)
-sys.excepthook = write_last_words
-sys.path[:] = filter(None, sys.path)
-sys.modules.update(scipy=None, cffi=None, yaml=None)
-from picstore.train.pipeline.process_main import main
-main()
-"""
+_MAIN = "picstore.train.pipeline.process_main:main"
 # numpy's BLAS would start a thread a core, 45 ms of CPU on two cores; the child multiplies small matrices only.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 EXIT_TIMEOUT = 5  # seconds that the child has to end a sequence or itself, before it is killed
@@ -108,15 +91,16 @@ class LoaderProcess:
         self._connection, theirs = Pipe()
         self._last_words = anonymous_memory(0)
         weakref.finalize(self, os.close, self._last_words).atexit = False
-        modules = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         with theirs:
-            descriptors = theirs.fileno(), self._last_words
-            # A session of its own: an interrupt from the keyboard goes to the parent alone.
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-c", _PROGRAM, *map(str, descriptors), str(self._pid)],
-                pass_fds=descriptors,
-                start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": modules},
+            self._process = start_helper(
+                _MAIN,
+                theirs.fileno(),
+                self._pid,
+                descriptors=[theirs.fileno()],
+                last_words=self._last_words,
+                without=NUMBA_EXTRAS,
+                environment=_ENVIRONMENT,
+                start_new_session=True,  # an interrupt from the keyboard goes to the parent alone
             )
         self._finalizer = weakref.finalize(self, _end_process, self._connection, self._process, self._pid)
         self._finalizer.atexit = False

@@ -9,10 +9,12 @@ import contextlib
 import gc
 import mmap
 import os
+import pickle
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -59,6 +61,19 @@ class _SharedBlocks:
         raise PicstoreError(f"no shared memory holds the address {address}")
 
 
+class _HungUp(BaseException):
+    """The parent has closed its socket; no error of anything else, such as the end of a file that is unpickled."""
+
+
+@contextlib.contextmanager
+def _hanging_up() -> Iterator[None]:
+    """Raise ``_HungUp`` for what the socket raises once the parent is gone."""
+    try:
+        yield
+    except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+        raise _HungUp from error
+
+
 class ProcessServer:
     """Serves the messages of the parent."""
 
@@ -71,21 +86,29 @@ class ProcessServer:
         self._next_number = 0
 
     def serve(self) -> None:
-        """Follow the parent's messages until it hangs up."""
+        """Follow the parent's messages until it hangs up, which raises ``_HungUp``."""
         spec: PipelineSpec | Exception
         try:
-            spec = self._connection.recv()
+            spec = self._receive()
         except (PicstoreError, OSError) as error:  # its data sets cannot be opened
             spec = error
         except (ImportError, AttributeError) as error:
             text = f"the loader's process cannot import collate or a transform: {error}"
             spec = UsageError(f"{text}; define them in modules that it finds, or give isolate=False")
         while True:
-            verb, *content = self._connection.recv()
+            verb, *content = self._receive()
             if verb == "begin":
-                self._connection.send(self._make_batches(spec, content[0]))
+                ended = self._make_batches(spec, content[0])
+                with _hanging_up():
+                    self._connection.send(ended)
             elif verb == "taken":  # after the last batch; a stop that comes too late needs no answer
                 self._release(content[0])
+
+    def _receive(self) -> Any:
+        """Receive a message; its bytes first, since what unpickling them opens or imports may have any error."""
+        with _hanging_up():
+            message = self._connection.recv_bytes()
+        return pickle.loads(message)  # noqa: S301 - of the parent, as Connection.recv does
 
     def _make_batches(self, spec: PipelineSpec | Exception, requests: MakeRequests) -> tuple[str, Any]:
         """Send the batches of a sequence; returns the message that ends it."""
@@ -95,12 +118,12 @@ class ProcessServer:
         under_way = 0
         try:
             pipeline.start()
-            if not gc.isenabled():  # since this process began, see ``process.py``
+            if not gc.isenabled():  # since this process began, see ``helper_main.py``
                 gc.freeze()
                 gc.enable()
             while (batch := pipeline.receive()) is not None:
                 while under_way >= AHEAD or self._connection.poll():
-                    message = self._connection.recv()
+                    message = self._receive()
                     if message[0] == "stop":
                         return "end", None
                     self._release(message[1])
@@ -133,8 +156,9 @@ class ProcessServer:
         )
         self._sent[self._next_number] = batch
         self._next_number += 1
-        self._connection.send(("batch", message))
-        send_descriptor(self._connection, descriptor)
+        with _hanging_up():
+            self._connection.send(("batch", message))
+            send_descriptor(self._connection, descriptor)
 
 
 def _share(start: int, array: Array) -> SharedArray:
@@ -154,7 +178,7 @@ def _exit_after_parent(parent: int) -> None:
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the first argument; the third is the parent's process number."""
-    threading.Thread(target=_exit_after_parent, args=(int(sys.argv[3]),), daemon=True).start()
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has hung up
+    """Serve the socket whose descriptor is the first argument; the second is the parent's process number."""
+    threading.Thread(target=_exit_after_parent, args=(int(sys.argv[2]),), daemon=True).start()
+    with contextlib.suppress(_HungUp):
         ProcessServer(Connection(int(sys.argv[1]))).serve()

@@ -214,34 +214,37 @@ def test_descriptors_arrive_where_python_acknowledges_them(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As multiprocessing does from Python 3.14 on and on macOS, by a byte that later messages may overtake."""
-    acknowledging = "import multiprocessing.reduction\nmultiprocessing.reduction.ACKNOWLEDGE = True\n"
-    monkeypatch.setattr(process, "_PROGRAM", acknowledging + process._PROGRAM)
+    monkeypatch.setattr(process, "_MAIN", "loader_faults:acknowledge")
     monkeypatch.setattr(multiprocessing.reduction, "ACKNOWLEDGE", True, raising=False)  # there before 3.14
     loader = loader_of(make_dataset(200), batch_size=2)
     for _ in range(20):
         assert len(list(loader)) == 100
 
 
-def fault(action: str) -> str:
-    """The child's program with an action in place of sending a descriptor."""
-    return f"import ctypes, socket\ndef send_fds(*_): {action}\nsocket.send_fds = send_fds\n{process._PROGRAM}"
-
-
 def test_what_a_process_dies_of_is_in_the_error(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in the middle of a message, where the socket carries no other."""
-    monkeypatch.setattr(process, "_PROGRAM", fault("raise RuntimeError('the fault')"))
+    monkeypatch.setattr(process, "_MAIN", "loader_faults:raise_in_send")
     with pytest.raises(PicstoreError, match=r"has ended with exit status 1: RuntimeError: the fault$") as raised:
         list(loader_of(make_dataset(50)))
     assert "Traceback" in str(raised.value.__cause__) and "in send_fds" in str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize("main", ["fail_at_the_start", "lose_a_message"])
+def test_why_a_process_does_not_start_is_in_the_error(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch, main: str
+) -> None:
+    monkeypatch.setattr(process, "_MAIN", f"loader_faults:{main}")
+    with pytest.raises(PicstoreError, match=r"exit status 1: (ImportError: the fault|EOFError: Ran .*)$"):
+        list(loader_of(make_dataset(50)))
 
 
 @pytest.mark.slow
 def test_the_stacks_of_a_process_that_crashes_are_in_the_error(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_PROGRAM", fault("ctypes.string_at(0)"))
+    monkeypatch.setattr(process, "_MAIN", "loader_faults:crash_in_send")
     with pytest.raises(PicstoreError, match=r"exit status -11: Fatal Python error: Segmentation fault$") as raised:
         list(loader_of(make_dataset(50)))
     assert "in send_fds" in str(raised.value.__cause__)
@@ -383,18 +386,3 @@ def test_the_compiler_in_the_child_does_without_the_libraries_that_no_kernel_use
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[True, False, False]\n"
-
-
-@pytest.mark.slow
-def test_what_lies_in_the_working_directory_is_not_imported(make_dataset: Make, tmp_path: Path) -> None:
-    """As in any program that is started by its path."""
-    (tmp_path / "here").mkdir()
-    for name in ("numpy", "copy", "queue"):
-        (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('imported')\n")
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import picstore\n"
-        f"print(len(list(picstore.Loader({str(make_dataset(50))!r}, batch_size=8, transform=[picstore.Resize(9)]))))\n"
-    )
-    done = subprocess.run([sys.executable, script], cwd=tmp_path / "here", capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")
