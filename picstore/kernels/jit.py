@@ -108,10 +108,10 @@ def caller(signature: str) -> Any:
 def _copying_caller(signature: str) -> Any:
     """Make the function of :func:`caller` by numba's public means: it copies the kernel, and ignores the address."""
 
-    def call(address: int, packed: tuple[Any, ...]) -> Any: ...
+    def call(address, packed): ...  # type: ignore[no-untyped-def]
 
     @overload(call)
-    def call_kernel(address: int, packed: tuple[Any, ...]) -> Any:  # noqa: ARG001
+    def call_kernel(address, packed):  # type: ignore[no-untyped-def]  # noqa: ARG001 - the names are compared
         if (target := _kernels.get(signature)) is None:  # its module is not imported: nobody has an address of it
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005

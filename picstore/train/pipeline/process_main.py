@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import mmap
 import os
 import pickle
 import sys
@@ -15,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -26,7 +25,7 @@ from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
-from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory
+from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory, map_memory
 from picstore.train.pipeline.pipeline import Pipeline
 from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SharedArray, send_descriptor
 from picstore.train.pipeline.stats import StatsCounter
@@ -34,30 +33,57 @@ from picstore.train.pipeline.stats import StatsCounter
 _PARENT_SECONDS = 1.0  # after which the child looks for its parent again
 
 
+@dataclass(slots=True)
+class _SharedBlock:
+    """A block of shared memory; its descriptor, until the parent has it."""
+
+    number: int
+    start: int
+    size: int
+    descriptor: int | None
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+        self.descriptor = None
+
+
 class _SharedBlocks:
-    """The child's blocks of shared memory."""
+    """The child's blocks of shared memory; the parent has those mapped that it has got once, until they go."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, tuple[int, int, int]] = {}  # number, size and descriptor, by address
+        self._blocks: dict[int, _SharedBlock] = {}  # by address
+        self._gone: list[int] = []  # numbers
         self._next = 0
 
     def allocate(self, size: int) -> U8:
         descriptor = anonymous_memory(size)
-        block = np.frombuffer(mmap.mmap(descriptor, size), dtype=np.uint8)
-        address = block.ctypes.data
-        self._blocks[address] = (self._next, size, descriptor)
-        weakref.finalize(block, self._forget, address).atexit = False
+        try:
+            memory: U8 = np.asarray(map_memory(descriptor, size))
+        except OSError:
+            os.close(descriptor)
+            raise
+        address = memory.ctypes.data
+        self._blocks[address] = _SharedBlock(self._next, address, size, descriptor)
+        weakref.finalize(memory, self._forget, address).atexit = False
         self._next += 1
-        return block
+        return memory
 
     def _forget(self, address: int) -> None:
-        os.close(self._blocks.pop(address)[2])
+        block = self._blocks.pop(address)
+        block.close()
+        self._gone.append(block.number)
 
-    def find(self, address: int) -> tuple[int, int, int, int]:
-        """Address, number, size and descriptor of the block that holds an address."""
-        for start, (number, size, descriptor) in self._blocks.items():
-            if start <= address < start + size:
-                return start, number, size, descriptor
+    def take_gone(self) -> list[int]:
+        """Numbers of the blocks that have gone since the last call."""
+        return [self._gone.pop() for _ in range(len(self._gone))]
+
+    def find(self, address: int) -> _SharedBlock:
+        """The block that holds an address."""
+        for block in self._blocks.values():
+            if block.start <= address < block.start + block.size:
+                return block
         raise PicstoreError(f"no shared memory holds the address {address}")
 
 
@@ -145,12 +171,13 @@ class ProcessServer:
         first: Any = batch.images
         while isinstance(first, list):
             first = first[0]
-        start, block, size, descriptor = self._blocks.find(first.ctypes.data)
+        block = self._blocks.find(first.ctypes.data)
         message = Message(
             number=self._next_number,
-            block=block,
-            size=size,
-            images=map_images(partial(_share, start), batch.images),
+            block=block.number,
+            new_size=None if block.descriptor is None else block.size,
+            gone=self._blocks.take_gone(),
+            images=map_images(partial(_share, block.start), batch.images),
             batch=replace(batch, images=[]),
             stats=self._counter.stats,
         )
@@ -158,7 +185,9 @@ class ProcessServer:
         self._next_number += 1
         with _hanging_up():
             self._connection.send(("batch", message))
-            send_descriptor(self._connection, descriptor)
+            if block.descriptor is not None:
+                send_descriptor(self._connection, block.descriptor)
+        block.close()
 
 
 def _share(start: int, array: Array) -> SharedArray:

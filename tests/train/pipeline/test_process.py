@@ -24,7 +24,7 @@ import picstore
 from picstore.errors import Damage, PicstoreError
 from picstore.prepare.convert.job import DatasetShape
 from picstore.train.batch import Batch
-from picstore.train.buffers import KEPT_BATCHES
+from picstore.train.buffers import KEPT_BATCHES, map_memory
 from picstore.train.pipeline import process
 
 Make = Callable[..., Path]
@@ -84,6 +84,11 @@ def children() -> list[int]:
     return found
 
 
+def descriptors(pid: int | str = "self") -> set[str]:
+    """Names of a process's open files."""
+    return {each.name for each in Path(f"/proc/{pid}/fd").iterdir()}
+
+
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"transform": []},
@@ -109,6 +114,42 @@ def test_batches_that_are_kept_do_not_change(shared: picstore.Loader) -> None:
     kept = list(shared)  # more than there are blocks to use again
     assert len(kept) > 2 * KEPT_BATCHES
     assert all(same(one, other) for one, other in zip(kept, alone(Path(shared.dataset.path)), strict=True))
+
+
+def test_batches_that_are_kept_cost_no_descriptors(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader]
+) -> None:
+    loader = loader_of(make_dataset(200), batch_size=2)
+    before, children_before = descriptors(), set(children())
+    kept = []
+    for number, batch in enumerate(loader):
+        kept.append(batch.images)
+        if number == 5:
+            (child,) = set(children()) - children_before or set(children())
+            few, few_of_child = descriptors(), descriptors(child)
+    assert len(kept) == 100
+    assert len(descriptors() - few) == 0 and len(few - before) < 10
+    assert len(descriptors(child)) <= len(few_of_child) + KEPT_BATCHES
+    assert len({images.data_ptr() for images in kept}) == 100
+    plain = alone(Path(loader.dataset.path), batch_size=2)
+    assert all(torch.equal(images, other.images) for images, other in zip(kept, plain, strict=True))
+
+
+@pytest.mark.slow
+def test_more_batches_are_kept_than_there_may_be_open_files(make_dataset: Make) -> None:
+    script = (
+        "import picstore, resource\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        f"loader = picstore.Loader({str(make_dataset(200))!r}, batch_size=2, isolate=True)\n"
+        "print(len([batch for _ in range(3) for batch in loader]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "300\n"), done.stderr
+
+
+def test_memory_that_cannot_be_mapped_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(OSError, match="keep fewer batches, or copies of them"):
+        map_memory(-1, 1 << 16)
 
 
 def test_targets_come_too(shared: picstore.Loader) -> None:
