@@ -15,10 +15,9 @@ COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY picstore ./picstore
 RUN pip install --no-cache-dir --constraint constraints.txt '.[torch,objects,formats,mozjpeg]'
 
-# Compiled kernels, which any user of the container may add to. A CPU of another model than the building machine's
-# compiles its own.
-ENV NUMBA_CACHE_DIR=/opt/picstore/kernels
-RUN picstore warm && chmod -R a+rwX /opt/picstore/kernels
+# Compiled kernels, which any user of the container loads and only root can change. Where the CPU is of another model than
+# the building machine's, they are compiled once more, into the user's home.
+RUN picstore warm
 
 WORKDIR /data
 ENTRYPOINT ["picstore"]

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -90,7 +89,7 @@ def _state_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 def _restart_fork_server() -> None:
     """Give the engine's processes the present environment: they inherit the fork server's."""
-    forkserver._forkserver._stop()
+    processes.stop_fork_server()
 
 
 @pytest.fixture(scope="session")

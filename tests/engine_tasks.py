@@ -26,6 +26,12 @@ class InlineEngine(processes.LocalEngine):
             yield task, function(task, on_progress)
 
 
+def forks_of_the_server() -> list[str]:
+    """Processes that the engine's fork server has forked and that still run."""
+    pid = processes.start_fork_server()._process.pid
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 def double(task: int, on_progress: object) -> int:
     on_progress(1)
     return 2 * task
@@ -50,6 +56,18 @@ def raise_damage(task: int, on_progress: object) -> int:
 
 def process_id(task: int, on_progress: object) -> int:
     return os.getpid()
+
+
+def scipy_is_there(task: int, on_progress: object) -> tuple[bool, bool]:
+    """Whether SciPy is imported here, and whether it can be."""
+    before = "scipy" in sys.modules
+    import scipy.linalg
+
+    return before, bool(scipy.linalg)
+
+
+def working_directory(task: int, on_progress: object) -> Path:
+    return Path.cwd()
 
 
 def die_afterwards(task: int, on_progress: object) -> int:

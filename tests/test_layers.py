@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "picstore"
 # Of each package its layers, the lowest first. Parts of one layer, separated by |, do not import each other.
 LAYERS = {
     "picstore": [
-        "_version | errors | arrays",
+        "_version | errors | arrays | helper_main",
+        "helper_process",
         "rng",
         "kernels",
         "display | jpeg",

@@ -50,6 +50,17 @@ def test_constraints_pin_every_requirement_to_a_version_that_it_allows() -> None
         assert all(requirement.specifier.contains(version, prereleases=True) for version in versions), requirement
 
 
+def test_numba_is_bounded_by_the_newest_release_that_was_tested() -> None:
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if ";" not in line)
+    (numba,) = [each for each in REQUIREMENTS if each.name == "numba"]
+    assert f"<={pins['numba']}" in str(numba.specifier).split(",")
+
+
+def test_nobody_is_told_to_let_all_write_the_cache_of_kernels() -> None:
+    pages = [ROOT / "Dockerfile", ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*")]
+    assert [page.name for page in pages if re.search(r"chmod .*(a\+|777|o\+)", page.read_text(errors="replace"))] == []
+
+
 def test_the_table_of_the_environment_names_every_extra() -> None:
     table = (ROOT / "docs" / "environment.md").read_text()
     assert [extra for extra in EXTRAS if f"`[{extra}]`" not in table] == []
@@ -63,7 +74,7 @@ def test_the_dockerfile_takes_the_system_packages_that_the_tests_take() -> None:
 
 def test_the_dockerfile_runs_only_what_these_tests_know() -> None:
     assert {name for name, _ in dockerfile()} <= {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "ENTRYPOINT"}
-    assert {command[0] for command in commands()} <= {"apt-get", "rm", "pip", "picstore", "chmod"}
+    assert {command[0] for command in commands()} <= {"apt-get", "rm", "pip", "picstore"}
     for command in commands():
         assert command[0] != "picstore" or command[1] in program.list_commands(None)
     (entry,) = [json.loads(rest) for name, rest in dockerfile() if name == "ENTRYPOINT"]

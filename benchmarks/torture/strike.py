@@ -139,13 +139,41 @@ def run_in_child(
     return dict(json.loads(report.read_text())) if report.exists() else {}
 
 
+class _Forks:
+    """In place of the fork server: forks of this process, whose system calls are struck too."""
+
+    def __init__(self, *modules: str) -> None:
+        pass
+
+    def fork(self, function: Any) -> _Fork:
+        return _Fork(function)
+
+
+class _Fork:
+    """A process in place of ``engine.fork_server.Forked``."""
+
+    def __init__(self, function: Any) -> None:
+        context = multiprocessing.get_context("fork")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=function, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def wait(self) -> int:
+        self._process.join()
+        return self._process.exitcode or 0
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+
+
 def _run(verb: Verb, stage: Stage, layer: Layer, workers: int) -> dict[str, Any]:
     """Run a verb under a layer, and say how it ended."""
     engine: processes.Engine = INLINE
     if workers:
-        fork = multiprocessing.get_context("fork")
-        multiprocessing.get_context = lambda *_: fork  # type: ignore[assignment, return-value]
-        processes.start_fork_server = lambda *_: None
+        processes.start_fork_server = _Forks  # type: ignore[assignment]
         engine = processes.LocalEngine(workers)
     try:
         with layer.active():

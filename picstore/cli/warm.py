@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from typing import Any
 
@@ -29,6 +28,7 @@ def command(recipe: str | None, processes: int | None, as_json: bool) -> None:
     cannot be written.
     """
     from picstore.kernels.ahead import compile_ahead
+    from picstore.kernels.cache import cache_folders
 
     kernels = _kernels_of_convert() if recipe is None else []
     try:
@@ -36,16 +36,15 @@ def command(recipe: str | None, processes: int | None, as_json: bool) -> None:
     except MissingDependency:
         if recipe is not None:
             raise
-    folders = {each.stats.cache_path for each in kernels} - {None}
-    if not folders:
+    folder = cache_folders()[0]
+    if folder is None:
         raise PicstoreError("no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one")
     done = compile_ahead(kernels, processes=processes)
-    folder = os.environ.get("NUMBA_CACHE_DIR") or os.path.commonpath(folders)
     if as_json:
-        echo_json({**asdict(done), "folder": folder})
+        echo_json({**asdict(done), "folder": str(folder)})
     else:
         compiled = f"{done.compiled} kernel{'s' * (done.compiled != 1)} compiled in {done.seconds:.1f} s"
-        echo(f"{compiled}, {done.cached} were there; below {folder}")
+        echo(f"{compiled}, {done.cached} were there; in {folder}")
 
 
 def _kernels_of_convert() -> list[Any]:

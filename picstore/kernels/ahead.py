@@ -1,6 +1,6 @@
 """Compilation of kernels ahead of their use, in as many processes as there are cores, announced on stderr.
 
-The machine code goes through numba's cache: what one process compiles, all load.
+The machine code goes through the cache (``cache.py``): what one process compiles, all load.
 """
 
 from __future__ import annotations
@@ -20,18 +20,15 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any, cast
 
+from picstore.helper_process import NUMBA_EXTRAS, start_helper
+from picstore.kernels.cache import cache_folders
 from picstore.kernels.jit import compile_kernel, is_cached
+from picstore.kernels.numba_names import CACHE, available
 
 # Kernels that take longest to compile come first, so that processes end together: 3.5, 3.3, 2.0 and 1.4 s; the others
 # take 0.1 to 1.2.
 _LONGEST = ("open_stream", "decode_rows", "resample_box", "gather_nearest", "cut_all")
-# The imports that numba makes for what no kernel asks for, and colors for errors, on which a 20th of its time goes.
-_PROGRAM = """
-import sys
-sys.modules.update(scipy=None, cffi=None, yaml=None, colorama=None)
-from picstore.kernels.ahead import serve
-serve()
-"""
+_NOWHERE = "in each process, as none keeps them: set NUMBA_CACHE_DIR to a folder that can be written"
 Advance = Callable[[], None]
 
 
@@ -47,21 +44,22 @@ class Compiled:
 def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Compiled:
     """Compile the kernels that the cache lacks, and say so on stderr; of several processes of a machine one does.
 
-    Without a folder for the cache nothing is done: kernels then compile at their first call.
+    Without a folder for the cache this process compiles them for itself.
 
     Args:
         kernels: dispatchers of :func:`picstore.kernels.jit.kernel`.
         processes: how many compile at once; one a core by default.
     """
     started = time.monotonic()
-    wanted = list(dict.fromkeys(each for each in kernels if each.stats.cache_path))
+    wanted = list(dict.fromkeys(kernels))
     missing = [each for each in wanted if not is_cached(each)]
     if missing:
-        with _locked(missing[0].stats.cache_path):
+        folder = cache_folders()[0] if available(CACHE) else None
+        with _locked(folder):
             missing = [each for each in missing if not is_cached(each)]
             if missing:
-                with _announced(len(missing)) as advance:
-                    _compile(missing, processes or _cores(), advance)
+                with _announced(len(missing), "once on this machine" if folder else _NOWHERE) as advance:
+                    _compile(missing, (processes or _cores()) if folder else 1, advance)
     return Compiled(len(missing), len(wanted) - len(missing), time.monotonic() - started)
 
 
@@ -70,20 +68,23 @@ def _cores() -> int:
 
 
 @contextlib.contextmanager
-def _locked(folder: str) -> Iterator[None]:
+def _locked(folder: Path | None) -> Iterator[None]:
     """Hold a lock in the cache's folder, if its file system has locks: ranks of a training start at the same time."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context((Path(folder) / "picstore.lock").open("w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                # Not through a link: the folder may be one that others can write to.
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                descriptor = os.open(folder / "picstore.lock", flags, 0o644)
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
 
 
 @contextlib.contextmanager
-def _announced(number: int) -> Iterator[Advance]:
+def _announced(number: int, how_often: str) -> Iterator[Advance]:
     """Announce that kernels are compiled: a bar on a terminal, elsewhere a line; yields what each kernel calls."""
-    text = f"compiling {number} kernel{'s' * (number > 1)}, once on this machine"
+    text = f"compiling {number} kernel{'s' * (number > 1)}, {how_often}"
     if sys.stderr is None or not sys.stderr.isatty():
         print(f"picstore: {text}", file=sys.stderr, flush=True)
         yield lambda: None
@@ -123,15 +124,14 @@ class _Helper:
     """A process that compiles one kernel after another."""
 
     def __init__(self) -> None:
-        modules = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-c", _PROGRAM],
+        self._process = start_helper(
+            f"{__name__}:serve",
+            without=NUMBA_EXTRAS,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # a kernel that does not compile here fails where it is called
             text=True,
             start_new_session=True,  # an interrupt from the keyboard goes to the parent alone
-            env={**os.environ, "PYTHONPATH": modules},
         )
 
     def work(self, queue: deque[Any], names: dict[Any, str], advance: Advance) -> None:

@@ -8,68 +8,77 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from llvmlite.binding import parse_bitcode
-from numba.core.codegen import JITCodeLibrary
+
+from picstore.kernels.numba_names import LINKING, available
 
 _WRAPPER = "_ZN7cpython"  # begins the name of what Python calls
 
 
-class _LinkedLibrary(JITCodeLibrary):
-    """A library that is optimized and made machine code of only if Python calls a function of it.
+@cache
+def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numba's may not be there to be subclassed
+    """Make a subclass of numba's libraries.
 
-    Its machine code is loaded without LLVM's representation of it, which only linking into other kernels needs: parsing
-    that, and asking it for the names of its symbols, took 25 of 67 ms for the kernels of the standard job.
+    Such a library is optimized and made machine code of only if Python calls a function of it. Its machine code is
+    loaded without LLVM's representation of it, which only linking into other kernels needs: parsing that, and asking it
+    for the names of its symbols, took 25 of 67 ms for the kernels of the standard job.
     """
 
-    _bitcode: bytes | None = None  # of a library from the cache, until it is parsed
+    class LinkedLibrary(library_class):  # type: ignore[misc]
+        _bitcode: bytes | None = None  # of a library from the cache, until it is parsed
 
-    def serialize_using_object_code(self) -> tuple[str, str, Any]:
-        name, kind, data = super().serialize_using_object_code()
-        module = self._get_module_for_linking()
-        defined = [each.name for each in (*module.functions, *module.global_variables) if not each.is_declaration]
-        return name, kind, (*data, defined)
+        def serialize_using_object_code(self) -> tuple[str, str, Any]:
+            name, kind, data = super().serialize_using_object_code()
+            module = self._get_module_for_linking()
+            defined = [each.name for each in (*module.functions, *module.global_variables) if not each.is_declaration]
+            return name, kind, (*data, defined)
 
-    @classmethod
-    def _unserialize(cls, codegen: Any, state: tuple[str, str, Any]) -> Any:
-        name, _, (code, bitcode, defined) = state
-        library = codegen.create_library(name)
-        library._bitcode = bitcode
-        library.enable_object_caching()
-        library._set_compiled_object(code)
-        library._finalize_final_module()
-        codegen._engine._defined_symbols.update(defined)
-        return library
+        @classmethod
+        def _unserialize(cls, codegen: Any, state: tuple[str, str, Any]) -> Any:
+            name, _, (code, bitcode, defined) = state
+            library = codegen.create_library(name)
+            library._bitcode = bitcode
+            library.enable_object_caching()
+            library._set_compiled_object(code)
+            library._finalize_final_module()
+            codegen._engine._defined_symbols.update(defined)
+            return library
 
-    def _get_module_for_linking(self) -> Any:
-        if self._bitcode is not None:
-            self._shared_module, self._bitcode = parse_bitcode(self._bitcode), None
-        return super()._get_module_for_linking()
+        def _get_module_for_linking(self) -> Any:
+            if self._bitcode is not None:
+                self._shared_module, self._bitcode = parse_bitcode(self._bitcode), None
+            return super()._get_module_for_linking()
 
-    def _is_called(self) -> bool:
-        return any(each.name.startswith(_WRAPPER) and not each.is_declaration for each in self._final_module.functions)
+        def _is_called(self) -> bool:
+            functions = self._final_module.functions
+            return any(each.name.startswith(_WRAPPER) and not each.is_declaration for each in functions)
 
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
+        def _optimize_functions(self, ll_module: Any) -> None:
+            ll_module.data_layout = self._codegen._data_layout
 
-    def _optimize_final_module(self) -> None:
-        if self._is_called():
-            super()._optimize_final_module()
+        def _optimize_final_module(self) -> None:
+            if self._is_called():
+                super()._optimize_final_module()
 
-    def _finalize_final_module(self) -> None:
-        from_cache = self._bitcode is not None or self._shared_module is not None
-        if from_cache or self._is_called():
-            super()._finalize_final_module()
-        else:
-            self._finalize_dynamic_globals()
-            self._finalized = True
+        def _finalize_final_module(self) -> None:
+            from_cache = self._bitcode is not None or self._shared_module is not None
+            if from_cache or self._is_called():
+                super()._finalize_final_module()
+            else:
+                self._finalize_dynamic_globals()
+                self._finalized = True
+
+    return LinkedLibrary
 
 
 @contextlib.contextmanager
-def linked_only(codegen: Any) -> Iterator[None]:
-    """Make the libraries of a block, in which the caller holds numba's compiler lock, such libraries."""
-    if "set_env" in vars(codegen):  # a kernel that another one calls
+def linked_only(dispatcher: Any) -> Iterator[None]:
+    """Make the libraries of a block, in which the caller holds the compiler's lock, such libraries."""
+    codegen = dispatcher.targetctx.codegen() if available(LINKING) else None
+    if codegen is None or "set_env" in vars(codegen):  # a kernel that another one calls
         yield
         return
     set_env = codegen.set_env
@@ -78,7 +87,7 @@ def linked_only(codegen: Any) -> Iterator[None]:
         if codegen._engine.is_symbol_defined(name):  # of functions that Python calls
             set_env(name, env)
 
-    codegen._library_class, codegen.set_env = _LinkedLibrary, set_defined_env
+    codegen._library_class, codegen.set_env = _linked_library(codegen._library_class), set_defined_env
     try:
         yield
     finally:

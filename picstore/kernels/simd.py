@@ -8,14 +8,16 @@ vector registers of the machine.
 
 from __future__ import annotations
 
+import contextlib
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import llvmlite.ir as ir
-from numba.core import cgutils, codegen, config, types
+from numba import config, types
 
 from picstore.kernels.jit import intrinsic_function, load_function, store_function
+from picstore.kernels.numba_names import find
 
 _X86 = platform.machine() in ("x86_64", "AMD64")
 # LLVM's names for instructions on 128 bits; on 256 bits they are "avx2." and the key.
@@ -24,8 +26,10 @@ _SSE2 = {"pmadd.wd": "sse2.pmadd.wd", "packssdw": "sse2.packssdw.128", "packsswb
 
 def _has_avx2() -> bool:
     """Whether kernels are compiled for AVX2: as the machine has it, unless NUMBA_CPU_NAME names another one."""
-    features = codegen.get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
-    return "+avx2" in features.split(",")
+    features, of_host = getattr(config, "CPU_FEATURES", ""), find("numba.core.codegen.get_host_cpu_features")
+    if features is None and of_host is not None:
+        features = of_host()
+    return "+avx2" in (features or "").split(",")  # without, instructions for 128 bits do the same
 
 
 class Vector:
@@ -149,7 +153,8 @@ class Vector:
         own = self.value.type
         result = ir.VectorType(ir.IntType(bits), own.count * own.element.width // bits)
         signature = ir.FunctionType(result, [own] * 2)
-        function = cgutils.get_or_insert_function(self._builder.module, signature, "llvm.x86." + name)
+        module, name = self._builder.module, "llvm.x86." + name
+        function = module.globals.get(name) or ir.Function(module, signature, name)
         return Vector(self._builder, self._builder.call(function, [self.value, other.value]))
 
     def shuffled(self, other: Vector, indices: Sequence[int]) -> Vector:
@@ -159,6 +164,24 @@ class Vector:
 
 
 _Step = Callable[[Any, list[Vector]], list[Vector]]  # of ``VectorMemory.repeat``: of its number and of the vectors
+
+
+@contextlib.contextmanager
+def _repeated(builder: Any, count: Any) -> Iterator[Any]:
+    """Repeat what a block builds ``count`` times; yields the index."""
+    before, condition = builder.basic_block, builder.append_basic_block("repeat")
+    body, end = builder.append_basic_block("repeat.body"), builder.append_basic_block("repeat.end")
+    builder.branch(condition)
+    builder.position_at_end(condition)
+    index = builder.phi(count.type)
+    builder.cbranch(builder.icmp_signed("<", index, count), body, end)
+    builder.position_at_end(body)
+    yield index
+    following = builder.add(index, count.type(1), flags=["nsw"])
+    index.add_incoming(count.type(0), before)
+    index.add_incoming(following, builder.basic_block)
+    builder.branch(condition)
+    builder.position_at_end(end)
 
 
 class VectorMemory:
@@ -186,12 +209,16 @@ class VectorMemory:
 
     def repeat(self, count: Any, vectors: list[Vector], step: _Step) -> list[Vector]:
         """Apply a step ``count`` times, an argument of the function, to the vectors; they stay in registers."""
-        slots = [cgutils.alloca_once_value(self._builder, vector.value) for vector in vectors]
-        with cgutils.for_range(self._builder, count) as loop:
-            results = step(loop.index, [Vector(self._builder, self._builder.load(slot)) for slot in slots])
+        builder, slots = self._builder, []
+        for vector in vectors:
+            with builder.goto_entry_block():
+                slots.append(builder.alloca(vector.value.type))
+            builder.store(vector.value, slots[-1])
+        with _repeated(builder, count) as index:
+            results = step(index, [Vector(builder, builder.load(slot)) for slot in slots])
             for slot, result in zip(slots, results, strict=True):
-                self._builder.store(result.value, slot)
-        return [Vector(self._builder, self._builder.load(slot)) for slot in slots]
+                builder.store(result.value, slot)
+        return [Vector(builder, builder.load(slot)) for slot in slots]
 
     def store(self, address: Any, vector: Vector) -> None:
         """Store a vector, at any alignment."""

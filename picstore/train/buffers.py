@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import tempfile
 import threading
@@ -9,6 +11,7 @@ import weakref
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -33,6 +36,42 @@ def anonymous_memory(size: int) -> int:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, size)
     return descriptor
+
+
+class Mapping:
+    """Mapped memory; ``np.asarray`` makes uint8 arrays of it, each of which keeps it by itself."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__array_interface__ = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc
+
+
+def map_memory(descriptor: int, size: int) -> Mapping:
+    """Map shared memory until the last array of it goes; it needs no descriptor then.
+
+    ``mmap.mmap`` holds a descriptor of its own, before Python 3.13 in any case: 500 batches that a user keeps were as
+    many as a process may have.
+
+    Raises:
+        OSError: the system has no more memory or mappings (65,530 on Linux).
+    """
+    libc = _libc()
+    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        code = ctypes.get_errno()
+        text = f"{os.strerror(code)}: a batch of {size:,} bytes cannot be mapped; keep fewer batches, or copies of them"
+        raise OSError(code, text)
+    mapping = Mapping(address, size)
+    weakref.finalize(mapping, libc.munmap, address, size).atexit = False
+    return mapping
 
 
 class BufferPool:

@@ -41,8 +41,8 @@ def test_the_cache_lies_where_numba_is_told(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     done = picstore_command("warm", "--recipe", recipe, env=environment)
     assert done.stderr == "picstore: compiling 5 kernels, once on this machine\n"
-    assert done.stdout.startswith("5 kernels compiled in ") and f"below {tmp_path / 'cache'}" in done.stdout
-    assert len(list((tmp_path / "cache").rglob("*.nbc"))) == 6  # with one that the decoder calls
+    assert done.stdout.startswith("5 kernels compiled in ") and f"in {tmp_path / 'cache'}" in done.stdout
+    assert len(list((tmp_path / "cache").rglob("*.kernel"))) == 6  # with one that the decoder calls
 
 
 def test_a_recipe_is_a_name_or_a_file_of_transforms(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from grids import slow_except
 from programs import Program
 
-from picstore.kernels.ahead import compile_ahead
+from picstore.kernels import ahead
 from picstore.kernels.jit import address_of, caller, kernel
 
 COMPILE = """
@@ -122,13 +122,23 @@ def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
     assert b"3/3" in shown
 
 
-def test_without_a_folder_for_the_cache_nothing_is_compiled_ahead() -> None:
-    class Uncached:
-        class stats:  # noqa: N801 - numba's name
-            cache_path = None
+def test_without_a_folder_for_the_cache_each_process_compiles_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run(COMPILE, tmp_path / "file")  # no folder can be made below it
+    assert done.stdout == "3 0 3\n"
+    assert done.stderr == (
+        "picstore: compiling 3 kernels, in each process, as none keeps them: "
+        "set NUMBA_CACHE_DIR to a folder that can be written\n"
+    )
 
-    done = compile_ahead([Uncached()])
-    assert (done.compiled, done.cached) == (0, 0)
+
+def test_the_lock_of_the_cache_is_not_a_link(tmp_path: Path) -> None:
+    """In a folder that others can write to, it could lead to any file of the user's."""
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "picstore.lock").symlink_to(tmp_path / "precious")
+    with ahead._locked(tmp_path):
+        pass
+    assert (tmp_path / "precious").read_text() == "kept"
 
 
 @pytest.mark.slow

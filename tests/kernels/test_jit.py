@@ -89,6 +89,35 @@ def test_a_change_in_any_file_of_kernels_makes_compiled_code_stale(compiled: Pat
     assert [compiles(compiled), compiles(compiled)] == [True, False]
 
 
+@pytest.mark.slow  # tests/kernels/test_cache.py has what it rests on
+def test_after_an_upgrade_on_a_full_disk_no_earlier_code_runs(tmp_path: Path) -> None:
+    path = copy_package(tmp_path) / "picstore" / "train" / "cpu" / "mixture.py"
+    assert mix(tmp_path) == "50.0"
+    before = path.read_text()
+    path.write_text(before.replace("factor = _f32(weight)", "factor = _f32(weight) * _f32(10)"))
+    assert path.read_text() != before
+    assert [mix(tmp_path, limit) for limit in (0, 20_000, 1 << 30, 1 << 30)] == ["500.0"] * 4
+
+
+def mix(folder: Path, limit: int = 1 << 30) -> str:
+    """What a process computes whose files may have so many bytes."""
+    code = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)\n"
+        "import numpy as np\n"
+        "from picstore.train.cpu.mixture import MIX_FIRST, add_weighted\n"
+        "total = np.zeros(4, np.float32)\n"
+        "add_weighted(np.full(4, 100, np.uint8), np.full(4, 100, np.uint8), total, 0.5, int(MIX_FIRST))\n"
+        "print(total[0])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "cache")}
+    command = [sys.executable, "-c", code, str(limit)]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
 def test_a_change_in_what_kernels_do_not_import_leaves_compiled_code_valid(compiled: Path) -> None:
     path = compiled / "picstore" / "train" / "loader.py"
     path.write_text(path.read_text() + "\n")
@@ -98,8 +127,7 @@ def test_a_change_in_what_kernels_do_not_import_leaves_compiled_code_valid(compi
 def test_kernels_run_where_neither_the_package_nor_the_home_folder_can_be_written(tmp_path: Path) -> None:
     copy = copy_package(tmp_path)
     # Root may write to any folder, but none can be made beneath a file.
-    for folder in (copy / "picstore", copy / "picstore" / "train" / "cpu"):
-        (folder / "__pycache__").write_text("")
+    (copy / "picstore" / "kernels" / "__pycache__").write_text("")
     environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
     (copy / "home").write_text("")
     environment |= {"PYTHONPATH": str(copy), "HOME": str(copy / "home"), "XDG_CACHE_HOME": str(copy / "home" / "cache")}

@@ -6,8 +6,6 @@ conversions skip it.
 
 from __future__ import annotations
 
-import gc
-
 from picstore.kernels.ahead import compile_ahead
 from picstore.prepare.convert.needed_kernels import PIXELS
 from picstore.prepare.convert.warmup import jpeg
@@ -16,4 +14,3 @@ from picstore.prepare.image.training_jpeg import make_training_jpeg
 
 compile_ahead(PIXELS)
 make_training_jpeg(jpeg.getvalue(), settings=EncodeSettings(resize=Size.parse("32x8")))
-gc.freeze()  # as in ``warmup``

@@ -2,13 +2,13 @@
 
 Each process has its own pipe and one task. A decoder that crashes or is killed ends its own task only, and the exit
 code tells the cause. A process runs tasks for ``_MAX_LIFE_SECONDS``, since starting one takes 30 ms even from the fork
-server, which has the imports ready; then it ends, which returns the memory that libraries leak.
+server (``fork_server.py``), which has the imports ready; then it ends, which returns the memory that libraries leak.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import functools
 import os
 import queue
 import signal
@@ -17,13 +17,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
 from picstore.errors import PicstoreError
 from picstore.prepare.engine import stderr_capture
+from picstore.prepare.engine.fork_server import Forked, ForkServer
 from picstore.prepare.progress import ProgressCallback, progress_callback
 
 T = TypeVar("T")
@@ -84,10 +83,9 @@ def as_engine(workers: int | Engine) -> Engine:
 
 @dataclass(slots=True, eq=False)
 class _Worker(Generic[T]):
-    """Process with its pipe, its start by the monotonic clock, and the task that it runs."""
+    """Process, its start by the monotonic clock, and the task that it runs."""
 
-    process: BaseProcess
-    connection: Connection
+    process: Forked
     started: float
     task: T
 
@@ -97,20 +95,32 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def start_fork_server(*modules: str) -> None:
+_server: ForkServer | None = None
+
+
+def start_fork_server(*modules: str) -> ForkServer:
     """Start the fork server, which imports ``modules`` in the background, and return at once.
 
-    Only the first call in a process has an effect; :func:`run` makes one too.
+    Only the first call in a process has an effect, until the server ends; :func:`run` makes one too.
     """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
-    forkserver.ensure_running()
+    global _server
+    if _server is None or not _server.alive:
+        stop_fork_server()
+        _server = ForkServer(*modules)
+    return _server
+
+
+def stop_fork_server() -> None:
+    """End the fork server; the next one sees what the environment is then."""
+    global _server
+    if _server is not None:
+        _server.close()
+    _server = None
 
 
 def wait_for_fork_server() -> None:
     """Wait until the fork server has imported its modules, which may show on stderr that they compile kernels."""
-    process = multiprocessing.get_context("forkserver").Process(target=os.getpid)
-    process.start()
-    process.join()
+    start_fork_server().wait()
 
 
 @contextlib.contextmanager
@@ -146,7 +156,6 @@ def run(
     Raises:
         PicstoreError, OSError: as a task raised it.
     """
-    start_fork_server(function.__module__)
     running: list[_Worker[T]] = []
     idle: list[_Worker[T]] = []
     try:
@@ -155,9 +164,9 @@ def run(
                 running.append(_start_task(function, tasks.popleft(), idle))
             if not running:
                 return
-            wait([worker.connection for worker in running])
+            wait([worker.process.connection for worker in running])
             for worker in list(running):
-                if not worker.connection.poll():
+                if not worker.process.connection.poll():
                     continue
                 ended, outcome = _receive_message(worker, on_progress)
                 if ended:
@@ -167,7 +176,7 @@ def run(
                     yield worker.task, outcome
     finally:
         for worker in running + idle:
-            _kill(worker)
+            worker.process.close()
 
 
 def _start_task(function: Callable[[T, ProgressCallback], R], task: T, idle: list[_Worker[T]]) -> _Worker[T]:
@@ -177,33 +186,22 @@ def _start_task(function: Callable[[T, ProgressCallback], R], task: T, idle: lis
         if time.monotonic() - worker.started < _MAX_LIFE_SECONDS:
             worker.task = task
             break
-        _kill(worker)
+        worker.process.close()
     else:
-        context = multiprocessing.get_context("forkserver")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve_tasks, args=(theirs, function), daemon=True)
-        process.start()
-        theirs.close()
-        worker = _Worker(process, ours, time.monotonic(), task)
-    with contextlib.suppress(OSError):  # a dead process closes its end of the pipe; _receive_message notices
-        worker.connection.send(task)
+        process = start_fork_server(function.__module__).fork(functools.partial(_serve_tasks, function))
+        worker = _Worker(process, time.monotonic(), task)
+    with contextlib.suppress(OSError):  # a dead process closes its end of the socket; _receive_message notices
+        worker.process.connection.send(task)
     return worker
-
-
-def _kill(worker: _Worker[T]) -> None:
-    worker.process.kill()
-    worker.process.join()
-    worker.connection.close()
 
 
 def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple[bool, Any]:
     """Receive one message: whether the task has ended, and its result."""
     try:
-        kind, value = worker.connection.recv()
+        kind, value = worker.process.connection.recv()
     except (EOFError, OSError):
-        worker.process.join()
-        worker.connection.close()
-        return True, Died(worker.process.exitcode or 0)
+        worker.process.close()
+        return True, Died(worker.process.wait())
     if kind == "progress":
         on_progress(value)
         return False, None
@@ -212,7 +210,7 @@ def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple
     return True, value
 
 
-def _serve_tasks(connection: Connection, function: Callable[[T, ProgressCallback], R]) -> None:
+def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Connection) -> None:
     """Run tasks from a pipe; the main function of a worker process."""
     stderr_capture.capture_stderr()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides

@@ -1,13 +1,14 @@
 """A pipeline in a process of its own, so that its threads and the training loop do not share an interpreter.
 
 The child runs ``main`` of ``process_main.py`` and nothing else, so the user's main module is not imported again and
-needs no guard. Batches lie in anonymous shared memory, whose descriptors travel over a socket: there is no name that
-two runs could share, and nothing is left over when either process is killed. The child follows the parent's messages
-and ends with the socket.
+needs no guard. Batches lie in blocks of anonymous shared memory, whose descriptors travel over a socket: there is no
+name that two runs could share, and nothing is left over when either process is killed. Once a block is mapped, neither
+process has a descriptor of it, so that batches that a user keeps cost memory alone. The child follows the parent's
+messages and ends with the socket.
 
     parent                         child
     ("begin", requests) ────────→  starts a pipeline
-                        ←────────  Message, then the descriptor of its memory (``send_descriptor``)
+                        ←────────  Message, then the descriptor of its block, if that is new (``send_descriptor``)
     ("taken", freed)    ────────→  goes on; at most AHEAD batches are on their way
                         ←────────  ("end" | "error", …)
     ("stop",)           ────────→  closes the pipeline, answers "end"
@@ -20,49 +21,29 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import socket
 import subprocess
-import sys
 import weakref
-from collections import OrderedDict
 from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError
+from picstore.helper_process import NUMBA_EXTRAS, start_helper
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
-from picstore.train.buffers import KEPT_BATCHES, anonymous_memory
+from picstore.train.buffers import Mapping, anonymous_memory, map_memory
 from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
 AHEAD = 2  # batches on their way, beside those that the pipeline has finished
-_MAX_MAPPED = 2 * KEPT_BATCHES  # blocks that the parent keeps mapped: mapping one again costs 1 ms for 19 MB
-# Modules are found where this process finds them, and not in the working directory, which -c would add. numba would
-# import SciPy, cffi and yaml, where they are installed, for what no kernel asks for: a third of the time to the first
-# batch. Collections while modules are imported find no garbage and take 25 of 310 ms; what is frozen is not traversed.
-_PROGRAM = """
-import faulthandler, gc, sys
-gc.disable()
-last_words = open(int(sys.argv[2]), "w")
-faulthandler.enable(last_words)
-def write_last_words(*error):
-    import traceback
-    traceback.print_exception(*error, file=last_words)
-sys.excepthook = write_last_words
-sys.path[:] = filter(None, sys.path)
-sys.modules.update(scipy=None, cffi=None, yaml=None)
-from picstore.train.pipeline.process_main import main
-main()
-"""
+_MAIN = "picstore.train.pipeline.process_main:main"
 # numpy's BLAS would start a thread a core, 45 ms of CPU on two cores; the child multiplies small matrices only.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 EXIT_TIMEOUT = 5  # seconds that the child has to end a sequence or itself, before it is killed
@@ -81,11 +62,19 @@ class SharedArray:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A batch without its images, which lie in block ``block`` of ``size`` bytes; ``number`` counts batches."""
+    """A batch without its images.
+
+    Attributes:
+        number: counts batches.
+        block: number of the block of memory that holds the images.
+        new_size: bytes of a block that the parent does not have yet; its descriptor follows.
+        gone: blocks that the child has let go.
+    """
 
     number: int
     block: int
-    size: int
+    new_size: int | None
+    gone: list[int]
     images: Any  # ``HostBatch.images`` with a SharedArray for each array
     batch: HostBatch
     stats: Stats
@@ -108,21 +97,22 @@ class LoaderProcess:
         self._connection, theirs = Pipe()
         self._last_words = anonymous_memory(0)
         weakref.finalize(self, os.close, self._last_words).atexit = False
-        modules = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         with theirs:
-            descriptors = theirs.fileno(), self._last_words
-            # A session of its own: an interrupt from the keyboard goes to the parent alone.
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-c", _PROGRAM, *map(str, descriptors), str(self._pid)],
-                pass_fds=descriptors,
-                start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": modules},
+            self._process = start_helper(
+                _MAIN,
+                theirs.fileno(),
+                self._pid,
+                descriptors=[theirs.fileno()],
+                last_words=self._last_words,
+                without=NUMBA_EXTRAS,
+                environment=_ENVIRONMENT,
+                start_new_session=True,  # an interrupt from the keyboard goes to the parent alone
             )
         self._finalizer = weakref.finalize(self, _end_process, self._connection, self._process, self._pid)
         self._finalizer.atexit = False
         close_at_exit(self)
         _connections.add(self._connection)
-        self._mapped: OrderedDict[int, mmap.mmap] = OrderedDict()
+        self._mapped: dict[int, Mapping] = {}  # the child's blocks: mapping one again costs 1 ms for 19 MB
         self._freed: list[int] = []  # batches whose memory nothing here uses any more
         self._between_messages = False
         self.running = False  # whether a sequence has begun and is not over
@@ -166,7 +156,7 @@ class LoaderProcess:
             while self._connection.poll(EXIT_TIMEOUT):
                 if (message := self._receive()) is None:
                     return
-                os.close(self._receive_descriptor())
+                self._find_block(message)
                 self._freed.append(message.number)
             self.close()  # it waits for a store that does not answer
         except (PicstoreError, OSError, CancelledError):
@@ -225,17 +215,21 @@ class LoaderProcess:
         lines = text.splitlines()
         raise PicstoreError(f"{ended}: {lines[-1 if code > 0 else 0]}") from _ChildError(text)
 
+    def _find_block(self, message: Message) -> Mapping:
+        """Map a message's block, if it is new, and let those go that are gone; arrays keep theirs."""
+        for number in message.gone:
+            self._mapped.pop(number, None)
+        if message.new_size is not None:
+            descriptor = self._receive_descriptor()
+            try:
+                self._mapped[message.block] = map_memory(descriptor, message.new_size)
+            finally:
+                os.close(descriptor)
+        return self._mapped[message.block]
+
     def _map_batch(self, message: Message) -> HostBatch:
-        """Map a batch's memory and make arrays of it."""
-        descriptor = self._receive_descriptor()
-        try:
-            block = self._mapped.pop(message.block, None) or mmap.mmap(descriptor, message.size)
-        finally:
-            os.close(descriptor)
-        self._mapped[message.block] = block
-        while len(self._mapped) > _MAX_MAPPED:
-            self._mapped.popitem(last=False)
-        memory = np.frombuffer(block, dtype=np.uint8)
+        """Make arrays of a batch's memory."""
+        memory = np.asarray(self._find_block(message))  # an array of an array would refer to that one's memory alone
         weakref.finalize(memory, self._freed.append, message.number).atexit = False
         images = map_images(partial(_map_array, memory), message.images)
         self._counter.add(**asdict(message.stats - self._stats))

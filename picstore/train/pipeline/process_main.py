@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import mmap
 import os
+import pickle
 import sys
 import threading
 import time
 import weakref
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -24,7 +25,7 @@ from picstore.arrays import U8, Array
 from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
-from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory
+from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory, map_memory
 from picstore.train.pipeline.pipeline import Pipeline
 from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SharedArray, send_descriptor
 from picstore.train.pipeline.stats import StatsCounter
@@ -32,31 +33,71 @@ from picstore.train.pipeline.stats import StatsCounter
 _PARENT_SECONDS = 1.0  # after which the child looks for its parent again
 
 
+@dataclass(slots=True)
+class _SharedBlock:
+    """A block of shared memory; its descriptor, until the parent has it."""
+
+    number: int
+    start: int
+    size: int
+    descriptor: int | None
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+        self.descriptor = None
+
+
 class _SharedBlocks:
-    """The child's blocks of shared memory."""
+    """The child's blocks of shared memory; the parent has those mapped that it has got once, until they go."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, tuple[int, int, int]] = {}  # number, size and descriptor, by address
+        self._blocks: dict[int, _SharedBlock] = {}  # by address
+        self._gone: list[int] = []  # numbers
         self._next = 0
 
     def allocate(self, size: int) -> U8:
         descriptor = anonymous_memory(size)
-        block = np.frombuffer(mmap.mmap(descriptor, size), dtype=np.uint8)
-        address = block.ctypes.data
-        self._blocks[address] = (self._next, size, descriptor)
-        weakref.finalize(block, self._forget, address).atexit = False
+        try:
+            memory: U8 = np.asarray(map_memory(descriptor, size))
+        except OSError:
+            os.close(descriptor)
+            raise
+        address = memory.ctypes.data
+        self._blocks[address] = _SharedBlock(self._next, address, size, descriptor)
+        weakref.finalize(memory, self._forget, address).atexit = False
         self._next += 1
-        return block
+        return memory
 
     def _forget(self, address: int) -> None:
-        os.close(self._blocks.pop(address)[2])
+        block = self._blocks.pop(address)
+        block.close()
+        self._gone.append(block.number)
 
-    def find(self, address: int) -> tuple[int, int, int, int]:
-        """Address, number, size and descriptor of the block that holds an address."""
-        for start, (number, size, descriptor) in self._blocks.items():
-            if start <= address < start + size:
-                return start, number, size, descriptor
+    def take_gone(self) -> list[int]:
+        """Numbers of the blocks that have gone since the last call."""
+        return [self._gone.pop() for _ in range(len(self._gone))]
+
+    def find(self, address: int) -> _SharedBlock:
+        """The block that holds an address."""
+        for block in self._blocks.values():
+            if block.start <= address < block.start + block.size:
+                return block
         raise PicstoreError(f"no shared memory holds the address {address}")
+
+
+class _HungUp(BaseException):
+    """The parent has closed its socket; no error of anything else, such as the end of a file that is unpickled."""
+
+
+@contextlib.contextmanager
+def _hanging_up() -> Iterator[None]:
+    """Raise ``_HungUp`` for what the socket raises once the parent is gone."""
+    try:
+        yield
+    except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+        raise _HungUp from error
 
 
 class ProcessServer:
@@ -71,21 +112,29 @@ class ProcessServer:
         self._next_number = 0
 
     def serve(self) -> None:
-        """Follow the parent's messages until it hangs up."""
+        """Follow the parent's messages until it hangs up, which raises ``_HungUp``."""
         spec: PipelineSpec | Exception
         try:
-            spec = self._connection.recv()
+            spec = self._receive()
         except (PicstoreError, OSError) as error:  # its data sets cannot be opened
             spec = error
         except (ImportError, AttributeError) as error:
             text = f"the loader's process cannot import collate or a transform: {error}"
             spec = UsageError(f"{text}; define them in modules that it finds, or give isolate=False")
         while True:
-            verb, *content = self._connection.recv()
+            verb, *content = self._receive()
             if verb == "begin":
-                self._connection.send(self._make_batches(spec, content[0]))
+                ended = self._make_batches(spec, content[0])
+                with _hanging_up():
+                    self._connection.send(ended)
             elif verb == "taken":  # after the last batch; a stop that comes too late needs no answer
                 self._release(content[0])
+
+    def _receive(self) -> Any:
+        """Receive a message; its bytes first, since what unpickling them opens or imports may have any error."""
+        with _hanging_up():
+            message = self._connection.recv_bytes()
+        return pickle.loads(message)  # noqa: S301 - of the parent, as Connection.recv does
 
     def _make_batches(self, spec: PipelineSpec | Exception, requests: MakeRequests) -> tuple[str, Any]:
         """Send the batches of a sequence; returns the message that ends it."""
@@ -95,12 +144,12 @@ class ProcessServer:
         under_way = 0
         try:
             pipeline.start()
-            if not gc.isenabled():  # since this process began, see ``process.py``
+            if not gc.isenabled():  # since this process began, see ``helper_main.py``
                 gc.freeze()
                 gc.enable()
             while (batch := pipeline.receive()) is not None:
                 while under_way >= AHEAD or self._connection.poll():
-                    message = self._connection.recv()
+                    message = self._receive()
                     if message[0] == "stop":
                         return "end", None
                     self._release(message[1])
@@ -122,19 +171,23 @@ class ProcessServer:
         first: Any = batch.images
         while isinstance(first, list):
             first = first[0]
-        start, block, size, descriptor = self._blocks.find(first.ctypes.data)
+        block = self._blocks.find(first.ctypes.data)
         message = Message(
             number=self._next_number,
-            block=block,
-            size=size,
-            images=map_images(partial(_share, start), batch.images),
+            block=block.number,
+            new_size=None if block.descriptor is None else block.size,
+            gone=self._blocks.take_gone(),
+            images=map_images(partial(_share, block.start), batch.images),
             batch=replace(batch, images=[]),
             stats=self._counter.stats,
         )
         self._sent[self._next_number] = batch
         self._next_number += 1
-        self._connection.send(("batch", message))
-        send_descriptor(self._connection, descriptor)
+        with _hanging_up():
+            self._connection.send(("batch", message))
+            if block.descriptor is not None:
+                send_descriptor(self._connection, block.descriptor)
+        block.close()
 
 
 def _share(start: int, array: Array) -> SharedArray:
@@ -154,7 +207,7 @@ def _exit_after_parent(parent: int) -> None:
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the first argument; the third is the parent's process number."""
-    threading.Thread(target=_exit_after_parent, args=(int(sys.argv[3]),), daemon=True).start()
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has hung up
+    """Serve the socket whose descriptor is the first argument; the second is the parent's process number."""
+    threading.Thread(target=_exit_after_parent, args=(int(sys.argv[2]),), daemon=True).start()
+    with contextlib.suppress(_HungUp):
         ProcessServer(Connection(int(sys.argv[1]))).serve()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -44,7 +43,7 @@ def test_a_process_that_has_lived_long_gets_no_further_task(monkeypatch: pytest.
     monkeypatch.setattr(processes, "_MAX_LIFE_SECONDS", 0.0)
     ids = dict(processes.run(engine_tasks.process_id, deque(range(3)), workers=1))
     assert len(set(ids.values())) == 3
-    assert multiprocessing.active_children() == []
+    assert engine_tasks.forks_of_the_server() == []
 
 
 @pytest.mark.slow
@@ -66,14 +65,14 @@ def test_an_error_in_a_task_is_raised_whole_and_no_process_is_left() -> None:
     with pytest.raises(Corrupt, match="somewhere at byte 7: task 1") as caught:
         list(processes.run(engine_tasks.raise_damage, deque([1]), workers=1))
     assert (caught.value.file, caught.value.offset) == ("somewhere", 7)
-    assert multiprocessing.active_children() == []
+    assert engine_tasks.forks_of_the_server() == []
 
 
 def test_leaving_the_iteration_ends_the_processes(tmp_path: Path) -> None:
     tasks = deque([tmp_path / "a", tmp_path / "b"])
     running = processes.run(engine_tasks.wait_and_touch, deque([*tasks]), workers=2)
     running.close()  # before it began: nothing to end
-    assert multiprocessing.active_children() == []
+    assert engine_tasks.forks_of_the_server() == []
 
 
 @pytest.mark.slow
@@ -101,10 +100,35 @@ def test_tasks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 def test_the_fork_server_loads_no_scipy_and_does_not_keep_others_from_it() -> None:
     pytest.importorskip("scipy")
-    code = (
-        "import sys, picstore.prepare.convert.warmup\n"
-        "print(any(name.startswith('scipy') for name in sys.modules), 'numba' in sys.modules)\n"
-        "import scipy.linalg\n"
+    assert dict(processes.run(engine_tasks.scipy_is_there, deque([0]), workers=1)) == {0: (False, True)}
+
+
+def test_tasks_run_in_the_directory_that_is_current_when_they_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (tmp_path, tmp_path.parent):
+        monkeypatch.chdir(folder)
+        assert dict(processes.run(engine_tasks.working_directory, deque([0]), workers=1)) == {0: folder}
+
+
+def test_a_fork_server_that_was_killed_is_an_error_and_then_another() -> None:
+    server = processes.start_fork_server()
+    server._process.kill()
+    with pytest.raises(PicstoreError, match="the process that forks workers has ended"):
+        server.fork(id)
+    server._process.wait()
+    assert dict(processes.run(engine_tasks.double, deque([1]), workers=1)) == {1: 2}
+
+
+def test_a_script_without_a_main_guard_may_run_tasks(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys; sys.path.append(sys.argv[1])\n"
+        "from collections import deque\n"
+        "import engine_tasks\nfrom picstore.prepare.engine import processes\n"
+        "print(dict(processes.run(engine_tasks.double, deque([1, 2]), workers=1)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False True\n"
+    done = subprocess.run(
+        [sys.executable, script, Path(__file__).parents[2]], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{1: 2, 2: 4}\n", "")

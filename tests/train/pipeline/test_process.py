@@ -24,7 +24,7 @@ import picstore
 from picstore.errors import Damage, PicstoreError
 from picstore.prepare.convert.job import DatasetShape
 from picstore.train.batch import Batch
-from picstore.train.buffers import KEPT_BATCHES
+from picstore.train.buffers import KEPT_BATCHES, map_memory
 from picstore.train.pipeline import process
 
 Make = Callable[..., Path]
@@ -84,6 +84,11 @@ def children() -> list[int]:
     return found
 
 
+def descriptors(pid: int | str = "self") -> set[str]:
+    """Names of a process's open files."""
+    return {each.name for each in Path(f"/proc/{pid}/fd").iterdir()}
+
+
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"transform": []},
@@ -109,6 +114,42 @@ def test_batches_that_are_kept_do_not_change(shared: picstore.Loader) -> None:
     kept = list(shared)  # more than there are blocks to use again
     assert len(kept) > 2 * KEPT_BATCHES
     assert all(same(one, other) for one, other in zip(kept, alone(Path(shared.dataset.path)), strict=True))
+
+
+def test_batches_that_are_kept_cost_no_descriptors(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader]
+) -> None:
+    loader = loader_of(make_dataset(200), batch_size=2)
+    before, children_before = descriptors(), set(children())
+    kept = []
+    for number, batch in enumerate(loader):
+        kept.append(batch.images)
+        if number == 5:
+            (child,) = set(children()) - children_before or set(children())
+            few, few_of_child = descriptors(), descriptors(child)
+    assert len(kept) == 100
+    assert len(descriptors() - few) == 0 and len(few - before) < 10
+    assert len(descriptors(child)) <= len(few_of_child) + KEPT_BATCHES
+    assert len({images.data_ptr() for images in kept}) == 100
+    plain = alone(Path(loader.dataset.path), batch_size=2)
+    assert all(torch.equal(images, other.images) for images, other in zip(kept, plain, strict=True))
+
+
+@pytest.mark.slow
+def test_more_batches_are_kept_than_there_may_be_open_files(make_dataset: Make) -> None:
+    script = (
+        "import picstore, resource\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        f"loader = picstore.Loader({str(make_dataset(200))!r}, batch_size=2, isolate=True)\n"
+        "print(len([batch for _ in range(3) for batch in loader]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "300\n"), done.stderr
+
+
+def test_memory_that_cannot_be_mapped_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(OSError, match="keep fewer batches, or copies of them"):
+        map_memory(-1, 1 << 16)
 
 
 def test_targets_come_too(shared: picstore.Loader) -> None:
@@ -214,34 +255,37 @@ def test_descriptors_arrive_where_python_acknowledges_them(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As multiprocessing does from Python 3.14 on and on macOS, by a byte that later messages may overtake."""
-    acknowledging = "import multiprocessing.reduction\nmultiprocessing.reduction.ACKNOWLEDGE = True\n"
-    monkeypatch.setattr(process, "_PROGRAM", acknowledging + process._PROGRAM)
+    monkeypatch.setattr(process, "_MAIN", "loader_faults:acknowledge")
     monkeypatch.setattr(multiprocessing.reduction, "ACKNOWLEDGE", True, raising=False)  # there before 3.14
     loader = loader_of(make_dataset(200), batch_size=2)
     for _ in range(20):
         assert len(list(loader)) == 100
 
 
-def fault(action: str) -> str:
-    """The child's program with an action in place of sending a descriptor."""
-    return f"import ctypes, socket\ndef send_fds(*_): {action}\nsocket.send_fds = send_fds\n{process._PROGRAM}"
-
-
 def test_what_a_process_dies_of_is_in_the_error(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in the middle of a message, where the socket carries no other."""
-    monkeypatch.setattr(process, "_PROGRAM", fault("raise RuntimeError('the fault')"))
+    monkeypatch.setattr(process, "_MAIN", "loader_faults:raise_in_send")
     with pytest.raises(PicstoreError, match=r"has ended with exit status 1: RuntimeError: the fault$") as raised:
         list(loader_of(make_dataset(50)))
     assert "Traceback" in str(raised.value.__cause__) and "in send_fds" in str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize("main", ["fail_at_the_start", "lose_a_message"])
+def test_why_a_process_does_not_start_is_in_the_error(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch, main: str
+) -> None:
+    monkeypatch.setattr(process, "_MAIN", f"loader_faults:{main}")
+    with pytest.raises(PicstoreError, match=r"exit status 1: (ImportError: the fault|EOFError: Ran .*)$"):
+        list(loader_of(make_dataset(50)))
 
 
 @pytest.mark.slow
 def test_the_stacks_of_a_process_that_crashes_are_in_the_error(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_PROGRAM", fault("ctypes.string_at(0)"))
+    monkeypatch.setattr(process, "_MAIN", "loader_faults:crash_in_send")
     with pytest.raises(PicstoreError, match=r"exit status -11: Fatal Python error: Segmentation fault$") as raised:
         list(loader_of(make_dataset(50)))
     assert "in send_fds" in str(raised.value.__cause__)
@@ -383,18 +427,3 @@ def test_the_compiler_in_the_child_does_without_the_libraries_that_no_kernel_use
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[True, False, False]\n"
-
-
-@pytest.mark.slow
-def test_what_lies_in_the_working_directory_is_not_imported(make_dataset: Make, tmp_path: Path) -> None:
-    """As in any program that is started by its path."""
-    (tmp_path / "here").mkdir()
-    for name in ("numpy", "copy", "queue"):
-        (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('imported')\n")
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import picstore\n"
-        f"print(len(list(picstore.Loader({str(make_dataset(50))!r}, batch_size=8, transform=[picstore.Resize(9)]))))\n"
-    )
-    done = subprocess.run([sys.executable, script], cwd=tmp_path / "here", capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")

@@ -1,0 +1,152 @@
+"""numba's private names, all those that picstore uses: any release of numba may take one away.
+
+Each belongs to a group, which is used only where numba has all of it. Without them picstore compiles as numba does by
+itself, with the same results: see ``_COSTS``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import cache
+from typing import Any
+
+import numba
+
+CACHE, LINKING, CALLS = "cache", "linking", "calls"
+NAMES: dict[str, tuple[str, ...]] = {
+    CACHE: (
+        "dispatcher._cache",
+        "dispatcher.compile",
+        "dispatcher.overloads",
+        "dispatcher.targetctx",
+        "context.codegen",
+        "codegen.magic_tuple",
+        "numba.core.compiler.CompileResult",
+        "result._reduce",
+        "result._rebuild",
+        "result.library",
+        "result.target_context",
+        "numba.core.runtime.rtsys",
+        "rtsys.initialize",
+        "numba.core.serialize.dumps",
+        "numba.core.sigutils.normalize_signature",
+    ),
+    LINKING: (
+        "dispatcher.compile",
+        "dispatcher.targetctx",
+        "context.codegen",
+        "codegen._library_class",
+        "codegen._data_layout",
+        "codegen._engine",
+        "codegen.create_library",
+        "codegen.set_env",
+        "engine.is_symbol_defined",
+        "engine._defined_symbols",
+        "library._codegen",
+        "library._final_module",
+        "library._shared_module",
+        "library._finalized",
+        "library._unserialize",
+        "library._optimize_functions",
+        "library._optimize_final_module",
+        "library._finalize_final_module",
+        "library._finalize_dynamic_globals",
+        "library._get_module_for_linking",
+        "library._set_compiled_object",
+        "library.enable_object_caching",
+        "library.serialize_using_object_code",
+    ),
+    CALLS: (
+        "dispatcher.compile",
+        "dispatcher.overloads",
+        "dispatcher.targetctx",
+        "context.call_conv",
+        "context.cast",
+        "convention.get_function_type",
+        "convention.call_function",
+        "convention.return_status_propagate",
+        "numba.core.compiler.CompileResult",
+        "result.library",
+        "result.fndesc",
+        "library.get_pointer_to_function",
+        "numba.core.sigutils.normalize_signature",
+    ),
+}
+_MISSING = object()
+_COSTS = {
+    CACHE: "each process compiles its kernels anew",
+    LINKING: "kernels take longer to compile",
+    CALLS: "kernels take longer to compile",
+}
+# Options of ``numba.njit`` that its documentation lacks: without wrappers for Python, functions compile faster.
+OPTIONS = "no_cpython_wrapper", "no_cfunc_wrapper", "forceinline"
+
+
+@cache
+def available(group: str) -> bool:
+    """Whether numba has all names of a group; says on stderr what it costs where it has not."""
+    missing = [name for name in NAMES[group] if find(name, _MISSING) is _MISSING]
+    if missing and sys.stderr is not None:
+        text = f"numba {numba.__version__} has no {', '.join(missing)}: {_COSTS[group]}"
+        print(f"picstore: {text}; an earlier numba has it", file=sys.stderr, flush=True)
+    return not missing
+
+
+def find(name: str, otherwise: Any = None) -> Any:
+    """What one of numba's names stands for, of a module or of an object of ``_find_owner``."""
+    owner, _, attribute = name.rpartition(".")
+    try:
+        return getattr(_find_owner(owner), attribute)
+    except (ImportError, AttributeError):
+        return otherwise
+
+
+def _find_owner(name: str) -> Any:
+    if name.startswith("numba."):
+        return importlib.import_module(name)
+    if name == "dispatcher":
+        return _probe()
+    if name == "result":
+        return find("numba.core.compiler.CompileResult")
+    if name == "library":
+        return _library()
+    made_by = {
+        "context": "dispatcher.targetctx",
+        "engine": "codegen._engine",
+        "convention": "context.call_conv",
+        "rtsys": "numba.core.runtime.rtsys",
+    }
+    if name == "codegen":
+        make = find("context.codegen")
+        return make and make()
+    return find(made_by[name])
+
+
+@cache
+def _probe() -> Any:
+    """A function of numba's that is not compiled: it leads to its objects."""
+
+    def nothing() -> None: ...
+
+    return numba.njit(nothing)
+
+
+@cache
+def _library() -> Any:
+    create = find("codegen.create_library")
+    return create and create("picstore")
+
+
+@cache
+def device_options() -> dict[str, Any]:
+    """Options of functions that only kernels call."""
+    known = find("numba.core.cpu.CPUTargetOptions")
+    return {"nogil": True, **{name: True for name in OPTIONS[:2] if hasattr(known, name)}}
+
+
+@cache
+def inline_options() -> dict[str, Any]:
+    """Options of functions that are copied into those that call them."""
+    known = find("numba.core.cpu.CPUTargetOptions")
+    return {**device_options(), **{name: True for name in OPTIONS[2:] if hasattr(known, name)}}

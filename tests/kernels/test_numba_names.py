@@ -1,0 +1,90 @@
+"""One release of numba does not stop picstore: without any private name it imports, compiles and trains."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from programs import run_program
+
+from picstore.kernels import numba_names
+from picstore.kernels.numba_names import CACHE, CALLS, LINKING, NAMES, OPTIONS
+from picstore.prepare.convert.job import DatasetShape
+
+HIDE = """
+import sys
+sys.path.insert(0, {folder!r})
+from hidden_names import hide
+for name in {names!r}:
+    hide(name)
+from picstore.kernels.numba_names import CACHE, CALLS, LINKING, available
+"""
+ADD = """
+import numpy as np
+from picstore.train.cpu.mixture import MIX_FIRST, add_weighted
+total = np.zeros(4, np.float32)
+add_weighted(np.full(4, 100, np.uint8), np.full(4, 100, np.uint8), total, 0.5, int(MIX_FIRST))
+print([each for each in (CACHE, LINKING, CALLS) if not available(each)], total[0])
+"""
+TRAIN = """
+import sys, picstore
+steps = [picstore.RandomResizedCrop(32)]
+loader = picstore.Loader(sys.argv[1], batch_size=8, transform=steps, isolate=False, threads=1)
+total = sum(batch.images.sum().item() for batch in loader)
+print([each for each in (CACHE, LINKING, CALLS) if not available(each)], total)
+"""
+SHAPE = DatasetShape(streams=2, container_size=16 << 10, file_size=64 << 10)
+GROUPS = {**NAMES, "options": tuple(f"options.{name}" for name in OPTIONS)}
+OTHERS = ["numba.core.codegen.get_host_cpu_features", "numba.core.compiler_lock.global_compiler_lock"]
+OTHERS += ["numba.core.cpu.CPUTargetOptions"]
+EACH = sorted({name for names in GROUPS.values() for name in names} | set(OTHERS))
+
+
+def run_without(names: list[str], code: str, cache: Path, *arguments: object) -> tuple[list[str], float]:
+    """Hide names, and run a program: the groups that it lacks, and a number."""
+    source = HIDE.format(folder=str(Path(__file__).parent), names=names) + code
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    printed = run_program("-c", source, *arguments, environment=environment, modules=["numba"])
+    groups, number = printed.rsplit(" ", 1)
+    return re.findall(r"\w+", groups), float(number)
+
+
+@pytest.mark.parametrize("group", [*GROUPS, "others"])
+def test_without_the_private_names_of_a_group_a_kernel_compiles_and_runs(group: str, tmp_path: Path) -> None:
+    missing, total = run_without(list(GROUPS.get(group, OTHERS)), ADD, tmp_path)
+    assert total == 50
+    assert missing == [each for each in NAMES if set(NAMES[each]) & set(GROUPS.get(group, OTHERS))]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def pixels(tmp_path_factory: pytest.TempPathFactory, _made_dataset: Callable[..., Path], cache: Path) -> float:
+    """The sum of an epoch's pixels with all names."""
+    return run_without([], TRAIN, cache, _made_dataset(30, 5, SHAPE, 60, 40))[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EACH)
+def test_without_any_private_name_a_loader_trains_on_the_same_pixels(
+    name: str, cache: Path, pixels: float, tmp_path: Path, _made_dataset: Callable[..., Path]
+) -> None:
+    """Of the names of the cache, whose absence has one effect, one trains, in 20 s: the others compile one kernel."""
+    if name in NAMES[CACHE] and name not in (*NAMES[LINKING], *NAMES[CALLS], "rtsys.initialize"):
+        assert run_without([name], ADD, tmp_path) == ([CACHE], 50)
+        return
+    missing, found = run_without([name], TRAIN, cache, _made_dataset(30, 5, SHAPE, 60, 40))
+    assert found == pixels
+    assert set(missing) >= {each for each in NAMES if name in NAMES[each]}
+
+
+def test_no_other_module_names_what_is_private_to_numba() -> None:
+    package = Path(numba_names.__file__).parents[1]
+    private = re.compile(r"^\s*(from numba\.(?!extending)\S+ import|import numba\.)", re.MULTILINE)
+    assert [path.name for path in package.rglob("*.py") if private.search(path.read_text())] == []

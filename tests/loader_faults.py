@@ -1,0 +1,43 @@
+"""Main functions of a loader's process that misbehaves, for ``process._MAIN``."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing.reduction
+import socket
+
+from picstore.train.pipeline.pipeline import Pipeline
+from picstore.train.pipeline.process_main import main
+
+
+def acknowledge() -> None:
+    multiprocessing.reduction.ACKNOWLEDGE = True  # type: ignore[attr-defined]
+    main()
+
+
+def raise_in_send() -> None:
+    def send_fds(*_: object) -> None:
+        raise RuntimeError("the fault")
+
+    socket.send_fds = send_fds  # type: ignore[assignment]
+    main()
+
+
+def crash_in_send() -> None:
+    def send_fds(*_: object) -> None:
+        ctypes.string_at(0)
+
+    socket.send_fds = send_fds  # type: ignore[assignment]
+    main()
+
+
+def fail_at_the_start() -> None:
+    raise ImportError("the fault")
+
+
+def lose_a_message() -> None:
+    def start(self: Pipeline) -> None:
+        raise EOFError("Ran out of input")  # as of an empty file that is unpickled
+
+    Pipeline.start = start  # type: ignore[method-assign]
+    main()
