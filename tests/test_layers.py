@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "picstore"
 # Of each package its layers, the lowest first. Parts of one layer, separated by |, do not import each other.
 LAYERS = {
     "picstore": [
-        "_version | errors | arrays",
+        "_version | arrays | deprecation | errors",
         "rng",
         "kernels",
         "display | jpeg",
