@@ -13,7 +13,9 @@ RUN apt-get update \
 WORKDIR /opt/picstore
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY picstore ./picstore
-RUN pip install --no-cache-dir --constraint constraints.txt '.[torch,objects,formats,mozjpeg]'
+# uv compares what it downloads with the hashes of constraints.txt; pip cannot, beside a folder that has none.
+RUN pip install --no-cache-dir uv \
+    && uv pip install --system --no-cache --constraint constraints.txt '.[torch,objects,formats,mozjpeg]'
 
 # Compiled kernels, which any user of the container loads and only root can change. Where the CPU is of another model than
 # the building machine's, they are compiled once more, into the user's home.

@@ -1,4 +1,4 @@
-"""Entry of the benchmarks: ``python -m benchmarks kernels|loaders|convert|runtime|large|gpu|torture``."""
+"""Entry of the benchmarks: ``python -m benchmarks kernels|loaders|convert|runtime|large|gpu|torture|gate``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report
+from benchmarks import gate, machine, report
 from benchmarks.child import FailedError, MissingError, call
 from benchmarks.harness import Table, say
 from benchmarks.options import SUITES, Options, memory_folder
@@ -33,7 +33,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Benchmarks of picstore. Each table is measured in a process of its own, its cases in turn.",
-        epilog="Tables: " + "; ".join(f"{suite}: {', '.join(tables)}" for suite, tables in SUITES.items()),
+        epilog="Tables: "
+        + "; ".join(f"{suite}: {', '.join(tables)}" for suite, tables in SUITES.items())
+        + ". Besides: gate --against COMMIT compares the working tree's speed with a commit's.",
     )
     photographs = os.environ.get("PICSTORE_PHOTOGRAPHS")
     parser.add_argument("suite", choices=SUITES, help="group of tables")
@@ -73,6 +75,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     """Measure the tables; the exit status is 1 if one failed."""
+    if sys.argv[1:2] == ["gate"]:
+        return gate.main(sys.argv[2:])
     arguments = parse()
     if arguments.suite == "gpu" and arguments.device != "cpu" and not has_gpu():
         say("No CUDA GPU is visible to torch: nothing measured. --device cpu tries the code without one.")

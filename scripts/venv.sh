@@ -13,15 +13,17 @@ find_python() {
   return 1
 }
 
-# Install picstore in .venv, editable, with an extra ("dev") and other packages: once for each pyproject.toml, as pip is
-# slow even where nothing is missing.
+# Install picstore in .venv, editable, with an extra ("dev"): once for each pyproject.toml and constraints.txt. uv compares
+# what it installs with the hashes of constraints.txt, which pip cannot do beside a folder that has none; pip compares uv.
 install_picstore() {
-  local stamp=".venv/installed-$*" extra=$1
-  shift
-  if ! cmp -s pyproject.toml "$stamp"; then
+  local stamp=".venv/installed-$1" extra=$1
+  if ! cat pyproject.toml constraints.txt | cmp -s - "$stamp"; then
     echo "Installing picstore[$extra] into .venv (minutes the first time: PyTorch is large) ..."
-    python -m pip install --quiet --editable ".[$extra]" "$@"
-    cp pyproject.toml "$stamp"
+    sed -n '/^uv==/,/[^\\]$/p' constraints.txt >.venv/uv.txt
+    python -m pip install --quiet --require-hashes --requirement .venv/uv.txt
+    uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --build-constraint constraints.txt \
+      --editable ".[$extra]"
+    cat pyproject.toml constraints.txt >"$stamp"
   fi
 }
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Case, Sample, measure, tabulate
+from benchmarks.child import FailedError
+from benchmarks.gate import Tree, check_out, slower
+from benchmarks.harness import Case, Result, Sample, measure, tabulate
 from benchmarks.report import write_sections
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,3 +53,26 @@ def test_help_lists_the_suites() -> None:
     command = [sys.executable, "-m", "benchmarks", "--help"]
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "{kernels,loaders,convert,runtime,large,gpu,torture}" in text
+
+
+def test_the_gate_fails_a_job_whose_median_round_takes_5_percent_longer() -> None:
+    def after(*ratios: float) -> list[Result]:
+        return [Result("before"), Result("after", ratios=[*ratios])]
+
+    assert slower(after(1.04, 2.0, 0.9)) == ""
+    assert slower(after(1.06, 2.0, 0.9)) == "takes 6.0% longer"
+    assert slower([Result("before"), Result("after", problem="failed (x)")]) == "failed (x)"
+
+
+def test_the_gate_runs_the_picstore_of_each_tree(tmp_path: Path) -> None:
+    for name, level in (("before", 3), ("after", 5)):
+        (tmp_path / name / "picstore").mkdir(parents=True)
+        (tmp_path / name / "picstore" / "__init__.py").write_text(
+            "import types, numpy\n"
+            "Dataset = lambda path: [types.SimpleNamespace(jpeg=b'')] * 4\n"
+            f"decode = lambda jpeg: numpy.full((2, 2), {level})\n"
+        )
+        sample = Tree(tmp_path / name, tmp_path, tmp_path).run("decode")
+        assert (sample.items, sample.check) == (4, (level,))
+    with pytest.raises(FailedError, match="no-such-commit"):
+        check_out("no-such-commit", tmp_path / "none")

@@ -40,8 +40,26 @@ def commands() -> list[list[str]]:
     return [shlex.split(command) for line in lines for command in line.split("&&")]
 
 
+def locked() -> list[tuple[Requirement, list[str]]]:
+    """The pins of constraints.txt with their hashes."""
+    lines = (ROOT / "constraints.txt").read_text().replace("\\\n", "").splitlines()
+    pairs = [line.partition(" --hash=") for line in lines]
+    return [(Requirement(pin.strip()), re.split(r"\s+--hash=", hashes)) for pin, _, hashes in pairs]
+
+
+def install_command() -> list[str]:
+    """The Dockerfile's command that installs picstore."""
+    (install,) = [command for command in commands() if command[:3] == ["uv", "pip", "install"]]
+    return install
+
+
+def test_constraints_have_a_hash_of_every_pin() -> None:
+    for pin, hashes in locked():
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", each) for each in hashes), pin
+
+
 def test_constraints_pin_every_requirement_to_a_version_that_it_allows() -> None:
-    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    pins = [pin for pin, _ in locked()]
     assert all(pin.url is None and [each.operator for each in pin.specifier] == ["=="] for pin in pins)
     for requirement in REQUIREMENTS:
         name = canonicalize_name(requirement.name)
@@ -74,7 +92,7 @@ def test_the_dockerfile_takes_the_system_packages_that_the_tests_take() -> None:
 
 def test_the_dockerfile_runs_only_what_these_tests_know() -> None:
     assert {name for name, _ in dockerfile()} <= {"FROM", "RUN", "WORKDIR", "COPY", "ENV", "ENTRYPOINT"}
-    assert {command[0] for command in commands()} <= {"apt-get", "rm", "pip", "picstore"}
+    assert {command[0] for command in commands()} <= {"apt-get", "rm", "pip", "uv", "picstore"}
     for command in commands():
         assert command[0] != "picstore" or command[1] in program.list_commands(None)
     (entry,) = [json.loads(rest) for name, rest in dockerfile() if name == "ENTRYPOINT"]
@@ -82,8 +100,8 @@ def test_the_dockerfile_runs_only_what_these_tests_know() -> None:
 
 
 def test_the_dockerfile_installs_extras_that_exist() -> None:
-    (install,) = [command for command in commands() if command[0] == "pip"]
-    target = install[-1]
+    assert "--constraint" in install_command()
+    target = install_command()[-1]
     assert re.fullmatch(r"\.\[[a-z,]+\]", target)
     assert set(target[2:-1].split(",")) <= set(EXTRAS)
 
@@ -98,9 +116,9 @@ def test_what_the_dockerfile_copies_is_enough_to_install_picstore(tmp_path: Path
                     shutil.copytree(ROOT / source, tmp_path / target, ignore=shutil.ignore_patterns("__pycache__"))
                 else:
                     shutil.copy(ROOT / source, tmp_path / target)
-    (install,) = [command for command in commands() if command[0] == "pip"]
-    alone = ["--quiet", "--no-deps", "--no-build-isolation", "--target", "installed"]
-    subprocess.run([sys.executable, "-m", *install, *alone], cwd=tmp_path, check=True, timeout=60)
+    install = [word for word in install_command() if word != "--system"]
+    alone = ["--quiet", "--no-deps", "--no-build-isolation", "--python", sys.executable, "--target", "installed"]
+    subprocess.run([*install, *alone], cwd=tmp_path, check=True, timeout=60)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
     show = "import picstore; print(picstore.__file__, picstore.__version__)"
     shown = subprocess.run(

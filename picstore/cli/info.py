@@ -42,6 +42,7 @@ def command(dataset: Location, selection: options.Selection, root: Location | No
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
+    from picstore.storage.format.layout import READ_BY
     from picstore.storage.order_statistics import order_statistics, sample_indexes
 
     manifest = dataset.manifest
@@ -51,6 +52,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
     counts = _count_labels(dataset, indexes) if kept is None else kept
     return {
         "format_version": manifest.format_version,
+        "read_by": READ_BY[manifest.format_version],
         "uuid": manifest.uuid,
         "images": len(dataset),
         "stored_images": manifest.images,
@@ -128,7 +130,8 @@ def _reading(dataset: Dataset) -> dict[str, int]:
 
 def _lines(dataset: Location, facts: dict[str, Any]) -> list[str]:
     lines = [
-        f"{dataset}: picstore data set, format {facts['format_version']}, uuid {facts['uuid']}",
+        f"{dataset}: picstore data set, uuid {facts['uuid']}",
+        f"  format      {facts['format_version']}, which picstore {facts['read_by']} and later read",
         f"  images      {facts['images']:,}, {facts['bytes'] / 1e6:,.1f} MB",
         f"  classes     {len(facts['classes']):,}" + _few(facts["classes"]),
         f"  layout      {facts['streams']} streams, {facts['files']:,} files, {facts['containers']:,} containers",

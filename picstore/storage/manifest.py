@@ -201,7 +201,7 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
     version = document.get("format_version")
     if type(version) is not int:  # true is not 1
         raise Corrupt("the manifest has no format_version", file=str(path))
-    check_version(version, str(path), known=tuple(_CHECKS))
+    check_version(version, str(path), known=tuple(_CHECKS), read_by=document.get("read_by"))
     stored = document.pop("crc32c", None)
     if stored != crc32c(_canonical(document)):
         raise Corrupt(f"the manifest fails its CRC: it was edited or damaged; {_remedy(path)}", file=str(path))

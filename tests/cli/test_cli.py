@@ -49,7 +49,7 @@ def test_info_tells_the_contracts_facts_as_json_and_as_text(make_dataset: Callab
     path = make_dataset(40)
     facts = picstore_json("info", path)
     dataset = picstore.Dataset(path)
-    assert facts["format_version"] == 1
+    assert (facts["format_version"], facts["read_by"]) == (1, "0.1.0")
     assert facts["uuid"] == dataset.uuid
     assert facts["images"] == 40
     assert facts["bytes"] == sum(file.stat().st_size for file in path.glob("*/*.pic"))

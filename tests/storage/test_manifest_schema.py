@@ -127,3 +127,6 @@ def test_a_later_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
     rewrite_manifest(tmp_path / "later", format_version=9, new_field={})
     with pytest.raises(UnsupportedVersion, match="format version 9; this picstore reads version 1, 2, 3: upgrade"):
         picstore.Dataset(tmp_path / "later")
+    rewrite_manifest(tmp_path / "later", read_by="0.4.0")
+    with pytest.raises(UnsupportedVersion, match=r"1, 2, 3: upgrade to picstore 0\.4\.0 or later"):
+        picstore.Dataset(tmp_path / "later")

@@ -406,7 +406,7 @@ def test_an_iterator_that_goes_on_is_not_disturbed_by_set_epoch(make_dataset: Ma
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 3}, "version 3; this picstore reads versions 1 and 2"),
+        ({"version": 3}, "version 3 of the order, this picstore goes on with versions 1 and 2"),
         ({"dataset": "other"}, "dataset 'other'"),
         ({"seed": 5}, "seed 5, this loader 0"),
         ({"lanes": 0}, "lanes of the state is 0; give an integer from 1 to 65,536"),

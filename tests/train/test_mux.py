@@ -592,7 +592,7 @@ def test_a_new_mux_goes_on_with_the_following_sample(config: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": None}, "version None; this picstore reads versions 1 and 2"),
+        ({"version": None}, "version None of the order, this picstore goes on with versions 1 and 2"),
         ({"datasets": []}, "datasets"),
         ({"taken": [50, 30, 20]}, r"after \[50, 30, 20\] samples of the data sets, and 0 of a rank's next batch"),
         ({"version": 1, "counts": [5, 3, 2], "samples": 100}, r"after \[50, 30, 20\] samples"),

@@ -5,6 +5,7 @@ All integers are little-endian. Structures that hold their own CRC-32C keep it i
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from picstore.storage.format.checksum import crc32c
 FORMAT_VERSION = 1
 EDITED_VERSION = 2  # of a manifest with edits; all other structures have version 1
 REFERENCES_VERSION = 3  # of a manifest of references, with or without edits
+READ_BY = {FORMAT_VERSION: "0.1.0", EDITED_VERSION: "0.1.0", REFERENCES_VERSION: "0.1.0"}  # the first picstore
 SEALED = 64  # bytes of each fixed structure: headers of files, containers, index and counts, and trailers
 ALIGNMENT = 4096  # a page and a block of every common file system, so that direct I/O stays possible
 
@@ -279,10 +281,16 @@ def check_rows(rows: Table, *, file: str) -> None:
         raise Corrupt(f"row {int(np.flatnonzero(bad)[0])} describes an impossible container", file=file)
 
 
-def check_version(version: int, file: str, *, known: tuple[int, ...] = (FORMAT_VERSION,)) -> None:
-    """Refuse a format version that this picstore does not know; UnsupportedVersion."""
+def check_version(
+    version: int, file: str, *, known: tuple[int, ...] = (FORMAT_VERSION,), read_by: object = None
+) -> None:
+    """Refuse a format version that this picstore does not know; UnsupportedVersion.
+
+    ``read_by`` is what the file says of the first picstore that reads it, if it says so.
+    """
     if version not in known:
+        named = isinstance(read_by, str) and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", read_by)
         raise UnsupportedVersion(
             f"{file}: format version {version}; this picstore reads version {', '.join(map(str, known))}: "
-            "upgrade picstore"
+            + (f"upgrade to picstore {read_by} or later" if named else "upgrade picstore")
         )

@@ -10,7 +10,9 @@ from picstore.train.order.dealing import MAX_LANES
 from picstore.train.order.position import check_position
 from picstore.train.transforms.arguments import checked_integer
 
-VERSION = 2  # of the order; docs/training.md, "Resuming", tells what earlier versions differ in
+# Of the order, raised by any change of which records a batch has; docs/training.md, "Resuming", tells what earlier
+# versions differ in, and tests/test_versions.py fails where it was forgotten.
+VERSION = 2
 
 
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str], *, of: str) -> None:
@@ -20,7 +22,10 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequenc
     """
     version = state.get("version")
     if version not in (1, VERSION) or isinstance(version, bool):
-        raise UsageError(f"the state has version {version!r}; this picstore reads versions 1 and {VERSION}")
+        raise UsageError(
+            f"the state is of version {version!r} of the order, this picstore goes on with versions 1 and {VERSION}; "
+            "use the picstore that saved it, or begin an epoch with set_epoch"
+        )
     if version == 1 and state.get("shuffle") is False and state.get("world_size") != 1 and "buckets" not in state:
         raise UsageError(
             "the state has version 1, whose stored order on several ranks began other ranks' parts elsewhere; "
