@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MIRROR = "http://deb.debian.org/debian"
 SUITES = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}  # releases of Debian by their Python
 SOURCE = "python3.14_3.14.7.orig.tar.xz"
 SOURCE_SHA256 = "3b48dac8fb59f62eaa67ac83c1eb12bda1b7a08406dd286e252c11a66be27f81"
 BUILD_PACKAGES = "build-essential libbz2-dev libffi-dev liblzma-dev libsqlite3-dev libssl-dev libzstd-dev zlib1g-dev"
 ARM_TORCH = "torch==2.9.1\ntorchvision==0.24.1\n"  # the last for ARM64 that needs no library of NVIDIA's
+EPOCHS = 1000  # of the default loader under emulated macOS
 TESTS = ("httpx2", "hypothesis", "jsonschema", "packaging", "pytest", "pytest-xdist")
 
 
@@ -72,6 +72,14 @@ def run(*command: object, variables: dict[str, str] | None = None, cwd: Path = R
     return done.stdout.strip()
 
 
+def mirror() -> str:
+    """Find the address that this system's apt-get takes Debian from."""
+    sites = run("apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages", "Label: Debian").splitlines()
+    if not sites:
+        raise Missing("apt-get knows no mirror of Debian; needs apt-get update")
+    return sites[0]
+
+
 def uv(work: Path, *arguments: object) -> str:
     """Run uv, which finds the Pythons that were built here or by pyenv too."""
     folders = map(str, [*work.glob("python*/bin"), *Path.home().glob(".pyenv/versions/3.*/bin")])
@@ -94,7 +102,7 @@ def build_python(work: Path, version: str) -> None:
     if version.removesuffix("t") != "3.14":
         return
     run("apt-get", "install", "-y", *BUILD_PACKAGES.split(), "xz-utils", "curl")
-    run("curl", "-sSf", "-o", work / SOURCE, f"{MIRROR}/pool/main/p/python3.14/{SOURCE}")
+    run("curl", "-sSf", "-o", work / SOURCE, f"{mirror()}/pool/main/p/python3.14/{SOURCE}")
     if run("sha256sum", work / SOURCE).split()[0] != SOURCE_SHA256:
         raise Missing(f"{SOURCE} is not what it was")
     run("tar", "xf", work / SOURCE, "-C", work)
@@ -136,7 +144,7 @@ def in_chroot(work: Path, platform: Platform, requirements: Sequence[str]) -> En
         script = "/usr/share/debootstrap/scripts/sid"  # releases differ by the packages' lists alone
         packages = f"--include=python{platform.version},ca-certificates"
         arguments = ("--variant=minbase", f"--arch={platform.machine}", packages, SUITES[platform.version], root)
-        run("debootstrap", *arguments, MIRROR, script)
+        run("debootstrap", *arguments, mirror(), script)
         (root / "done").touch()
     override = work / "override.txt"
     override.write_text(ARM_TORCH if platform.machine == "arm64" else "")
@@ -161,37 +169,56 @@ def mounted(root: Path) -> Iterator[None]:
         yield
 
 
-def check(work: Path, platform: Platform, wheel: Path, options: argparse.Namespace) -> tuple[str, str]:
+def execute(environment: Environment, log: Path, *arguments: str) -> tuple[bool, list[str]]:
+    """Run a platform's Python in its folder, where no source of picstore lies; returns success and lines, logged."""
+    with log.open("w+") as file:
+        command, variables = [*environment.python, *arguments], {**os.environ, **environment.variables}
+        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=variables, cwd=environment.folder)
+        file.seek(0)
+        return done.returncode == 0, file.read().splitlines()
+
+
+def run_smoke(environment: Environment, log: Path, *flags: str) -> str:
+    """Run the smoke script; returns what the table says of it."""
+    for name in ("smoke.py", "smoke.json"):
+        shutil.copy(ROOT / "scripts" / name, environment.folder)
+    succeeded, lines = execute(environment, log, f"{environment.inside}/smoke.py", *flags)
+    failed = [line for line in lines if ": ok, " not in line]
+    return f"all {len(lines) - len(failed)} steps" if succeeded else f"{failed[-1] if failed else '?'} ({log})"
+
+
+def run_tests(environment: Environment, log: Path, source: Path) -> str:
+    """Run the default tests of the source package; returns pytest's last line."""
+    tests = environment.folder / "source"
+    shutil.rmtree(tests, ignore_errors=True)
+    tests.mkdir()
+    run("tar", "xf", source, "--strip-components=1", "-C", tests)
+    options = ("-n2", "-mnot slow", "-rfEs", f"{environment.inside}/source/tests")
+    succeeded, lines = execute(environment, log, "-m", "pytest", *options)
+    said = lines[-1] if lines else "?"
+    return said if succeeded else f"{said} ({log})"
+
+
+def check(work: Path, platform: Platform, options: argparse.Namespace) -> tuple[str, str]:
     """Install the wheel on a platform; returns what the smoke script and the tests say."""
+    (wheel,), (source,) = (list((work / "dist").glob(name)) for name in ("*.whl", "*.tar.gz"))
     extra = "" if options.fast else "[torch,view]"
     requirements = [f"picstore{extra} @ {wheel.as_uri()}", *([] if options.fast else TESTS)]
+    log = f"{work}/{platform.name.replace(', ', '-').replace(' ', '-')}"
     with ExitStack() as stack:
         if platform.machine:
             environment = in_chroot(work, platform, requirements)
             stack.enter_context(mounted(environment.folder.parent))
         else:
             environment = in_venv(work, platform.version, requirements)
-        variables = dict(environment.variables)
-        for name in ("smoke.py", "smoke.json"):
-            shutil.copy(ROOT / "scripts" / name, environment.folder)
         if platform.macos:
             shutil.copy(ROOT / "scripts" / "macos.py", environment.folder / "sitecustomize.py")
-            variables["PYTHONPATH"] = str(environment.folder)
-        try:
-            flags = ["--no-torch"] if options.fast else []
-            said = run(*environment.python, f"{environment.inside}/smoke.py", *flags, variables=variables)
-            smoke = f"all {len(said.splitlines())} steps"
-        except Missing as error:
-            return str(error), "–"
+            environment.variables["PYTHONPATH"] = str(environment.folder)
+        flags = ["--no-torch"] if options.fast else ["--epochs", str(EPOCHS)] if platform.macos else []
+        smoke = run_smoke(environment, Path(f"{log}.smoke.log"), *flags)
         if options.fast or options.no_tests or platform.macos or platform.machine == "arm64":
             return smoke, "–"
-        tests = environment.folder / "tests"
-        shutil.rmtree(tests, ignore_errors=True)
-        shutil.copytree(ROOT / "tests", tests)
-        try:
-            return smoke, run(*environment.python, "-m", "pytest", "-n2", "-mnot slow", tests, variables=variables)
-        except Missing as error:
-            return smoke, str(error)
+        return smoke, run_tests(environment, Path(f"{log}.tests.log"), source)
 
 
 def main() -> None:
@@ -204,8 +231,7 @@ def main() -> None:
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(work / "dist", ignore_errors=True)
-    uv(work, "build", "--quiet", "--wheel", "--out-dir", work / "dist", ROOT)
-    (wheel,) = (work / "dist").glob("*.whl")
+    uv(work, "build", "--quiet", "--out-dir", work / "dist", ROOT)
     failed = False
     print(f"{datetime.date.today()}\n\n| platform | smoke script | default tests |\n|---|---|---|", flush=True)
     for platform in newest_other(work) if options.fast else PLATFORMS:
@@ -214,7 +240,7 @@ def main() -> None:
         try:
             if not (platform.machine or options.fast):
                 build_python(work, platform.version)
-            smoke, tests = check(work, platform, wheel, options)
+            smoke, tests = check(work, platform, options)
         except Missing as error:
             smoke, tests = f"not here: {error}", "–"
         failed |= not smoke.startswith("all")

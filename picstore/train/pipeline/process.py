@@ -116,6 +116,7 @@ class LoaderProcess:
         self._freed: list[int] = []  # batches whose memory nothing here uses any more
         self._between_messages = False
         self.running = False  # whether a sequence has begun and is not over
+        self._sequences = 0  # that have begun
         self._send(spec)
 
     @property
@@ -123,10 +124,12 @@ class LoaderProcess:
         """Whether this process may still use the child."""
         return self._finalizer.alive and self._process.poll() is None and self._pid == os.getpid()
 
-    def start_sequence(self, requests: MakeRequests) -> None:
-        """Have a sequence of batches made."""
+    def start_sequence(self, requests: MakeRequests) -> int:
+        """Have a sequence of batches made; returns its number."""
         self.running, self._between_messages = True, False
+        self._sequences += 1
         self._send(("begin", requests))
+        return self._sequences
 
     def receive(self) -> HostBatch | None:
         """The next batch, or None at the end.
@@ -144,9 +147,12 @@ class LoaderProcess:
         self._between_messages = True
         return batch
 
-    def end_sequence(self) -> None:
-        """Make the child ready for another sequence; the batches that it still sends are dropped."""
-        if not self.running or not self.alive:
+    def end_sequence(self, number: int) -> None:
+        """Make the child ready for another sequence; the batches that it still sends are dropped.
+
+        Nothing happens once another has begun: a garbage collection may close an iterator much later than it ended.
+        """
+        if number != self._sequences or not self.running or not self.alive:
             return
         if not self._between_messages:  # an interrupt, which may have left half a message in the socket
             self.close()
@@ -242,19 +248,18 @@ class ProcessSequence:
 
     def __init__(self, process: LoaderProcess, requests: MakeRequests, *, owned: bool = False) -> None:
         self._process, self._requests, self._owned = process, requests, owned
-        self._started = False
+        self._number: int | None = None
 
     def receive(self) -> HostBatch | None:
         """The next batch; None at the end. Errors are those of :meth:`LoaderProcess.receive`."""
-        if not self._started:
-            self._started = True
-            self._process.start_sequence(self._requests)
+        if self._number is None:
+            self._number = self._process.start_sequence(self._requests)
         return self._process.receive()
 
     def close(self) -> None:
         """End the sequence."""
-        if self._started:
-            self._process.end_sequence()
+        if self._number is not None:
+            self._process.end_sequence(self._number)
         if self._owned:
             self._process.close()
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,26 @@ def test_after_a_break_the_next_epoch_comes_from_the_same_process(shared: picsto
     plain.set_epoch(1)
     assert all(same(one, other) for one, other in zip(shared, plain, strict=True))
     assert children() == before
+
+
+def test_an_iterator_freed_after_its_end_does_not_end_the_next(
+    make_dataset: Make, loader_of: Callable[..., picstore.Loader]
+) -> None:
+    """An error's traceback, or a cycle of garbage, keeps what the iterator has."""
+    loader = loader_of(make_dataset(200))
+    ended = iter(loader)
+    next(ended)
+    with pytest.raises(KeyError) as raised:
+        ended.throw(KeyError())  # type: ignore[attr-defined]
+    following = iter(loader)
+    next(following)
+    del ended, raised
+    gc.collect()
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            assert len(threads.submit(list, following).result(timeout=60)) == 24
+        finally:
+            loader.close()  # or a thread that waits for ever is waited for
 
 
 def test_a_state_goes_on_in_another_process(shared: picstore.Loader, loader_of: Callable[..., picstore.Loader]) -> None:
