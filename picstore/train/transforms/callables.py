@@ -71,13 +71,16 @@ class SameForAll:
 def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
     """Apply a callable to the images of a batch.
 
-    UsageError unless it returns as many: a tensor, or a dict of tensors; of a list of images also a list.
+    UsageError unless it returns as many: a tensor, or a dict of tensors; of a list of images also a list. Dicts, of
+    views or of another callable, are given to it as they are.
     """
     result = function(images)
+    if isinstance(images, Mapping):
+        return result
     several = isinstance(images, list) or isinstance(function, PerImage)
     for each in result.values() if isinstance(result, Mapping) else [result]:
         listed = isinstance(each, list)
-        shape = getattr(each, "shape", ())
+        shape: Any = getattr(each, "shape", ())
         if (listed and not several) or (len(each) if listed else shape[0] if len(shape) else None) != len(images):
             given = f"a list of {len(images)}" if isinstance(images, list) else f"a tensor {tuple(images.shape)}"
             raise UsageError(

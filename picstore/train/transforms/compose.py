@@ -173,7 +173,7 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
     """Split transforms into those of geometry, those of color, and callables; and name the floats they convert to."""
     read = Steps()
-    read.read(transforms)
+    read.read(() if transforms is None else transforms)
     stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])
     latest = 0
     for transform in map(containers.unfolded, read.steps):

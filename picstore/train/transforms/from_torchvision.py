@@ -15,7 +15,7 @@ from picstore.errors import UsageError
 from picstore.train.transforms.by_name import TRANSFORMS
 from picstore.train.transforms.callables import PerImage, SameForAll
 from picstore.train.transforms.color_program import ColorTransform
-from picstore.train.transforms.containers import Container, RandomApply
+from picstore.train.transforms.containers import RandomApply, unfolded
 
 _PACKAGE = "torchvision.transforms"
 _FLOATS = ("float32", "float16", "bfloat16")
@@ -86,9 +86,8 @@ class Steps:
     def _add(self, step: Any) -> None:
         self.steps.append(step)
         self._normalised = self._normalised or getattr(step, "normalises", False) is True
-        self._called = self._called or not (
-            hasattr(step, "fixes_size") or isinstance(step, (ColorTransform, Container))
-        )
+        step = unfolded(step)
+        self._called = self._called or not (hasattr(step, "fixes_size") or isinstance(step, ColorTransform))
 
     def _translate(self, transform: Any) -> None:
         name = type(transform).__name__
