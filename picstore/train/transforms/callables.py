@@ -8,6 +8,7 @@ from typing import Any
 
 from picstore.errors import UsageError
 from picstore.train.transforms.color_program import ColorTransform
+from picstore.train.transforms.containers import Container
 from picstore.train.transforms.mix import BatchTransform
 
 
@@ -27,7 +28,8 @@ class PerImage:
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        if isinstance(function, (ColorTransform, BatchTransform, PerImage)) or hasattr(function, "fixes_size"):
+        ours = isinstance(function, (ColorTransform, BatchTransform, Container, PerImage))
+        if ours or hasattr(function, "fixes_size"):
             raise UsageError(f"PerImage: {name_of(function)} is picstore's; put it into the list of transforms itself")
         if not callable(function):
             raise UsageError(f"PerImage: function is {function!r}; give a function of one image")

@@ -215,10 +215,10 @@ def test_what_would_draw_once_for_a_batch_is_refused_with_what_to_write() -> Non
         steps_of(Tinted())
     with pytest.raises(UsageError, match=r"the class RandomHorizontalFlip; write RandomHorizontalFlip\("):
         steps_of(v2.RandomHorizontalFlip)
-    from timm.data import transforms
-
-    with pytest.raises(UsageError, match=r"timm takes one image; write picstore\.recipes\.timm_default"):
-        steps_of(transforms.RandomResizedCropAndInterpolation(20))
+    for library, instead in (("timm.data", r"picstore\.recipes\.timm_default"), ("albumentations", "PerImage")):
+        foreign = type("Crop", (), {"__module__": library, "__call__": lambda self, image: image})
+        with pytest.raises(UsageError, match=rf"Crop of \w+ takes one image; write .*{instead}"):
+            steps_of(foreign())
     for wrong in ("Resize", 3, [picstore.Resize(3), "flip"]):
         with pytest.raises(UsageError, match="neither a transform nor callable"):
             plan_transforms(wrong)
