@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # type checkers take a name imported as itself for a public o
     from picstore.train.transforms.auto_augment import RandAugment as RandAugment
     from picstore.train.transforms.auto_augment import TrivialAugmentWide as TrivialAugmentWide
     from picstore.train.transforms.buckets import Buckets as Buckets
+    from picstore.train.transforms.callables import PerImage as PerImage
     from picstore.train.transforms.color import ColorJitter as ColorJitter
     from picstore.train.transforms.color import GaussianBlur as GaussianBlur
     from picstore.train.transforms.color import GaussianNoise as GaussianNoise
@@ -98,6 +99,7 @@ _NAMES = {  # by module
     "train.mux": "DataMux",
     "train.transforms.affine": "RandomAffine RandomRotation",
     "train.transforms.auto_augment": "AugMix AutoAugment RandAugment TrivialAugmentWide",
+    "train.transforms.callables": "PerImage",
     "train.transforms.color": (
         "ColorJitter GaussianBlur GaussianNoise Normalize RandomErasing RandomGrayscale RandomInvert "
         "RandomPosterize RandomSolarize"

@@ -31,7 +31,8 @@ from picstore.train.order.dealing import divide_samples
 from picstore.train.order.requests import TrainingSource
 from picstore.train.order.sharding import RankShard, default_lanes, find_rank
 from picstore.train.transforms.buckets import Buckets
-from picstore.train.transforms.compose import LoaderTransform, check_targets, name_of, plan_loader
+from picstore.train.transforms.callables import name_of
+from picstore.train.transforms.compose import LoaderTransform, check_targets, plan_loader
 from picstore.train.transforms.progressive import EpochStages
 from picstore.train.transforms.sequences import Sequences
 from picstore.train.transforms.views import ViewGroup

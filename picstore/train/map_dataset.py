@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
 from torch.utils import data
 
+from picstore import rng
 from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, image_tensors
+from picstore.train.batching.gather import BatchRecords
+from picstore.train.batching.parameters import TransformParams, make_params
 from picstore.train.batching.spec import MAX_PIXELS, OutputSpec
 from picstore.train.buffers import BufferPool
 from picstore.train.main_guard import check_main_guard
-from picstore.train.options import check_arguments
+from picstore.train.options import check_arguments, refuse_arguments
 from picstore.train.order.epoch import Samples
 from picstore.train.order.position import check_position
-from picstore.train.order.requests import SourceRequest, TrainingSource
+from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingSource
 from picstore.train.order.shared_array import SharedIntegers
 from picstore.train.single_batch import make_images, read_records
-from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
+from picstore.train.transforms.callables import PerImage
+from picstore.train.transforms.compose import Transforms, check_targets, plan_transforms
 from picstore.train.transforms.mix import BatchTransform
 from picstore.train.transforms.views import Views
 
 Item: TypeAlias = tuple[Any, Any]  # the image, or its views; and its label or target
 
 _FREE_BLOCKS = 2  # of memory for images, kept for the next batch
+_WATCHED = 256  # records whose second time is noticed; of a sampler without replacement all come again
+_NOT_GIVEN = -1
 
 
 class MapDataset(data.Dataset[Item]):
@@ -40,6 +48,10 @@ class MapDataset(data.Dataset[Item]):
     pickled. The image of a record equals that of a :class:`Loader` with the same transforms, seed and epoch. Each
     record is read alone, of large images the rows of tiles that the transforms need; :class:`Loader` reads containers
     one after the other, which is faster.
+
+    ``set_epoch`` tells the epoch, before each one. Without it a DataLoader's workers draw anew for each batch, by the
+    seed that torch gives them. Elsewhere the epoch is 0, and a warning tells, once, when a record comes a second time
+    with the parameters of the first.
 
     Args:
         path: a finished data set, its directory or URL; or an open one.
@@ -64,13 +76,15 @@ class MapDataset(data.Dataset[Item]):
         self,
         path: str | os.PathLike[str] | Dataset,
         *,
-        transform: Sequence[UserTransform] | Views = (),
+        transform: Transforms | Views = (),
         seed: int = 0,
         targets: Sequence[str] = (),
         dtype: torch.dtype | None = None,
         max_pixels: int = MAX_PIXELS,
         reducing_gap: float | None = None,
+        **unknown: NoReturn,
     ) -> None:
+        refuse_arguments("MapDataset", unknown)
         given = check_arguments(seed=seed, targets=targets, max_pixels=max_pixels, reducing_gap=reducing_gap)
         self.dataset = path if isinstance(path, Dataset) else Dataset(path)
         targets = check_targets(given["targets"], self.dataset)
@@ -84,9 +98,14 @@ class MapDataset(data.Dataset[Item]):
         name = None if dtype is None else str(dtype).removeprefix("torch.")
         self._output = OutputSpec.from_plans([plan], dtype=name)
         self._source = TrainingSource(self.dataset, given["seed"], plan=plan)
-        self._callables: tuple[Callable[[Any], Any], ...] = tuple(callables)
+        self._callables: tuple[Callable[[Any], Any], ...] = tuple(
+            each.function if isinstance(each, PerImage) else each for each in callables
+        )
         self._max_pixels = given["max_pixels"]
         self._epoch = SharedIntegers((1,))
+        self._epoch.values[0] = _NOT_GIVEN
+        self._calls = 0  # in a worker without an epoch
+        self._watched: set[int] | None = set()  # records that came without an epoch; None after the warning
         self._blocks = BufferPool(_FREE_BLOCKS)
 
     def __repr__(self) -> str:
@@ -137,12 +156,39 @@ class MapDataset(data.Dataset[Item]):
             raise IndexError(f"index {number} of a data set of {len(self)} records")
         return numbers % len(self)
 
+    def _find_epoch(self) -> int:
+        """The epoch that was set; or else in a worker another number for each batch, by its seed."""
+        epoch, worker = int(self._epoch.values[0]), data.get_worker_info()
+        if epoch != _NOT_GIVEN or worker is None:
+            return max(epoch, 0)
+        self._calls += 1
+        return rng.key(worker.seed, self._calls) >> 22  # an epoch has 42 bits
+
+    def _watch(self, numbers: I64, request: BatchRequest, records: BatchRecords, params: Any) -> None:
+        """Warn once of a record that comes a second time with random parameters of the same epoch."""
+        if self._watched is None or self._epoch.values[0] != _NOT_GIVEN or data.get_worker_info() is not None:
+            return
+        listed = numbers.tolist()
+        repeated = self._watched.intersection(listed)
+        self._watched.update(listed[: _WATCHED - len(self._watched)])
+        if not repeated:
+            return
+        later = [replace(each, epoch=each.epoch + 1) for each in request]
+        others = make_params(later, records.ids, records.image_sizes, sources=(self._source,), extras=records.extras)
+        if not all(map(TransformParams.equals, params, others)):
+            self._watched = None
+            warnings.warn(
+                f"record {min(repeated)} of {self.dataset.path} comes a second time with the random transforms of the "
+                "first: call set_epoch(epoch) of the MapDataset before each epoch",
+                stacklevel=2,
+            )
+
     def _make_batch(self, numbers: I64) -> Batch:
         """Make images and targets of records, given by number; Damage if one is damaged or does not decode."""
         containers, within = self.dataset.live.find(numbers)
         unused = np.zeros(len(numbers), dtype=np.int64)  # lanes and their ends
         samples = Samples(containers, within, unused, unused)
-        request = [SourceRequest(0, int(self._epoch.values[0]), samples, np.arange(len(numbers)))]
+        request = [SourceRequest(0, self._find_epoch(), samples, np.arange(len(numbers)))]
         sources = (self._source,)
         records = read_records(request, sources, max_pixels=self._max_pixels)
         for damage in (*records.damage, *records.problems.values()):
@@ -150,6 +196,7 @@ class MapDataset(data.Dataset[Item]):
         made = make_images(records, request, sources, output=self._output, blocks=self._blocks)
         for damage in made.problems.values():
             raise damage
+        self._watch(numbers, request, records, made.params)
         tensors = image_tensors(made.host.images, getattr(torch, self._output.dtype))
         return Batch.from_host(made.host, tensors, self._output.groups)
 

@@ -85,7 +85,9 @@ class DataMux(BatchLoader[MixOrder]):
         schedule: Sequence[tuple[int, Counts]] | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
-        refuse_arguments("DataMux", options.keys() - LoaderOptions.__annotations__.keys())
+        known = LoaderOptions.__annotations__.keys()
+        refuse_arguments("DataMux", {name: value for name, value in options.items() if name not in known})
+        options = cast("LoaderOptions", {name: value for name, value in options.items() if name in known})
         mixed = read_config(config)
         chosen = check_options(cast("LoaderOptions", {**_DEFAULTS, **mixed.options, **options}))
         rank, world_size = find_rank(chosen["rank"], chosen["world_size"])

@@ -34,7 +34,8 @@ from picstore.train.options import LoaderOptions
 from picstore.train.order.position import MAX_POSITION
 from picstore.train.order.schedule import MixSchedule
 from picstore.train.transforms.arguments import checked_integer
-from picstore.train.transforms.compose import UserTransform, transform_from_config
+from picstore.train.transforms.by_name import transform_from_config
+from picstore.train.transforms.compose import UserTransform
 
 if sys.version_info >= (3, 11):
     import tomllib

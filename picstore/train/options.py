@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias, TypedDict, cast
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from picstore.errors import UsageError
 from picstore.jpeg.reducing import check_reducing_gap
@@ -18,7 +20,7 @@ from picstore.train.transforms.arguments import checked_integer, is_number
 
 _MAX_RANKS = 1 << 20
 
-# Arguments of torch's DataLoader that a loader does not have, and what to do instead.
+# Arguments of torch's DataLoader that a loader does not have, and what to do instead. DataLoader's default is taken.
 _OF_DATALOADER = {
     "num_workers": "threads=N sets the number of decoding threads, one a core by default",
     "collate_fn": "the batches are collated; collate= adds values to them, and a function of yours can take each",
@@ -35,14 +37,21 @@ _OF_DATALOADER = {
     "timeout": "leave it out; an error of the loader's process is raised where the batch is asked for",
     "in_order": "leave it out; batches come in order",
 }
+_SHARED = ("batch_size", "shuffle", "drop_last")
+_AROUND = "give it to the DataLoader that takes the data set"
 
 
-def refuse_arguments(of: str, names: Iterable[str]) -> None:
-    """Raise UsageError for an argument of torch's DataLoader, TypeError for any other."""
-    for name in sorted(names):
-        if name in _OF_DATALOADER:
-            raise UsageError(f"picstore.{of} has no {name}: {_OF_DATALOADER[name]}")
+def refuse_arguments(of: str, given: Mapping[str, Any]) -> None:
+    """Raise UsageError that names all arguments of torch's DataLoader and ``transforms``, TypeError for another one."""
+    others = _OF_DATALOADER if of != "MapDataset" else dict.fromkeys((*_OF_DATALOADER, *_SHARED), _AROUND)
+    instead = {"transforms": "its name is transform=", **others}
+    for name in sorted(given.keys() - instead):
         raise TypeError(f"{of}.__init__() got an unexpected keyword argument {name!r}")
+    parameters = inspect.signature(DataLoader.__init__).parameters
+    defaults = {name: each.default for name, each in parameters.items()}
+    refused = [name for name in sorted(given) if repr(given[name]) != repr(defaults.get(name, ...))]
+    if refused:
+        raise UsageError(f"picstore.{of} has no " + "\n  no ".join(f"{name}: {instead[name]}" for name in refused))
 
 
 class LoaderOptions(TypedDict, total=False):

@@ -118,8 +118,43 @@ def test_workers_of_a_dataloader_make_the_same_items_and_follow_set_epoch(make_d
             assert torch.equal(image, expected[epoch][number][0]) and label == expected[epoch][number][1]
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_without_set_epoch_workers_draw_anew_in_each_epoch_by_torchs_seed(make_dataset: Make, persistent: bool) -> None:
+    path = make_dataset(40)
+
+    def epochs() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        batches = DataLoader(
+            picstore.MapDataset(path, transform=CROP), batch_size=8, num_workers=2, persistent_workers=persistent
+        )
+        return [torch.cat([images for images, _ in batches]) for _ in range(3)]
+
+    first, again = epochs(), epochs()
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        same = (first[a] == first[b]).flatten(1).all(1)
+        assert same.sum() == 0
+
+
+def test_a_record_that_comes_twice_in_an_unknown_epoch_is_warned_of_once(make_dataset: Make) -> None:
+    path = make_dataset(600)
+    dataset = picstore.MapDataset(path, transform=CROP)
+    batches = DataLoader(dataset, batch_size=50, shuffle=True)
+    list(batches)
+    with pytest.warns(UserWarning, match=r"a second time .* call set_epoch\(epoch\) of the MapDataset"):
+        list(batches)
+    list(batches)  # warnings are errors
+    known = picstore.MapDataset(path, transform=CROP)
+    for epoch in range(2):
+        known.set_epoch(epoch)
+        known[0]
+    central = picstore.MapDataset(path, transform=[picstore.CenterCrop(24)])
+    assert torch.equal(central[0][0], central[0][0])
+
+
 def test_subsets_splits_and_samplers_take_it(make_dataset: Make) -> None:
     dataset = picstore.MapDataset(make_dataset(50), transform=CROP)
+    dataset.set_epoch(0)
     train, rest = random_split(dataset, [0.8, 0.2], generator=torch.Generator().manual_seed(0))
     seen = [torch.cat([images for images, _ in DataLoader(part, batch_size=4)]) for part in (train, rest)]
     assert [len(part) for part in seen] == [40, 10]
@@ -155,6 +190,9 @@ def test_callables_take_each_image(make_dataset: Make) -> None:
     plain, halved = (picstore.MapDataset(path, transform=t) for t in (CROP, [*CROP, lambda image: image[:, ::2] // 2]))
     for k in range(6):
         assert torch.equal(halved[k][0], plain[k][0][:, ::2] // 2)
+    wrapped = picstore.MapDataset(path, transform=[*CROP, picstore.PerImage(lambda image: image[:, ::2] // 2)])
+    halved.set_epoch(0)
+    assert torch.equal(wrapped[0][0], halved[0][0])
 
 
 @pytest.mark.parametrize("index", [6, -7, 100])

@@ -238,7 +238,7 @@ def test_a_mux_gives_views_of_all_its_data_sets(make_dataset: Make, tmp_path: Pa
         ({"a": [*LARGE, NORMALIZE]}, "give the number of views and a list"),
         ({"a": (0, LARGE)}, "at least 1"),
         ({"a": (2.0, LARGE)}, "at least 1"),
-        ({"a": (2, picstore.Resize(8))}, "give a list"),
+        ({"a": (2, "Resize")}, "give a list"),
         ({"global": (1, LARGE), "global_": (1, LARGE)}, "given twice"),
         ({"a": (300, LARGE)}, "1 to 256"),
     ],

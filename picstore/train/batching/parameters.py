@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -25,6 +25,13 @@ class TransformParams:
 
     geometry: Geometry
     program: ColorProgram
+
+    def equals(self, other: TransformParams) -> bool:
+        """Whether these make the same images; of the same records, as their boxes are not compared."""
+        names = [each.name for each in fields(Geometry) if each.name != "boxes"]
+        geometry = all(np.array_equal(getattr(self.geometry, n), getattr(other.geometry, n)) for n in names)
+        names = [each.name for each in fields(ColorProgram)]
+        return geometry and all(np.array_equal(getattr(self.program, n), getattr(other.program, n)) for n in names)
 
     def select_slots(self, slots: I64, *, count: int) -> TransformParams:
         """The parameters of some slots, in this order, in each of ``count`` views; a slot may come twice."""

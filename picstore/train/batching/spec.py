@@ -16,7 +16,7 @@ import numpy as np
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.order.requests import BatchRequest, TrainingSource
-from picstore.train.transforms.compose import TransformPlan
+from picstore.train.transforms.compose import TransformPlan, common_dtype
 
 MAX_PIXELS = 1 << 28  # of an image, as of ``picstore convert``
 _MIN_BUDGET = 64 << 20  # bytes
@@ -67,7 +67,7 @@ class OutputSpec:
             raise UsageError("some lists of transforms fix the size of images, others do not; end all with a size")
         normalised = any(plan.normalises for plan in plans)
         if dtype is None:
-            dtype = "float32" if normalised else "uint8"
+            dtype = common_dtype([plan.dtype for plan in plans]) or ("float32" if normalised else "uint8")
         if dtype not in _NUMPY_DTYPES or (normalised and dtype == "uint8"):
             possible = "float16, bfloat16 or float32" + ("" if normalised else " or uint8")
             raise UsageError(f"dtype {dtype} is not possible{' after Normalize' if normalised else ''}; use {possible}")

@@ -35,6 +35,7 @@ from picstore.train.pipeline.device import DecoderStage, DeviceStage, HostSource
 from picstore.train.pipeline.process import LoaderProcess, ProcessSequence
 from picstore.train.pipeline.stats import Stats, StatsCounter
 from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.callables import apply_callable
 from picstore.train.transforms.compose import UserTransform
 from picstore.train.transforms.mix import BatchTransform
 
@@ -128,7 +129,7 @@ class PipelineRunner:
                 if isinstance(transform, BatchTransform):
                     images, labels = transform(images, labels, random)
                 else:
-                    images = transform(images)
+                    images = apply_callable(transform, images)
         return replace(batch, images=images, labels=labels)
 
     def close(self) -> None:

@@ -2,88 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from picstore.errors import UsageError
 from picstore.jpeg.reducing import check_reducing_gap
 from picstore.storage.dataset import Dataset
-from picstore.train.transforms import (
-    affine,
-    aspect,
-    auto_augment,
-    color,
-    containers,
-    crops,
-    detection,
-    distort,
-    iou_crop,
-    mix,
-    timm_augment,
-    tone,
-)
+from picstore.train.transforms import containers
 from picstore.train.transforms.buckets import AspectRatios, Buckets
+from picstore.train.transforms.callables import name_of
 from picstore.train.transforms.color_program import ColorTransform, check_color
+from picstore.train.transforms.from_torchvision import Steps
 from picstore.train.transforms.geometry import check_borders, common_fill
 from picstore.train.transforms.mix import BatchTransform
 from picstore.train.transforms.progressive import EpochStages, Progressive
 from picstore.train.transforms.sequences import Sequences
 from picstore.train.transforms.views import ViewCallables, ViewGroup, Views
 
-LoaderTransform: TypeAlias = "Sequence[UserTransform] | Views | Buckets | Sequences | Progressive"
-UserTransform: TypeAlias = Any  # a geometric or color transform, or any callable that takes the images of a batch
-
-# Transforms that a configuration file may name.
-_TRANSFORMS: Mapping[str, Any] = {
-    transform.__name__: transform
-    for transform in (
-        crops.CenterCrop,
-        crops.Pad,
-        crops.RandomCrop,
-        crops.RandomHorizontalFlip,
-        crops.RandomResizedCrop,
-        crops.RandomVerticalFlip,
-        crops.Resize,
-        color.ColorJitter,
-        color.GaussianBlur,
-        color.GaussianNoise,
-        color.Normalize,
-        color.RandomErasing,
-        color.RandomGrayscale,
-        color.RandomInvert,
-        color.RandomPosterize,
-        color.RandomSolarize,
-        auto_augment.AugMix,
-        auto_augment.AutoAugment,
-        auto_augment.RandAugment,
-        auto_augment.TrivialAugmentWide,
-        timm_augment.TimmAutoAugment,
-        aspect.ResizeToCover,
-        aspect.ResizeToSequence,
-        detection.RandomResize,
-        detection.RandomShortestSize,
-        detection.RandomSizeCrop,
-        detection.RandomZoomOut,
-        detection.ScaleJitter,
-        iou_crop.RandomIoUCrop,
-        distort.ElasticTransform,
-        distort.RandomPerspective,
-        tone.Grayscale,
-        tone.RandomAdjustSharpness,
-        tone.RandomAutocontrast,
-        tone.RandomChannelPermutation,
-        tone.RandomEqualize,
-        tone.RandomPhotometricDistort,
-        containers.RandomApply,
-        containers.RandomChoice,
-        containers.RandomOrder,
-        affine.RandomAffine,
-        affine.RandomRotation,
-        mix.CutMix,
-        mix.MixUp,
-    )
-}
+UserTransform: TypeAlias = Any  # a geometric or color transform, torchvision's, or a callable that takes a batch
+Transforms: TypeAlias = "Sequence[UserTransform] | UserTransform"  # a list, a Compose, an nn.Sequential, or one alone
+LoaderTransform: TypeAlias = "Transforms | Views | Buckets | Sequences | Progressive"
 
 TARGETS = ("boxes", "keypoints", "polygons", "extra")  # besides attachments and columns
 _COMPANIONS = ("labels", "visibility", "index")  # come with boxes and keypoints
@@ -98,12 +37,14 @@ class TransformPlan:
         targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
         columns: names of the data set's columns in batches.
         reducing_gap: of the resampling, if the images may be decoded smaller before it, see ``jpeg/reducing.py``.
+        dtype: name of the floats that a conversion among the transforms makes of images, as ``ToDtype`` does.
     """
 
     groups: tuple[ViewGroup, ...] = (ViewGroup(),)
     targets: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     reducing_gap: float | None = None
+    dtype: str | None = None
 
     @property
     def normalises(self) -> bool:
@@ -142,7 +83,7 @@ def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[st
 
 
 def plan_transforms(
-    transforms: Sequence[UserTransform] | Views,
+    transforms: Transforms | Views,
     *,
     targets: tuple[str, ...] = (),
     columns: Sequence[str] = (),
@@ -167,24 +108,26 @@ def plan_transforms(
     if isinstance(transforms, Views):
         if aug_repeats > 1:
             raise UsageError("aug_repeats and Views do not go together; raise the numbers of views instead")
-        groups, of_groups, first = [], {}, 0
+        groups, of_groups, dtypes, first = [], {}, [], 0
         for name, (count, listed) in transforms.groups.items():
-            geometry, color, of_groups[name] = _split_stages(listed)
+            (geometry, color, of_groups[name]), dtype = _split_stages(listed)
+            dtypes.append(dtype)
             if mixing := [each for each in of_groups[name] if isinstance(each, BatchTransform)]:
                 raise UsageError(f"{name_of(mixing[0])} mixes labels, which all views share; mix views in the loop")
             groups.append(ViewGroup(geometry, color, name, count, first))
             first += count
         callables = (ViewCallables(of_groups),) if any(of_groups.values()) else ()
     else:
-        geometry, color, callables = _split_stages(transforms)
-        groups = [ViewGroup(geometry, color, count=aug_repeats)]
+        (geometry, color, callables), dtype = _split_stages(transforms)
+        groups, dtypes = [ViewGroup(geometry, color, count=aug_repeats)], [dtype]
     others = tuple(name for name in targets if name not in columns)
     for group in groups:
         _check_pixels_stay(group.color, others)
         if group.needs_boxes and "boxes" not in others:
             raise UsageError('RandomIoUCrop crops around objects; give the loader targets=["boxes"]')
     named = tuple(name for name in targets if name in columns)
-    return TransformPlan(tuple(groups), others, named, check_reducing_gap(reducing_gap)), callables
+    floats = common_dtype(dtypes)
+    return TransformPlan(tuple(groups), others, named, check_reducing_gap(reducing_gap), floats), callables
 
 
 def plan_loader(
@@ -219,11 +162,21 @@ def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[Transform
     return tuple(plans)
 
 
-def _split_stages(transforms: Sequence[UserTransform]) -> tuple[tuple[UserTransform, ...], ...]:
-    """Split a list of transforms into those of geometry, those of color, and callables."""
+def common_dtype(names: Sequence[str | None]) -> str | None:
+    """The dtype that conversions in several lists name, None if none does; UsageError for several."""
+    named = sorted({name for name in names if name is not None})
+    if len(named) > 1:
+        raise UsageError(f"lists of transforms convert to {', '.join(named)}; give all the same dtype")
+    return named[0] if named else None
+
+
+def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
+    """Split transforms into those of geometry, those of color, and callables; and name the floats they convert to."""
+    read = Steps()
+    read.read(() if transforms is None else transforms)
     stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])
     latest = 0
-    for transform in map(containers.unfolded, transforms):
+    for transform in map(containers.unfolded, read.steps):
         stage = _stage_of(transform)
         if stage < latest:
             raise UsageError(
@@ -236,7 +189,7 @@ def _split_stages(transforms: Sequence[UserTransform]) -> tuple[tuple[UserTransf
     common_fill(geometry)
     check_borders(geometry)
     check_color(color)
-    return geometry, color, callables
+    return (geometry, color, callables), read.dtype
 
 
 def _check_pixels_stay(color: Sequence[ColorTransform], targets: Sequence[str]) -> None:
@@ -250,24 +203,6 @@ def _check_pixels_stay(color: Sequence[ColorTransform], targets: Sequence[str]) 
             )
 
 
-def transform_from_config(table: Mapping[str, Any]) -> UserTransform:
-    """Make a transform from a configuration: a table of its ``name`` and arguments, ``transforms`` being such tables.
-
-    Raises:
-        UsageError: there is no such transform, or it does not take these arguments.
-    """
-    arguments = dict(table)
-    name = arguments.pop("name", None)
-    if isinstance(arguments.get("transforms"), list):  # of a container
-        arguments["transforms"] = [transform_from_config(each) for each in arguments["transforms"]]
-    if not isinstance(name, str) or name not in _TRANSFORMS:
-        raise UsageError(f"unknown transform {name!r}; possible are {', '.join(_TRANSFORMS)}")
-    try:
-        return _TRANSFORMS[name](**arguments)
-    except TypeError as error:
-        raise UsageError(f"{name} does not accept {arguments}: {error}") from error
-
-
 def _stage_of(transform: UserTransform) -> int:
     if isinstance(transform, ColorTransform):
         return 1
@@ -276,9 +211,3 @@ def _stage_of(transform: UserTransform) -> int:
     if callable(transform):
         return 2
     raise UsageError(f"transform contains {transform!r}, which is neither a transform nor callable")
-
-
-def name_of(transform: UserTransform) -> str:
-    """What messages call a transform."""
-    own = getattr(transform, "name", None)  # of a kind of picstore's; a callable of the user's may have any attribute
-    return own if isinstance(own, str) else getattr(transform, "__name__", type(transform).__name__)

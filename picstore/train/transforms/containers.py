@@ -55,7 +55,7 @@ class Container(ABC):
         names = ", ".join(type(each).__name__ for each in self.transforms)
         raise UsageError(
             f"{type(self).__name__} holds {names}; give each container transforms of one kind, all of geometry or "
-            "all of color. For callables of your own, take torchvision's"
+            "all of color. For callables of your own write picstore.PerImage(container), with torchvision's container"
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from picstore.errors import UsageError
+from picstore.train.transforms.callables import apply_callable, name_of
 from picstore.train.transforms.color_program import ColorTransform, normalises
 from picstore.train.transforms.geometry import Transform, output_size
 
@@ -29,8 +30,8 @@ class Views:
         UsageError: a group is no pair of a number and a list, there are none, or more than 256 views.
     """
 
-    def __init__(self, **groups: tuple[int, Sequence[Any]]) -> None:
-        self.groups: dict[str, tuple[int, tuple[Any, ...]]] = {}
+    def __init__(self, **groups: tuple[int, Any]) -> None:
+        self.groups: dict[str, tuple[int, Any]] = {}
         for given, group in groups.items():
             name = given.removesuffix("_")
             if not isinstance(group, (tuple, list)) or len(group) != 2:
@@ -38,11 +39,11 @@ class Views:
             count, transforms = group
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
                 raise UsageError(f"Views: {given} has {count!r} views; give a number of at least 1")
-            if not isinstance(transforms, (tuple, list)):
+            if isinstance(transforms, (str, Mapping)):
                 raise UsageError(f"Views: {given} has the transforms {transforms!r}; give a list")
             if name in self.groups:
                 raise UsageError(f"Views: the name {name!r} is given twice")
-            self.groups[name] = count, tuple(transforms)
+            self.groups[name] = count, tuple(transforms) if isinstance(transforms, list) else transforms
         total = sum(count for count, _ in self.groups.values())
         if not 0 < total <= _MAX_VIEWS:
             raise UsageError(f"Views: there are {total} views; give 1 to {_MAX_VIEWS}")
@@ -95,9 +96,12 @@ class ViewCallables:
     def _apply(self, callables: Sequence[Callable[[Any], Any]], images: Any) -> Any:
         if isinstance(images, list):
             for function in callables:
-                images = [function(view) for view in images]
+                images = [apply_callable(function, view) for view in images]
             return images
         count = len(images)
         for function in callables:
-            images = function(images.flatten(0, 1)).unflatten(0, (count, -1))
+            made = apply_callable(function, images.flatten(0, 1))
+            if isinstance(made, (list, Mapping)):
+                raise UsageError(f"{name_of(function)} returned no tensor; views need images of one shape")
+            images = made.unflatten(0, (count, -1))
         return images

@@ -1,0 +1,106 @@
+"""Callables in a list of transforms: PerImage for functions of one image, and the check of what others return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from picstore.errors import UsageError
+from picstore.train.transforms.color_program import ColorTransform
+from picstore.train.transforms.containers import Container
+from picstore.train.transforms.mix import BatchTransform
+
+
+class PerImage:
+    """Apply a function to each image of a batch, for transforms of other libraries that draw once a call.
+
+    It stands among the callables, after the transforms of geometry and color, and runs in the training loop's thread.
+    torch's generators are seeded for each batch, so a function that draws from them gives the same after a resume.
+
+    Args:
+        function: takes an image, a tensor (3, H, W) of the batch's dtype and device, and returns a tensor. Tensors of
+            one shape are stacked, others become a list.
+
+    Raises:
+        UsageError: ``function`` is not callable, or a transform of picstore, which takes each image by itself anyway.
+            The call raises it where ``function`` returns something else than a tensor.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        ours = isinstance(function, (ColorTransform, BatchTransform, Container, PerImage))
+        if ours or hasattr(function, "fixes_size"):
+            raise UsageError(f"PerImage: {name_of(function)} is picstore's; put it into the list of transforms itself")
+        if not callable(function):
+            raise UsageError(f"PerImage: function is {function!r}; give a function of one image")
+        self.function = function
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"PerImage({name_of(self.function)})"
+
+    def __repr__(self) -> str:
+        return f"PerImage({self.function!r})"
+
+    def __call__(self, images: Any) -> Any:
+        """Apply the function to images (N, 3, H, W), or to a list of (3, H, W)."""
+        import torch
+
+        made = [self.function(image) for image in images]
+        for each in made:
+            if not isinstance(each, torch.Tensor):
+                raise UsageError(f"{self.name} returned {_described(each)}; return a tensor (3, H, W)")
+        return torch.stack(made) if len({each.shape for each in made}) == 1 else made
+
+
+@dataclass(frozen=True, slots=True)
+class SameForAll:
+    """A function without random numbers, which takes any number of images of one size at once."""
+
+    function: Callable[[Any], Any]
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return name_of(self.function)
+
+    def __call__(self, images: Any) -> Any:
+        """Apply the function to images (N, 3, H, W) at once, or to each of a list of (3, H, W)."""
+        return [self.function(image) for image in images] if isinstance(images, list) else self.function(images)
+
+
+def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
+    """Apply a callable to the images of a batch.
+
+    UsageError unless it returns as many: a tensor, or a dict of tensors; of a list of images also a list. Dicts, of
+    views or of another callable, are given to it as they are.
+    """
+    result = function(images)
+    if isinstance(images, Mapping):
+        return result
+    several = isinstance(images, list) or isinstance(function, PerImage)
+    for each in result.values() if isinstance(result, Mapping) else [result]:
+        listed = isinstance(each, list)
+        shape: Any = getattr(each, "shape", ())
+        if (listed and not several) or (len(each) if listed else shape[0] if len(shape) else None) != len(images):
+            given = f"a list of {len(images)}" if isinstance(images, list) else f"a tensor {tuple(images.shape)}"
+            raise UsageError(
+                f"{name_of(function)} returned {_described(each)} for the images of a batch, {given}; return a tensor "
+                f"of {len(images)} images, or write picstore.PerImage({name_of(function)}) if it takes one image"
+            )
+    return result
+
+
+def name_of(transform: Any) -> str:
+    """What messages call a transform."""
+    own = getattr(transform, "name", None)  # of a kind of picstore's; a callable of the user's may have any attribute
+    return own if isinstance(own, str) else getattr(transform, "__name__", type(transform).__name__)
+
+
+def _described(value: Any) -> str:
+    """Name a value by its type, and its length or shape."""
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {len(value)}"
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" + ("" if shape is None else f" of shape {tuple(shape)}")
