@@ -79,6 +79,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "full": "benchmarks.torture.faults:full",
         "fuzz": "benchmarks.torture.fuzz:fuzz",
         "soak": "benchmarks.torture.soak:soak",
+        "mutations": "benchmarks.torture.mutations:mutations",
     },
 }
 

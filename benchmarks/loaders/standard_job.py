@@ -14,7 +14,9 @@ from benchmarks.peers import PYTHON, REMARK, Job, start
 from benchmarks.photographs import copy_images, size_of
 
 OWN = ("picstore", "picstore-q90", "torchvision", "imagefolder")  # need no environment of their own
-NAMES = (*OWN, "ffcv", "ffcv-q90", "litdata", "dali", "streaming", "webdataset")
+FORMATS = ("ffcv", "ffcv-q90", "litdata", "dali", "streaming", "webdataset")
+PIPELINES = ("spdl", "grain", "grain-pillow", "ray-data", "ray-data-pillow")  # over the image files
+NAMES = (*OWN, *FORMATS, *PIPELINES)
 EPOCHS = 2  # timed, of each process
 TOLERANCE = 4.0  # levels; crops of 4,000 photographs move a mean by 0.3, swapped channels by 10 and more
 

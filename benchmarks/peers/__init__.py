@@ -42,6 +42,11 @@ MODULES = {
     "streaming-shorter": "streaming_loader",
     "streaming-shorter-one": "streaming_loader",
     "webdataset": "webdataset_loader",
+    "spdl": "spdl_loader",
+    "grain": "grain_loader",
+    "grain-pillow": "grain_loader",
+    "ray-data": "ray_loader",
+    "ray-data-pillow": "ray_loader",
 }
 
 # Of the job with colors: torchvision's ColorJitter, and ImageNet's means and deviations.
