@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import grain
@@ -29,15 +30,17 @@ class _Crop:
 
 
 class _Epochs:
+    """Epochs of one iterator: its worker processes start once, and batches are made within an epoch."""
+
     def __init__(self, job: Job, kind: str) -> None:
-        self._job, self._kind, self._epoch = job, kind, 0
+        self._batches = -(-job.count // job.batch)
+        images = grain.MapDataset.source(job.samples()).shuffle(seed=job.seed)
+        crops = images.random_map(_Crop(kind, job.size), seed=job.seed).batch(job.batch, drop_remainder=False)
+        epochs = crops.repeat().to_iter_dataset(grain.ReadOptions(num_threads=1))
+        self._iterator = iter(epochs.mp_prefetch(grain.MultiprocessingOptions(num_workers=job.workers)))
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        job, self._epoch = self._job, self._epoch + 1
-        images = grain.MapDataset.source(job.samples()).shuffle(seed=job.seed + self._epoch)
-        images = images.random_map(_Crop(self._kind, job.size), seed=job.seed + self._epoch)
-        batches = images.to_iter_dataset(grain.ReadOptions(num_threads=1)).batch(job.batch, drop_remainder=False)
-        for pixels, labels in batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=job.workers)):
+        for pixels, labels in islice(self._iterator, self._batches):
             yield torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64))
 
 
