@@ -20,7 +20,18 @@ pytest.importorskip("PIL")
         "kills",
         *(
             pytest.param(part, marks=pytest.mark.slow)
-            for part in ("objects", "power", "rounds", "faults", "full", "flips", "soak")
+            for part in (
+                "objects",
+                "power",
+                "rounds",
+                "faults",
+                "full",
+                "flips",
+                "chains",
+                "compiling",
+                "sizes",
+                "soak",
+            )
         ),
     ],
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.harness import Row, Table, say
@@ -42,22 +45,16 @@ def full(options: Options) -> Table:
     stage, rows = Stage(options.work / "full"), []
     shares, limits = (SHARES[::3], FILE_LIMITS[::3]) if options.quick else (SHARES, FILE_LIMITS)
     about = f"RLIMIT_FSIZE of {limits[0]:,} to {limits[-1]:,} bytes"
-    if problem := _mount(stage.work, 1):
-        shares = ()
+    if problem := _why_no_disk(stage):
         about += f"; no full tmpfs, as mounting one is not possible here ({problem})"
     else:
-        _unmount(stage.work)
         about += (
             f"; a tmpfs with {shares[0]:.0%} to {shares[-1]:.0%} of the room for what the verb adds, then with room"
         )
     for verb in _verbs(options):
         quiet = calm(verb, stage)
         into = Strikes(verb.name, len(quiet.events))
-        added = _pages(stage.work)
-        stage.begin(verb)
-        added -= _pages(stage.work)
-        for share in shares:
-            _fill(verb, stage, quiet, int(share * added), into)
+        fill_disks(verb, stage, quiet, shares, into)
         for limit in limits:
             stage.begin(verb)
             done = run_in_child(verb, stage, Trigger(), file_limit=limit)
@@ -84,6 +81,27 @@ def _triggers(events: list[str], step: int) -> Iterator[Trigger]:
         if kind in kinds
     ]
     yield from every[::step]
+
+
+def fill_disks(verb: Verb, stage: Stage, quiet: Calm, shares: Sequence[float], into: Strikes) -> None:
+    """Run a verb on file systems with shares of the room for what it adds, if one can be mounted."""
+    if _why_no_disk(stage):
+        return
+    stage.begin(verb)
+    run_in_child(verb, stage, Trigger())
+    added = _pages(stage.work)
+    stage.begin(verb)
+    added -= _pages(stage.work)
+    for share in shares:
+        _fill(verb, stage, quiet, int(share * added), into)
+
+
+def _why_no_disk(stage: Stage) -> str:
+    """Why no file system can be mounted here; empty if one can."""
+    if problem := _mount(stage.work, 1):
+        return problem
+    _unmount(stage.work)
+    return ""
 
 
 def _fill(verb: Verb, stage: Stage, quiet: Calm, room: int, into: Strikes) -> None:
@@ -117,6 +135,17 @@ def _mount(folder: Path, pages: int, again: str = "") -> str:
 
 def _unmount(folder: Path) -> None:
     subprocess.run(["umount", folder], check=True)
+
+
+@contextlib.contextmanager
+def limit_files(size: int) -> Iterator[None]:
+    """Let no file of this process become larger: writing fails as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def _pages(folder: Path) -> int:

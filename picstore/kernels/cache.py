@@ -59,7 +59,7 @@ class KernelCache:
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Return numba's result of compiling for a signature; None to have it compiled."""
-        name, key = self._name_and_key(signature, context)
+        name, key = self.name_and_key(signature, context)
         if (found := _find(name, key)) is None:
             return None
         path, payload = found
@@ -79,7 +79,7 @@ class KernelCache:
         if folder is None or getattr(compiled.library, "has_dynamic_globals", False):  # such as addresses
             return
         payload = find("numba.core.serialize.dumps")(_reduce(compiled))
-        name, key = self._name_and_key(signature, compiled.target_context)
+        name, key = self.name_and_key(signature, compiled.target_context)
         try:
             _write(folder / name, _HEADER + _digest(key, payload) + payload)
         except OSError as error:
@@ -87,9 +87,9 @@ class KernelCache:
 
     def holds(self, signature: Any, context: Any) -> bool:
         """Whether there is machine code for a signature; sets aside what cannot be used."""
-        return _find(*self._name_and_key(signature, context)) is not None
+        return _find(*self.name_and_key(signature, context)) is not None
 
-    def _name_and_key(self, signature: Any, context: Any) -> tuple[str, bytes]:
+    def name_and_key(self, signature: Any, context: Any) -> tuple[str, bytes]:
         """The name of a kernel's file, and the digest of all that its machine code depends on."""
         function = self._function
         depends = (
@@ -152,7 +152,7 @@ def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
     for folder in cache_folders()[1]:
         path = folder / name
         try:
-            return path, _payload(read_trusted(path), key)
+            return path, check_payload(read_trusted(path), key)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (Unusable, OSError) as error:
@@ -160,7 +160,8 @@ def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
     return None
 
 
-def _payload(data: bytes, key: bytes) -> bytes:
+def check_payload(data: bytes, key: bytes) -> bytes:
+    """What a file holds; Unusable if its digest is another."""
     start = len(_HEADER) + hashlib.sha256().digest_size
     if data[:start] != _HEADER + _digest(key, data[start:]):
         raise Unusable("it was cut or changed, its digest differs")

@@ -45,7 +45,7 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
     return make_dispatcher
 
 
-def _arguments(function: Any) -> Any:
+def arguments_of(function: Any) -> Any:
     """Types of a kernel's arguments, as numba's objects have them."""
     return find("numba.core.sigutils.normalize_signature")(function.signature)[0]
 
@@ -53,14 +53,14 @@ def _arguments(function: Any) -> Any:
 def compile_kernel(function: Any) -> Any:
     """Compile a kernel for its signature, or load it."""
     if hasattr(function, "compile"):
-        function.compile(_arguments(function) if available(CACHE) else function.signature)
+        function.compile(arguments_of(function) if available(CACHE) else function.signature)
 
 
 def is_cached(function: Any) -> bool:
     """Whether the cache holds a kernel's machine code for its signature, or this process does."""
     if not available(CACHE):
         return bool(getattr(function, "signatures", ()))
-    arguments = _arguments(function)
+    arguments = arguments_of(function)
     return arguments in function.overloads or function._cache.holds(arguments, function.targetctx)
 
 
@@ -69,7 +69,7 @@ def address_of(function: Any) -> int:
     compile_kernel(function)
     if not available(CALLS):
         return 1
-    compiled = function.overloads[_arguments(function)]
+    compiled = function.overloads[arguments_of(function)]
     address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     return address
 

@@ -132,7 +132,7 @@ def test_the_file_of_one_kernel_does_not_pass_for_another(entry: Path) -> None:
 def test_what_numba_cannot_load_is_set_aside(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The payload is no pickle."""
     unit = cache.KernelCache(kernel_in)
-    monkeypatch.setattr(unit, "_name_and_key", lambda *_: (entry.name, KEY))
+    monkeypatch.setattr(unit, "name_and_key", lambda *_: (entry.name, KEY))
     assert unit.load_overload((), add_weighted.targetctx) is None
     assert not entry.exists()
 

@@ -231,7 +231,10 @@ def _is_last_append(root: Location, manifest: Manifest, settings: dict[str, Any]
     appended = manifest.provenance.get("appended", ())
     if not appended or {**appended[-1], "outcome": None} != {**settings, "outcome": None}:
         return False
-    lines = _last_lines(root, len(listing.inputs))
+    try:
+        lines = _last_lines(root, len(listing.inputs))
+    except NotADataset:  # a shuffled copy, which names the appends of its source and has no ledger
+        return False
     sizes = [lines[k].source_bytes for k in sample_numbers(len(lines))]
     return len(lines) == len(listing.inputs) and same_images(sample_sizes(listing.inputs), sizes)
 

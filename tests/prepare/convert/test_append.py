@@ -23,6 +23,7 @@ from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.engine.processes import Engine
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
+from picstore.prepare.upkeep.shuffle import shuffle
 from picstore.prepare.upkeep.verify import verify
 from picstore.storage.location.resolve import locate
 
@@ -247,3 +248,14 @@ def test_an_append_of_other_images_with_the_same_names_is_not_taken_for_one_that
     for path in other.glob("*/*.jpg"):
         path.write_bytes(jpeg(len(path.name) + 7, width=90))
     assert run(append, other, dataset, resume=True).manifest.images == 40
+
+
+def test_a_shuffled_copy_of_an_append_is_resumed_as_one_that_has_not_begun(
+    dataset: Path, more: Path, tmp_path: Path
+) -> None:
+    """It names the appends of its source, and has no ledger."""
+    run(append, more, dataset)
+    shuffle(dataset, tmp_path / "copy", seed=1, method="uniform", workers=INLINE)
+    for _ in range(2):
+        assert run(append, more, tmp_path / "copy", resume=True).manifest.images == 40
+    assert verify(tmp_path / "copy", workers=INLINE).findings == []
