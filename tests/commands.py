@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,10 +63,15 @@ def picstore_json(*arguments: object, code: int = 0) -> Any:
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The single line of an error on stderr."""
-    lines = done.stderr.strip().splitlines()
+    """The single line of an error on stderr, after the stages that began before it."""
+    lines = said(done)
     assert len(lines) == 1, done.stderr
     return lines[0]
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines on stderr, but for those of progress."""
+    return [line for line in done.stderr.splitlines() if not re.match(r"picstore \w+: |\{\"verb\": ", line)]
 
 
 def tree(root: Path) -> dict[str, str]:

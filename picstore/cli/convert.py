@@ -19,6 +19,7 @@ from picstore.storage.location.resolve import Location, locate
 if TYPE_CHECKING:
     from picstore.prepare.convert.convert import ConvertOptions
     from picstore.prepare.convert.finish import ConversionResult
+    from picstore.prepare.progress import Progress
     from picstore.prepare.sources.inputs import Listing
 
 _SHAPE_OPTIONS = ("streams", "file_size", "container_size", "seed")
@@ -110,6 +111,7 @@ def parse_color(text: str) -> tuple[int, int, int]:
 )
 @click.option("--dedupe", is_flag=True, help="Convert only the first of several inputs with equal bytes.")
 @options.max_errors
+@options.quiet
 @options.as_json
 def command(
     source: Location, destination: Location | None, max_errors: Callable[[int], float], as_json: bool, **arguments: Any
@@ -135,35 +137,47 @@ def command(
     encode = EncodeSettings(resize=resize, **{name: arguments[name] for name in _ENCODE_OPTIONS})
     start_fork_server(encode)  # it imports while this process does
 
-    from picstore.cli.progress import Bar
+    from picstore.cli.progress import show_progress
     from picstore.prepare.convert.convert import ConvertOptions
     from picstore.prepare.convert.job import DatasetShape
     from picstore.prepare.engine.processes import default_workers, wait_for_fork_server
     from picstore.prepare.sources.dedupe import mark_duplicates
-    from picstore.prepare.sources.open import open_source
 
     shape = DatasetShape(**{name: arguments[name] for name in _SHAPE_OPTIONS})
-    listing = open_source(source, **{name: arguments[name] for name in options.SOURCE})
-    for remark in listing.remarks:
-        echo(remark, err=True)
     if destination is None:
         from picstore.cli.measure import measure
 
+        with show_progress("convert") as bar:
+            listing = _list(source, arguments, bar)
         measure(listing, encode, arguments, as_json=as_json)
         return
-    seconds = {"listing": time.monotonic() - started}
-    if arguments["dedupe"]:
-        listing = mark_duplicates(listing, workers=default_workers())
-        seconds["dedupe"] = time.monotonic() - started - seconds["listing"]
-    if on_terminal():
-        wait_for_fork_server()  # else two bars would overwrite each other
-    with options.make_engine(arguments["engine"], arguments["workers"]) as engine, Bar("convert") as bar:
-        convert_options = ConvertOptions(
-            encode=encode, shape=shape, workers=engine, progress=bar, image_timeout=arguments["image_timeout"]
-        )
-        result = _convert(listing, destination, convert_options, arguments)
+    with show_progress("convert") as bar:
+        listing = _list(source, arguments, bar)
+        seconds = {"listing": time.monotonic() - started}
+        if arguments["dedupe"]:
+            bar.begin_stage("dedupe")
+            listing = mark_duplicates(listing, workers=default_workers())
+            seconds["dedupe"] = time.monotonic() - started - seconds["listing"]
+        if on_terminal():
+            wait_for_fork_server()  # else two bars would overwrite each other
+        with options.make_engine(arguments["engine"], arguments["workers"]) as engine:
+            convert_options = ConvertOptions(
+                encode=encode, shape=shape, workers=engine, progress=bar, image_timeout=arguments["image_timeout"]
+            )
+            result = _convert(listing, destination, convert_options, arguments)
     result = replace(result, seconds={**seconds, **result.seconds})
     report_outcome(result, destination, time.monotonic() - started, as_json=as_json, max_errors=max_errors)
+
+
+def _list(source: Location, arguments: dict[str, Any], progress: Progress) -> Listing:
+    """List the inputs of a source, and print what there is to say of them."""
+    from picstore.prepare.sources.open import open_source
+
+    progress.begin_stage("listing")
+    listing = open_source(source, **{name: arguments[name] for name in options.SOURCE})
+    for remark in listing.remarks:
+        echo(remark, err=True)
+    return listing
 
 
 def _convert(

@@ -33,6 +33,7 @@ _SHOWN = 20  # groups, of which each line shows as many duplicates
 @options.root
 @click.option("--other-root", metavar="DIR", type=locate, help="The same as --root, of OTHER.")
 @options.workers
+@options.quiet
 @options.as_json
 def command(
     dataset: Location,
@@ -52,7 +53,7 @@ def command(
     `picstore delete DATASET --ids FILE` deletes the duplicates that `--ids FILE` lists: all images of a group but the
     first, or all that are in OTHER.
     """
-    from picstore.cli.progress import Bar
+    from picstore.cli.progress import show_progress
     from picstore.prepare.engine.processes import default_workers
     from picstore.prepare.upkeep.dupes import find_duplicates, hash_images, save_hashes
     from picstore.storage.dataset import Dataset
@@ -60,14 +61,15 @@ def command(
     started = time.monotonic()
     opened = Dataset(dataset, root=roots["root"])
     against = None if other is None else Dataset(other, root=roots["other_root"])
-    with Bar("dupes") as bar:
+    with show_progress("dupes") as bar:
         hashed = hash_images(opened, workers=workers or default_workers(), progress=bar)
         others = None
         if against is not None:
             others = hash_images(against, workers=workers or default_workers(), progress=bar)
-    groups = find_duplicates(hashed, others, distance=distance)
-    if save:
-        save_hashes(opened, hashed)
+        bar.begin_stage("comparing")
+        groups = find_duplicates(hashed, others, distance=distance)
+        if save:
+            save_hashes(opened, hashed)
     duplicates = [id_ for group in groups for id_, _ in group.duplicates]
     if file is not None:
         file.write_text("".join(f"{id_}\n" for id_ in sorted(duplicates)))

@@ -34,6 +34,7 @@ _DAMAGE_FOUND = 3
 )
 @options.selection
 @options.root
+@options.quiet
 @options.as_json
 @click.pass_context
 def command(
@@ -50,11 +51,11 @@ def command(
 
     Damaged records are left out; the exit code is then 3.
     """
-    from picstore.cli.progress import Bar
+    from picstore.cli.progress import show_progress
     from picstore.prepare.exports.export import export
 
     started = time.monotonic()
-    with Bar("export") as bar:
+    with show_progress("export") as bar:
         done = export(selection.open(dataset, root=root), out, format=format_, shard_size=shard_size, progress=bar)
     seconds = time.monotonic() - started
     for remark in done.remarks:

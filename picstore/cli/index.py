@@ -34,6 +34,7 @@ from picstore.storage.location.resolve import Location, locate
 @options.workers
 @click.option("--resume", is_flag=True, help="Continue an interrupted index.")
 @options.max_errors
+@options.quiet
 @options.as_json
 def command(
     source: Location, destination: Location, max_errors: Callable[[int], float], as_json: bool, **arguments: Any
@@ -43,7 +44,7 @@ def command(
     Loader, verify and all other readers take DST as they take a converted data set, as long as SRC is there.
     `picstore convert DST NEW` makes one of it, with the same order and ids.
     """
-    from picstore.cli.progress import Bar
+    from picstore.cli.progress import show_progress
     from picstore.prepare.convert.convert import ConvertOptions, convert
     from picstore.prepare.convert.job import DatasetShape
     from picstore.prepare.convert.reference_records import is_of_files, references_root, require_references, shuffled
@@ -51,16 +52,17 @@ def command(
 
     started = time.monotonic()
     source = source.absolute()
-    listing = open_source(source, **{name: arguments[name] for name in options.SOURCE})
-    for remark in listing.remarks:
-        echo(remark, err=True)
-    require_references(listing)
-    mixed = arguments["shuffle"]
-    if is_of_files(listing) if mixed is None else mixed:
-        listing = shuffled(listing, arguments["seed"])
-    seconds = {"listing": time.monotonic() - started}
     shape = {name: arguments[name] for name in ("file_size", "container_size", "seed")}
-    with options.make_engine("local", arguments["workers"]) as engine, Bar("index") as bar:
+    with options.make_engine("local", arguments["workers"]) as engine, show_progress("index") as bar:
+        bar.begin_stage("listing")
+        listing = open_source(source, **{name: arguments[name] for name in options.SOURCE})
+        for remark in listing.remarks:
+            echo(remark, err=True)
+        require_references(listing)
+        mixed = arguments["shuffle"]
+        if is_of_files(listing) if mixed is None else mixed:
+            listing = shuffled(listing, arguments["seed"])
+        seconds = {"listing": time.monotonic() - started}
         index_options = ConvertOptions(
             encode=EncodeSettings(max_pixels=arguments["max_pixels"]),
             shape=DatasetShape(streams=1, **shape),

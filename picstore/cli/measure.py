@@ -37,12 +37,13 @@ def measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any], 
 
 
 def _measure(listing: Listing, encode: EncodeSettings, settings: dict[str, Any]) -> QualityReport:
-    from picstore.cli.progress import Bar
+    from picstore.cli.progress import show_progress
     from picstore.prepare.engine import processes
+    from picstore.prepare.progress import begin_stage
     from picstore.prepare.quality import measure_quality
 
-    with Bar("measure") as bar:
-        bar.set_total(min(settings["measure"], len(listing.inputs)), 0)
+    with show_progress("convert") as bar:
+        begin_stage(bar, "measuring", min(settings["measure"], len(listing.inputs)))
         return measure_quality(
             listing,
             encode=encode,

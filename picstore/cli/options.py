@@ -124,6 +124,27 @@ root = click.option(
     help="Directory or URL of the images of an index, which you trust.  [default: as the index says, if you made it]",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+_QUIET = "picstore.quiet"  # in the context of the verb
+
+
+def _keep_quiet(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[_QUIET] = value
+
+
+quiet = click.option(
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=_keep_quiet,
+    help="Show no progress: no bar on a terminal, and elsewhere no line a minute.",
+)
+
+
+def is_quiet() -> bool:
+    """Whether the verb that runs was given ``--quiet``."""
+    return bool(click.get_current_context().meta.get(_QUIET))
+
+
 seed = click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Random seed.")
 engine = click.option(
     "--engine",

@@ -14,6 +14,7 @@ from picstore.storage.location.resolve import Location, locate
 @click.command("repair")
 @click.argument("dataset", metavar="DATASET", type=locate)
 @options.root
+@options.quiet
 @options.as_json
 def command(dataset: Location, root: Location | None, as_json: bool) -> None:
     """Make a damaged DATASET readable again.
@@ -22,10 +23,10 @@ def command(dataset: Location, root: Location | None, as_json: bool) -> None:
     writes missing or wrong counts of labels, and deletes the records that cannot be read, as `picstore delete` does.
     Writes no file of images.
     """
-    from picstore.cli.progress import Bar
+    from picstore.cli.progress import show_progress
     from picstore.prepare.upkeep.repair import repair
 
-    with Bar("repair") as bar:
+    with show_progress("repair") as bar:
         done = repair(dataset, root=root, progress=bar)
     if as_json:
         result = {"dataset": str(dataset), "uuid": done.dataset.uuid, "images": len(done.dataset)}

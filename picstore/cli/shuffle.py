@@ -24,6 +24,7 @@ from picstore.storage.location.resolve import Location, locate
 @options.selection
 @options.workers
 @options.engine
+@options.quiet
 @options.as_json
 def command(
     sources: tuple[Location, ...],
@@ -39,10 +40,10 @@ def command(
 
     Several data sets become one, with classes joined by name. Each worker holds one file in memory.
     """
-    from picstore.cli.progress import Bar
+    from picstore.cli.progress import show_progress
     from picstore.prepare.upkeep.shuffle import shuffle
 
-    with options.make_engine(engine, workers) as processes, Bar("shuffle") as bar:
+    with options.make_engine(engine, workers) as processes, show_progress("shuffle") as bar:
         dataset = selection.open(*sources)
         manifest = shuffle(dataset, destination, seed=seed, method=method, workers=processes, progress=bar)
     if as_json:

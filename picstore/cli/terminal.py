@@ -15,9 +15,9 @@ def echo(*lines: str, err: bool = False) -> None:
         click.echo(visible(line), err=err)
 
 
-def echo_json(value: Any) -> None:
+def echo_json(value: Any, *, err: bool = False) -> None:
     """Print a value as one line of JSON, in ASCII."""
-    click.echo(json.dumps(value).replace("\x7f", "\\u007f"))
+    click.echo(json.dumps(value).replace("\x7f", "\\u007f"), err=err)
 
 
 def on_terminal() -> bool:

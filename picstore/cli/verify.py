@@ -18,6 +18,7 @@ _DAMAGE_FOUND = 3
 @click.option("--decode", is_flag=True, help="Decode every image too, and compare it with the index.")
 @options.root
 @options.workers
+@options.quiet
 @options.as_json
 @click.pass_context
 def command(
@@ -32,11 +33,11 @@ def command(
 
     The exit code is 3 if there is damage.
     """
-    from picstore.cli.progress import Bar
+    from picstore.cli.progress import show_progress
     from picstore.prepare.engine.processes import default_workers
     from picstore.prepare.upkeep.verify import verify
 
-    with Bar("verify") as bar:
+    with show_progress("verify") as bar:
         manifest, findings, remarks = verify(
             dataset, root=root, decode=decode, workers=workers or default_workers(), progress=bar
         )

@@ -11,11 +11,22 @@ ProgressCallback: TypeAlias = Callable[[int], None]  # called with the number of
 class Progress(Protocol):
     """Display of how far an operation is."""
 
+    def begin_stage(self, stage: str) -> None:
+        """Name the stage that begins, such as ``"rows"``; its items are announced after it."""
+
     def set_total(self, total: int, done: int) -> None:
         """Announce ``total`` items, of which an earlier run finished ``done``."""
 
     def advance(self, count: int) -> None:
         """Count ``count`` more items as done."""
+
+
+def begin_stage(progress: Progress | None, stage: str, total: int | None = None, done: int = 0) -> None:
+    """Name the stage that begins, and announce its items if they are counted, where there is a display."""
+    if progress is not None:
+        progress.begin_stage(stage)
+        if total is not None:
+            progress.set_total(total, done)
 
 
 def progress_callback(progress: Progress | None) -> ProgressCallback:

@@ -66,6 +66,9 @@ class Verification:
         """Make it end within a moment; nothing happens where none runs."""
         self._cancel.set()
 
+    def begin_stage(self, stage: str) -> None:
+        """Do nothing; called by :func:`verify`."""
+
     def set_total(self, total: int, done: int) -> None:
         """Note the number of records; called by :func:`verify`."""
         self._set(total=total, done=done)

@@ -164,7 +164,7 @@ def test_an_interrupted_conversion_is_unfinished_and_resume_gives_the_same_bytes
 ) -> None:
     where = f"{bucket}/train"
     unfinished = locate(where) / UNFINISHED
-    command = [*PICSTORE, "convert", str(pictures), where, *map(str, SHAPE), "--workers", "1"]
+    command = [*PICSTORE, "convert", str(pictures), where, *map(str, SHAPE), "--workers", "1", "--quiet"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not any(name.startswith("row-") for name, _ in unfinished.files()):
         assert process.poll() is None

@@ -56,8 +56,9 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
         PicstoreError: a row dies again and again, or its files were lost.
     """
     convert.require_no_partition(listing)
+    clock = convert.StageClock(options.progress)
+    clock.begin_stage("sampling")
     convert.start_engine(options.encode)
-    clock = convert.StageClock()
     root = locate(destination)
     manifest = read_manifest(root)
     if manifest.references is not None:
@@ -72,7 +73,6 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     resumed = begun is not None
     if begun is None:
         begun = _describe_append(root, listing, settings, convert.choose_rows(listing, options))
-    clock.end_stage("sampling")
     with job.hold_job(root, begun):
         manifest = read_manifest(root)
         if _is_published(manifest, begun):

@@ -26,7 +26,7 @@ from picstore.prepare.convert.source_samples import same_images, sample_sizes
 from picstore.prepare.engine import processes
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
-from picstore.prepare.progress import Progress, progress_callback
+from picstore.prepare.progress import Progress, begin_stage, progress_callback
 from picstore.prepare.sources.inputs import Input, Listing, Partition
 from picstore.storage.format.layout import MAX_CONTAINER
 from picstore.storage.location.resolve import MANIFEST, Location, Where, locate
@@ -132,16 +132,24 @@ Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionR
 
 
 class StageClock:
-    """Seconds of the stages of a conversion, one after the other."""
+    """Seconds of the stages of a conversion, one after the other, which a display names as they begin."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress | None) -> None:
         self.seconds: dict[str, float] = {}
-        self._since = time.monotonic()
+        self._progress = progress
+        self._stage, self._since = "", 0.0
 
-    def end_stage(self, stage: str) -> None:
-        """Record the time since the last call as that of ``stage``."""
-        now = time.monotonic()
-        self.seconds[stage], self._since = now - self._since, now
+    def begin_stage(self, stage: str, total: int | None = None, done: int = 0) -> None:
+        """End the stage before, and begin another."""
+        self.end_stage()
+        self._stage, self._since = stage, time.monotonic()
+        begin_stage(self._progress, stage, total, done)
+
+    def end_stage(self) -> None:
+        """Record how long the stage took that has begun, if one has."""
+        if self._stage:
+            self.seconds[self._stage] = time.monotonic() - self._since
+            self._stage = ""
 
 
 def convert(
@@ -168,8 +176,9 @@ def convert(
         if shard is not None or listing.duplicates is not None:
             require_no_partition(listing)
         options = replace(options, shape=replace(options.shape, streams=1))
+    clock = StageClock(options.progress)
+    clock.begin_stage("sampling")
     start_engine(options.encode)
-    clock = StageClock()
     root = locate(destination)
     settings = describe_job(listing, options)
     outline = {**settings, "classes": listing.classes, "attachments": list(listing.attachments)}
@@ -182,7 +191,6 @@ def convert(
     else:
         require_same_images(root, begun, listing)
     rows = int(begun["rows"])
-    clock.end_stage("sampling")
     plan = RowPlan(
         inputs=listing.inputs,
         rows=rows,
@@ -262,15 +270,15 @@ def run_job(
         if plan.shard is None:
             root.sweep()
         tasks = plan.make_tasks(root, options, position_folder)
-        if options.progress is not None:
-            total = sum(len(plan.row_inputs(row)) for row in plan.own_rows)
-            options.progress.set_total(total, total - sum(len(task.inputs) for task in tasks))
+        total = sum(len(plan.row_inputs(row)) for row in plan.own_rows)
+        clock.begin_stage("rows", total, total - sum(len(task.inputs) for task in tasks))
         written = run_rows(tasks, processes.as_engine(options.workers), progress_callback(options.progress))
-        clock.end_stage("rows")
+        clock.end_stage()
         if plan.shard is not None:
             tally = sum(map(ledger.tally_fragment, ledger.read_fragments(root, plan.own_rows)), ledger.Tally())
             return ConversionResult(None, tally, clock.seconds)
+    clock.begin_stage("finishing")
     result = finish(written)
     job.remove_job(root)
-    clock.end_stage("finishing")
+    clock.end_stage()
     return replace(result, seconds=clock.seconds)

@@ -15,7 +15,7 @@ from picstore.prepare.exports.folder import FolderWriter
 from picstore.prepare.exports.mds import MdsWriter
 from picstore.prepare.exports.parquet import ParquetWriter
 from picstore.prepare.exports.webdataset import WebDatasetWriter
-from picstore.prepare.progress import Progress
+from picstore.prepare.progress import Progress, begin_stage
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.location.local import make_folder, sync, sync_folder
@@ -79,8 +79,7 @@ def export(
 
 
 def _write_records(dataset: Dataset, writer: ExportWriter, progress: Progress | None) -> Exported:
-    if progress is not None:
-        progress.set_total(len(dataset), 0)
+    begin_stage(progress, "writing", len(dataset))
     images = size = 0
     remarks: list[str] = []
     for record in _records(dataset, remarks):

@@ -15,7 +15,7 @@ from picstore.jpeg.luma_dc import read_scan
 from picstore.jpeg.perceptual_hash import perceptual_hash
 from picstore.kernels.ahead import compile_ahead
 from picstore.prepare.engine import processes
-from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
+from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.prepare.upkeep.hamming import MAX_DISTANCE, find_leaders, find_nearest, find_nearest_each
 from picstore.storage.dataset import Dataset
 
@@ -90,8 +90,7 @@ def hash_images(dataset: Dataset, *, workers: int | processes.Engine, progress: 
     count = workers if isinstance(workers, int) else processes.default_workers()
     chunks = np.array_split(live, min(len(live), _TASKS_A_WORKER * count)) if len(live) else []
     tasks = [_HashTask(dataset, tuple(chunk.tolist())) for chunk in chunks]
-    if progress is not None:
-        progress.set_total(len(dataset), 0)
+    begin_stage(progress, "hashing", len(dataset))
     compile_ahead((read_scan, find_nearest_each))
     done = processes.run_all(hash_containers, tasks, workers=workers, on_progress=progress_callback(progress))
     return _joined(part for _, part in done)

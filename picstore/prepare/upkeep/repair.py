@@ -12,7 +12,7 @@ import numpy as np
 
 from picstore.arrays import Bools, Table
 from picstore.errors import Corrupt, Damage, NotADataset
-from picstore.prepare.progress import Progress
+from picstore.prepare.progress import Progress, begin_stage
 from picstore.storage.container_index import index_file, index_rows
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
@@ -83,8 +83,7 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
     index = _restore_index(folder, read_manifest(folder))
     dataset = Dataset(folder, root=root)
     dataset.check_extent()
-    if progress is not None:
-        progress.set_total(int(dataset.live.starts[-1]), 0)
+    begin_stage(progress, "checking", int(dataset.live.starts[-1]))
     losses, deleted, sound = [], [dataset.live.deleted], 0
     for number, start in enumerate(dataset.live.starts[:-1]):
         good, problem = _readable(dataset, number)
@@ -100,6 +99,7 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
         raise NotADataset(
             f"none of the images of {folder} is in {dataset.references.folder}; mount it, or give the root"
         )
+    begin_stage(progress, "finishing")
     kept = dataset.kept_counts()
     saved = dataset.without_positions(np.unique(np.concatenate(deleted))).save()
     wrong = kept is not None and not losses and not kept.same(saved.count_records())

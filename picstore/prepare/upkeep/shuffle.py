@@ -19,7 +19,7 @@ from picstore.arrays import I64, Table
 from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.convert import job
 from picstore.prepare.engine import processes
-from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
+from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import write_npy_file
@@ -107,8 +107,7 @@ def shuffle(
     wanted = {"verb": "shuffle", "picstore": __version__, "parent": dataset.uuid, "method": method, "seed": seed}
     begun = job.new_job(**job.begin_job(destination, wanted, resume=False))
     passes = 1 if method == "transpose" else 2
-    if progress is not None:
-        progress.set_total(passes * len(dataset), 0)
+    begin_stage(progress, "rows", passes * len(dataset))
     with job.hold_job(destination, begun):
         job.require_free(destination)
         if method == "transpose":
@@ -118,6 +117,7 @@ def shuffle(
             tasks = _dealt(dataset, destination, shape, workers, progress)
         results = processes.run_all(write_file, tasks, workers=workers, on_progress=progress_callback(progress))
         summaries = [summary for _, summary in results]
+        begin_stage(progress, "finishing")
         if (written := sum(summary.records for summary in summaries)) != len(dataset):
             text = f"{written} of {len(dataset)} records were written; the source changed during the shuffle"
             raise PicstoreError(text)

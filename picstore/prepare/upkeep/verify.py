@@ -20,7 +20,7 @@ from picstore.prepare.image.index_image import index_image
 from picstore.prepare.image.read import foreign_errors
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.size_limits import check_size, pillow_limits
-from picstore.prepare.progress import Progress, ProgressCallback, progress_callback
+from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.storage.container_index import index_rows, ordinals_of
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
@@ -133,10 +133,10 @@ def verify(
         FileCheck(folder, entry, file_rows, deleted, manifest.attachments, max_pixels, references)
         for entry, file_rows, deleted in _files(manifest, rows, live)
     )
-    if progress is not None:
-        progress.set_total(manifest.images, 0)
+    begin_stage(progress, "checking", manifest.images)
     checked = processes.run_all(check_file, tasks, workers=workers, on_progress=progress_callback(progress))
     found = {(task.entry.file, task.entry.stream): result for task, result in checked}
+    begin_stage(progress, "finishing")
     for entry in manifest.files:
         findings += found[entry.file, entry.stream].findings
     findings += _check_ids(found.values())

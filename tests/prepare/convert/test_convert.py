@@ -460,7 +460,7 @@ def test_a_conversion_that_is_told_to_end_says_how_to_go_on(
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code
-    assert errors.strip() == f"picstore: {words}; continue with the same command and --resume"
+    assert errors.splitlines()[-1] == f"picstore: {words}; continue with the same command and --resume"
     assert not (out / "picstore.json").exists()
     picstore_command(*command[len(PICSTORE) :], "--resume")
     assert tree(out) == tree(converted)
