@@ -201,7 +201,7 @@ def run_tests(environment: Environment, log: Path, source: Path) -> str:
 
 def check(work: Path, platform: Platform, options: argparse.Namespace) -> tuple[str, str]:
     """Install the wheel on a platform; returns what the smoke script and the tests say."""
-    (wheel,), (source,) = (list((work / "dist").glob(name)) for name in ("*.whl", "*.tar.gz"))
+    (wheel,) = (work / "dist").glob("*.whl")
     extra = "" if options.fast else "[torch,view]"
     requirements = [f"picstore{extra} @ {wheel.as_uri()}", *([] if options.fast else TESTS)]
     log = f"{work}/{platform.name.replace(', ', '-').replace(' ', '-')}"
@@ -218,6 +218,7 @@ def check(work: Path, platform: Platform, options: argparse.Namespace) -> tuple[
         smoke = run_smoke(environment, Path(f"{log}.smoke.log"), *flags)
         if options.fast or options.no_tests or platform.macos or platform.machine == "arm64":
             return smoke, "–"
+        (source,) = (work / "dist").glob("*.tar.gz")
         return smoke, run_tests(environment, Path(f"{log}.tests.log"), source)
 
 
@@ -231,7 +232,7 @@ def main() -> None:
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(work / "dist", ignore_errors=True)
-    uv(work, "build", "--quiet", "--out-dir", work / "dist", ROOT)
+    uv(work, "build", "--quiet", *["--wheel"] * options.fast, "--out-dir", work / "dist", ROOT)
     failed = False
     print(f"{datetime.date.today()}\n\n| platform | smoke script | default tests |\n|---|---|---|", flush=True)
     for platform in newest_other(work) if options.fast else PLATFORMS:
