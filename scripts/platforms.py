@@ -34,16 +34,19 @@ class Platform:
     version: str
     machine: str = ""
     macos: bool = False  # with scripts/macos.py in place of the system's calls
+    numba: str = ""  # a release that is not the newest
 
     @property
     def name(self) -> str:
         if self.machine:
             return f"{self.version} on Debian {SUITES[self.version]}, {self.machine}"
-        return self.version + ", macOS emulated" * self.macos
+        return self.version + ", macOS emulated" * self.macos + (self.numba and f", numba {self.numba}")
 
 
 PLATFORMS = (
     *map(Platform, ("3.10", "3.11", "3.12", "3.13", "3.14", "3.14t")),
+    Platform("3.11", numba="0.60.0"),
+    Platform("3.11", numba="0.65.1"),
     Platform("3.11", macos=True),
     Platform("3.14", macos=True),
     Platform("3.14", "amd64"),
@@ -142,7 +145,7 @@ def in_chroot(work: Path, platform: Platform, requirements: Sequence[str]) -> En
     root = work / f"{SUITES[platform.version]}-{platform.machine}"
     if not (root / "done").exists():
         script = "/usr/share/debootstrap/scripts/sid"  # releases differ by the packages' lists alone
-        packages = f"--include=python{platform.version},ca-certificates"
+        packages = f"--include=python{platform.version}"
         arguments = ("--variant=minbase", f"--arch={platform.machine}", packages, SUITES[platform.version], root)
         run("debootstrap", *arguments, mirror(), script)
         (root / "done").touch()
@@ -204,6 +207,7 @@ def check(work: Path, platform: Platform, options: argparse.Namespace) -> tuple[
     (wheel,) = (work / "dist").glob("*.whl")
     extra = "" if options.fast else "[torch,view]"
     requirements = [f"picstore{extra} @ {wheel.as_uri()}", *([] if options.fast else TESTS)]
+    requirements += [f"numba=={platform.numba}"] if platform.numba else []
     log = f"{work}/{platform.name.replace(', ', '-').replace(' ', '-')}"
     with ExitStack() as stack:
         if platform.machine:
@@ -216,7 +220,8 @@ def check(work: Path, platform: Platform, options: argparse.Namespace) -> tuple[
             environment.variables["PYTHONPATH"] = str(environment.folder)
         flags = ["--no-torch"] if options.fast else ["--epochs", str(EPOCHS)] if platform.macos else []
         smoke = run_smoke(environment, Path(f"{log}.smoke.log"), *flags)
-        if options.fast or options.no_tests or platform.macos or platform.machine == "arm64":
+        smoke_alone = platform.macos or platform.numba or platform.machine == "arm64"
+        if options.fast or options.no_tests or smoke_alone:
             return smoke, "–"
         (source,) = (work / "dist").glob("*.tar.gz")
         return smoke, run_tests(environment, Path(f"{log}.tests.log"), source)
