@@ -67,6 +67,16 @@ def _terminate(*_: object) -> None:
     raise _Terminated
 
 
+def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
+    """Send a signal again whose exception Python has ignored, since it came in a callback: of an import's lock, say."""
+    if ignored.exc_type not in (_Terminated, KeyboardInterrupt):
+        sys.__unraisablehook__(ignored)
+        return
+    number = signal.SIGTERM if ignored.exc_type is _Terminated else signal.SIGINT
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds, in which the callback ends
+
+
 def _hint() -> str:
     """Return how to continue an interrupted verb."""
     return "; continue with the same command and --resume" if sys.argv[1:2] in (["convert"], ["index"]) else ""
@@ -75,6 +85,7 @@ def _hint() -> str:
 def main() -> None:
     """Run the ``picstore`` command; errors become one line on stderr and an exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _signal_again
     try:
         # Without standalone mode, main returns the code of Context.exit.
         code = program.main(prog_name="picstore", standalone_mode=False)

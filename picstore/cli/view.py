@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import webbrowser
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -56,15 +58,16 @@ def command(
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise MissingDependency("the page needs Starlette and uvicorn: pip install 'picstore[view]'")
-    from picstore.view.records import Records
-    from picstore.view.security import new_token, redirecting_file
-    from picstore.view.server import bind, end_by, serve
-    from picstore.view.session import Session
+    with _ending_at_once():
+        from picstore.view.records import Records
+        from picstore.view.security import new_token, redirecting_file
+        from picstore.view.server import bind, end_by, serve
+        from picstore.view.session import Session
 
-    records = Records(selection.open(dataset, root=root))
-    session = Session(records, recipe, None if state is None else _read_state(state), inputs)
-    if recipe is not None:
-        _check_recipe(recipe)
+        records = Records(selection.open(dataset, root=root))
+        session = Session(records, recipe, None if state is None else _read_state(state), inputs)
+        if recipe is not None:
+            _check_recipe(recipe)
     token = new_token()
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(bind(port))
@@ -74,6 +77,20 @@ def command(
             webbrowser.open(stack.enter_context(redirecting_file(address)))
         number = serve(session, listening, token=token)
     end_by(number)
+
+
+@contextlib.contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Have signals end the process while there is nothing to clean up.
+
+    Modules that are imported, numba's for instance, drop every exception of some attempts, a signal's too.
+    """
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _read_state(path: Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import queue
 import signal
 import socket
 import threading
@@ -109,9 +108,12 @@ def serve(session: Session, listening: socket.socket, *, token: str) -> int:
 
     Threads may still decode and evaluate then: let :func:`end_by` end the process, which waits for none.
     """
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    # The bytes are written by whatever thread the system interrupts; a function of Python's would wait for this one.
+    ends, signals = socket.socketpair()
+    signals.setblocking(False)
+    signal.set_wakeup_fd(signals.fileno())
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda received, _: signals.put(received))
+        signal.signal(each, lambda *_: None)
     threading.Thread(target=_read_ahead, args=(session.records,), daemon=True).start()
     connections = Connections(make_app(session, token=token))
     config = uvicorn.Config(
@@ -129,11 +131,13 @@ def serve(session: Session, listening: socket.socket, *, token: str) -> int:
         try:
             uvicorn.Server(config).run(sockets=[listening])
         finally:
-            signals.put(0)
+            signals.send(b"\0")
 
     # The main thread waits for signals alone, so that nothing delays their end.
     threading.Thread(target=run, daemon=True).start()
-    if number := signals.get():
+    while (number := ends.recv(1)[0]) not in (0, signal.SIGINT, signal.SIGTERM):
+        continue
+    if number:
         return number
     raise PicstoreError("the server of the page has ended")
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +46,28 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path) -> None:
     picstore_command("convert", code=2)
     picstore_command("shuffle", tmp_path, tmp_path, "--method", "magic", code=2)
     picstore_command("convert", tmp_path, tmp_path / "x", "--container-size", "4XB", code=2)
+
+
+_SIGNAL_IN_A_CALLBACK = """
+import os, sys, time, weakref
+from picstore import cli
+def verb(**_):
+    held = {0}
+    reference = weakref.ref(held, lambda _: os.kill(os.getpid(), int(sys.argv[1])))
+    del held
+    time.sleep(60)
+cli.program.main = verb
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_whose_exception_python_ignores_ends_a_command(number: int) -> None:
+    """An import's lock has such callbacks."""
+    program = [sys.executable, "-c", _SIGNAL_IN_A_CALLBACK, str(number)]
+    ended = subprocess.run(program, capture_output=True, text=True)
+    said = {signal.SIGTERM: "ended by SIGTERM", signal.SIGINT: "interrupted"}[signal.Signals(number)]
+    assert (ended.returncode, ended.stderr) == (128 + number, f"picstore: {said}\n")
 
 
 def test_info_tells_the_contracts_facts_as_json_and_as_text(make_dataset: Callable[..., Path]) -> None:

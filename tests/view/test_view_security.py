@@ -141,6 +141,6 @@ def test_no_file_of_the_page_refers_to_another_site_or_takes_text_for_html(file:
 
 def test_the_static_files_are_in_the_wheel(make_client: Callable[..., TestClient]) -> None:
     del make_client
-    pyproject = (Path(picstore.__file__).parents[1] / "pyproject.toml").read_text()
+    pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert 'packages = ["picstore"]' in pyproject  # every file below it
     assert {file.suffix for file in STATIC.iterdir()} == {".html", ".css", ".js", ".svg"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import json
 import signal
@@ -255,6 +256,15 @@ def test_a_signal_ends_the_command_within_a_second_also_while_a_condition_runs(t
         assert time.monotonic() - begun < 1
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+def test_a_signal_that_another_thread_takes_ends_the_command(dataset: picstore.Dataset) -> None:
+    """The system chooses the thread."""
+    with started(dataset.path) as (process, address):
+        httpx2.get(address, timeout=60)
+        threads = [int(entry.name) for entry in Path(f"/proc/{process.pid}/task").iterdir()]
+        ctypes.CDLL(None).tgkill(process.pid, max(threads), signal.SIGTERM)
+        assert process.wait(timeout=30) == -signal.SIGTERM
 
 
 def _ask(address: str, parameters: dict[str, str]) -> None:
