@@ -271,8 +271,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
 def _count_classes(sources: Sequence[TrainingSource]) -> int:
     """Number of the labels that sources have names for; 0 if one has none."""
-    counts = [len(source.dataset.classes) for source in sources]
-    return max(source.base + count for source, count in zip(sources, counts, strict=True)) if all(counts) else 0
+    names = [source.class_names for source in sources]
+    return 1 + max(map(max, names)) if all(names) else 0
 
 
 def _worker_state() -> dict[str, list[int]]:
