@@ -30,7 +30,8 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
     for source in sources:
         if not source.dataset.classes or source.base:
             found = f"the base label {source.base}" if source.base else "no names of classes"
-            raise UsageError(f"classes is {choice!r} and {source.dataset.path} has {found}; give base labels alone")
+            text = f"classes is {choice!r}, and {source.dataset.path} has {found}"
+            raise UsageError(f"{text}; give names and base labels 0, or base labels without classes")
     if choice == "join":
         joined = list(dict.fromkeys(name for source in sources for name in source.dataset.classes))
         numbers = dict(zip(joined, range(len(joined)), strict=True))

@@ -32,11 +32,11 @@ class TrainingSource:
     dataset: Dataset
     seed: int  # of its order and of its random transforms
     base: int = 0  # added to labels other than −1
-    shift: RecordShift = NO_SHIFT  # of its labels, before the base
     plan: TransformPlan = field(default_factory=TransformPlan)  # of its images
     copies: int = 1  # times at most that a record comes in an epoch
     others: tuple[TransformPlan, ...] = ()  # of batches that need another plan; views, targets and columns are the same
     choice: PlanChoice | None = None  # tells which plans an image may need; None for all
+    shift: RecordShift = NO_SHIFT  # of its labels, before the base is added
 
     @property
     def class_names(self) -> dict[int, str]:
