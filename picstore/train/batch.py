@@ -94,6 +94,29 @@ class Batch:
         optional = {"targets": self.targets, "columns": self.columns}
         return named | {name: value for name, value in optional.items() if value}
 
+    @staticmethod
+    def as_inputs(items: Sequence[Batch | tuple[torch.Tensor, int]]) -> dict[str, Any]:
+        """Inputs of a model of transformers: the ``data_collator`` of a Trainer.
+
+        Its data sets may be loaders, with a batch size of 1 in its arguments, and :class:`MapDataset` without targets.
+
+        Returns:
+            ``pixel_values`` and ``labels`` of the only batch, or of the pairs of image and label.
+
+        Raises:
+            UsageError: there are several batches, as the Trainer's batch size is not 1.
+        """
+        batch = items[0]
+        if not isinstance(batch, Batch):
+            images, labels = zip(*items, strict=True)
+            return {"pixel_values": torch.stack(images), "labels": torch.tensor(labels)}
+        if len(items) != 1:
+            raise UsageError(
+                f"a loader yields whole batches, and the Trainer asks for {len(items)} at a time; give its "
+                "TrainingArguments per_device_train_batch_size=1, and the loader the batch_size"
+            )
+        return {"pixel_values": batch.images, "labels": batch.labels}
+
     def to(self, device: str | torch.device, *, non_blocking: bool = False) -> Batch:
         """The same batch on a device; targets stay on the CPU."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset
@@ -130,6 +130,15 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             if not self._own_budget:
                 self._runner.set_budget(self._default_budget())
         return self._order
+
+    @property
+    def prefetch_factor(self) -> NoReturn:
+        """Asked for where a DataLoader is made of this one's attributes, as a Trainer does to skip batches."""
+        raise UsageError(
+            "a loader cannot be made again as a DataLoader that skips batches; where a Trainer resumes, give it the "
+            "loader as train_dataset with data_collator=picstore.Batch.as_inputs and per_device_train_batch_size=1, or "
+            "return DataLoader(loader, batch_size=None) from get_train_dataloader"
+        )
 
     @property
     def damaged(self) -> int:

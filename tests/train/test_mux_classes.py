@@ -66,9 +66,7 @@ def test_labels_of_several_names_are_warned_of_unless_a_choice_is_made(
 ) -> None:
     with pytest.warns(UserWarning, match=r"label 0 of the mux is cat / cow: give classes='join' .*'offset' .*'same'"):
         picstore.DataMux([(pets, 0, 1), (farm, 0, 1)])
-    with pytest.warns(
-        UserWarning, match="label 1 of the mux is dog / cow: give"
-    ):
+    with pytest.warns(UserWarning, match="label 1 of the mux is dog / cow: give"):
         picstore.DataMux([(pets, 0, 1), (farm, 1, 1)])
     picstore.DataMux([(pets, 0, 1), (pets, 0, 1)])  # warnings are errors
     picstore.DataMux([(pets, 0, 1), (farm, 2, 1)])
