@@ -14,6 +14,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from picstore.arrays import Array
 from picstore.errors import UsageError
+from picstore.storage.format.record import Record
 from picstore.train.batching.host_batch import map_images
 
 if TYPE_CHECKING:
@@ -87,6 +88,15 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __getitem__(self, key: Any) -> Any:
+        """``batch[0]`` is the images, ``batch[1]`` the labels, and ``batch["images"]`` a field of :meth:`asdict`."""
+        if isinstance(key, str) and key in (fields := self.asdict()):
+            return fields[key]
+        if not isinstance(key, str) and key in (0, 1):
+            return self.labels if key else self.images
+        text = f"a Batch has no {key!r}: batch[0] is its images, batch[1] its labels, batch.images[k] one image"
+        raise (KeyError if isinstance(key, str) else IndexError)(text)
 
     def asdict(self) -> dict[str, Any]:
         """The fields by name, for loops that take dicts, without targets and columns if the loader yields none."""
@@ -216,7 +226,15 @@ def _refuse_to_collate(*_: Any, **__: Any) -> Any:
     raise UsageError("a loader yields whole batches; write DataLoader(loader, batch_size=None)")
 
 
+def _refuse_records(*_: Any, **__: Any) -> Any:
+    raise UsageError(
+        "a picstore.Dataset gives records, which no DataLoader collates; write picstore.Loader(dataset, batch_size=...)"
+        " in place of the DataLoader, or give it picstore.MapDataset(dataset)"
+    )
+
+
 default_collate_fn_map[Batch] = _refuse_to_collate
+default_collate_fn_map[Record] = _refuse_records
 
 
 def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
