@@ -13,15 +13,16 @@ find_python() {
   return 1
 }
 
-# Install picstore in .venv, editable, with an extra ("dev") and other packages: once for each pyproject.toml, as pip is
-# slow even where nothing is missing.
+# Install picstore in .venv, editable, with an extra ("dev") and other packages: once for each list of requirements, as
+# pip is slow even where nothing is missing. All at the versions of constraints.txt: with the newest, one script replaced
+# the PyTorch of another that was running.
 install_picstore() {
   local stamp=".venv/installed-$*" extra=$1
   shift
-  if ! cmp -s pyproject.toml "$stamp"; then
+  if ! cat pyproject.toml constraints.txt | cmp -s - "$stamp"; then
     echo "Installing picstore[$extra] into .venv (minutes the first time: PyTorch is large) ..."
-    python -m pip install --quiet --editable ".[$extra]" "$@"
-    cp pyproject.toml "$stamp"
+    python -m pip install --quiet --constraint constraints.txt --editable ".[$extra]" "$@"
+    cat pyproject.toml constraints.txt >"$stamp"
   fi
 }
 
