@@ -91,9 +91,10 @@ def webdataset(folder: Path) -> None:
 
 
 def dataset(folder: Path, name: str, count: int = 16) -> None:
-    with picstore.Writer(folder / name, classes=["cat", "dog"]) as writer:
+    classes = {"cats-shuffled": ["cat"], "dogs-shuffled": ["dog"]}.get(name, ["cat", "dog"])
+    with picstore.Writer(folder / name, classes=classes) as writer:
         for k in range(count):
-            label = 0 if "-" in name else k % 2  # cats-shuffled and dogs-shuffled have a class each
+            label = k % len(classes)
             writer.add(jpeg(k), label=label, extra={"caption": f"picture {k}"})
 
 

@@ -57,7 +57,7 @@ LAYERS = {
         "pipeline | single_batch",
         "core | map_dataset",
         "loader",
-        "mux_config | profile",
+        "mux_classes | mux_config | profile",
         "mux",
     ],
     "picstore.view": [

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from picstore._version import __version__
 from picstore.arrays import U8
@@ -78,8 +82,8 @@ class Writer:
 
     def add(
         self,
-        image: bytes | Image.Image | U8,
-        label: int = -1,
+        image: bytes | Image.Image | U8 | Any,
+        label: int | str = -1,
         *,
         extra: Any = None,
         attachments: dict[str, bytes] | None = None,
@@ -88,8 +92,9 @@ class Writer:
 
         Args:
             image: bytes of a file in any format that convert reads; a JPEG is stored without loss where convert would
-                do so. Or pixels: a PIL image, or a uint8 array (H, W, 3) or (H, W).
-            label: class of the image; −1 for unknown.
+                do so. Or pixels: a PIL image, a uint8 array (H, W, 3) or (H, W), or a uint8 tensor of torch, (3, H, W),
+                (1, H, W) or (H, W).
+            label: class of the image, its number or one of the names in ``classes``; −1 for unknown.
             extra: any JSON value. Its ``boxes``, ``box_labels``, ``polygons`` and ``keypoints`` are targets as in
                 docs/formats.md, in pixels of the image as a viewer shows it; they are scaled with the image.
             attachments: bytes by name, stored unchanged; a mask must have the size of the stored image.
@@ -98,8 +103,9 @@ class Writer:
             ImageError: the image cannot become a training JPEG; nothing was added.
             UsageError: label, extra or attachments are not possible; nothing was added.
         """
-        if self._classes and not -1 <= label < len(self._classes):
-            raise UsageError(f"label {label} of {len(self._classes)} classes")
+        label = self._number_of(label)
+        if callable(getattr(image, "detach", None)):
+            image = _pixels_of(image)
         if unknown := set(attachments or ()) - set(self._fields):
             raise UsageError(f"attachment {min(unknown)!r} was not declared; declared are {list(self._fields)}")
         given: Mapping[str, object] = attachments or {}
@@ -122,6 +128,18 @@ class Writer:
         if self._row.bytes >= self._shape.streams * self._shape.file_size:
             self._end_row()
         return record.id
+
+    def _number_of(self, label: int | str) -> int:
+        """The number of a class; UsageError for one that there is not."""
+        if isinstance(label, str):
+            if label not in self._classes:
+                known = f"its classes are {reprlib.repr(list(self._classes))}" if self._classes else "it has no classes"
+                raise UsageError(f"label is {label!r}, and {known}; give Writer(classes=[...]) its name, or a number")
+            return self._classes.index(label)
+        number = operator.index(label)
+        if self._classes and not -1 <= number < len(self._classes):
+            raise UsageError(f"label {number} of {len(self._classes)} classes")
+        return number
 
     def _end_row(self) -> None:
         if self._row is not None:
@@ -159,3 +177,16 @@ class Writer:
             if self._row is not None:
                 with self._row:
                     pass
+
+
+def _pixels_of(tensor: Any) -> U8:
+    """Pixels (H, W, 3) or (H, W) of a tensor of torch; UsageError unless it is uint8 with channels first."""
+    shape = tuple(tensor.shape)
+    if str(tensor.dtype) != "torch.uint8":
+        raise UsageError(f"image is a tensor of {tensor.dtype}; give uint8, as (image * 255).round().to(torch.uint8)")
+    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] not in (1, 3)):
+        raise UsageError(f"image is a tensor of shape {shape}; give (3, H, W), (1, H, W) or (H, W)")
+    pixels: U8 = tensor.detach().cpu().numpy()
+    if len(shape) == 2 or shape[0] == 1:
+        return pixels.reshape(shape[-2:])
+    return np.ascontiguousarray(pixels.transpose(1, 2, 0))

@@ -14,6 +14,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from picstore.arrays import Array
 from picstore.errors import UsageError
+from picstore.storage.format.record import Record
 from picstore.train.batching.host_batch import map_images
 
 if TYPE_CHECKING:
@@ -88,11 +89,43 @@ class Batch:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __getitem__(self, key: Any) -> Any:
+        """``batch[0]`` is the images, ``batch[1]`` the labels, and ``batch["images"]`` a field of :meth:`asdict`."""
+        if isinstance(key, str) and key in (fields := self.asdict()):
+            return fields[key]
+        if not isinstance(key, str) and key in (0, 1):
+            return self.labels if key else self.images
+        text = f"a Batch has no {key!r}: batch[0] is its images, batch[1] its labels, batch.images[k] one image"
+        raise (KeyError if isinstance(key, str) else IndexError)(text)
+
     def asdict(self) -> dict[str, Any]:
         """The fields by name, for loops that take dicts, without targets and columns if the loader yields none."""
         named = {"images": self.images, "labels": self.labels, "ids": self.ids}
         optional = {"targets": self.targets, "columns": self.columns}
         return named | {name: value for name, value in optional.items() if value}
+
+    @staticmethod
+    def as_inputs(items: Sequence[Batch | tuple[torch.Tensor, int]]) -> dict[str, Any]:
+        """Inputs of a model of transformers: the ``data_collator`` of a Trainer.
+
+        Its data sets may be loaders, with a batch size of 1 in its arguments, and :class:`MapDataset` without targets.
+
+        Returns:
+            ``pixel_values`` and ``labels`` of the only batch, or of the pairs of image and label.
+
+        Raises:
+            UsageError: there are several batches, as the Trainer's batch size is not 1.
+        """
+        batch = items[0]
+        if not isinstance(batch, Batch):
+            images, labels = zip(*items, strict=True)
+            return {"pixel_values": torch.stack(images), "labels": torch.tensor(labels)}
+        if len(items) != 1:
+            raise UsageError(
+                f"a loader yields whole batches, and the Trainer asks for {len(items)} at a time; give its "
+                "TrainingArguments per_device_train_batch_size=1, and the loader the batch_size"
+            )
+        return {"pixel_values": batch.images, "labels": batch.labels}
 
     def to(self, device: str | torch.device, *, non_blocking: bool = False) -> Batch:
         """The same batch on a device; targets stay on the CPU."""
@@ -193,7 +226,15 @@ def _refuse_to_collate(*_: Any, **__: Any) -> Any:
     raise UsageError("a loader yields whole batches; write DataLoader(loader, batch_size=None)")
 
 
+def _refuse_records(*_: Any, **__: Any) -> Any:
+    raise UsageError(
+        "a picstore.Dataset gives records, which no DataLoader collates; write picstore.Loader(dataset, batch_size=...)"
+        " in place of the DataLoader, or give it picstore.MapDataset(dataset)"
+    )
+
+
 default_collate_fn_map[Batch] = _refuse_to_collate
+default_collate_fn_map[Record] = _refuse_records
 
 
 def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset
@@ -18,7 +18,7 @@ from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, de
 from picstore.train.buffers import BufferPool
 from picstore.train.options import LoaderOptions
 from picstore.train.order.cursor import EpochCursor, Worker
-from picstore.train.order.position import check_position
+from picstore.train.order.position import Position, check_position
 from picstore.train.order.requests import Order, TrainingSource
 from picstore.train.order.shared_array import SharedIntegers
 from picstore.train.order.states import read_lanes
@@ -118,6 +118,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         named = str(sets[0].path) if len(sets) == 1 else f"{len(sets)} data sets"
         gap = self.output.reducing_gap
         shown = [named, f"{sum(map(len, sets)):,} images", self.output.dtype, str(self._device)]
+        size, length = getattr(self, "batch_size", None), self._order.length(self._cursor.position[0])
+        shown += [] if length is None else [f"{length:,} batches" if size is None else f"{length:,} batches of {size}"]
         return f"{type(self).__name__}({', '.join(shown)}{'' if gap is None else f', {_GAP}={gap}'})"
 
     @property
@@ -130,6 +132,15 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             if not self._own_budget:
                 self._runner.set_budget(self._default_budget())
         return self._order
+
+    @property
+    def prefetch_factor(self) -> NoReturn:
+        """Asked for where a DataLoader is made of this one's attributes, as a Trainer does to skip batches."""
+        raise UsageError(
+            "a loader cannot be made again as a DataLoader that skips batches; where a Trainer resumes, give it the "
+            "loader as train_dataset with data_collator=picstore.Batch.as_inputs and per_device_train_batch_size=1, or "
+            "return DataLoader(loader, batch_size=None) from get_train_dataloader"
+        )
 
     @property
     def damaged(self) -> int:
@@ -176,6 +187,31 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         whole = Batch.from_host(made.host, tensors, self.output.groups)
         return self._apply_callables(whole, epoch, batch), made
 
+    @property
+    def position(self) -> Position:
+        """Epoch and number of the batch that follows the last one that was taken; the state's.
+
+        UsageError if a DataLoader's workers make the batches, and how many were taken is not known here.
+        """
+        if self._cursor.in_workers:
+            raise UsageError(
+                "workers of a DataLoader make the batches, and the loader does not know how many were taken; "
+                "torchdata's StatefulDataLoader does, and so does a loader that is iterated by itself"
+            )
+        return Position(*self._cursor.position)
+
+    @property
+    def remaining(self) -> int:
+        """Batches from the position to the end of its epoch, of which ``len`` counts all.
+
+        After ``load_state_dict`` these are the batches of the next iteration. TypeError where epochs have no end.
+        """
+        epoch, batch = self.position
+        length = self.order.length(epoch)
+        if length is None:
+            raise TypeError(f"a {type(self).__name__} without epoch_batches has no end")
+        return length - batch
+
     def close(self) -> None:
         """End threads and child process now, not when the loader is garbage; iterating again starts others."""
         self._runner.close()
@@ -186,12 +222,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         Raises:
             UsageError: a DataLoader's workers make the batches, and how many were taken is not known here.
         """
-        if self._cursor.in_workers:
-            raise UsageError(
-                "workers of a DataLoader make the batches, and the loader does not know how many were taken; "
-                "torchdata's StatefulDataLoader does, and so does a loader that is iterated by itself"
-            )
-        return {**self.state_at(*self._cursor.position), **_worker_state()}
+        return {**self.state_at(*self.position), **_worker_state()}
 
     def state_at(self, epoch: int, batch: int) -> dict[str, Any]:
         """The state of a loader whose next batch is this one."""
@@ -271,8 +302,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
 def _count_classes(sources: Sequence[TrainingSource]) -> int:
     """Number of the labels that sources have names for; 0 if one has none."""
-    counts = [len(source.dataset.classes) for source in sources]
-    return max(source.base + count for source, count in zip(sources, counts, strict=True)) if all(counts) else 0
+    names = [source.class_names for source in sources]
+    return 1 + max(map(max, names)) if all(names) else 0
 
 
 def _worker_state() -> dict[str, list[int]]:

@@ -16,19 +16,20 @@ from picstore.train.batch import Batch
 from picstore.train.batching.spec import check_one_size
 from picstore.train.core import BatchLoader
 from picstore.train.loader import Loader
+from picstore.train.mux_classes import names_by_label, number_classes
 from picstore.train.mux_config import Counts, MuxConfig, MuxEntry, make_schedule, read_config
 from picstore.train.options import LoaderOptions, check_options, refuse_arguments
 from picstore.train.order.cursor import Worker
 from picstore.train.order.mixing import MixOrder, mux_lanes
 from picstore.train.order.requests import TrainingSource
 from picstore.train.order.sharding import find_rank
-from picstore.train.transforms.compose import UserTransform, check_targets, plan_transforms
+from picstore.train.transforms.compose import Transforms, UserTransform, check_targets, plan_transforms
 from picstore.train.transforms.views import Views
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_DEFAULTS = {**(Loader.__init__.__kwdefaults__ or {}), "epoch_batches": None, "global_counts": False}
+_DEFAULTS = {**(Loader.__init__.__kwdefaults__ or {}), "epoch_batches": None, "global_counts": False, "classes": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,9 @@ class DataMux(BatchLoader[MixOrder]):
         lanes: runs of each source that batches mix, at most 65,536. By default such that all sources together have
             about 32, and no ranks share a lane. ``load_state_dict`` takes over the lanes of the state unless they are
             given here.
+        classes: what labels mean where the data sets have different classes: ``"join"`` gives classes of one name one
+            label, ``"offset"`` numbers the classes of one data set after those of another, ``"same"`` keeps labels as
+            they are. Without it they are kept too, with a warning where one label has several names. Boxes keep theirs.
         epoch_batches: end an iteration after so many batches; the next one goes on.
         seed, device, threads, budget, targets, dtype: as of :class:`picstore.Loader`.
         memory_format, decoder, isolate, collate: as of :class:`picstore.Loader`.
@@ -81,7 +85,7 @@ class DataMux(BatchLoader[MixOrder]):
         self,
         config: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]],
         *,
-        transform: Sequence[UserTransform] | Views | None = None,
+        transform: Transforms | Views | None = None,
         schedule: Sequence[tuple[int, Counts]] | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
@@ -94,6 +98,7 @@ class DataMux(BatchLoader[MixOrder]):
         lanes = mux_lanes(chosen["lanes"], sources=len(mixed.entries), world_size=world_size)
         planned = make_schedule(mixed, schedule).times(1 if chosen["global_counts"] else world_size)
         sources, callables = _open_sources(mixed, transform, chosen)
+        sources = number_classes(sources, chosen["classes"])
         order = MixOrder(
             schedule=planned,
             records=tuple(len(source.dataset) for source in sources),
@@ -109,6 +114,11 @@ class DataMux(BatchLoader[MixOrder]):
         self._read = 0  # samples of the batch at the position
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
+
+    @property
+    def classes(self) -> list[str]:
+        """Names by label: several of one label joined by " / ", "" for a label without a name."""
+        return names_by_label(self.sources)
 
     @property
     def batch_size(self) -> int:
@@ -201,7 +211,7 @@ def _open(entry: MuxEntry, **options: Any) -> Dataset:
 
 
 def _open_sources(
-    mixed: MuxConfig, transform: Sequence[UserTransform] | Views | None, options: LoaderOptions
+    mixed: MuxConfig, transform: Transforms | Views | None, options: LoaderOptions
 ) -> tuple[tuple[TrainingSource, ...], tuple[UserTransform, ...]]:
     """Open the data sets; also returns the callables that every batch goes through."""
     common = mixed.transform if transform is None else transform

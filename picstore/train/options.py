@@ -77,6 +77,7 @@ class LoaderOptions(TypedDict, total=False):
     cache_limit: int | str
     epoch_batches: int | None
     global_counts: bool
+    classes: str | None
 
 
 _Check: TypeAlias = Callable[[Any, str], Any]  # from an argument's value and name, the value as Python's own
@@ -117,6 +118,12 @@ def _names(value: Any, name: str) -> tuple[str, ...]:
     return given
 
 
+def _classes(value: Any, name: str) -> str | None:
+    if value not in (None, "join", "offset", "same"):
+        raise UsageError(f"{name} is {reprlib.repr(value)}; give 'join', 'offset' or 'same'")
+    return None if value is None else str(value)
+
+
 def _on_damage(value: Any, name: str) -> str:
     if value not in ("skip", "raise"):
         raise UsageError(f"{name} {reprlib.repr(value)} is neither 'skip' nor 'raise'")
@@ -144,6 +151,7 @@ _CHECKS: dict[str, _Check] = {
     "batch_size": _optional(_integer(1)),
     "budget": _optional(_integer(1)),
     "cache": _optional(_path),
+    "classes": _classes,
     "decoder": _text,
     "device": _device,
     "drop_last": _boolean,

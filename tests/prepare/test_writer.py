@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from samples import jpeg, picture
 
@@ -118,3 +119,25 @@ def test_attachments_that_are_no_bytes_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="attachment 'mask' is of type ndarray; give bytes"):
             writer.add(picture(0), attachments={"mask": np.zeros((40, 60), np.uint8)})  # type: ignore[dict-item]
         writer.add(picture(0), attachments={"mask": b"mask"})
+
+
+def test_tensors_become_records(tmp_path: Path) -> None:
+    pixels = torch.tensor(picture(3)).permute(2, 0, 1)
+    with picstore.Writer(tmp_path / "out") as writer:
+        for image in (pixels, pixels[:1], pixels[0]):
+            writer.add(image)
+        with pytest.raises(UsageError, match=r"torch.float32; give uint8"):
+            writer.add(pixels / 255)
+        with pytest.raises(UsageError, match=r"shape \(\d+, \d+, 3\); give \(3, H, W\)"):
+            writer.add(pixels.permute(1, 2, 0))
+    records = {record.id: record for record in picstore.Dataset(tmp_path / "out")}
+    assert np.abs(records[0].image.astype(int) - picture(3)).mean() < 4
+    assert records[1].info.sampling == records[2].info.sampling == "grey"
+
+
+def test_labels_may_be_names_of_classes(tmp_path: Path) -> None:
+    with picstore.Writer(tmp_path / "out", classes=["cat", "dog"]) as writer:
+        writer.add(picture(1), label="dog")
+        with pytest.raises(UsageError, match=r"label is 'cow', and its classes are \['cat', 'dog'\]; give"):
+            writer.add(picture(1), label="cow")
+    assert picstore.Dataset(tmp_path / "out")[0].label == 1

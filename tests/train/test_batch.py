@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 import picstore
+from picstore.errors import UsageError
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(24)]
@@ -84,3 +85,22 @@ def test_a_dataloader_hands_batches_on_as_they_are(make_dataset: Make) -> None:
     loader = picstore.Loader(make_dataset(12), batch_size=6, transform=CROP, isolate=False)
     assert all(type(batch) is picstore.Batch for batch in DataLoader(loader, batch_size=None))
     loader.close()
+
+
+def test_a_batch_is_indexed_as_a_pair_and_by_the_names_of_its_fields(full: picstore.Batch) -> None:
+    assert full[0] is full.images and full[1] is full.labels and full["ids"] is full.ids
+    for key, error in ((2, IndexError), (slice(2), IndexError), ("pixels", KeyError)):
+        with pytest.raises(error, match=r"batch\[0\] is its images, batch\[1\] its labels"):
+            full[key]
+
+
+def test_a_dataloader_of_records_says_what_to_write(make_dataset: Make) -> None:
+    with pytest.raises(UsageError, match=r"write picstore\.Loader\(dataset, .*picstore\.MapDataset\(dataset\)"):
+        next(iter(DataLoader(picstore.Dataset(make_dataset(4)), batch_size=2)))
+
+
+def test_a_printed_loader_tells_its_batches(make_dataset: Make) -> None:
+    path = make_dataset(20)
+    assert repr(picstore.Loader(path, batch_size=8)) == f"Loader({path}, 20 images, uint8, cpu, 2 batches of 8)"
+    mux = picstore.DataMux([(picstore.Dataset(path), 0, 4)])
+    assert repr(mux) == f"DataMux({path}, 20 images, uint8, cpu)"

@@ -41,6 +41,21 @@ def test_an_argument_of_dataloader_is_refused_with_what_to_write_instead(make_da
         assert not equals or argument in known, f"the remedy {word} is no argument of Loader"
 
 
+def test_all_refused_arguments_stand_in_one_message_and_defaults_are_taken(make_dataset: Make) -> None:
+    path = make_dataset(20)
+    loader_of(path, num_workers=0, pin_memory=False, persistent_workers=False, sampler=None, prefetch_factor=None)
+    with pytest.raises(UsageError) as refused:
+        loader_of(path, num_workers=4, pin_memory=True, transforms=[], persistent_workers=False)
+    lines = str(refused.value).splitlines()
+    assert [line.split(":")[0].split()[-1] for line in lines] == ["num_workers", "pin_memory", "transforms"]
+    assert lines[2] == "  no transforms: its name is transform="
+    for name in ("num_workers", "batch_size"):
+        with pytest.raises(UsageError, match=f"picstore.MapDataset has no {name}: give it to the DataLoader"):
+            picstore.MapDataset(path, **{name: 4})
+    with pytest.raises(UsageError, match="DataMux has no transforms: its name is transform="):
+        picstore.DataMux([(picstore.Dataset(path), 0, 2)], transforms=[])
+
+
 def test_any_other_unknown_argument_is_a_type_error(make_dataset: Make) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
         loader_of(make_dataset(20), batchsize=2)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from picstore.errors import NotADataset, PicstoreError, UsageError
+from picstore.errors import NotADataset, PicstoreError, TooManyFailures, UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.row_counts import join_row_counts
 from picstore.storage.format.file import FileSummary, read_summary
@@ -40,6 +40,12 @@ def finish_dataset(
     root.sweep()
     tallies = ledger.write_ledger(root, rows, written)
     total = sum(tallies, ledger.Tally())
+    if not total.images:
+        ((_, reason), count), *_ = total.reasons.most_common(1) or [(("", "no input"), 0)]
+        raise TooManyFailures(
+            f"none of {total.inputs:,} inputs became an image ({count:,}: {reason}), and no data set is made; see "
+            f"{root / LEDGER}, remove {root} and convert again"
+        )
     summaries = read_row_summaries(root, tallies, shape["streams"], remedy=f"remove {root} and convert again")
     manifest = publish_dataset(
         root,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from picstore.errors import UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.named_files import is_inside
@@ -12,12 +13,17 @@ from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.storage.location.local import Folder, is_folder, kind_of
 from picstore.storage.location.resolve import Location, map_concurrently
 
+# Parts of data sets, which are no classes where they hold folders of classes.
+_PARTS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+_NO_IMAGES = (".txt", ".md", ".rst", ".db", ".ini", ".json", ".jsonl", ".csv", ".tsv", ".xml", ".html", ".yaml", ".yml")
+
 
 def list_folder(location: Location) -> Listing:
     """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
 
-    Every regular file counts, whatever its name, except hidden ones; nested folders belong to their class. Links are
-    followed, as data sets are made of links too; a remark counts those that lead out of the folder.
+    Every regular file counts, except hidden ones and those whose names end as texts' or tables' do; nested folders
+    belong to their class. Links are followed, as data sets are made of links too. Remarks count the files that are no
+    images, and the links that lead out of the folder.
     """
     entries = visible_entries(location)
     walk = _Walk(str(location))
@@ -47,8 +53,21 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
     return [
         Input(prefix + "/".join(parts), label, str(folder / "/".join(parts)), 0, size)
         for parts, size in files
-        if not any(part.startswith(".") for part in parts) and (size or tuple(parts) not in folders)
+        if not any(part.startswith(".") for part in parts)
+        and (size or tuple(parts) not in folders)
+        and walk.may_be_image(prefix + "/".join(parts))
     ]
+
+
+def refuse_parts(listing: Listing, location: Location) -> None:
+    """Raise UsageError if the classes are the parts of a data set, such as train and val, with folders in them."""
+    names = listing.classes
+    if set(map(str.lower, names)) <= _PARTS and all(one.name.count("/") > 1 for one in listing.inputs):
+        each = " and ".join(f"{location / name}" for name in names)
+        raise UsageError(
+            f"{location} holds {', '.join(names)} with folders in them, which are parts of a data set and no classes; "
+            f"convert {each}, or name them in a file for --classes to have them as classes"
+        )
 
 
 class _Walk:
@@ -57,6 +76,14 @@ class _Walk:
     def __init__(self, root: str) -> None:
         self._root = root
         self._outside: list[str] = []
+        self._no_images: list[str] = []
+
+    def may_be_image(self, name: str) -> bool:
+        """Whether a file's name is not one of a text, a table or a desktop's; others are counted."""
+        if not name.lower().endswith(_NO_IMAGES):
+            return True
+        self._no_images.append(name)
+        return False
 
     def files_below(self, path: str, prefix: str, label: int, parents: set[tuple[int, int]]) -> Iterator[Input]:
         """Files below ``path`` in order; links are followed, except to a folder in ``parents`` (device, inode)."""
@@ -77,6 +104,8 @@ class _Walk:
                 status = entry.stat()
                 if (status.st_dev, status.st_ino) not in inner:
                     yield from self.files_below(entry.path, name + "/", label, inner)
+            elif not self.may_be_image(name):
+                continue
             elif _is_file(entry):
                 if entry.is_symlink():
                     self._check_link(name, entry.path)
@@ -89,11 +118,16 @@ class _Walk:
             self._outside.append(name)
 
     def remarks(self) -> list[str]:
-        """Message for the user about links that lead out, as a stranger may have packed them."""
-        if not self._outside:
-            return []
-        links = "1 link leads" if len(self._outside) == 1 else f"{len(self._outside):,} links lead"
-        return [f"{links} out of {self._root}, such as {printable(min(self._outside))}: followed"]
+        """Messages for the user: files that are no images, and links that lead out, as a stranger may have packed."""
+        made = []
+        if self._no_images:
+            count = len(self._no_images)
+            files = "1 file that is no image" if count == 1 else f"{count:,} files that are no images"
+            made.append(f"{files}, such as {printable(min(self._no_images))}: left out")
+        if self._outside:
+            links = "1 link leads" if len(self._outside) == 1 else f"{len(self._outside):,} links lead"
+            made.append(f"{links} out of {self._root}, such as {printable(min(self._outside))}: followed")
+        return made
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

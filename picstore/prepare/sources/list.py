@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from picstore.errors import UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.inputs import Input, Listing
+from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.named_files import named_file
+from picstore.prepare.sources.samples import SourceSample, build_listing, refuse_all_elsewhere
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.location.resolve import Location, Where, locate
 
 
 def list_paths(location: Location, *, root: Where | None = None) -> Listing:
-    """List the lines ``path label``; paths may hold spaces, and are relative to ``root`` or the list's folder."""
+    """List the lines ``path label``; paths may hold spaces, and are relative to ``root`` or the list's folder.
+
+    Labels are integers; or names, which ``--classes`` must number.
+    """
     base = location.parent if root is None else locate(root)
-    inputs = []
+    return refuse_all_elsewhere(build_listing("list", _samples(location, base)), location)
+
+
+def _samples(location: Location, root: Location) -> Iterator[SourceSample]:
     for number, raw in enumerate(location.lines(), start=1):
         line = raw.decode("utf-8", "surrogateescape").removesuffix("\n")
         if not line.strip():
             continue
         try:
             name, label = line.strip().rsplit(None, 1)
-            inputs.append(_input(base, name, int(label)))
         except ValueError as error:
             what = f"not `path label`: {printable(line)!r}"
             raise UsageError(f"{printable(str(location))} line {number}: {what}") from error
-    return Listing("list", inputs, [])
-
-
-def _input(root: Location, name: str, label: int) -> Input:
-    try:
-        return Input(printable(name), label, str(named_file(root, name)))
-    except UsageError as error:
-        return Input(printable(name), label, str(root), problem=f"{error}; --root names another folder")
+        sample = SourceSample(printable(name), str(root), label=label)
+        try:
+            sample.path = str(named_file(root, name))
+        except UsageError as error:
+            sample.problem = f"{error}; --root names another folder"
+        yield sample
 
 
 def recognizes(probe: SourceProbe) -> bool:

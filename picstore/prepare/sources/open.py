@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, local_path
+from picstore.prepare.sources.folder import refuse_parts
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.location.local import Folder
@@ -72,6 +73,11 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
     listing = format_.list_inputs(location if format_.object_stores else local_path(location), **given)
     if not listing.inputs:
         raise NotADataset(f"{location} holds no images (read as source {listing.kind})")
+    if classes is None and kind == "folder":
+        refuse_parts(listing, location)
+    if classes is None and kind == "list" and listing.classes:
+        named = next(name for name in listing.classes if not name.lstrip("+-").isdecimal())
+        raise UsageError(f"{location}: the label {named!r} must be an integer, or a name in a file for --classes")
     return listing if classes is None else _with_classes(listing, locate(classes))
 
 

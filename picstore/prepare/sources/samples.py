@@ -66,6 +66,14 @@ def build_listing(
     return Listing(kind, inputs, [printable(name) for name in classes or names], tuple(attachments), list(remarks))
 
 
+def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
+    """Return the listing of a file that names images; UsageError if all of them lie elsewhere."""
+    if listing.inputs and all(one.problem for one in listing.inputs):
+        count, first = len(listing.inputs), listing.inputs[0]
+        raise UsageError(f"{printable(str(where))}: none of its {count:,} images can be read: {first.problem}")
+    return listing
+
+
 def _to_input(sample: SourceSample) -> Input:
     extra, problem = b"", sample.problem
     try:

@@ -14,7 +14,7 @@ from picstore.prepare.sources.fields import choose_image, choose_label, to_label
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
 from picstore.prepare.sources.named_files import named_file
-from picstore.prepare.sources.samples import SourceSample, build_listing
+from picstore.prepare.sources.samples import SourceSample, build_listing, refuse_all_elsewhere
 from picstore.prepare.sources.source_file import printable, read_whole
 from picstore.storage.location.resolve import Location, Where, locate
 
@@ -37,7 +37,8 @@ def list_table(
     """
     base = location.parent if root is None else locate(root)
     rows = _json_rows(location) if _suffix(location) in _JSON_LINES else _csv_rows(location)
-    return build_listing("table", _samples(location, base, rows, image_field, label_field))
+    listing = build_listing("table", _samples(location, base, rows, image_field, label_field))
+    return refuse_all_elsewhere(listing, location)
 
 
 def _suffix(location: Location) -> str:

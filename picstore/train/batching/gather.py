@@ -226,7 +226,7 @@ def _enter(records: BatchRecords, found: Sequence[tuple[Container, I64, I64]], *
     records.layouts[slots] = layouts_of(held)
     records.image_sizes[slots] = np.stack([entries["width"], entries["height"]], axis=1)
     labels = source.dataset.labels(entries["id"], entries["label"])
-    records.labels[slots] = labels + np.where(labels >= 0, source.base, 0)
+    records.labels[slots] = source.batch_labels(labels)
     records.ids[slots] = entries["id"]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from picstore.arrays import I64, Bools
 from picstore.storage.dataset import Dataset
+from picstore.storage.record_shift import NO_SHIFT, RecordShift
 from picstore.train.order.epoch import ALONE, IN_CONTAINER, Samples
 from picstore.train.transforms.compose import TransformPlan
 
@@ -35,6 +36,18 @@ class TrainingSource:
     copies: int = 1  # times at most that a record comes in an epoch
     others: tuple[TransformPlan, ...] = ()  # of batches that need another plan; views, targets and columns are the same
     choice: PlanChoice | None = None  # tells which plans an image may need; None for all
+    shift: RecordShift = NO_SHIFT  # of its labels, before the base is added
+
+    @property
+    def class_names(self) -> dict[int, str]:
+        """Names of its labels in batches."""
+        names = self.dataset.classes
+        return dict(zip(self.batch_labels(np.arange(len(names))).tolist(), names, strict=True))
+
+    def batch_labels(self, labels: I64) -> I64:
+        """Labels in batches, given its own; −1, unknown, stays."""
+        shifted = self.shift.map_labels(labels)
+        return shifted + np.where(labels >= 0, self.base, 0)
 
     @property
     def plans(self) -> tuple[TransformPlan, ...]:

@@ -28,6 +28,7 @@ from samples import jpeg, picture
 
 import picstore
 from picstore.cli.outcome import format_lines
+from picstore.errors import NotADataset
 from picstore.jpeg import markers
 from picstore.prepare.convert.job import MIB, DatasetShape, count_rows, row_slice
 from picstore.prepare.convert.ledger import LedgerLine, Tally
@@ -276,11 +277,13 @@ def test_max_errors_is_a_number_or_a_share_of_the_inputs(tmp_path: Path) -> None
     picstore_command("convert", folder, tmp_path / "x", "--max-errors", "some", code=2)
 
 
-def test_a_source_of_which_nothing_can_be_read_gives_an_empty_data_set_and_exit_code_3(tmp_path: Path) -> None:
+def test_a_source_of_which_nothing_can_be_read_makes_no_data_set_and_exit_code_3(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a.jpg").write_bytes(b"no image")
-    picstore_command("convert", tmp_path / "source", tmp_path / "train", code=3)
-    assert len(picstore.Dataset(tmp_path / "train")) == 0
+    done = picstore_command("convert", tmp_path / "source", tmp_path / "train", code=3)
+    assert "none of 1 inputs became an image (1: not an image" in done.stderr
+    with pytest.raises(NotADataset):
+        picstore.Dataset(tmp_path / "train")
     assert ledger(tmp_path / "train")[0]["status"] == "failed"
 
 

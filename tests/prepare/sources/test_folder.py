@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from source_files import names, put
 
-from picstore.errors import ImageError
+from picstore.errors import ImageError, UsageError
 from picstore.prepare.sources.open import open_source, read_input
 
 
@@ -21,6 +21,26 @@ def test_sub_folders_are_classes_in_sorted_order_and_deeper_folders_belong_to_th
     assert listing.classes == ["ant", "empty", "zebra"]
     assert names(listing) == [("ant/a.jpg", 0), ("ant/b/2.jpg", 0), ("zebra/1.png", 2)]
     assert listing.remarks == [f"1 file directly in {tmp_path}, in no class folder: left out"]
+
+
+def test_texts_and_desktops_files_are_left_out_and_counted(tmp_path: Path) -> None:
+    for name in ("cat/1.jpg", "cat/readme.txt", "cat/Thumbs.db", "dog/more/2.jpg", "dog/more/desktop.ini"):
+        put(tmp_path / name)
+    listing = open_source(tmp_path)
+    assert names(listing) == [("cat/1.jpg", 0), ("dog/more/2.jpg", 1)]
+    assert listing.remarks == ["3 files that are no images, such as cat/Thumbs.db: left out"]
+
+
+def test_the_parts_of_a_data_set_are_no_classes_unless_classes_name_them(tmp_path: Path) -> None:
+    for name in ("train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg"):
+        put(tmp_path / "nested" / name)
+    with pytest.raises(UsageError, match=r"holds train, val with folders in them.*convert .*/train and .*/val"):
+        open_source(tmp_path / "nested")
+    assert open_source(tmp_path / "nested" / "train").classes == ["cat", "dog"]
+    classes = put(tmp_path / "classes.txt", b"train\nval\n")
+    assert open_source(tmp_path / "nested", classes=classes).classes == ["train", "val"]
+    put(tmp_path / "nested" / "train" / "4.jpg")
+    assert open_source(tmp_path / "nested").classes == ["train", "val"]  # photographs of trains
 
 
 def test_a_folder_without_sub_folders_is_one_class_with_label_0(tmp_path: Path) -> None:

@@ -25,8 +25,27 @@ def test_a_list_gives_paths_and_labels_relative_to_root(tmp_path: Path) -> None:
     assert read_input(elsewhere.inputs[0]) == b"1"
 
 
-@pytest.mark.parametrize("line", ["nolabel.jpg", "a.jpg one", "a.jpg 1.5"])
+@pytest.mark.parametrize("line", ["nolabel.jpg", "a.jpg"])
 def test_a_line_that_is_no_path_and_label_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
     path = put(tmp_path / "list.txt", f"ok.jpg 1\n{line}\n".encode())
     with pytest.raises(UsageError, match="line 2"):
         open_source(path)
+
+
+@pytest.mark.parametrize("label", ["cat", "1.5"])
+def test_a_label_that_is_no_integer_needs_classes(tmp_path: Path, label: str) -> None:
+    path = put(tmp_path / "list.txt", f"a.jpg {label}\nb.jpg dog\n".encode())
+    with pytest.raises(UsageError, match=rf"the label '{label}' must be an integer, or a name in a file for --classes"):
+        open_source(path)
+    classes = put(tmp_path / "classes.txt", f"dog\n{label}\n".encode())
+    listing = open_source(path, classes=classes)
+    assert names(listing) == [("a.jpg", 1), ("b.jpg", 0)] and listing.classes == ["dog", label]
+
+
+def test_a_list_of_absolute_paths_is_refused_but_for_a_root_that_holds_them(tmp_path: Path) -> None:
+    photo = put(tmp_path / "photos" / "a.jpg", b"1")
+    path = put(tmp_path / "lists" / "list.txt", f"{photo} 3\n".encode())
+    with pytest.raises(UsageError, match=r"none of its 1 images can be read: .*; --root names another folder"):
+        open_source(path)
+    listing = open_source(path, root=tmp_path)
+    assert names(listing) == [(str(photo), 3)] and read_input(listing.inputs[0]) == b"1"
