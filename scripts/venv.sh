@@ -14,8 +14,8 @@ find_python() {
 }
 
 # Install picstore in .venv, editable, with an extra ("dev"): once for each pyproject.toml and constraints.txt, at its
-# versions: with the newest, one script replaced the PyTorch of another that was running. uv compares what it installs with the hashes of
-# constraints.txt, which pip cannot do beside a folder that has none; pip compares uv.
+# versions: with the newest, one script replaced the PyTorch of another that was running. uv compares what it installs
+# with the hashes of constraints.txt, which pip cannot do beside a folder that has none; pip compares uv.
 install_picstore() {
   local stamp=".venv/installed-$1" extra=$1
   if ! cat pyproject.toml constraints.txt | cmp -s - "$stamp"; then
