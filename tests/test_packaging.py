@@ -137,7 +137,7 @@ def test_what_the_dockerfile_copies_is_enough_to_install_picstore(tmp_path: Path
 
 def test_the_scripts_install_all_at_the_pinned_versions_in_the_environment_that_they_share() -> None:
     text = (ROOT / "scripts" / "venv.sh").read_text()
-    (install,) = re.findall(r"pip install .*--editable.*", text)
+    (install,) = re.findall(r"pip install .*--editable.*", text.replace("\\\n", ""))
     assert "--constraint constraints.txt" in install
     others = [
         path for path in (ROOT / "scripts").iterdir() if path.is_file() and "pip install" in path.read_text("latin-1")
