@@ -135,7 +135,7 @@ def test_what_the_dockerfile_copies_is_enough_to_install_picstore(tmp_path: Path
     assert policy.exists() and (tmp_path / "installed/picstore/py.typed").exists()
 
 
-def test_the_scripts_install_all_at_the_pinned_versions_in_the_environment_that_they_share() -> None:
+def test_the_scripts_install_at_the_pinned_versions() -> None:
     text = (ROOT / "scripts" / "venv.sh").read_text()
     (install,) = re.findall(r"pip install .*--editable.*", text.replace("\\\n", ""))
     assert "--constraint constraints.txt" in install

@@ -277,7 +277,7 @@ def test_max_errors_is_a_number_or_a_share_of_the_inputs(tmp_path: Path) -> None
     picstore_command("convert", folder, tmp_path / "x", "--max-errors", "some", code=2)
 
 
-def test_a_source_of_which_nothing_can_be_read_makes_no_data_set_and_exit_code_3(tmp_path: Path) -> None:
+def test_a_source_without_a_readable_image_makes_no_data_set(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a.jpg").write_bytes(b"no image")
     done = picstore_command("convert", tmp_path / "source", tmp_path / "train", code=3)

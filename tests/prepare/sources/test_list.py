@@ -42,7 +42,7 @@ def test_a_label_that_is_no_integer_needs_classes(tmp_path: Path, label: str) ->
     assert names(listing) == [("a.jpg", 1), ("b.jpg", 0)] and listing.classes == ["dog", label]
 
 
-def test_a_list_of_absolute_paths_is_refused_but_for_a_root_that_holds_them(tmp_path: Path) -> None:
+def test_a_list_of_absolute_paths_needs_a_root_that_holds_them(tmp_path: Path) -> None:
     photo = put(tmp_path / "photos" / "a.jpg", b"1")
     path = put(tmp_path / "lists" / "list.txt", f"{photo} 3\n".encode())
     with pytest.raises(UsageError, match=r"none of its 1 images can be read: .*; --root names another folder"):
