@@ -75,7 +75,9 @@ def pixels(tmp_path_factory: pytest.TempPathFactory, _made_dataset: Callable[...
 @pytest.mark.parametrize("name", EACH)
 def test_without_one_name_its_groups_are_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     find = numba_names.find
-    monkeypatch.setattr(numba_names, "find", lambda each, *rest: rest[0] if each == name and rest else find(each, *rest))
+    monkeypatch.setattr(
+        numba_names, "find", lambda each, *rest: rest[0] if each == name and rest else find(each, *rest)
+    )
     assert all(numba_names.available.__wrapped__(group) == (name not in NAMES[group]) for group in NAMES)
 
 
