@@ -82,7 +82,9 @@ def test_kernels_compile_without_what_lies_in_the_working_directory(strange: Pat
     assert run_there(strange, sys.executable, compiling, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == "2\n"
 
 
-@pytest.mark.parametrize("code", [LOADER, NOTEBOOK], ids=["a script", "a notebook"])
+@pytest.mark.parametrize(
+    "code", [LOADER, pytest.param(NOTEBOOK, marks=pytest.mark.slow)], ids=["a script", "a notebook"]
+)
 def test_a_loader_runs_nothing_that_lies_in_the_working_directory(
     strange: Path, make_dataset: Callable[..., Path], code: str
 ) -> None:

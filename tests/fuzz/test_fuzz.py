@@ -22,7 +22,7 @@ def fuzz(inputs: int, work: Path, *, seed: int) -> None:
 
 
 def test_generated_inputs_are_accepted_or_refused_by_every_reader(tmp_path: Path) -> None:
-    fuzz(60, tmp_path, seed=1)
+    fuzz(40, tmp_path, seed=1)
 
 
 @pytest.mark.slow

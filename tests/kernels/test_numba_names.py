@@ -54,6 +54,7 @@ def run_without(names: list[str], code: str, cache: Path, *arguments: object) ->
     return re.findall(r"\w+", groups), float(number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [*GROUPS, "others"])
 def test_without_the_private_names_of_a_group_a_kernel_compiles_and_runs(group: str, tmp_path: Path) -> None:
     missing, total = run_without(list(GROUPS.get(group, OTHERS)), ADD, tmp_path)

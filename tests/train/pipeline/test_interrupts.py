@@ -544,7 +544,7 @@ def test_a_loader_that_is_garbage_leaves_no_thread(make_dataset: Make) -> None:
     assert our_threads() == []
 
 
-@pytest.mark.parametrize("where", ["plan", "read", "work"])
+@pytest.mark.parametrize("where", ["plan", "read", pytest.param("work", marks=pytest.mark.slow)])
 def test_an_iterator_that_its_own_threads_find_to_be_garbage_ends_in_silence(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
