@@ -187,6 +187,18 @@ class Condition:
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
     """Expressions of a tree, in any order."""
+    return (each for each in _objects(tree) if "class" in each)
+
+
+def _type_names(node: dict[str, Any]) -> Iterator[str]:
+    """Names of the types of a cast: ``cast_type`` before DuckDB 2, a node of its own since."""
+    if "type_name" in node:
+        yield node["type_name"]
+    yield from (each["id"] for each in _objects(node.get("cast_type")) if "id" in each)
+
+
+def _objects(tree: Any) -> Iterator[dict[str, Any]]:
+    """JSON objects of a tree, in any order."""
     waiting = [tree]
     while waiting:
         each = waiting.pop()
@@ -194,23 +206,7 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
             waiting.extend(each)
         elif isinstance(each, dict):
             waiting.extend(each.values())
-            if "class" in each:
-                yield each
-
-
-def _type_names(node: dict[str, Any]) -> Iterator[str]:
-    """Names of the types of a cast: ``cast_type`` before DuckDB 2, a node of its own since."""
-    if "type_name" in node:
-        yield node["type_name"]
-    waiting = [node.get("cast_type")]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, list):
-            waiting.extend(each)
-        elif isinstance(each, dict):
-            waiting.extend(each.values())
-            if "id" in each:
-                yield each["id"]
+            yield each
 
 
 def _first_line(error: Exception) -> str:
