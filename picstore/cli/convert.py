@@ -170,7 +170,7 @@ def command(
 
 
 def _list(source: Location, arguments: dict[str, Any], progress: Progress) -> Listing:
-    """List the inputs of a source, and print what there is to say of them."""
+    """List the inputs of a source, and print the source's remarks on them."""
     from picstore.prepare.sources.open import open_source
 
     progress.begin_stage("listing")

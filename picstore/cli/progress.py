@@ -118,7 +118,7 @@ class Lines:
             self._done += count
 
     def facts(self) -> dict[str, Any]:
-        """What a line says: counts and rate of the stage, and seconds of the verb and left; None where unknown."""
+        """Collect a line's figures: the stage's counts and rate, the verb's seconds past and left; None if unknown."""
         now, made = self._clock(), self._done - self._earlier
         rate = made / (now - self._since) if made and now > self._since else None
         left = (self._total - self._done) / rate if rate and self._total is not None else None

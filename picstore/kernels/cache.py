@@ -104,13 +104,13 @@ class KernelCache:
 
     # What else numba's dispatcher may ask of its cache.
     def flush(self) -> None:
-        """Keep what there is: a file is of one state of the sources."""
+        """Do nothing: each file belongs to one state of the sources, so no file has to be cleared."""
 
     enable = disable = flush
 
 
 def _reduce(compiled: Any) -> tuple[Any, ...]:
-    """What the cache keeps of a kernel: of environments, in which errors find objects, picstore's.
+    """Reduce a compiled kernel to the parts that the cache stores; of its environments only picstore's.
 
     Those of numba's own functions would import its modules of all that NumPy's arrays can do, 15 ms.
     """
@@ -161,7 +161,7 @@ def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
 
 
 def check_payload(data: bytes, key: bytes) -> bytes:
-    """What a file holds; Unusable if its digest is another."""
+    """Return the payload of a kernel's file; Unusable if the file's digest does not match."""
     start = len(_HEADER) + hashlib.sha256().digest_size
     if data[:start] != _HEADER + _digest(key, data[start:]):
         raise Unusable("it was cut or changed, its digest differs")

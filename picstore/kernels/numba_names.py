@@ -94,7 +94,7 @@ def available(group: str) -> bool:
 
 
 def find(name: str, otherwise: Any = None) -> Any:
-    """What one of numba's names stands for, of a module or of an object of ``_find_owner``."""
+    """Return the object that a name of numba's refers to, in a module or in an object of ``_find_owner``."""
     owner, _, attribute = name.rpartition(".")
     try:
         return getattr(_find_owner(owner), attribute)

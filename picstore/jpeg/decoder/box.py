@@ -70,8 +70,8 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):  # type: i
         addresses, sizes, tiling: rows of those of ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
         factor, workspace: as ``decode.open_stream`` takes them.
-        rect: int64 (4,), takes left, top, width and height of the pixels: those of the box, and some around it. Rows
-            above the box are not written.
+        rect: int64 (4,), takes left, top, width and height of the decoded pixels, which contain the box. Rows above
+            the box are not written.
 
     Returns:
         As ``decode.open_stream``, or NO_GRID.

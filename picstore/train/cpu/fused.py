@@ -1,4 +1,4 @@
-"""The fused kernel: cuts, decodes and resamples a chunk of upright images in one call, without Python in between.
+"""The fused kernel: decodes and resamples a chunk of upright images in one call, without Python in between.
 
 With a call for each stage of each image Python took 70 of 670 µs, which threads cannot share. An image with one view is
 decoded by rows as the resampling needs them, so that they stay in the cache. Images that the kernel does not take go
@@ -117,7 +117,7 @@ def load_stages() -> tuple[int, ...]:
     "int16[::1], uint8[::1], int64[::1])), uint8[::1])), int64[:, ::1], UniTuple(int64, 4))"
 )
 def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # type: ignore[no-untyped-def]
-    """Cut, decode and resample the chosen images: once decoded, each of its views.
+    """Decode the chosen images, each once, and resample all of its views.
 
     Args:
         slots: the first slot, the last + 1, and the slot of the first target.
@@ -190,7 +190,7 @@ def _open_image(stages, stream, box, factor, workspace, rect):  # type: ignore[n
 
 @device_function
 def _set_region(box, clip, rect, factor, decoded_box, decoded_clip):  # type: ignore[no-untyped-def]
-    """Convert a box and a clip from pixels of the stored image to those of a decoded cut; the clip is widened."""
+    """Convert a box and a clip from pixels of the stored image to pixels of the decoded part; the clip is widened."""
     for k in range(4):
         decoded_box[k] = (box[k] - (rect[k] if k < 2 else 0)) / factor
         edge = clip[k] - rect[k % 2]
