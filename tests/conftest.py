@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grids import load_profile
@@ -234,3 +235,21 @@ def hub(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         _restart_fork_server()
         yield running
     _restart_fork_server()
+
+
+def _find_chromium() -> str | None:
+    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless Chromium."""
+    chromium = _find_chromium()
+    require(chromium, "chromium, of the package chromium,")
+    sync_api = pytest.importorskip("playwright.sync_api") if os.environ.get("CI") != "true" else None
+    if sync_api is None:
+        from playwright import sync_api
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield launched
+        launched.close()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pictures import require
 from starlette.testclient import TestClient
 from view_page import BASE, TOKEN, make_annotated
 
@@ -56,21 +53,3 @@ def make_client() -> Callable[[picstore.Dataset], TestClient]:
 def client(dataset: picstore.Dataset, make_client: Callable[[picstore.Dataset], TestClient]) -> TestClient:
     """A client of the server of the annotated data set."""
     return make_client(dataset)
-
-
-def _find_chromium() -> str | None:
-    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """A headless Chromium."""
-    chromium = _find_chromium()
-    require(chromium, "chromium, of the package chromium,")
-    sync_api = pytest.importorskip("playwright.sync_api") if os.environ.get("CI") != "true" else None
-    if sync_api is None:
-        from playwright import sync_api
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield launched
-        launched.close()
