@@ -48,6 +48,13 @@ def on_page_content(html: str, **_: Any) -> str:
     return _ROLE.sub("", html)
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the theme's search dialog for screen readers."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+
+
 def _notebook(path: Path) -> str:
     """Format a notebook without outputs as a page."""
     cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(path.read_text())["cells"]]

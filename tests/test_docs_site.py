@@ -1,13 +1,20 @@
-"""The documentation site: it builds without a warning, loads nothing from elsewhere, and names every public name."""
+"""The documentation site: it builds without a warning, its links lead somewhere, and everyone can read its pages."""
 
 from __future__ import annotations
 
+import base64
+import functools
 import os
 import re
 import subprocess
 import sys
+import threading
+import urllib.parse
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +36,25 @@ class Loaded(HTMLParser):
         address = dict(attrs).get(LOADS.get(tag, ""))
         if address:
             self.addresses.append(address)
+
+
+class Linked(HTMLParser):
+    """Collects the links of a page, and what links can lead to in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors = {""}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.links += [value for name in ("href", "src") if (value := values.get(name))]
+        self.anchors |= {values.get("id") or "", values.get("name") or ""}
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +92,83 @@ def test_the_site_shows_what_docstrings_and_help_say(site: Path) -> None:
 def test_the_reference_lists_each_public_name_once() -> None:
     listed = re.findall(r"^::: picstore\.(\w+)$", (ROOT / "docs" / "reference" / "python.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(set(picstore.__all__) - {"__version__"})
+
+
+@pytest.mark.slow
+def test_every_link_within_the_site_leads_to_a_page_and_its_place(site: Path) -> None:
+    pages = {}
+    for path in site.rglob("*.html"):
+        pages[path] = Linked()
+        pages[path].feed(path.read_text())
+    lost = []
+    for path, page in pages.items():
+        base = path.parent if path.name == "index.html" else site  # 404.html is shown anywhere
+        for link in page.links:
+            parts = urllib.parse.urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (site / parts.path.lstrip("/") if parts.path.startswith("/") else base / parts.path).resolve()
+            target = target / "index.html" if target.is_dir() else target
+            if not parts.path:
+                target = path
+            if not target.is_file() or (parts.fragment and target in pages and not _has(pages[target], parts.fragment)):
+                lost.append(f"{path.relative_to(site)}: {link}")
+    assert not lost
+
+
+def _has(page: Linked, fragment: str) -> bool:
+    return urllib.parse.unquote(fragment) in page.anchors
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", ["", "demo/", "tutorial/", "benchmarks/"])
+def test_axe_finds_no_serious_barrier_on_a_page(browser: Any, address: str, page: str, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    shown = browser.new_context(color_scheme=scheme).new_page()
+    shown.goto(f"{address}/{page}")
+    found = Axe().run(shown).response["violations"]
+    shown.close()
+    assert not [
+        (each["id"], [node["html"] for node in each["nodes"]])
+        for each in found
+        if each["impact"] in {"serious", "critical"}
+    ]
+
+
+def test_the_first_sentence_of_every_page_says_for_whom_it_is() -> None:
+    for path in (ROOT / "docs").rglob("*.md"):
+        heading, first, *_ = (line for line in path.read_text().splitlines() if line)
+        assert heading.startswith("# ") and first.startswith("For "), path
+
+
+@pytest.mark.parametrize(("table", "chart", "column"), [("peers", "loaders", 1), ("recipes", "recipes", 2)])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_chart_has_the_figures_and_the_day_of_its_table(table: str, chart: str, column: int, theme: str) -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    text = page.partition(f"<!-- begin loaders {table} -->")[2].partition("<!-- end")[0]
+    measured = {line.split("|")[column + 1].strip() for line in text.splitlines() if line.startswith("| ")}
+    shown = re.findall(r">([^<>]+)</text>", (ROOT / "docs" / "images" / f"{chart}-{theme}.svg").read_text())
+    drawn = {match[0].rstrip(",") for each in shown if (match := re.match(r"[\d,.]+", each))}
+    assert len(drawn) >= 10 and drawn <= measured
+    day = re.search(r"\d{4}-\d\d-\d\d", text)
+    assert day and any(day[0] in each for each in shown)
+
+
+def test_the_figure_of_the_idea_has_the_bytes_of_its_cut() -> None:
+    drawn = (ROOT / "docs" / "images" / "idea-light.svg").read_text()
+    stream = (ROOT / "docs" / "demo" / "astronaut.jpg").read_bytes()
+    cuts = [base64.b64decode(each) for each in re.findall(r"base64,([^\"]+)", drawn)]
+    assert cuts[0] == stream
+    assert f"{len(stream):,} bytes" in drawn and f"{len(cuts[1]):,} bytes" in drawn
+    assert cuts[1] == picstore.cut(stream, (176, 36, 126, 170))[0]
