@@ -13,7 +13,6 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 from samples import picture
-from scipy import stats
 from torchvision.transforms import v2
 
 import picstore
@@ -33,6 +32,13 @@ BLUR = v2.GaussianBlur(9, (0.1, 2.0))
 Transform = Callable[[Any], torch.Tensor]
 
 pytestmark = pytest.mark.slow
+
+
+def p_value(a: Any, b: Any) -> float:
+    """Probability that samples of one distribution differ as much, by Kolmogorov and Smirnov."""
+    from scipy import stats  # 1 s of each test process, if imported above
+
+    return float(stats.ks_2samp(a, b, method="asymp").pvalue)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +102,7 @@ def assert_alike(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -
         # Pillow rounds to whole levels between its two passes, which moves all of a distribution a little.
         quantiles = [np.quantile(each, np.linspace(0.05, 0.95, 19)) for each in (a, b)]
         if np.abs(quantiles[0] - quantiles[1]).max() > NEGLIGIBLE:
-            p = stats.ks_2samp(a, b, method="asymp").pvalue
+            p = p_value(a, b)
             assert p > LEAST_P, f"statistic {number}: p is {p:.1e}, means are {a.mean():.3f} and {b.mean():.3f}"
 
 
@@ -228,7 +234,7 @@ def test_boxes_are_drawn_as_torchvision_draws_them() -> None:
         drawn = [theirs.make_params([image]) for _ in range(count)]
         others = np.array([[each[name] for name in ("left", "top", "width", "height")] for each in drawn])
         for a, b in zip(mine.T, others.T, strict=True):
-            assert stats.ks_2samp(a, b, method="asymp").pvalue > LEAST_P
+            assert p_value(a, b) > LEAST_P
 
 
 def detr_original() -> Callable[[Image.Image], tuple[int, int]]:
@@ -276,4 +282,4 @@ def test_detr_draws_sizes_as_its_original_and_moves_the_boxes(tmp_path: Path) ->
     expected = [draw(image) for _ in range(len(sizes))]
     assert seen > 200
     for mine, theirs in zip(np.array(sizes).T, np.array(expected).T, strict=True):
-        assert stats.ks_2samp(mine, theirs, method="asymp").pvalue > LEAST_P
+        assert p_value(mine, theirs) > LEAST_P

@@ -106,6 +106,7 @@ def test_a_conversion_names_its_stages_as_they_begin(
     assert said(done) == []
 
 
+@pytest.mark.slow
 def test_every_long_verb_names_a_stage_and_keeps_quiet(make_dataset: Make, tmp_path: Path) -> None:
     path = make_dataset(6)
     shutil.copytree(path, tmp_path / "copy")

@@ -21,13 +21,9 @@ def fuzz(inputs: int, work: Path, *, seed: int) -> None:
         assert 0 < result["accepted"] < inputs, f"inputs of {result['target']} are all alike"
 
 
-def test_generated_inputs_are_accepted_or_refused_by_every_reader(tmp_path: Path) -> None:
-    fuzz(40, tmp_path, seed=1)
-
-
 @pytest.mark.slow
-def test_many_generated_inputs_are_accepted_or_refused_by_every_reader(tmp_path: Path) -> None:
-    fuzz(400, tmp_path, seed=2)
+def test_generated_inputs_are_accepted_or_refused_by_every_reader(tmp_path: Path) -> None:
+    fuzz(100, tmp_path, seed=1)
 
 
 def test_the_corpus_is_small() -> None:

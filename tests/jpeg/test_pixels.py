@@ -82,21 +82,31 @@ def test_a_resized_box_is_close_to_pillows(size: int | tuple[int, int], interpol
     assert difference.max() <= (1 if interpolation == "bilinear" else 8) and difference.mean() < 0.3
 
 
+@pytest.fixture(scope="module")
+def three_sizes(tmp_path_factory: pytest.TempPathFactory) -> picstore.Dataset:
+    path = tmp_path_factory.mktemp("pixels") / "dataset"
+    with picstore.Writer(path) as writer:
+        for width, height in ((333, 211), (180, 400), (700, 500)):
+            writer.add(encoded(width=width, height=height))
+    return picstore.Dataset(path)
+
+
 @pytest.mark.parametrize("size", [(40, 56), 37, (500, 400)])
 @pytest.mark.parametrize("crop", [None, 150])
 @pytest.mark.parametrize("interpolation", ["nearest", "box", "bilinear", "bicubic", "lanczos"])
 @pytest.mark.parametrize("gap", [None, 1.5])
 def test_the_pixels_are_those_of_a_loader_that_crops_and_resizes_so(
-    tmp_path: Path, size: int | tuple[int, int], crop: int | None, interpolation: str, gap: float | None
+    three_sizes: picstore.Dataset,
+    size: int | tuple[int, int],
+    crop: int | None,
+    interpolation: str,
+    gap: float | None,
 ) -> None:
-    with picstore.Writer(tmp_path / "dataset") as writer:
-        for width, height in ((333, 211), (180, 400), (700, 500)):
-            writer.add(encoded(width=width, height=height))
     crops = [] if crop is None else [picstore.CenterCrop(crop)]
     steps = [*crops, picstore.Resize(size, interpolation)]
     options = {"batch_size": 1, "shuffle": False, "isolate": False, "reducing_gap": gap}
-    loader = picstore.Loader(tmp_path / "dataset", transform=steps, **options)
-    for record, batch in zip(loader.dataset, loader, strict=True):
+    loader = picstore.Loader(three_sizes, transform=steps, **options)
+    for record, batch in zip(three_sizes, loader, strict=True):
         corner = [round((side - (crop or 0)) / 2) for side in (record.width, record.height)]
         box = None if crop is None else (*corner, crop, crop)
         decoded = picstore.decode(record.jpeg, box, size, interpolation, reducing_gap=gap)

@@ -122,6 +122,7 @@ def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
     assert b"3/3" in shown
 
 
+@pytest.mark.slow
 def test_without_a_folder_for_the_cache_each_process_compiles_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run(COMPILE, tmp_path / "file")  # no folder can be made below it

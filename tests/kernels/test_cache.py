@@ -115,6 +115,7 @@ def test_what_cannot_be_trusted_is_set_aside_and_one_line_says_so(
     assert [path.name for path in entry.parent.iterdir()] == [f"{entry.name}.unusable"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", slow_except(["empty"], ["empty", "flipped", "for all"]))
 def test_a_process_compiles_what_was_set_aside_and_keeps_it(kernels: Path, damage: str) -> None:
     path = kernel_in(kernels)
@@ -137,6 +138,7 @@ def test_what_numba_cannot_load_is_set_aside(entry: Path, monkeypatch: pytest.Mo
     assert not entry.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", slow_except([1000], [0, 1000, 20_000]))
 def test_a_full_cache_costs_compiling_and_one_line(tmp_path: Path, limit: int) -> None:
     printed, lines = add(tmp_path, limit)  # a limit of file sizes, at which writing fails like on a full disk

@@ -72,10 +72,12 @@ def test_a_later_process_loads_what_an_earlier_one_compiled(compiled: Path) -> N
     assert not compiles(compiled)
 
 
+@pytest.mark.slow
 def test_loading_takes_nothing_that_only_compiling_needs_and_a_process_compiles_after_it(compiled: Path) -> None:
     assert not compiles(compiled, THEN_COMPILE)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_was_loaded_is_linked_into_functions_that_call_it(compiled: Path) -> None:
     assert not compiles(compiled, THEN_LINK)
 
@@ -124,6 +126,7 @@ def test_a_change_in_what_kernels_do_not_import_leaves_compiled_code_valid(compi
     assert not compiles(compiled)
 
 
+@pytest.mark.slow
 def test_kernels_run_where_neither_the_package_nor_the_home_folder_can_be_written(tmp_path: Path) -> None:
     copy = copy_package(tmp_path)
     # Root may write to any folder, but none can be made beneath a file.

@@ -66,6 +66,7 @@ def test_packing_clamps_the_128_bits_of_two_vectors_in_turn(bits: int) -> None:
     np.testing.assert_array_equal(out, parts.clip(np.iinfo(narrow).min, np.iinfo(narrow).max).ravel())
 
 
+@pytest.mark.slow
 @PLATFORMS
 def test_vectors_are_chosen_by_128_bits_that_are_zero() -> None:
     @vector_function(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
@@ -9,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hostile import canonical, content_uuid, rewrite_manifest
 from hypothesis import HealthCheck, given, settings
@@ -25,9 +25,16 @@ from picstore.storage.manifest import parse_manifest
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden"
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "manifest.schema.json").read_text())
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 EDITED = GOLDEN / "edited"
 VALUES = st.sampled_from([None, -1, 10**30, "x", [], {}, [1], [None], {"a": 1}, True, [["x"]], [{}], 0, 2])
+
+
+@functools.cache
+def validator() -> Any:
+    """jsonschema, which takes 2 s of each test process to import, as it compiles grammars."""
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(SCHEMA)
 
 
 def manifests_of(root: Path) -> list[dict[str, Any]]:
@@ -36,13 +43,13 @@ def manifests_of(root: Path) -> list[dict[str, Any]]:
 
 
 def test_the_schema_is_one() -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    validator().check_schema(SCHEMA)
 
 
 @pytest.mark.parametrize("name", ["dataset", "edited"])
 def test_golden_manifests_hold_the_schema(name: str) -> None:
     for document in manifests_of(GOLDEN / name):
-        VALIDATOR.validate(document)
+        validator().validate(document)
 
 
 def test_what_writer_delete_columns_and_shuffle_write_holds_the_schema(
@@ -53,7 +60,7 @@ def test_what_writer_delete_columns_and_shuffle_write_holds_the_schema(
     shuffle(dataset.path, tmp_path / "shuffled", method="uniform", seed=1, workers=1)
     for root in (Path(str(dataset.path)), tmp_path / "shuffled"):
         for document in manifests_of(root):
-            VALIDATOR.validate(document)
+            validator().validate(document)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -78,9 +85,9 @@ def test_picstore_reads_a_manifest_exactly_if_the_schema_allows_it(name: str, da
     try:
         parse_manifest(json.dumps(document).encode(), locate("here"))
     except (Corrupt, UnsupportedVersion):
-        assert not VALIDATOR.is_valid(document)
+        assert not validator().is_valid(document)
     else:
-        VALIDATOR.validate(document)
+        validator().validate(document)
 
 
 # The golden data set of version 2

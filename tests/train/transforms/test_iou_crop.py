@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from grids import slow_except
-from scipy import stats
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
@@ -55,6 +54,8 @@ def their_crops(transform: Callable[[Any, Any], Any], boxes: F64) -> tuple[np.nd
 
 @pytest.mark.parametrize("options", slow_except([None], [None, [0.3], [0.7, 1.0]]), ids=str)
 def test_crops_around_objects_are_distributed_as_torchvisions(options: Any) -> None:
+    from scipy import stats  # 1 s of each test process, if imported above
+
     geometry = drawn(picstore.RandomIoUCrop(sampler_options=options), BOXES)
     sizes, counts = their_crops(v2.RandomIoUCrop(sampler_options=options), BOXES)
     for a, b in zip(geometry.size.T, sizes.T, strict=True):
