@@ -138,19 +138,21 @@ class Reader:
     def __init__(self, sizes: list[int]) -> None:
         self.sizes = sizes
         self.now = self.reads = 0
+        self._lock = threading.Lock()
 
     def __call__(self, keys: Sequence[ContainerKey]) -> list[Loaded]:
         return [self._load(number) for _, _, number in keys]
 
     def _load(self, number: int) -> Loaded:
         loaded = Loaded(self.sizes[number])
-        self.now += self.sizes[number]
+        self._add(self.sizes[number])
         self.reads += 1
-        weakref.finalize(loaded, self._free, self.sizes[number])
+        weakref.finalize(loaded, self._add, -self.sizes[number])
         return loaded
 
-    def _free(self, size: int) -> None:
-        self.now -= size
+    def _add(self, size: int) -> None:
+        with self._lock:
+            self.now += size
 
 
 def uses_of(sizes: list[int], *, batch_size: int, lanes: int) -> list[dict[ContainerKey, ContainerUse]]:
@@ -272,6 +274,20 @@ def test_containers_that_wait_for_a_reader_are_read_at_once() -> None:
     assert all(isinstance(future.result(), Loaded) for future in futures)
     prefetcher.close()
     assert reader.calls == [[0], list(range(1, 17)), list(range(17, 24))]
+
+
+def test_readers_end_when_nothing_waits_for_them() -> None:
+    """A free-threaded Python frees what a thread made when that runs again or has ended, and not while it waits."""
+    prefetcher = Prefetcher(Reader([6] * 9), budget=100, readers=Readers(threads=4, together=1))  # type: ignore[arg-type]
+    for numbers in (range(8), range(8, 9)):
+        futures = prefetcher.request({(0, 0, number): use() for number in numbers}, wait=False)
+        assert futures is not None
+        wait(futures.values())
+        for thread in threading.enumerate():
+            if thread.name.startswith("picstore-read"):
+                thread.join(10)
+        assert our_threads() == []
+    prefetcher.close()
 
 
 def test_closing_the_fetcher_cancels_what_waits_for_a_reader() -> None:
