@@ -111,9 +111,9 @@ def build_python(work: Path, version: str) -> None:
         raise Missing(f"{SOURCE} is not what it was")
     run("tar", "xf", work / SOURCE, "-C", work)
     (source,) = work.glob("Python-3.14*")
-    flags = ["--disable-gil"] if version.endswith("t") else []
+    flags = ["--with-ensurepip=no", "--disable-test-modules", *["--disable-gil"] * version.endswith("t")]
     for command in (
-        ["./configure", "-q", f"--prefix={work / f'python{version}'}", "--with-ensurepip=no", *flags],
+        ["./configure", "-q", f"--prefix={work / f'python{version}'}", *flags],
         ["make", "-s", f"-j{os.cpu_count()}"],
         ["make", "-s", "install"],
     ):
@@ -148,7 +148,8 @@ def in_chroot(work: Path, platform: Platform, requirements: Sequence[str]) -> En
         script = "/usr/share/debootstrap/scripts/sid"  # releases differ by the packages' lists alone
         packages = f"--include=python{platform.version}"
         arguments = ("--variant=minbase", f"--arch={platform.machine}", packages, SUITES[platform.version], root)
-        run("debootstrap", *arguments, mirror(), script)
+        run("debootstrap", "--foreign", *arguments, mirror(), script)
+        unpack_packages(root)
         (root / "done").touch()
     override = work / "override.txt"
     override.write_text(ARM_TORCH if platform.machine == "arm64" else "")
@@ -161,6 +162,18 @@ def in_chroot(work: Path, platform: Platform, requirements: Sequence[str]) -> En
     (root / "work").mkdir(exist_ok=True)
     variables = {"PYTHONPATH": "/packages", "HOME": "/root", "TMPDIR": "/tmp"}  # noqa: S108 - of the chroot
     return Environment(("chroot", str(root), f"python{platform.version}"), root / "work", "/work", variables)
+
+
+def unpack_packages(root: Path) -> None:
+    """Unpack all packages of a chroot, without their scripts, which take longest where they are emulated."""
+    for package in (root / "var/cache/apt/archives").glob("*.deb"):
+        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as archive:
+            unpacking = ["tar", "-x", "--keep-directory-symlink", "-C", root]
+            if subprocess.run(unpacking, stdin=archive.stdout).returncode:
+                raise Missing(f"{package.name} cannot be unpacked")
+    if (root / "proc").is_symlink():  # to this system's, which mounted would cover
+        (root / "proc").unlink()
+        (root / "proc").mkdir()
 
 
 @contextmanager

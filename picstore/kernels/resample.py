@@ -151,8 +151,8 @@ def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset:
             one, other = (
                 memory.load(memory.offset(row, part), 16, 8).widened(16, signed=False) for row in (upper, lower)
             )
-            for half, mixed in enumerate(one.interleaved(other)):
-                sums[part // 8 + half] += mixed.sums_of_products(weight)
+            for half, products in enumerate(one.interleaved_sums(other, weight)):
+                sums[part // 8 + half] += products
         return sums
 
     first = memory.zeros(8, 32) + _HALF_ROW
@@ -241,8 +241,8 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
         for part in parts:
             one = memory.load(memory.offset(here, part), 16, 16)
             other = memory.load(memory.offset(here, 2 * _COLUMN + part), 16, 16)
-            for half, mixed in enumerate(one.interleaved(other)):
-                sums[part // 16 + half] += mixed.sums_of_products(weight)
+            for half, products in enumerate(one.interleaved_sums(other, weight)):
+                sums[part // 16 + half] += products
         return sums
 
     first = [memory.load(memory.offset(begin, part), 8, 32) for part in parts for _ in range(2)]

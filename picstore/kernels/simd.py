@@ -131,6 +131,18 @@ class Vector:
         even, odd = (self.shuffled(self, k).widened(32) * other.shuffled(other, k).widened(32) for k in parities)
         return even + odd
 
+    def interleaved_sums(self, other: Vector, factors: Vector) -> list[Vector]:
+        """Interleave with another vector of 256 bits, int16, and sum the products with factors: the two halves, int32.
+
+        Neon multiplies vectors as they are, without the interleaving.
+        """
+        if _X86:
+            return [mixed.sums_of_products(factors) for mixed in self.interleaved(other)]
+        first, second = (factors.shuffled(factors, range(k, 16, 2)).widened(32) for k in range(2))
+        halves = [[begin + k for begin in (half, 8 + half) for k in range(4)] for half in (0, 4)]
+        parts = [(self.shuffled(self, half), other.shuffled(other, half)) for half in halves]
+        return [a.widened(32) * first + b.widened(32) * second for a, b in parts]
+
     def packed(self, other: Vector) -> Vector:
         """Clamp 256 bits to elements of half the width: each 128 bits are of this vector's 128, then of the other's."""
         count, bits = self.value.type.count, self.value.type.element.width

@@ -11,6 +11,7 @@ import pytest
 from picstore.kernels import simd
 from picstore.kernels.simd import VectorMemory, vector_function
 
+FACTORS = 3, -7, 32767, -32768, 1, 0, -5, 900
 PLATFORMS = pytest.mark.parametrize("x86, avx2", ((True, True), (True, False), (False, False)))
 
 
@@ -49,6 +50,21 @@ def test_products_of_neighbours_are_summed_in_32_bits() -> None:
     a, b, out = integers(np.int16, 0), integers(np.int16, 1), np.zeros(8, np.int32)
     call(sums, a, b, out)
     np.testing.assert_array_equal(out, (a.astype(np.int64) * b).reshape(8, 2).sum(axis=1))
+
+
+@PLATFORMS
+def test_vectors_times_their_factors_are_summed_for_each_half_of_128_bits() -> None:
+    @vector_function(3)
+    def sums(memory: VectorMemory, a: Any, b: Any, out: Any) -> None:
+        one, other = memory.load(a, 16, 16), memory.load(b, 16, 16)
+        for k, half in enumerate(one.interleaved_sums(other, one.filled(*FACTORS))):
+            memory.store(memory.offset(out, 32 * k), half)
+
+    a, b, out = integers(np.int16, 0), integers(np.int16, 1), np.zeros((2, 2, 4), np.int32)
+    call(sums, a, b, out)
+    # Halves of each 128 bits; the first vector's factors, and the second's.
+    ones, others = (vector.reshape(2, 2, 4).swapaxes(0, 1).astype(np.int64) for vector in (a, b))
+    np.testing.assert_array_equal(out, ones * FACTORS[::2] + others * FACTORS[1::2])
 
 
 @PLATFORMS

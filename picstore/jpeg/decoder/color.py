@@ -39,7 +39,7 @@ def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> N
     # Doubling the number and rounding half of the product gives the same as rounding one product.
     r = y + cr + (_times(cr << 1, 26345) + 1 >> 1)
     b = y + (cb << 1) + (_times(cb << 1, -14942) + 1 >> 1)
-    halves = [(half.sums_of_products(half.filled(-22554, 18734)) + 32768) >> 16 for half in cb.interleaved(cr)]
+    halves = [half + 32768 >> 16 for half in cb.interleaved_sums(cr, cb.filled(-22554, 18734))]
     g = y - cr + halves[0].packed(halves[1])
     r, g, b = (color - 128 for color in (r, g, b))  # so that signed bytes hold the colors
     rg, bb = r.packed(g) ^ -128, b.packed(b) ^ -128  # 8 pixels' r, then their g, in each half

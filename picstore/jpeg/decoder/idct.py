@@ -42,8 +42,7 @@ class _Wide:
 
 def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
     """Compute the sums of two vectors times each pair of factors."""
-    halves = a.interleaved(b)
-    return [_Wide([half.sums_of_products(half.filled(*pair)) for half in halves]) for pair in factors]
+    return [_Wide(a.interleaved_sums(b, a.filled(*pair))) for pair in factors]
 
 
 def _transform(x: list[Vector], shift: int) -> list[Vector]:

@@ -75,7 +75,7 @@ class ContainerMemory:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.peak = self.reads = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a free-threaded Python frees anywhere, in _add too
         monkeypatch.setattr(container_reader, "read_at", self._read_at)
 
     def _read_at(self, path: Path, offset: int, size: int, **options: object) -> memoryview:
@@ -138,19 +138,21 @@ class Reader:
     def __init__(self, sizes: list[int]) -> None:
         self.sizes = sizes
         self.now = self.reads = 0
+        self._lock = threading.RLock()  # as ContainerMemory's
 
     def __call__(self, keys: Sequence[ContainerKey]) -> list[Loaded]:
         return [self._load(number) for _, _, number in keys]
 
     def _load(self, number: int) -> Loaded:
         loaded = Loaded(self.sizes[number])
-        self.now += self.sizes[number]
+        self._add(self.sizes[number])
         self.reads += 1
-        weakref.finalize(loaded, self._free, self.sizes[number])
+        weakref.finalize(loaded, self._add, -self.sizes[number])
         return loaded
 
-    def _free(self, size: int) -> None:
-        self.now -= size
+    def _add(self, size: int) -> None:
+        with self._lock:
+            self.now += size
 
 
 def uses_of(sizes: list[int], *, batch_size: int, lanes: int) -> list[dict[ContainerKey, ContainerUse]]:
@@ -274,6 +276,20 @@ def test_containers_that_wait_for_a_reader_are_read_at_once() -> None:
     assert reader.calls == [[0], list(range(1, 17)), list(range(17, 24))]
 
 
+def test_readers_end_when_nothing_waits_for_them() -> None:
+    """A free-threaded Python frees what a thread made when that runs again or has ended, and not while it waits."""
+    prefetcher = Prefetcher(Reader([6] * 9), budget=100, readers=Readers(threads=4, together=1))  # type: ignore[arg-type]
+    for numbers in (range(8), range(8, 9)):
+        futures = prefetcher.request({(0, 0, number): use() for number in numbers}, wait=False)
+        assert futures is not None
+        wait(futures.values())
+        for thread in threading.enumerate():
+            if thread.name.startswith("picstore-read"):
+                thread.join(10)
+        assert our_threads() == []
+    prefetcher.close()
+
+
 def test_closing_the_fetcher_cancels_what_waits_for_a_reader() -> None:
     reader = GatedReader([6] * 3)
     prefetcher = Prefetcher(reader, budget=1000, readers=ONE)  # type: ignore[arg-type]
@@ -346,14 +362,25 @@ def test_the_smallest_block_that_fits_is_taken() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no nice value of their own")
-def test_decoding_threads_let_the_reading_one_go_first(make_dataset: Make) -> None:
+def test_decoding_threads_let_the_reading_one_go_first(make_dataset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    nice: dict[str, int] = {}
+
+    def nice_of(thread: threading.Thread) -> int:
+        return os.getpriority(os.PRIO_PROCESS, thread.native_id or 0)
+
+    def read_noting(*arguments: Any, **options: Any) -> memoryview:
+        nice["read"] = nice_of(threading.current_thread())  # which ends when nothing waits for it
+        return read_at(*arguments, **options)
+
+    monkeypatch.setattr(container_reader, "read_at", read_noting)
     loader = loader_of(make_dataset(100))
     batches = iter(loader)
     next(batches)
-    nice = {thread.name: os.getpriority(os.PRIO_PROCESS, thread.native_id or 0) for thread in threading.enumerate()}
+    names = "picstore-work_0", "picstore-work_1", "picstore-plan"
+    nice |= {thread.name: nice_of(thread) for thread in threading.enumerate() if thread.name in names}
     own = os.getpriority(os.PRIO_PROCESS, os.getpid())
     assert nice["picstore-work_0"] == nice["picstore-work_1"] == own + 1
-    assert nice["picstore-plan"] == nice["picstore-read_0"] == own
+    assert nice["picstore-plan"] == nice["read"] == own
     loader.close()
 
 
