@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import io
+import json
 import os
 import random
 import re
@@ -18,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
+from threading import Lock
+from typing import Any
 
 from benchmarks.child import ROOT
 from benchmarks.harness import Row, Table, say
@@ -26,8 +30,10 @@ from benchmarks.options import Options
 # Modules whose errors would be silent: wrong order, wrong bytes or wrong pixels, without an exception.
 PLACES = ("train/order", "train/batching", "train/transforms", "storage/format", "storage/edits", "jpeg")
 COUNT = 500
-_SEED = 1
-_PATIENCE = 60.0  # seconds added to five times what the tests take: a mutation may loop forever
+SEED = 20261123
+_QUICK, _TOTAL = 0.5, 10.0  # seconds of CPU of a test, and of all that a mutation is tried on
+_NO_TESTS = 5  # pytest's exit code where a mutation changes the names of all cases
+_PATIENCE = 40.0  # of CPU, besides four times what the tests take: kernels are compiled; a mutation may loop forever
 
 _BINARY = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"), ast.Div: ("/", "*"),
@@ -58,40 +64,63 @@ class Mutation:
         return "".join(lines)
 
     def describe(self, source: str) -> str:
-        """The changed line."""
-        return f"{self.path}:{self.line}: {self.apply(source).splitlines()[self.line - 1].strip()}"
+        """The place and the changed line."""
+        return f"{self.path}:{self.line}:{self.begin}: {self.apply(source).splitlines()[self.line - 1].strip()}"
+
+    def key(self, source: str) -> str:
+        """The changed line and its module, whatever stands above it."""
+        return f"{self.path}: {self.apply(source).splitlines()[self.line - 1].strip()}"
 
 
 def mutations(options: Options) -> Table:
-    """Run the fast tests that mirror a module on random mutations: --rounds, or as many as --minutes allow."""
+    """Run the quick tests that mirror a module on random mutations: --rounds, or as many as --minutes allow.
+
+    With --work, a run that was interrupted goes on.
+    """
     count = options.rounds or (4 if options.quick else COUNT)
+    found, chosen = sample(count, seed=SEED)
+    bench = _Bench(options.work, options.workers)
+    end = time.monotonic() + (float("inf") if options.rounds else options.seconds)
+    try:
+        with ThreadPoolExecutor(options.workers) as pool:
+            tried = [*pool.map(lambda each: bench.try_one(each) if time.monotonic() < end else None, chosen)]
+    finally:
+        bench.close()
+    about = (
+        f"{len(tried) - tried.count(None)} of {found:,} mutations, drawn at random: an operator or number is changed, "
+        f"and the quick tests run (at most {_QUICK} s of CPU each, {_TOTAL:.0f} s in all): first of the mirrored file, "
+        "then of the files beside it. Equivalent: what equivalent.txt names, with the reason."
+    )
+    results = [(each, result["noticed"]) for each, result in zip(chosen, tried, strict=True) if result is not None]
+    return Table(about, list(_rows(results)))
+
+
+def sample(count: int, *, seed: int) -> tuple[int, list[Mutation]]:
+    """Count all mutations, and draw some."""
     paths = sorted(path for place in PLACES for path in (ROOT / "picstore" / place).rglob("*.py"))
     found = [each for path in paths for each in find_mutations(path.relative_to(ROOT), path.read_text())]
-    chosen = random.Random(_SEED).sample(found, min(count, len(found)))
-    bench = _Bench(options)
-    end = time.monotonic() + (float("inf") if options.rounds else options.seconds)
-    with ThreadPoolExecutor(options.workers) as pool:
-        outcomes = list(pool.map(lambda each: bench.try_one(each) if time.monotonic() < end else None, chosen))
-    tried = [(each, noticed) for each, noticed in zip(chosen, outcomes, strict=True) if noticed is not None]
-    for each, noticed in tried:
-        if not noticed:
-            say(f"survived: {each.describe((ROOT / each.path).read_text())}")
-    about = (
-        f"{len(tried)} of {len(found):,} mutations, drawn at random: an operator or a number is changed, and the fast "
-        "tests of the mirrored file run, or where it has none of the files in its folder that name it"
-    )
-    return Table(about, list(_rows(tried)))
+    return len(found), random.Random(seed).sample(found, min(count, len(found)))
 
 
 def _rows(tried: list[tuple[Mutation, bool]]) -> Iterator[Row]:
-    by_place: dict[str, list[bool]] = defaultdict(list)
+    named = equivalents()
+    by_place: dict[str, list[str]] = defaultdict(list)
     for each, noticed in tried:
         place = next(place for place in PLACES if each.path.is_relative_to(Path("picstore") / place))
-        by_place[place].append(noticed)
-    by_place["all"] = [noticed for _, noticed in tried]
-    for place, noticed in by_place.items():
-        share = sum(noticed) / max(len(noticed), 1)
-        yield {"modules": place, "mutations": len(noticed), "noticed": sum(noticed), "share": f"{share:.0%}"}
+        text = each.key((ROOT / each.path).read_text())
+        by_place[place].append("noticed" if noticed else "equivalent" if text in named else "survived")
+    by_place["all"] = [outcome for outcomes in by_place.values() for outcome in outcomes]
+    for place, outcomes in by_place.items():
+        counts = {each: outcomes.count(each) for each in ("noticed", "equivalent", "survived")}
+        share = counts["noticed"] / max(len(outcomes), 1)
+        yield {"modules": place, "mutations": len(outcomes), **counts, "noticed of all": f"{share:.1%}"}
+
+
+def equivalents() -> dict[str, str]:
+    """Mutations that change nothing but speed, by path and changed line, with the reason."""
+    lines = Path(__file__).with_name("equivalent.txt").read_text().splitlines()
+    pairs = zip(lines[::2], lines[1::2], strict=True)
+    return {mutation: reason.strip() for mutation, reason in pairs}
 
 
 def find_mutations(path: Path, source: str) -> Iterator[Mutation]:
@@ -121,15 +150,26 @@ def find_mutations(path: Path, source: str) -> Iterator[Mutation]:
 
 
 def _executed(node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions of a tree that are run: neither annotations nor docstrings."""
+    """Expressions of a tree that are run and that something depends on."""
     for name, field in ast.iter_fields(node):
         if name in ("annotation", "returns"):
             continue
         for child in field if isinstance(field, list) else [field]:
-            if isinstance(child, ast.AST):
+            if isinstance(child, ast.AST) and not _is_skipped(node, child):
                 if isinstance(child, ast.expr):
                     yield child
                 yield from _executed(child)
+
+
+def _is_skipped(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether no test is expected to notice a change of a node: docs/reliability.md names each of these."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return True
+    if isinstance(parent, ast.Raise):  # the wording of its message; what is raised, and when, stays
+        return True
+    called = ast.unparse(parent.func).rpartition(".")[2] if isinstance(parent, ast.Call) else ""
+    skipped = {"zip": {"strict"}, "dataclass": {"frozen", "slots"}, "field": {"repr"}}
+    return isinstance(node, ast.keyword) and node.arg in skipped.get(called, ())
 
 
 def _begin(node: ast.expr) -> tuple[int, int]:
@@ -141,63 +181,135 @@ def _end(node: ast.expr) -> tuple[int, int]:
 
 
 class _Bench:
-    """Copies of the tree, one a worker, in which modules are changed in turn."""
+    """Copies of the tree, one a worker, in which modules are changed in turn, and results that are kept in a file."""
 
-    def __init__(self, options: Options) -> None:
-        self._free: Queue[Path] = Queue()
-        self._usual: dict[tuple[str, ...], float] = {}  # seconds of tests that pass
-        for number in range(options.workers):
-            copy = options.work / f"tree-{number}"
-            for name in ("picstore", "tests", "examples", "docs", "scripts"):
-                shutil.copytree(ROOT / name, copy / name, dirs_exist_ok=True)
-            for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
-                shutil.copy(ROOT / name, copy)
-            self._free.put(copy)
+    def __init__(self, work: Path, workers: int) -> None:
+        self._work, self._results, self._lock = work, work / "mutations.jsonl", Lock()
+        self._usual = work / "usual"  # CPU seconds of tests, a file of each test module
+        self._usual.mkdir(exist_ok=True)
+        lines = self._results.read_text().splitlines() if self._results.exists() else []
+        self._known = {each["mutation"]: each for each in map(json.loads, lines)}
+        self._free: Queue[_Server] = Queue()
+        for number in range(workers):
+            self._free.put(_Server(work / f"tree-{number}"))
 
-    def try_one(self, mutation: Mutation) -> bool | None:
-        """Whether the tests fail with a mutation; None if there are no tests, or they fail without it."""
-        tests = mirrored_tests(mutation.path)
-        copy = self._free.get()
+    def close(self) -> None:
+        """End the processes."""
+        while not self._free.empty():
+            self._free.get().close()
+
+    def try_one(self, mutation: Mutation) -> dict[str, Any] | None:
+        """Run tests with a mutation, or take an earlier result; None if there is no test that passes without it.
+
+        Returns:
+            ``mutation``, ``noticed``, and ``by``: the test that failed, or what ended the run.
+        """
+        source = (ROOT / mutation.path).read_text()
+        name = mutation.describe(source)
+        if name in self._known:
+            return self._known[name]
+        server = self._free.get()
         try:
-            if tests not in self._usual:
-                began = time.monotonic()
-                passed = _passes(copy, tests, 900.0)
-                self._usual[tests] = time.monotonic() - began if passed else 0.0
-            if not tests or not self._usual[tests]:
-                say(f"no tests that pass: {mutation.path} {tests}")
-                return None
-            source = (copy / mutation.path).read_text()
-            (copy / mutation.path).write_text(mutation.apply(source))
-            try:
-                return not _passes(copy, tests, _PATIENCE + 5 * self._usual[tests])
-            finally:
-                (copy / mutation.path).write_text(source)
+            answer = self._run(server, mutation, source)
         finally:
-            self._free.put(copy)
+            self._free.put(server)
+        if answer is None:
+            say(f"no tests that pass: {mutation.path}")
+            return None
+        code, failed = answer["code"] if answer["code"] != _NO_TESTS else 0, answer["failed"]
+        result = {"mutation": name, "noticed": code != 0, "by": failed[0] if failed else f"exit code {code}"}
+        with self._lock, self._results.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+        say(f"{'noticed ' if code else 'SURVIVED'} {name} {result['by'] if code else ''}")
+        return result
+
+    def _run(self, server: _Server, mutation: Mutation, source: str) -> dict[str, Any] | None:
+        """Run the tests that mirror a module, group by group, until one fails; None if there are none."""
+        answer, left = None, _TOTAL
+        for files in mirrored_tests(mutation.path):
+            chosen = _quickest([self._seconds(server, each) for each in files], left)
+            if not chosen:
+                continue
+            left -= sum(chosen.values())
+            limit = 4 * sum(chosen.values()) + _PATIENCE
+            changed = {"path": str(mutation.path), "source": mutation.apply(source), "known": chosen}
+            tests = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
+            answer = server.ask(tests=tests, cpu_limit=limit, limit=10 * limit, **changed)
+            if answer["code"] not in (0, _NO_TESTS):
+                break
+        return answer
+
+    def _seconds(self, server: _Server, tests: str) -> dict[str, float]:
+        """CPU seconds of each test of a file that passes."""
+        digest = hashlib.sha256((ROOT / tests).read_bytes()).hexdigest()[:12]
+        known = self._usual / f"{Path(tests).stem}-{digest}.json"
+        if not known.exists():
+            shutil.copy(ROOT / tests, server.tree / tests)
+            answer = server.ask(tests=[tests], cpu_limit=900, limit=1800)
+            if answer["failed"]:
+                say(f"fail without a mutation: {answer['failed']}")
+            known.write_text(json.dumps(answer["seconds"]))
+        return dict(json.loads(known.read_text()))
 
 
-def mirrored_tests(path: Path) -> tuple[str, ...]:
-    """Files of tests of a module: the one of its name, or those of the nearest folder that name it."""
-    folder = Path("tests") / path.parent.relative_to("picstore")
-    if (ROOT / folder / f"test_{path.stem}.py").exists():
-        return (str(folder / f"test_{path.stem}.py"),)
+def _quickest(files: list[dict[str, float]], limit: float) -> dict[str, float]:
+    """The quick tests of some files, up to so many seconds: file by file, of each the quickest first."""
+    total, chosen = 0.0, {}
+    for file in files:
+        for name, seconds in sorted(file.items(), key=lambda item: item[1]):
+            total += seconds
+            if seconds > _QUICK or total > limit:
+                break
+            chosen[name] = seconds
+    return chosen
+
+
+class _Server:
+    """A copy of the tree, and the process that runs its tests."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree, self._number = tree, int(time.time())
+        for name in ("picstore", "tests", "examples", "docs", "scripts"):
+            shutil.rmtree(tree / name, ignore_errors=True)
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
+            shutil.copy(ROOT / name, tree)
+        kernels = tree / "kernels" / "picstore"
+        kernels.mkdir(parents=True, exist_ok=True)
+        for path in (ROOT / "picstore/kernels/__pycache__").glob("*.kernel"):  # of unchanged code
+            shutil.copy(path, kernels)
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        command = [sys.executable, str(Path(__file__).with_name("mutant_server.py"))]
+        self._process = subprocess.Popen(
+            command, cwd=tree, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Run tests; see ``mutant_server``."""
+        assert self._process.stdin and self._process.stdout  # noqa: S101 - they are pipes
+        self._number += 1
+        number = self._number if "path" in request else 0
+        self._process.stdin.write(json.dumps({"number": number, **request}) + "\n")
+        self._process.stdin.flush()
+        return dict(json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def mirrored_tests(path: Path) -> list[list[str]]:
+    """Files of tests of a module: the one of its name; those beside it that import it; the others of the folder.
+
+    Where the mirrored folder has no tests, these are the files of the nearest above that import the module.
+    """
+    mirrored = folder = Path("tests") / path.parent.relative_to("picstore")
     while not list((ROOT / folder).glob("test_*.py")):
         folder = folder.parent
-    named = re.compile(rf"\b{path.stem}\b")
-    every = sorted((ROOT / folder).glob("test_*.py"))
-    chosen = [each for each in every if named.search(each.read_text())] or every
-    return tuple(str(each.relative_to(ROOT)) for each in chosen)
-
-
-def _passes(copy: Path, tests: tuple[str, ...], limit: float) -> bool:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    process = subprocess.Popen(
-        command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        return process.wait(limit) == 0
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.wait()
-        return False
+    parent, name = ".".join(path.parent.parts), path.stem
+    imports = re.compile(rf"from {parent}.{name} import|from {parent} import .*\b{name}\b")
+    groups: list[list[str]] = [[], [], []]
+    for each in sorted((ROOT / folder).glob("test_*.py")):
+        group = 0 if each.stem == f"test_{name}" else 1 if imports.search(each.read_text()) else 2
+        groups[group].append(str(each.relative_to(ROOT)))
+    return groups if folder == mirrored or not (groups[0] or groups[1]) else groups[:2]

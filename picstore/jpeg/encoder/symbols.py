@@ -137,7 +137,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
         for column in range(columns):
             for b in range(per_mcu):
                 c = max(b - h * v + 1, 0)
-                x, y = (b % h, b // h) if c == 0 else (0, 0)
+                x, y = b % h, b // h  # of luma
                 kind = min(c, 1)
                 nonzero = _u64(0)
                 if c or (column * h + x < across and row * v + y < down):
