@@ -64,6 +64,11 @@ class Plugin:
         kept = [item for item in items if item.nodeid in self._known]
         items[:] = sorted(kept, key=lambda item: (files.index(item.path), self._known[item.nodeid]))  # type: ignore[index]
 
+    def pytest_collectreport(self, report: Any) -> None:
+        """Note a file that cannot be imported."""
+        if report.failed:
+            self.failed.append(report.nodeid)
+
     def pytest_runtest_protocol(self, item: Any) -> None:
         """Take the time at which a test begins."""
         self._began = _cpu_seconds()

@@ -31,7 +31,7 @@ from benchmarks.options import Options
 PLACES = ("train/order", "train/batching", "train/transforms", "storage/format", "storage/edits", "jpeg")
 COUNT = 500
 SEED = 20261123
-_QUICK, _TOTAL = 0.5, 10.0  # seconds of CPU of a test, and of all that a mutation is tried on
+_QUICK, _TOTAL = 0.5, 5.0  # seconds of CPU of a test, and of a group of tests
 _NO_TESTS = 5  # pytest's exit code where a mutation changes the names of all cases
 _PATIENCE = 40.0  # of CPU, besides four times what the tests take: kernels are compiled; a mutation may loop forever
 
@@ -88,8 +88,9 @@ def mutations(options: Options) -> Table:
         bench.close()
     about = (
         f"{len(tried) - tried.count(None)} of {found:,} mutations, drawn at random: an operator or number is changed, "
-        f"and the quick tests run (at most {_QUICK} s of CPU each, {_TOTAL:.0f} s in all): first of the mirrored file, "
-        "then of the files beside it. Equivalent: what equivalent.txt names, with the reason."
+        f"and the quick tests run (at most {_QUICK} s of CPU each): first of the mirrored file, then of the "
+        f"files beside it that import the module, then of the others there, each time {_TOTAL:.0f} s at most. "
+        "Equivalent: what equivalent.txt names, with the reason."
     )
     results = [(each, result["noticed"]) for each, result in zip(chosen, tried, strict=True) if result is not None]
     return Table(about, list(_rows(results)))
@@ -225,12 +226,11 @@ class _Bench:
 
     def _run(self, server: _Server, mutation: Mutation, source: str) -> dict[str, Any] | None:
         """Run the tests that mirror a module, group by group, until one fails; None if there are none."""
-        answer, left = None, _TOTAL
+        answer = None
         for files in mirrored_tests(mutation.path):
-            chosen = _quickest([self._seconds(server, each) for each in files], left)
+            chosen = _quickest([self._seconds(server, each) for each in files])
             if not chosen:
                 continue
-            left -= sum(chosen.values())
             limit = 4 * sum(chosen.values()) + _PATIENCE
             changed = {"path": str(mutation.path), "source": mutation.apply(source), "known": chosen}
             tests = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
@@ -252,15 +252,15 @@ class _Bench:
         return dict(json.loads(known.read_text()))
 
 
-def _quickest(files: list[dict[str, float]], limit: float) -> dict[str, float]:
-    """The quick tests of some files, up to so many seconds: file by file, of each the quickest first."""
+def _quickest(files: list[dict[str, float]]) -> dict[str, float]:
+    """The quick tests of some files, the quickest first, for as long as a mutation may take."""
+    tests = {name: seconds for file in files for name, seconds in file.items()}
     total, chosen = 0.0, {}
-    for file in files:
-        for name, seconds in sorted(file.items(), key=lambda item: item[1]):
-            total += seconds
-            if seconds > _QUICK or total > limit:
-                break
-            chosen[name] = seconds
+    for name, seconds in sorted(tests.items(), key=lambda item: item[1]):
+        total += seconds
+        if seconds > _QUICK or total > _TOTAL:
+            break
+        chosen[name] = seconds
     return chosen
 
 
