@@ -23,7 +23,7 @@ from queue import Queue
 from threading import Lock
 from typing import Any
 
-from benchmarks.child import ROOT
+from benchmarks.child import ROOT, FailedError
 from benchmarks.harness import Row, Table, say
 from benchmarks.options import Options
 
@@ -241,13 +241,12 @@ class _Bench:
 
     def _seconds(self, server: _Server, tests: str) -> dict[str, float]:
         """CPU seconds of each test of a file that passes."""
-        digest = hashlib.sha256((ROOT / tests).read_bytes()).hexdigest()[:12]
+        digest = hashlib.sha256((server.tree / tests).read_bytes()).hexdigest()[:12]
         known = self._usual / f"{Path(tests).stem}-{digest}.json"
         if not known.exists():
-            shutil.copy(ROOT / tests, server.tree / tests)
             answer = server.ask(tests=[tests], cpu_limit=900, limit=1800)
-            if answer["failed"]:
-                say(f"fail without a mutation: {answer['failed']}")
+            if answer["failed"] or not answer["seconds"]:
+                raise FailedError(f"{tests} fails without a mutation: {answer['failed']}")
             known.write_text(json.dumps(answer["seconds"]))
         return dict(json.loads(known.read_text()))
 

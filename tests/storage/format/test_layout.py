@@ -9,6 +9,7 @@ import pytest
 
 from picstore.errors import Corrupt, TooLarge
 from picstore.storage.format import layout
+from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.layout import ContainerHeader, check_rows, correct_bit_flip
 
 # docs/format.md, "Limits".
@@ -93,6 +94,13 @@ def test_one_flipped_bit_of_a_structure_is_corrected(bit: int) -> None:
     assert correct_bit_flip(bytes(flipped) + b"what follows") == sound
     flipped[20] ^= 6
     assert correct_bit_flip(bytes(flipped)) is None
+
+
+def test_a_place_in_a_file_is_that_of_its_first_container_unless_it_is_said() -> None:
+    assert ContainerRef("a.pic", 4096) == ContainerRef("a.pic", 4096, stream=0, file=0, ordinal=0)
+    damage = ContainerRef("a.pic", 4096).corrupt("torn")
+    assert (damage.file, damage.offset) == ("a.pic", 4096)
+    assert ContainerRef("a.pic", 4096).corrupt("torn", 20).offset == 4116
 
 
 def test_the_codes_of_an_index_entry_are_those_of_the_format() -> None:

@@ -185,6 +185,26 @@ def test_a_run_of_any_world_sizes_makes_the_global_batches_of_one_rank(
         assert sum(whole, Counter()) == Counter((0, 0, c, r, 0) for c, n in enumerate(counts) for r in range(n))
 
 
+@pytest.mark.parametrize("kind", [plain, stored, weighted, buckets])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_place_of_a_record_is_where_the_ranks_request_it(kind: Any, drop_last: bool) -> None:
+    counts, world_size = [*range(1, 40)], 3
+    make, sources = kind(7, drop_last, counts)
+    places: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for rank in range(world_size):
+        order = make(rank, world_size)
+        for batch, request in enumerate(islice(order.requests(sources, epoch=2), order.length(2))):
+            for part in request:
+                located = zip(part.samples.container.tolist(), part.samples.record.tolist(), strict=True)
+                for record, slot in zip(located, part.slots.tolist(), strict=True):
+                    places.setdefault(record, []).append((rank, batch, slot))
+    records = [(container, record) for container, count in enumerate(counts) for record in range(count)]
+    assert len(places) > len(records) // 2
+    for position in range(0, len(records), 31):
+        found = order.find(sources[0].dataset, position, 2)
+        assert sorted(found) == sorted(places.get(records[position], []))
+
+
 def test_a_loader_that_left_a_shared_lanes_container_lets_go_of_it() -> None:
     make, sources = plain(5, True, [3] * 400)
     for rank in range(3):

@@ -54,6 +54,7 @@ COLOR = (
     "AutoAugment('cifar10', 'bilinear', 9)", "RandAugment()",
     "RandAugment(4, 17, 40, 'bilinear', (1, 2, 3))", "TrivialAugmentWide()",
     "TrivialAugmentWide(11, 'bilinear')", "AugMix()", "AugMix(7, 2, 3, 0.5, False, 'nearest', 3)",
+    "AugMix(alpha=3.7)", "GaussianNoise()",
     *(f"TimmAutoAugment({each!r})" for each in (
         "rand-m9-mstd0.5-inc1", "rand-m7-n3-p0.4-mmax14-mstd101", "rand-n4-tweights", "original", "originalr",
         "v0", "v0r-mstd0.7", "3a", "augmix-m5-w4-d2", "augmix-m3-w2-b1-mstd0.4",
