@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import tokenize
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -127,11 +128,13 @@ def equivalents() -> dict[str, str]:
 def find_mutations(path: Path, source: str) -> Iterator[Mutation]:
     """Find operators, comparisons, ``and``, ``or``, ``not``, numbers and truth values, none of them in annotations."""
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    starts = [token.start for token in tokens]
 
     def between(begin: tuple[int, int], end: tuple[int, int], old: str, new: str) -> Iterator[Mutation]:
-        inside = (token for token in tokens if begin <= token.start and token.end <= end and token.string == old)
-        for token in list(inside)[:1]:
-            yield Mutation(path, token.start[0], token.start[1], token.end[1], new)
+        for token in tokens[bisect_left(starts, begin) : bisect_left(starts, end)]:
+            if token.string == old:
+                yield Mutation(path, token.start[0], token.start[1], token.end[1], new)
+                return
 
     for node in _executed(ast.parse(source)):
         begin, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
