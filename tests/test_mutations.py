@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.child import ROOT
-from benchmarks.torture.mutations import equivalents, find_mutations, mirrored_tests, sample
+from benchmarks.torture.mutations import equivalents, find_mutations, mirrored_tests
 
 SOURCE = '''
 """Adds 1 and 2."""
@@ -54,12 +54,6 @@ def test_the_tests_of_a_module_are_the_mirrored_file_and_those_beside_it() -> No
     assert others == []
     groups = mirrored_tests(Path("picstore/train/batching/spec.py"))
     assert groups[:2] == [[], ["tests/train/test_loader.py"]]
-
-
-def test_a_sample_is_that_of_its_seed() -> None:
-    count, chosen = sample(20, seed=1)
-    assert count > 5000 and len(set(chosen)) == 20
-    assert chosen == sample(20, seed=1)[1] != sample(20, seed=2)[1]
 
 
 def test_what_is_named_as_equivalent_is_a_mutation_of_the_present_code() -> None:

@@ -47,6 +47,10 @@ _COMPARE = {
 }  # fmt: skip
 
 
+# Arguments that a user of the module cannot notice.
+_SKIPPED = {"zip": {"strict"}, "dataclass": {"frozen", "slots"}, "field": {"repr"}}
+
+
 @dataclass(frozen=True)
 class Mutation:
     """A token of a module, and what takes its place."""
@@ -126,31 +130,37 @@ def equivalents() -> dict[str, str]:
 
 
 def find_mutations(path: Path, source: str) -> Iterator[Mutation]:
-    """Find operators, comparisons, ``and``, ``or``, ``not``, numbers and truth values, none of them in annotations."""
+    """Find operators, comparisons, ``and``, ``or``, ``not``, numbers and truth values that something depends on."""
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     starts = [token.start for token in tokens]
-
-    def between(begin: tuple[int, int], end: tuple[int, int], old: str, new: str) -> Iterator[Mutation]:
+    for node in _executed(ast.parse(source)):
+        if (change := _change(node)) is None:
+            continue
+        begin, end, old, new = change
+        if old is None:
+            yield Mutation(path, begin[0], begin[1], end[1], new)
+            continue
         for token in tokens[bisect_left(starts, begin) : bisect_left(starts, end)]:
             if token.string == old:
                 yield Mutation(path, token.start[0], token.start[1], token.end[1], new)
-                return
+                break
 
-    for node in _executed(ast.parse(source)):
-        begin, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
-        if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-            yield from between(_end(node.left), _begin(node.right), *_BINARY[type(node.op)])
-        elif isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARE:
-            yield from between(_end(node.left), _begin(node.comparators[0]), *_COMPARE[type(node.ops[0])])
-        elif isinstance(node, ast.BoolOp):
-            old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-            yield from between(_end(node.values[0]), _begin(node.values[1]), old, new)
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            yield from between(begin, end, "not", "")
-        elif isinstance(node, ast.Constant) and type(node.value) is bool:
-            yield from between(begin, end, str(node.value), str(not node.value))
-        elif isinstance(node, ast.Constant) and type(node.value) is int:
-            yield Mutation(path, begin[0], begin[1], end[1], str(node.value + 1))
+
+def _change(node: ast.expr) -> tuple[tuple[int, int], tuple[int, int], str | None, str] | None:
+    """Where the changed token of an expression lies, it, None for all that lies there, and what takes its place."""
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return _end(node.left), _begin(node.right), *_BINARY[type(node.op)]
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARE:
+        return _end(node.left), _begin(node.comparators[0]), *_COMPARE[type(node.ops[0])]
+    if isinstance(node, ast.BoolOp):
+        old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+        return _end(node.values[0]), _begin(node.values[1]), old, new
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _begin(node), _end(node), "not", ""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        value = str(not node.value) if isinstance(node.value, bool) else str(node.value + 1)
+        return _begin(node), _end(node), None, value
+    return None
 
 
 def _executed(node: ast.AST) -> Iterator[ast.expr]:
@@ -167,13 +177,13 @@ def _executed(node: ast.AST) -> Iterator[ast.expr]:
 
 def _is_skipped(parent: ast.AST, node: ast.AST) -> bool:
     """Whether no test is expected to notice a change of a node: docs/reliability.md names each of these."""
-    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return True
     if isinstance(parent, ast.Raise):  # the wording of its message; what is raised, and when, stays
         return True
-    called = ast.unparse(parent.func).rpartition(".")[2] if isinstance(parent, ast.Call) else ""
-    skipped = {"zip": {"strict"}, "dataclass": {"frozen", "slots"}, "field": {"repr"}}
-    return isinstance(node, ast.keyword) and node.arg in skipped.get(called, ())
+    if isinstance(node, ast.keyword) and isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name):
+        return node.arg in _SKIPPED.get(parent.func.id, ())
+    return False
 
 
 def _begin(node: ast.expr) -> tuple[int, int]:
