@@ -201,3 +201,10 @@ def _read_block(bits: str, at: int, dc: dict[str, int], ac: dict[str, int]) -> t
         block[k] = value
         k += 1
     return block, at
+
+
+def least(kind: str, width: int, height: int, *, interval: int = 0) -> bytes:
+    """A grey picture of two bits a block, the fewest that a baseline JPEG can have."""
+    table = bytes([1] + 15 * [0]), b"\0"
+    empty = Coefficients(width, height, FACTORS[kind], [], [table] * 4, interval=interval)
+    return write(replace(empty, blocks=[[0] * 64] * (empty.mcus * len(empty.order))))

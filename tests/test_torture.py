@@ -31,6 +31,7 @@ pytest.importorskip("PIL")
                 "compiling",
                 "sizes",
                 "soak",
+                "mutations",
             )
         ),
     ],

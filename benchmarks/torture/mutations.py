@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import io
+import json
 import os
 import random
 import re
@@ -12,22 +14,27 @@ import subprocess
 import sys
 import time
 import tokenize
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
+from threading import Lock
+from typing import Any
 
-from benchmarks.child import ROOT
+from benchmarks.child import ROOT, FailedError
 from benchmarks.harness import Row, Table, say
 from benchmarks.options import Options
 
 # Modules whose errors would be silent: wrong order, wrong bytes or wrong pixels, without an exception.
 PLACES = ("train/order", "train/batching", "train/transforms", "storage/format", "storage/edits", "jpeg")
 COUNT = 500
-_SEED = 1
-_PATIENCE = 60.0  # seconds added to five times what the tests take: a mutation may loop forever
+SEED = 20261123
+_QUICK, _TOTAL = 0.5, 5.0  # seconds of CPU of a test, and of a group of tests
+_NO_TESTS = 5  # pytest's exit code where a mutation changes the names of all cases
+_PATIENCE = 40.0  # of CPU, besides four times what the tests take: kernels are compiled; a mutation may loop forever
 
 _BINARY = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"), ast.Div: ("/", "*"),
@@ -38,6 +45,10 @@ _COMPARE = {
     ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="),
     ast.GtE: (">=", ">"),
 }  # fmt: skip
+
+
+# Arguments that a user of the module cannot notice.
+_SKIPPED = {"zip": {"strict"}, "dataclass": {"frozen", "slots"}, "field": {"repr"}}
 
 
 @dataclass(frozen=True)
@@ -58,78 +69,121 @@ class Mutation:
         return "".join(lines)
 
     def describe(self, source: str) -> str:
-        """The changed line."""
-        return f"{self.path}:{self.line}: {self.apply(source).splitlines()[self.line - 1].strip()}"
+        """The place and the changed line."""
+        return f"{self.path}:{self.line}:{self.begin}: {self.apply(source).splitlines()[self.line - 1].strip()}"
+
+    def key(self, source: str) -> str:
+        """The changed line and its module, whatever stands above it."""
+        return f"{self.path}: {self.apply(source).splitlines()[self.line - 1].strip()}"
 
 
 def mutations(options: Options) -> Table:
-    """Run the fast tests that mirror a module on random mutations: --rounds, or as many as --minutes allow."""
+    """Run the quick tests that mirror a module on random mutations: --rounds, or as many as --minutes allow.
+
+    With --work, a run that was interrupted goes on.
+    """
     count = options.rounds or (4 if options.quick else COUNT)
+    found, chosen = sample(count, seed=SEED)
+    bench = _Bench(options.work, options.workers)
+    end = time.monotonic() + (float("inf") if options.rounds else options.seconds)
+    try:
+        with ThreadPoolExecutor(options.workers) as pool:
+            tried = [*pool.map(lambda each: bench.try_one(each, end=end), chosen)]
+    finally:
+        bench.close()
+    about = (
+        f"{len(tried) - tried.count(None)} of {found:,} mutations, drawn at random: an operator or number is changed, "
+        f"and the quick tests run (at most {_QUICK} s of CPU each): first of the mirrored file, then of the "
+        f"files beside it that import the module, then of the others there, each time {_TOTAL:.0f} s at most. "
+        "Equivalent: what equivalent.txt names, with the reason."
+    )
+    results = [(each, result["noticed"]) for each, result in zip(chosen, tried, strict=True) if result is not None]
+    return Table(about, list(_rows(results)))
+
+
+def sample(count: int, *, seed: int) -> tuple[int, list[Mutation]]:
+    """Count all mutations, and draw some."""
     paths = sorted(path for place in PLACES for path in (ROOT / "picstore" / place).rglob("*.py"))
     found = [each for path in paths for each in find_mutations(path.relative_to(ROOT), path.read_text())]
-    chosen = random.Random(_SEED).sample(found, min(count, len(found)))
-    bench = _Bench(options)
-    end = time.monotonic() + (float("inf") if options.rounds else options.seconds)
-    with ThreadPoolExecutor(options.workers) as pool:
-        outcomes = list(pool.map(lambda each: bench.try_one(each) if time.monotonic() < end else None, chosen))
-    tried = [(each, noticed) for each, noticed in zip(chosen, outcomes, strict=True) if noticed is not None]
-    for each, noticed in tried:
-        if not noticed:
-            say(f"survived: {each.describe((ROOT / each.path).read_text())}")
-    about = (
-        f"{len(tried)} of {len(found):,} mutations, drawn at random: an operator or a number is changed, and the fast "
-        "tests of the mirrored file run, or where it has none of the files in its folder that name it"
-    )
-    return Table(about, list(_rows(tried)))
+    return len(found), random.Random(seed).sample(found, min(count, len(found)))
 
 
 def _rows(tried: list[tuple[Mutation, bool]]) -> Iterator[Row]:
-    by_place: dict[str, list[bool]] = defaultdict(list)
+    named = equivalents()
+    by_place: dict[str, list[str]] = defaultdict(list)
     for each, noticed in tried:
         place = next(place for place in PLACES if each.path.is_relative_to(Path("picstore") / place))
-        by_place[place].append(noticed)
-    by_place["all"] = [noticed for _, noticed in tried]
-    for place, noticed in by_place.items():
-        share = sum(noticed) / max(len(noticed), 1)
-        yield {"modules": place, "mutations": len(noticed), "noticed": sum(noticed), "share": f"{share:.0%}"}
+        text = each.key((ROOT / each.path).read_text())
+        by_place[place].append("noticed" if noticed else "equivalent" if text in named else "survived")
+    by_place["all"] = [outcome for outcomes in by_place.values() for outcome in outcomes]
+    for place, outcomes in by_place.items():
+        counts = {each: outcomes.count(each) for each in ("noticed", "equivalent", "survived")}
+        share = counts["noticed"] / max(len(outcomes), 1)
+        yield {"modules": place, "mutations": len(outcomes), **counts, "noticed of all": f"{share:.1%}"}
+
+
+def equivalents() -> dict[str, str]:
+    """Mutations that change nothing but speed, by path and changed line, with the reason."""
+    lines = Path(__file__).with_name("equivalent.txt").read_text().splitlines()
+    pairs = zip(lines[::2], lines[1::2], strict=True)
+    return {mutation: reason.strip() for mutation, reason in pairs}
 
 
 def find_mutations(path: Path, source: str) -> Iterator[Mutation]:
-    """Find operators, comparisons, ``and``, ``or``, ``not``, numbers and truth values, none of them in annotations."""
+    """Find operators, comparisons, ``and``, ``or``, ``not``, numbers and truth values that something depends on."""
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-
-    def between(begin: tuple[int, int], end: tuple[int, int], old: str, new: str) -> Iterator[Mutation]:
-        inside = (token for token in tokens if begin <= token.start and token.end <= end and token.string == old)
-        for token in list(inside)[:1]:
-            yield Mutation(path, token.start[0], token.start[1], token.end[1], new)
-
+    starts = [token.start for token in tokens]
     for node in _executed(ast.parse(source)):
-        begin, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
-        if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-            yield from between(_end(node.left), _begin(node.right), *_BINARY[type(node.op)])
-        elif isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARE:
-            yield from between(_end(node.left), _begin(node.comparators[0]), *_COMPARE[type(node.ops[0])])
-        elif isinstance(node, ast.BoolOp):
-            old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-            yield from between(_end(node.values[0]), _begin(node.values[1]), old, new)
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            yield from between(begin, end, "not", "")
-        elif isinstance(node, ast.Constant) and type(node.value) is bool:
-            yield from between(begin, end, str(node.value), str(not node.value))
-        elif isinstance(node, ast.Constant) and type(node.value) is int:
-            yield Mutation(path, begin[0], begin[1], end[1], str(node.value + 1))
+        if (change := _change(node)) is None:
+            continue
+        begin, end, old, new = change
+        if old is None:
+            yield Mutation(path, begin[0], begin[1], end[1], new)
+            continue
+        for token in tokens[bisect_left(starts, begin) : bisect_left(starts, end)]:
+            if token.string == old:
+                yield Mutation(path, token.start[0], token.start[1], token.end[1], new)
+                break
+
+
+def _change(node: ast.expr) -> tuple[tuple[int, int], tuple[int, int], str | None, str] | None:
+    """Where the changed token of an expression lies, it, None for all that lies there, and what takes its place."""
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return _end(node.left), _begin(node.right), *_BINARY[type(node.op)]
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARE:
+        return _end(node.left), _begin(node.comparators[0]), *_COMPARE[type(node.ops[0])]
+    if isinstance(node, ast.BoolOp):
+        old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+        return _end(node.values[0]), _begin(node.values[1]), old, new
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _begin(node), _end(node), "not", ""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        value = str(not node.value) if isinstance(node.value, bool) else str(node.value + 1)
+        return _begin(node), _end(node), None, value
+    return None
 
 
 def _executed(node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions of a tree that are run: neither annotations nor docstrings."""
+    """Expressions of a tree that are run and that something depends on."""
     for name, field in ast.iter_fields(node):
         if name in ("annotation", "returns"):
             continue
         for child in field if isinstance(field, list) else [field]:
-            if isinstance(child, ast.AST):
+            if isinstance(child, ast.AST) and not _is_skipped(node, child):
                 if isinstance(child, ast.expr):
                     yield child
                 yield from _executed(child)
+
+
+def _is_skipped(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether no test is expected to notice a change of a node: docs/reliability.md names each of these."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        return True
+    if isinstance(parent, ast.Raise):  # the wording of its message; what is raised, and when, stays
+        return True
+    if isinstance(node, ast.keyword) and isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name):
+        return node.arg in _SKIPPED.get(parent.func.id, ())
+    return False
 
 
 def _begin(node: ast.expr) -> tuple[int, int]:
@@ -141,63 +195,135 @@ def _end(node: ast.expr) -> tuple[int, int]:
 
 
 class _Bench:
-    """Copies of the tree, one a worker, in which modules are changed in turn."""
+    """Copies of the tree, one a worker, in which modules are changed in turn, and results that are kept in a file."""
 
-    def __init__(self, options: Options) -> None:
-        self._free: Queue[Path] = Queue()
-        self._usual: dict[tuple[str, ...], float] = {}  # seconds of tests that pass
-        for number in range(options.workers):
-            copy = options.work / f"tree-{number}"
-            for name in ("picstore", "tests", "examples", "docs", "scripts"):
-                shutil.copytree(ROOT / name, copy / name, dirs_exist_ok=True)
-            for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
-                shutil.copy(ROOT / name, copy)
-            self._free.put(copy)
+    def __init__(self, work: Path, workers: int) -> None:
+        self._work, self._results, self._lock = work, work / "mutations.jsonl", Lock()
+        self._usual = work / "usual"  # CPU seconds of tests, a file of each test module
+        self._usual.mkdir(exist_ok=True)
+        lines = self._results.read_text().splitlines() if self._results.exists() else []
+        self._known = {each["mutation"]: each for each in map(json.loads, lines)}
+        self._free: Queue[_Server] = Queue()
+        for number in range(workers):
+            self._free.put(_Server(work / f"tree-{number}"))
 
-    def try_one(self, mutation: Mutation) -> bool | None:
-        """Whether the tests fail with a mutation; None if there are no tests, or they fail without it."""
-        tests = mirrored_tests(mutation.path)
-        copy = self._free.get()
+    def close(self) -> None:
+        """End the processes."""
+        while not self._free.empty():
+            self._free.get().close()
+
+    def try_one(self, mutation: Mutation, *, end: float = float("inf")) -> dict[str, Any] | None:
+        """Run tests with a mutation, or take an earlier result; None after the ``end``, or if there are no tests.
+
+        Returns:
+            ``mutation``, ``noticed``, and ``by``: the test that failed, or what ended the run.
+        """
+        source = (ROOT / mutation.path).read_text()
+        name = mutation.describe(source)
+        if name in self._known:
+            return self._known[name]
+        if time.monotonic() >= end:
+            return None
+        server = self._free.get()
         try:
-            if tests not in self._usual:
-                began = time.monotonic()
-                passed = _passes(copy, tests, 900.0)
-                self._usual[tests] = time.monotonic() - began if passed else 0.0
-            if not tests or not self._usual[tests]:
-                say(f"no tests that pass: {mutation.path} {tests}")
-                return None
-            source = (copy / mutation.path).read_text()
-            (copy / mutation.path).write_text(mutation.apply(source))
-            try:
-                return not _passes(copy, tests, _PATIENCE + 5 * self._usual[tests])
-            finally:
-                (copy / mutation.path).write_text(source)
+            answer = self._run(server, mutation, source)
         finally:
-            self._free.put(copy)
+            self._free.put(server)
+        if answer is None:
+            say(f"no tests that pass: {mutation.path}")
+            return None
+        code, failed = answer["code"] if answer["code"] != _NO_TESTS else 0, answer["failed"]
+        result = {"mutation": name, "noticed": code != 0, "by": failed[0] if failed else f"exit code {code}"}
+        with self._lock, self._results.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+        say(f"{'noticed ' if code else 'SURVIVED'} {name} {result['by'] if code else ''}")
+        return result
+
+    def _run(self, server: _Server, mutation: Mutation, source: str) -> dict[str, Any] | None:
+        """Run the tests that mirror a module, group by group, until one fails; None if there are none."""
+        answer = None
+        for files in mirrored_tests(mutation.path):
+            chosen = _quickest([self._seconds(server, each) for each in files])
+            if not chosen:
+                continue
+            limit = 4 * sum(chosen.values()) + _PATIENCE
+            changed = {"path": str(mutation.path), "source": mutation.apply(source), "known": chosen}
+            tests = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
+            answer = server.ask(tests=tests, cpu_limit=limit, limit=10 * limit, **changed)
+            if answer["code"] not in (0, _NO_TESTS):
+                break
+        return answer
+
+    def _seconds(self, server: _Server, tests: str) -> dict[str, float]:
+        """CPU seconds of each test of a file that passes."""
+        digest = hashlib.sha256((server.tree / tests).read_bytes()).hexdigest()[:12]
+        known = self._usual / f"{Path(tests).stem}-{digest}.json"
+        if not known.exists():
+            answer = server.ask(tests=[tests], cpu_limit=900, limit=1800)
+            if answer["code"] not in (0, _NO_TESTS):
+                raise FailedError(f"{tests} fails without a mutation: {answer['failed']}")
+            known.write_text(json.dumps(answer["seconds"]))
+        return dict(json.loads(known.read_text()))
 
 
-def mirrored_tests(path: Path) -> tuple[str, ...]:
-    """Files of tests of a module: the one of its name, or those of the nearest folder that name it."""
-    folder = Path("tests") / path.parent.relative_to("picstore")
-    if (ROOT / folder / f"test_{path.stem}.py").exists():
-        return (str(folder / f"test_{path.stem}.py"),)
+def _quickest(files: list[dict[str, float]]) -> dict[str, float]:
+    """The quick tests of some files, the quickest first, for as long as a mutation may take."""
+    tests = {name: seconds for file in files for name, seconds in file.items()}
+    total, chosen = 0.0, {}
+    for name, seconds in sorted(tests.items(), key=lambda item: item[1]):
+        total += seconds
+        if seconds > _QUICK or total > _TOTAL:
+            break
+        chosen[name] = seconds
+    return chosen
+
+
+class _Server:
+    """A copy of the tree, and the process that runs its tests."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree, self._number = tree, int(time.time())
+        for name in ("picstore", "tests", "examples", "docs", "scripts"):
+            shutil.rmtree(tree / name, ignore_errors=True)
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
+            shutil.copy(ROOT / name, tree)
+        kernels = tree / "kernels" / "picstore"
+        kernels.mkdir(parents=True, exist_ok=True)
+        for path in (ROOT / "picstore/kernels/__pycache__").glob("*.kernel"):  # of unchanged code
+            shutil.copy(path, kernels)
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        command = [sys.executable, str(Path(__file__).with_name("mutant_server.py"))]
+        self._process = subprocess.Popen(
+            command, cwd=tree, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Run tests; see ``mutant_server``."""
+        assert self._process.stdin and self._process.stdout  # noqa: S101 - they are pipes
+        self._number += 1
+        number = self._number if "path" in request else 0
+        self._process.stdin.write(json.dumps({"number": number, **request}) + "\n")
+        self._process.stdin.flush()
+        return dict(json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def mirrored_tests(path: Path) -> list[list[str]]:
+    """Files of tests of a module: the one of its name; those beside it that import it; the others of the folder.
+
+    Where the mirrored folder has no tests, these are the files of the nearest above that import the module.
+    """
+    mirrored = folder = Path("tests") / path.parent.relative_to("picstore")
     while not list((ROOT / folder).glob("test_*.py")):
         folder = folder.parent
-    named = re.compile(rf"\b{path.stem}\b")
-    every = sorted((ROOT / folder).glob("test_*.py"))
-    chosen = [each for each in every if named.search(each.read_text())] or every
-    return tuple(str(each.relative_to(ROOT)) for each in chosen)
-
-
-def _passes(copy: Path, tests: tuple[str, ...], limit: float) -> bool:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    process = subprocess.Popen(
-        command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        return process.wait(limit) == 0
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.wait()
-        return False
+    parent, name = ".".join(path.parent.parts), path.stem
+    imports = re.compile(rf"from {parent}.{name} import|from {parent} import .*\b{name}\b")
+    groups: list[list[str]] = [[], [], []]
+    for each in sorted((ROOT / folder).glob("test_*.py")):
+        group = 0 if each.stem == f"test_{name}" else 1 if imports.search(each.read_text()) else 2
+        groups[group].append(str(each.relative_to(ROOT)))
+    return groups if folder == mirrored or not (groups[0] or groups[1]) else groups[:2]

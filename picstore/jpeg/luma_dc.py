@@ -67,8 +67,9 @@ def read_scan(address, size):  # type: ignore[no-untyped-def]
         return count if count < 0 else TOO_SHORT, nothing, 0, 0
     flat[length : length + PADDING] = 0
     dc = np.empty((rows * v, columns * h), np.int32)
-    plan = _make_plan(frame, tables, per_mcu)
-    return _read_mcus(flat, segments, (columns, h, v, frame[parse.INTERVAL]), plan, dc), dc, width, height
+    # numba frees an array after its last mention, so what reads the tables by their address takes them too.
+    layout, headers = (columns, h, v, frame[parse.INTERVAL]), (frame, tables, per_mcu)
+    return _read_mcus(flat, segments, layout, headers, dc), dc, width, height
 
 
 @device_function
@@ -86,9 +87,10 @@ def _make_plan(frame, tables, per_mcu):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _read_mcus(flat, segments, layout, plan, dc):  # type: ignore[no-untyped-def]
+def _read_mcus(flat, segments, layout, headers, dc):  # type: ignore[no-untyped-def]
     """Read all MCUs into ``dc``; returns 0, or negative for damage."""
     columns, h, v, interval = layout
+    plan = _make_plan(*headers)
     address = _u64(flat.ctypes.data)
     accumulator, valid, byte = _u64(0), 0, 0
     limit = segment = until = previous = 0

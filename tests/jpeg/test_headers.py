@@ -18,6 +18,9 @@ from samples import jpeg, picture
 
 from picstore.errors import ImageError
 from picstore.jpeg import markers, tiles
+from picstore.jpeg.headers import TableSelector, read_coding_parameters
+from picstore.jpeg.huffman import HuffmanTable
+from picstore.jpeg.markers import APP1, DHT, DQT, SOS
 from picstore.jpeg.segments import find_restart_segments
 
 MCU = {"grey": (8, 8), "444": (8, 8), "422": (16, 8), "440": (8, 16), "420": (16, 16)}
@@ -241,6 +244,101 @@ def test_each_fault_of_the_headers_is_named(old: bytes, new: bytes, message: str
     assert stream.count(old) == 1
     with pytest.raises(ImageError, match=message):
         markers.parse_header(stream.replace(old, new))
+
+
+def test_only_markers_without_a_body_are_refused_before_a_scan() -> None:
+    """T.81, table B.1: TEM, RST0 to RST7, SOI and EOI stand alone."""
+    stream = jpeg(7)
+    for marker in range(1, 0xFF):
+        refused = marker == 0x01 or 0xD0 <= marker <= 0xD9
+        try:
+            markers.parse_header(with_segment(stream, marker, b"\0\1"))
+        except ImageError as error:
+            assert ("before any scan" in str(error)) == refused, hex(marker)
+            assert f"marker FF{marker:02X} at byte 2" in str(error) or not refused
+        else:
+            assert not refused, hex(marker)
+
+
+def test_each_frame_marker_is_named_as_table_b_1_does() -> None:
+    names = dict.fromkeys(range(16), "SOF{}") | {0: "baseline", 1: "extended", 2: "progressive", 3: "lossless"}
+    names |= {9: "arithmetic-coded", 10: "arithmetic-coded progressive", 11: "arithmetic-coded lossless"}
+    stream = jpeg(7)
+    assert stream.count(b"\xff\xc0") == 1
+    for number, name in names.items():
+        other = stream.replace(b"\xff\xc0", bytes([0xFF, 0xC0 + number]))
+        if number in (4, 8, 12):  # DHT, JPG, DAC
+            with pytest.raises(ImageError, match="before any frame"):
+                markers.parse_header(other)
+        else:
+            assert markers.parse_header(other).process == name.format(number)
+
+
+def test_sampling_factors_are_1_to_4() -> None:
+    stream = jpeg(7)
+    for factors in range(256):
+        changed = stream.replace(b"\x03\x01\x22\x00", bytes([3, 1, factors, 5]))
+        horizontal, vertical = divmod(factors, 16)
+        if 1 <= horizontal <= 4 and 1 <= vertical <= 4:
+            component = markers.parse_header(changed).components[0]
+            assert component == markers.Component(1, horizontal, vertical, 5)
+        else:
+            with pytest.raises(ImageError, match=f"factors {horizontal} × {vertical}"):
+                markers.parse_header(changed)
+
+
+def test_headers_that_are_cut_off_are_so_at_their_last_byte() -> None:
+    stream = jpeg(7)
+    for end in range(4, markers.parse_header(stream).length):
+        with pytest.raises(ImageError, match=f"cut off at byte {end}$"):
+            markers.parse_header(stream[:end])
+
+
+def test_tables_and_selectors_are_those_of_the_segments() -> None:
+    wide, narrow = bytes([0x12, *range(128)]), bytes([0x03, *range(100, 164)])
+    counts = [bytes([0, k, 1, *[0] * 13]) for k in (1, 2)]
+    dht = bytes([0x01]) + counts[0] + b"ab" + bytes([0x13]) + counts[1] + b"cde"
+    scan = bytes([3, 7, 0x21, 8, 0x30, 9, 0x03, 0, 63, 0])
+    found = read_coding_parameters([(DQT, wide + narrow, 0), (DHT, dht, 0), (SOS, scan, 0)])
+    assert found.quantisation == {2: wide, 3: narrow}
+    assert found.huffman == {(0, 1): HuffmanTable(counts[0], b"ab"), (1, 3): HuffmanTable(counts[1], b"cde")}
+    assert found.selectors == (TableSelector(7, 2, 1), TableSelector(8, 3, 0), TableSelector(9, 0, 3))
+    assert (found.spectral, found.jfif, found.adobe, found.orientation) == (b"\0\x3f\0", b"", b"", 1)
+    for count in (2, 4):
+        with pytest.raises(ImageError, match="wrong length"):
+            read_coding_parameters([(SOS, bytes([count]) + scan[1:], 0)])
+    for table in (wide, narrow):
+        with pytest.raises(ImageError, match="cut off"):
+            read_coding_parameters([(DQT, table[:-1], 0), (SOS, scan, 0)])
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(("kind", "code"), [(1, "B"), (3, "H"), (4, "I"), (2, "B"), (9, "i")])
+def test_the_orientation_is_the_exif_entry_of_an_integer_type(order: str, kind: int, code: str) -> None:
+    scan = (SOS, bytes([0, 0, 63, 0]), 0)
+    for value in range(10):
+        cell = struct.pack(order + code, value).ljust(4, b"\0")
+        other = struct.pack(order + "HHI", 0x0111, 3, 1) + struct.pack(order + "H", 3).ljust(4, b"\0")
+        entry = struct.pack(order + "HHI", 0x0112, kind, 1) + cell
+        for before in (0, 2):
+            entries = before * other + entry
+            start = 8 + 5 * before
+            tiff = {"<": b"II", ">": b"MM"}[order] + struct.pack(order + "HI", 42, start) + bytes(5 * before)
+            for counted in (before, before + 1):
+                whole = tiff + struct.pack(order + "H", counted) + entries
+                for cut in (0, 1):
+                    body = b"Exif\0\0" + whole[: len(whole) - cut]
+                    counts = kind in (1, 3, 4) and 1 <= value <= 8 and counted > before and not cut
+                    found = read_coding_parameters([(APP1, body, 0), scan]).orientation
+                    assert found == (value if counts else 1)
+
+
+def test_the_first_exif_segment_that_rotates_counts() -> None:
+    def exif(value: int) -> tuple[int, bytes, int]:
+        return APP1, b"Exif\0\0MM\0\x2a\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1" + bytes([0, value, 0, 0]), 0
+
+    scan = (SOS, bytes([0, 0, 63, 0]), 0)
+    assert read_coding_parameters([exif(1), exif(6), exif(3), scan]).orientation == 6
 
 
 def test_two_frame_headers_are_refused() -> None:

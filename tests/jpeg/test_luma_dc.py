@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import numpy as np
 import pytest
-from coefficients import read
+from coefficients import FACTORS, least, read
 from pictures import saved, smooth
 
 import picstore
@@ -63,3 +64,24 @@ def test_a_damaged_stream_is_an_image_error() -> None:
 def test_a_progressive_jpeg_is_an_image_error() -> None:
     with pytest.raises(ImageError):
         read_luma_dc(saved(smooth(64, 48), "JPEG", progressive=True))
+
+
+@pytest.mark.parametrize("kind", FACTORS)
+def test_two_bits_a_block_are_as_few_as_a_stream_can_have(kind: str) -> None:
+    for interval in (0, 1, 3):
+        np.testing.assert_array_equal(read_luma_dc(least(kind, 128, 96, interval=interval))[0], np.zeros((12, 16)))
+    with pytest.raises(ImageError, match="ends early"):
+        read_luma_dc(least(kind, 128, 96)[:-3] + b"\xff\xd9")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
+def test_no_array_is_read_that_was_freed() -> None:
+    jpeg, overwrite = saved(smooth(131, 77), "JPEG"), -6  # M_PERTURB: the byte that freed memory is filled with
+    before = read_luma_dc(jpeg)[0]
+    ctypes.CDLL(None).mallopt(overwrite, 165)
+    try:
+        after = read_luma_dc(jpeg)[0]
+    finally:
+        ctypes.CDLL(None).mallopt(overwrite, 0)
+    np.testing.assert_array_equal(after, before)
+    np.testing.assert_array_equal(after, expected(jpeg))

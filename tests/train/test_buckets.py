@@ -10,18 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from samples import picture
 from torch.utils.data import DataLoader
 
 import picstore
 from picstore.errors import UsageError
 from picstore.prepare.convert.job import DatasetShape
-from picstore.train.transforms.buckets import AspectRatios
 
 Make = Callable[..., Path]
 SIZES = [(32, 32), (24, 40), (40, 24)]
@@ -253,33 +249,6 @@ def test_a_budget_of_tokens_sets_the_size_of_each_bucket_s_batches(pictures: Pat
     wide = picstore.Buckets([(8, 32), (16, 16), (32, 8)], crops, tokens=10, patch=8)
     assert wide.sizes == ((32, 8), (16, 16), (8, 32))
     assert wide.batch_sizes(None) == ((2,), (2,), (2,))
-
-
-def test_buckets_of_an_area_are_as_large_as_possible_and_of_limited_ratios() -> None:
-    buckets = picstore.Buckets.of_area(512 * 512, crops)
-    assert buckets.sizes == ((640, 384), (576, 448), (512, 512), (448, 576), (384, 640))
-    wide = picstore.Buckets.of_area(100 * 100, crops, multiple_of=8, ratio=4).sizes
-    possible = [
-        (h, w) for h in range(8, 201, 8) for w in range(8, 201, 8) if h * w <= 10_000 and max(h, w) <= 4 * min(h, w)
-    ]
-    largest = {(h, w) for h, w in possible if (h + 8, w) not in possible or (h, w + 8) not in possible}
-    assert set(wide) <= largest and len(wide) > 10
-    assert {size[::-1] for size in wide} == set(wide)
-
-
-@given(
-    sizes=st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 2000)), min_size=1, max_size=30),
-    images=st.lists(st.tuples(st.integers(0, 65535), st.integers(0, 65535)), min_size=1, max_size=50),
-)
-def test_a_record_is_in_the_bucket_of_the_nearest_logarithm_of_ratios(
-    sizes: list[tuple[int, int]], images: list[tuple[int, int]]
-) -> None:
-    ratios = sorted({width / height: (height, width) for height, width in sizes}.items())
-    found = AspectRatios.of([size for _, size in ratios]).assign(np.array(images))
-    for (width, height), bucket in zip(images, found.tolist(), strict=True):
-        logarithm = math.log(max(width, 1) / max(height, 1))
-        distances = [abs(math.log(ratio) - logarithm) for ratio, _ in ratios]
-        assert distances[bucket] <= min(distances) + 1e-12
 
 
 @pytest.mark.parametrize(

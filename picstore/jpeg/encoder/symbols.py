@@ -122,7 +122,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     samples = np.empty((3 * 8 * v + 2 * 8) * stride + 3 * STEP, np.uint8)
     block = np.zeros(64, np.int16)
     previous = np.zeros(3, np.int64)
-    planes, coefficients = _u64(samples.ctypes.data), _u64(block.ctypes.data)
+    coefficients = _u64(block.ctypes.data)
     first, counters = _u64(symbols.ctypes.data), _u64(frequencies.ctypes.data)
     target = first
     across, down = (width + 7) // 8, (height + 7) // 8  # blocks of luma; an MCU may have more
@@ -132,11 +132,12 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     ends[0] = 0
     segment = done = 0
     for row in range(rows):
+        planes = _u64(samples.ctypes.data)  # in the loop: numba frees an array after its last mention
         _fill_rows(source, row, (width, height, columns, h, v), planes, stride)
         for column in range(columns):
             for b in range(per_mcu):
                 c = max(b - h * v + 1, 0)
-                x, y = (b % h, b // h) if c == 0 else (0, 0)
+                x, y = b % h, b // h  # of luma
                 kind = min(c, 1)
                 nonzero = _u64(0)
                 if c or (column * h + x < across and row * v + y < down):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
+from coefficients import least
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import picture
@@ -152,3 +153,13 @@ def test_a_shorter_list_of_segments_is_no_grid() -> None:
     sound = tiled(jpeg)
     for lengths in (sound.owners[1][0][:-1], sound.owners[1][0] + np.uint16(1)):
         assert decode_box(TiledJpegs.from_streams([jpeg], sound.tilings, [lengths]), np.array([9, 9, 20, 20])) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tiles_of_two_bits_a_block_are_as_small_as_they_can_be(kind: str) -> None:
+    columns = parse_header(least(kind, 128, 96)).mcus[0]
+    for interval in (columns // 4, columns):
+        jpeg = least(kind, 128, 96, interval=interval)
+        found = decode_box(tiled(jpeg), np.array([0, 0, 128, 96]))
+        assert found is not None and found[1].tolist() == [0, 0, 128, 96]
+        np.testing.assert_array_equal(found[0], decode(jpeg))

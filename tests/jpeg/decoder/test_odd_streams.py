@@ -11,7 +11,7 @@ import struct
 import numpy as np
 import pytest
 import simplejpeg
-from coefficients import DC_TABLE, Coefficients, as_on_x86_64, write
+from coefficients import DC_TABLE, FACTORS, Coefficients, as_on_x86_64, least, write
 from PIL import Image
 
 from picstore.errors import ImageError
@@ -160,3 +160,13 @@ def test_odd_headers_give_the_pixels_of_libjpeg_or_a_refusal() -> None:
 @pytest.mark.slow
 def test_10_000_streams_of_odd_headers_give_the_pixels_of_libjpeg_or_a_refusal() -> None:
     _compare_odd(range(400, 10_400))
+
+
+@pytest.mark.parametrize("kind", FACTORS)
+def test_two_bits_a_block_are_as_few_as_a_stream_can_have(kind: str) -> None:
+    for interval in (0, 1, 3):
+        jpeg = least(kind, 128, 96, interval=interval)
+        np.testing.assert_array_equal(decode(jpeg), by_libjpeg(jpeg))
+    for cut in (1, 3):  # bytes of the last blocks
+        with pytest.raises(ImageError, match="ends early"):
+            decode(least(kind, 128, 96)[: -2 - cut] + b"\xff\xd9")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 
 import numpy as np
@@ -148,3 +149,15 @@ def test_strips_of_another_kind_or_within_a_segment_are_refused() -> None:
     for strips, interval in (((color, grey), None), ((grey, color), None), ((color, color), 2)):
         with pytest.raises(UsageError):
             encode_strips(strips, size=(48, 32), quality=80, subsampling="420", interval=interval)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
+def test_the_kernel_s_memory_is_its_own_while_it_runs() -> None:
+    libc, threshold = ctypes.CDLL(None), -3  # M_MMAP_THRESHOLD: larger arrays are unmapped when they are freed
+    pixels = noise(9, 2000)
+    expected = encode(pixels, quality=90, subsampling="420").jpeg
+    libc.mallopt(threshold, 4096)
+    try:
+        assert encode(pixels, quality=90, subsampling="420").jpeg == expected  # otherwise a segmentation fault
+    finally:
+        libc.mallopt(threshold, 32 << 20)  # the greatest that glibc comes to by itself

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -96,6 +98,54 @@ def mixture(lanes: int, drop_last: bool, counts: list[int]) -> tuple[MakeOrder, 
     return make, [source_of(counts), source_of(counts[::2]), source_of([9, 8])]
 
 
+def fixed(value: Any) -> str:
+    """Text that is the same for the same numbers, whatever their type."""
+    if isinstance(value, np.ndarray):
+        return str(value.astype(np.int64).tolist())
+    if isinstance(value, (tuple, list)):
+        return f"[{','.join(map(fixed, value))}]"
+    if is_dataclass(value):
+        return fixed([getattr(value, each.name) for each in fields(value)])
+    return f"{value:.9f}" if isinstance(value, float) else str(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (plain, "0a1b8530e82d0aab"),
+        (stored, "b7d32c8e6888f2db"),
+        (weighted, "7576df0ef4e0c37b"),
+        (buckets, "9dab853fb0f08fc6"),
+        (mixture, "1a3a86134a7ba13a"),
+    ],
+)
+def test_an_order_is_what_it_has_always_been(kind: Any, expected: str) -> None:
+    """All that is requested, states and seeds, so that runs resume in the same order; docs/order.py has it too."""
+    counts, hashed = [*range(1, 40), *range(30, 3, -1)], hashlib.sha256()
+    for drop_last, rank, world_size, lanes in (
+        (True, 0, 1, 7),
+        (False, 1, 3, 32),
+        (False, 4, 5, 12),
+        (True, 2, 40, 64),
+    ):
+        make, sources = kind(lanes, drop_last, counts)
+        order = make(rank, world_size)
+        for epoch, first, step in ((0, 0, 0), (2, 3, 0), (1, 1, 2)):
+            for request in islice(order.requests(sources, epoch=epoch, first=first, step=step), 9):
+                hashed.update(fixed(list(request)).encode())
+        for epoch, batch in ((0, 0), (0, 1), (3, 2)):
+            state = order.state(epoch, batch)
+            about = (
+                state,
+                order.position(state),
+                order.batch_seed(epoch, batch),
+                order.length(epoch),
+                order.stage(epoch),
+            )
+            hashed.update(fixed([*about, order.lanes, order.lanes_read]).encode())
+    assert hashed.hexdigest()[:16] == expected
+
+
 @pytest.mark.parametrize("kind", [plain, stored, weighted, buckets, mixture])
 @given(
     lanes=st.integers(1, 100),
@@ -133,6 +183,26 @@ def test_a_run_of_any_world_sizes_makes_the_global_batches_of_one_rank(
     assert found == whole
     if kind is plain and not drop_last:
         assert sum(whole, Counter()) == Counter((0, 0, c, r, 0) for c, n in enumerate(counts) for r in range(n))
+
+
+@pytest.mark.parametrize("kind", [plain, stored, weighted, buckets])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_place_of_a_record_is_where_the_ranks_request_it(kind: Any, drop_last: bool) -> None:
+    counts, world_size = [*range(1, 40)], 3
+    make, sources = kind(7, drop_last, counts)
+    places: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for rank in range(world_size):
+        order = make(rank, world_size)
+        for batch, request in enumerate(islice(order.requests(sources, epoch=2), order.length(2))):
+            for part in request:
+                located = zip(part.samples.container.tolist(), part.samples.record.tolist(), strict=True)
+                for record, slot in zip(located, part.slots.tolist(), strict=True):
+                    places.setdefault(record, []).append((rank, batch, slot))
+    records = [(container, record) for container, count in enumerate(counts) for record in range(count)]
+    assert len(places) > len(records) // 2
+    for position in range(0, len(records), 31):
+        found = order.find(sources[0].dataset, position, 2)
+        assert sorted(found) == sorted(places.get(records[position], []))
 
 
 def test_a_loader_that_left_a_shared_lanes_container_lets_go_of_it() -> None:
