@@ -103,7 +103,7 @@ def join_manifests(
         manifests: of the data sets.
         rows: ``layout.INDEX_ROW``, the containers of all.
         deleted: numbers in stored order of the deleted records of all.
-        columns: those of all.
+        columns: the joined columns.
     """
     npy_file, raw = pack_npy_file(deleted.astype("<i8"))
     edits, files = columns

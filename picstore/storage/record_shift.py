@@ -58,7 +58,7 @@ class RecordShift:
         container.index = container.held = index
 
     def map_labels(self, labels: I64) -> I64:
-        """Shift labels; those of no class, such as −1, stay."""
+        """Shift labels; a label of no class, such as −1, stays."""
         if not self.labels:
             return labels
         named = (labels >= 0) & (labels < len(self.labels))

@@ -47,7 +47,7 @@ class Column:
         return values
 
     def of(self, ids: I64) -> tuple[I64, Values]:
-        """Look up those of some ids that have a value, and the values."""
+        """Return the ids that have a value, with the values."""
         indices, found = self.find_ids(ids)
         if self.ends is not None:
             return ids[found], [self._text(index) for index in indices[found]]
@@ -60,7 +60,7 @@ class Column:
         return np.full((count, *self.values.shape[1:]), _missing_number(self.values.dtype), self.values.dtype)
 
     def get(self, id_: int) -> Any:
-        """Look up the value of one record: a str, int, float or array; None where there is none."""
+        """Look up the value of one record: a str, int, float or array; None without a value."""
         indices, found = self.find_ids(np.array([id_]).astype(np.int64))  # ids from 2**63 on wrap, as in all tables
         if not found[0]:
             return None
@@ -70,7 +70,7 @@ class Column:
         return value.copy() if value.ndim else value.item()
 
     def joined(self, ids: I64, given: Sequence[Any] | Array) -> tuple[I64, Sequence[Any] | Array]:
-        """Merge given ids and values into those of this column; the given ones win."""
+        """Merge given ids and values into this column's; the given ones win."""
         others = self.ids[~np.isin(self.ids, ids)]
         old = self.take(others)
         values: Any = [*old, *given]

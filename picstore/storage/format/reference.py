@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.format.layout import MAX_CONTAINER, MAX_FILE
 
-MAX_PATH = 1 << 12  # bytes, as of Linux
+MAX_PATH = 1 << 12  # bytes, Linux' PATH_MAX
 
 _FIXED = struct.Struct("<QII")
 
@@ -38,7 +38,7 @@ class Reference:
             raise UsageError(f"{self.length:,} bytes at {self.offset:,} of {self.path} cannot be referred to")
 
     def pack(self) -> bytes:
-        """Serialise; bytes of the path that are not UTF-8 are surrogates, as of ``os.fsdecode``."""
+        """Serialize; bytes of the path that are not UTF-8 are surrogates, as ``os.fsdecode`` makes them."""
         return _FIXED.pack(self.offset, self.length, self.crc) + self.path.encode("utf-8", "surrogateescape")
 
 

@@ -40,8 +40,8 @@ _ENDPOINT_HINTS = {
     "hf": "HF_ENDPOINT",
     **dict.fromkeys(("http", "https"), "the URL"),
 }
-# Variables that name another endpoint. The library knows the first and the last. The one for Google is that of Google's
-# own libraries for an emulator, which is used without signing in.
+# Variables that name another endpoint. The library knows the first and the last. Google's own libraries name the second
+# for an emulator, which is used without signing in.
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
