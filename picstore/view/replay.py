@@ -158,7 +158,7 @@ def find_state(value: Any) -> dict[str, Any]:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read the state of a checkpoint in JSON; UsageError if there is none."""
+    """Read the loader's state from a checkpoint in JSON; UsageError for a file without one."""
     try:
         if path.stat().st_size > _MAX_CHECKPOINT:
             raise UsageError(f"{path} has more than {_MAX_CHECKPOINT:,} bytes")
@@ -172,7 +172,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list[list[list[Any]]]:
-    """Images of a batch by group, view and slot; those of a list of transforms follow each other view by view."""
+    """Images of a batch by group, view and slot; a list of transforms has its views one after the other."""
     found = []
     for name, count in groups:
         images = batch.views[name] if name else batch.images

@@ -46,7 +46,7 @@ _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}  # 422 of d
 _MAX_THUMBNAIL = 2048  # pixels
 _KEPT_SECONDS = 86_400  # by the browser
 _MAX_HEADERS = 1 << 16  # bytes; a filter of 10,000 ids is in the address
-_BACKLOG = 64  # connections that wait; so many are taken at a time, before their number is known
+_BACKLOG = 64  # waiting connections, all accepted at once, before their number is known
 
 
 def make_app(session: Session, *, token: str) -> Starlette:

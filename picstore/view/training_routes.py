@@ -77,7 +77,7 @@ def _draw_recipe(session: Session, query: Query) -> Drawn:
 
 
 def _find_recipe(session: Session, name: str) -> Any:
-    """Find a recipe by its name; of files the one that the command was given alone."""
+    """Find a recipe by its name; a file's recipe only if ``--recipe`` gave the file."""
     from picstore.view.recipes import Recipe, offered_recipes
 
     if name not in {each.name for each in offered_recipes(session.recipe)}:
