@@ -185,7 +185,7 @@ class _RankReading:
         groups, stops = self._next_batches(planned)
         if not len(groups):
             return
-        turns = np.where(planned.complete, -1, len(groups))  # of a batch, by its index; those that wait come later
+        turns = np.where(planned.complete, -1, len(groups))  # of a batch, by its index; incomplete ones come later
         turns[groups] = np.arange(len(groups))
         turn = turns[planned.group]
         own = (planned.owners(self._dealing) == self._rank) & (turn >= 0)

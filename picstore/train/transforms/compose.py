@@ -139,7 +139,7 @@ def plan_loader(
         The plans; the callables by stage of the epochs; and the rule by which images get one of several plans.
 
     Raises:
-        UsageError: as of :func:`plan_transforms`; a bucket has callables, or gives images of another size.
+        UsageError: :func:`plan_transforms` raises it, or a bucket has callables or gives images of another size.
     """
     if isinstance(transform, (Buckets, Sequences)):
         return _plan_lists(transform, **options), [transform.callables], transform.choice
@@ -171,7 +171,7 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 
 
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
-    """Split transforms into those of geometry, those of color, and callables; and name the floats they convert to."""
+    """Split transforms into geometry, color and callables, and name the floats that they convert to."""
     read = Steps()
     read.read(() if transforms is None else transforms)
     stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])

@@ -32,7 +32,7 @@ class BatchTransform(ABC):
 
     @abstractmethod
     def for_classes(self, count: int) -> BatchTransform:
-        """A copy for a data set with so many names of classes, 0 if it has none; UsageError if they do not fit."""
+        """A copy for a data set with ``count`` class names, 0 for none; UsageError if the number does not fit."""
 
     @abstractmethod
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
@@ -56,7 +56,7 @@ class _Mix(BatchTransform):
         self._p, self._smoothing = checked_probability(p, name), float(label_smoothing)
 
     def for_classes(self, count: int) -> BatchTransform:
-        """A copy for a data set with so many names of classes, 0 if it has none; UsageError if they do not fit."""
+        """A copy for a data set with ``count`` class names, 0 for none; UsageError if the number does not fit."""
         name = type(self).__name__
         if not (self._classes or count):
             raise UsageError(f"{name}: the data set has no names of classes; give num_classes")
@@ -119,10 +119,10 @@ class MixUp(_Mix):
 
 
 class CutMix(_Mix):
-    """Replace a box of each image by that of another ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers of a batch.
+    """Replace a box of each image by another image's ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers of a batch.
 
-    Arguments and labels are those of :class:`MixUp`; images may be uint8. The box is the same for all images of a
-    batch, of 1 − weight of the area before it is clipped to the image, and its center is uniform in the image.
+    Arguments and labels: see :class:`MixUp`; images may be uint8. All images of a batch have the same box: its area is
+    1 − weight of the image's before it is clipped to the image, its center uniform in the image.
     """
 
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
@@ -159,7 +159,7 @@ def bind_batch_transforms(
     Args:
         classes: number of names of classes, 0 for none.
         one_size, floats: of the images before the first callable.
-        targets: names of those that move with the images.
+        targets: names of the targets that move with the images.
 
     Raises:
         UsageError: one does not fit.

@@ -17,11 +17,12 @@ class Progressive:
     """Lists of transforms by the epoch from which on they apply, a loader's ``transform``.
 
     ``Progressive({0: [RandomResizedCrop(128)], 16: [RandomResizedCrop(160)], 32: [RandomResizedCrop(192)]})`` has
-    images of 160 pixels in the epochs 16 to 31. Order, batches and random numbers are those of any loader, and the
-    epoch tells which list applies, so resuming needs nothing more.
+    images of 160 pixels in the epochs 16 to 31. Order, batches and random numbers are as without stages. The epoch
+    tells which list applies, so resuming needs nothing more.
 
     Args:
-        stages: from epoch 0 on, lists as of :class:`picstore.Loader`, with callables, or ``Views`` of the same groups.
+        stages: by first epoch, one of them 0: lists of transforms and callables as :class:`picstore.Loader` takes them,
+            or ``Views`` of the same groups.
 
     Raises:
         UsageError: epochs are no numbers, or none is 0.

@@ -25,7 +25,7 @@ class Sequences:
         lengths: patches of an image, at most.
         transform: a function of a length that returns a list of transforms with :class:`ResizeToSequence`.
         tokens: patches of a batch, in place of the loader's ``batch_size``.
-        callables: as of :class:`picstore.Loader`, for all batches.
+        callables: ``MixUp``, ``CutMix`` and callables, for all batches; see :class:`picstore.Loader`.
 
     Raises:
         UsageError: lengths are missing, not positive, given twice, or more than ``tokens``.

@@ -23,11 +23,11 @@ class Views:
     of a name is dropped.
 
     Args:
-        groups: by name, the number of views and their list of transforms, as of :class:`picstore.Loader`. Callables in
-            a list take its views, count · N images at a time.
+        groups: by name, the number of views and their list of transforms, see :class:`picstore.Loader`. Callables in a
+            list take its views, count · N images at a time.
 
     Raises:
-        UsageError: a group is no pair of a number and a list, there are none, or more than 256 views.
+        UsageError: a group is no pair of a number and a list; no group; more than 256 views.
     """
 
     def __init__(self, **groups: tuple[int, Any]) -> None:
@@ -58,7 +58,7 @@ class ViewGroup:
         color: transforms that become one pass over the pixels.
         name: of the group.
         count: views of each image.
-        first: number of its first view among those of all groups, which its random numbers depend on.
+        first: number of its first view among all groups' views, which its random numbers depend on.
     """
 
     geometry: tuple[Transform, ...] = ()
