@@ -106,8 +106,13 @@ def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpe
     if boxes.shape != (len(tiled.sizes), 4):
         raise UsageError(f"{len(tiled.sizes)} streams need boxes of shape ({len(tiled.sizes)}, 4), not {boxes.shape}")
     size = tiled.tilings[:, :2]
-    if (boxes[:, :2] < 0).any() or (boxes[:, 2:] > size).any() or (boxes[:, :2] >= boxes[:, 2:]).any():
-        raise UsageError("a box to cut is empty or not within its image")
+    inside = ((boxes[:, :2] >= 0) & (boxes[:, 2:] <= size) & (boxes[:, :2] < boxes[:, 2:])).all(axis=1)
+    if not inside.all():
+        k = int(inside.argmin())
+        image = " × ".join(map(str, size[k].tolist()))
+        raise UsageError(
+            f"box {k} is {boxes[k].tolist()}; give left, top, right, bottom, not empty, within {image} pixels"
+        )
     needed = int(tiled.sizes[:, 0].sum())
     if out is None:
         out = np.empty(needed, np.uint8)

@@ -134,7 +134,7 @@ def _begin(
     if interval is None:
         interval = restart_interval(header.mcus[0], header.mcu_size[0])
     if not 1 <= interval <= 0xFFFF:
-        raise UsageError(f"restart interval {interval} is out of range: it has 1 to 65,535 MCUs")
+        raise UsageError(f"restart interval is {interval}; give 1 to 65,535 MCUs")
     return _ScanRewriter(jpeg, header, parameters, interval)
 
 

@@ -89,7 +89,7 @@ def resample(
     if out.ndim != 3 or out.shape[0] != 3 or out.dtype != np.uint8:
         raise UsageError(f"out is {out.dtype} {out.shape}; give uint8 of shape (3, height, width)")
     if source.size == 0 or out.size == 0:
-        raise UsageError(f"source has shape {source.shape} and out {out.shape}; neither may be empty")
+        raise UsageError(f"source has shape {source.shape} and out {out.shape}; give each at least a pixel")
     region = np.ascontiguousarray(box, dtype=np.float64)
     visible = np.ascontiguousarray(clip, dtype=np.int64)
     color = np.array(fill, dtype=np.int32)

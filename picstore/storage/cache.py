@@ -72,7 +72,9 @@ class Cache:
         try:
             self._own.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"the cache {self.folder} cannot be used: {error.strerror}") from error
+            raise UsageError(
+                f"the cache {self.folder} cannot be used, {error.strerror}; give another folder"
+            ) from error
 
     def read(self, ref: ContainerRef, size: int, *, allocate: Allocate) -> memoryview | None:
         """Read the cached bytes of a container, unchecked; None if they are not cached."""

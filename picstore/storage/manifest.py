@@ -99,7 +99,7 @@ def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
     try:
         return _parse_fields({**body, "uuid": _content_uuid(body, rows)}, bare.format_version)
     except MalformedJson as error:
-        raise UsageError(f"no manifest can hold this: {error}") from error
+        raise UsageError(f"the manifest cannot be written: {error}") from error
 
 
 def _content_uuid(body: dict[str, Any], rows: Table) -> str:
@@ -167,7 +167,7 @@ def read_manifest(root: Where, version: str | None = None) -> Manifest:
         return manifest
     path = root / EDITS / f"{version}.json"
     if not re.fullmatch(UUID, str(version)) or not path.is_file():
-        raise UsageError(f"{root} has no version {version}; the latest is {manifest.uuid}")
+        raise UsageError(f"{root} has no version {version}; leave it out for the latest, {manifest.uuid}")
     earlier = read_manifest_file(path)
     if earlier.uuid != version:
         raise Corrupt(f"this is version {earlier.uuid}, misplaced; restore the file from a backup", str(path))

@@ -53,7 +53,7 @@ def append_rows(
     """
     numbers = {summary.file for summary in summaries} & {entry.file for entry in manifest.files}
     if numbers:
-        raise UsageError(f"files {min(numbers):06d} belong to the data set already; nothing is appended twice")
+        raise UsageError(f"files {min(numbers):06d} belong to the data set already; append others")
     rows = np.concatenate([old, index_rows(summaries)])
     raw = index_file(rows)
     index = f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.idx"

@@ -47,7 +47,7 @@ class RecordShift:
         beyond = index["id"][sound] >= self.ids_end if self.ids_end is not None else sound[:0]
         if beyond.any():
             text = f"holds the id {index['id'][sound][beyond][0]}, more than its manifest says"
-            raise UsageError(f"{container.ref.name} {text}; it cannot be read as one with other data sets")
+            raise UsageError(f"{container.ref.name} {text}; read its data set alone, not as one with others")
         if not self:
             return
         index = index.copy()

@@ -134,7 +134,7 @@ def measure_cut(record: Record, box: Box) -> Cut:
 def _checked_box(record: Record, box: Box) -> Box:
     left, top, width, height = box
     if left + width > record.width or top + height > record.height:
-        raise UsageError(f"the box is not within the image of {record.width} × {record.height} pixels")
+        raise UsageError(f"the box {box} is not within the image of {record.width} × {record.height} pixels")
     return box
 
 

@@ -99,7 +99,7 @@ def bind(port: int) -> socket.socket:
         listening.listen(_BACKLOG)  # so that a request waits until the server runs
     except OSError as error:
         listening.close()
-        raise UsageError(f"port {port} cannot be used: {error.strerror}") from error
+        raise UsageError(f"port {port} cannot be used, {error.strerror}; choose another, or 0 for any") from error
     return listening
 
 
@@ -260,5 +260,5 @@ def _answer_attachment(session: Session, query: Query) -> Picture:
     record = session.dataset[_position_of(session, query)]
     name = query.text("name")
     if name not in record.attachments:
-        raise UsageError(f"the record has no attachment {name!r}")
+        raise UsageError(f"the record has no attachment {name!r}; it has {list(record.attachments)}")
     return images.attachment(record, name)

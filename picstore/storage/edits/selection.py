@@ -106,14 +106,18 @@ def mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
     if np.asarray(chosen).dtype.kind == "b":
         mask: Bools = np.asarray(chosen)
         if mask.shape != (count,):
-            raise UsageError(f"a mask of shape {mask.shape} for {count} records")
+            raise UsageError(f"a mask of shape {mask.shape} for {count} records; give a bool for each")
         return mask
     positions = integers(np.asarray(chosen), "positions")
     outside = positions[(positions < -count) | (positions >= count)]
     if len(outside):
-        raise UsageError(f"position {outside[0]} of a data set of {count} records")
+        raise UsageError(f"position {outside[0]} of a data set of {count} records; give 0 to {count - 1}")
     mask = np.zeros(count, dtype=np.bool_)
     mask[positions] = True
     if int(mask.sum()) < len(positions):
-        raise UsageError("a record is selected twice; a Loader's weights give it more often")
+        each, times = np.unique(positions % count, return_counts=True)
+        first = each[times > 1][0]
+        raise UsageError(
+            f"position {first} is selected twice; give it once, and a Loader's weights to draw it more often"
+        )
     return mask

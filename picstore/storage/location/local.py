@@ -130,7 +130,7 @@ class Folder(Location):
             with os.scandir(self.path) as found:
                 return sorted(Entry(entry.name, is_folder(entry)) for entry in found)
         except NotADirectoryError as error:
-            raise UsageError(f"{self} is not a folder") from error
+            raise UsageError(f"{self} is not a folder; give one") from error
         except FileNotFoundError as error:
             raise NotADataset(f"{self} does not exist") from error
         except OSError as error:
@@ -213,7 +213,7 @@ class Folder(Location):
         except FileNotFoundError as error:
             raise Conflict(f"{self} was removed by another process; run the command again") from error
         except OSError as error:
-            raise UsageError(f"{self} cannot be locked: {error.strerror}") from error
+            raise UsageError(f"{self} cannot be locked, {error.strerror}; make it writable") from error
         try:
             self._flock(descriptor, busy, time.monotonic() + wait)
             # Whoever removes the file holds the lock; a lock on a removed file excludes nobody.

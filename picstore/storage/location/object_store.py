@@ -200,7 +200,7 @@ class Bucket(Location):
         files = {self._relative_name(one["path"]) for one in found["objects"]} - folders - {""}
         if not folders and not files:
             if self.is_file():
-                raise UsageError(f"{self} is not a folder")
+                raise UsageError(f"{self} is not a folder; give one")
             raise NotADataset(f"{self} does not exist")
         return sorted([Entry(name, True) for name in folders] + [Entry(name, False) for name in files])
 

@@ -199,9 +199,9 @@ def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
         what, wrong = ("negative", array < 0) if np.isfinite(array).all() else ("not finite", ~np.isfinite(array))
         first = int(wrong.argmax())
         text = f"{name}: {int(wrong.sum()):,} of {len(array):,} are {what}, the first is {array[first]}"
-        raise UsageError(f"{text}, of position {first}")
+        raise UsageError(f"{text}, of position {first}; give numbers of at least 0")
     if not array.any():
-        raise UsageError(f"{name}: all are zero, so that no record would come")
+        raise UsageError(f"{name}: all are zero; give one above 0")
     return _scale(array)
 
 

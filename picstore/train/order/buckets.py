@@ -146,7 +146,10 @@ class BucketOrder:
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, batch = position_in_epochs(state, "batches")
         if batch > self.length(epoch) and "worker" not in state:
-            raise UsageError(f"the state is after {batch} batches; this loader has {self.length(epoch)} an epoch")
+            raise UsageError(
+                f"the state is after {batch} batches, this loader has {self.length(epoch)} an epoch; "
+                "give a loader with the arguments of the saved one"
+            )
         return epoch, batch
 
     def _plan(self, live: LiveRecords, epoch: int) -> BucketPlan:

@@ -141,8 +141,8 @@ class MixOrder:
         batches = self.schedule.batch_after(taken)
         if batches is None or (rest and not self._shares_batch(state, batches, rest)):
             raise UsageError(
-                f"the state is after {taken} samples of the data sets, and {rest} of a rank's next batch; this mux "
-                f"goes on between global batches, which have {list(self.schedule.counts_at(batches or 0))} samples"
+                f"the state is after {taken} samples of the data sets, and {rest} of a rank's next batch; give a mux "
+                f"with its counts, as this one's global batches have {list(self.schedule.counts_at(batches or 0))}"
             )
         return batches, rest
 

@@ -114,7 +114,7 @@ def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str
 def check_rank(rank: int, world_size: int) -> None:
     """Raise UsageError unless ``rank`` is one of ``world_size`` ranks."""
     if not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank} of world size {world_size}; ranks are 0 to world size - 1")
+        raise UsageError(f"rank {rank} of world size {world_size}; give a rank from 0 to world size - 1")
 
 
 def check_global_batch(batch: int, world_size: int) -> None:

@@ -112,7 +112,9 @@ class Buckets:
         counts = [(height // self._patch) * (width // self._patch) for height, width in self.sizes]
         for size, count in zip(self.sizes, counts, strict=True):
             if not 0 < count <= tokens:
-                raise UsageError(f"Buckets: an image of {size} has {count} patches; tokens is {tokens}")
+                raise UsageError(
+                    f"Buckets: an image of {size} has {count} patches; tokens is {tokens}; an image needs 1 to tokens"
+                )
         return tuple(tokens // count for count in counts)
 
 

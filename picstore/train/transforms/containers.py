@@ -76,7 +76,7 @@ class RandomApply(Container):
         self._p = checked_probability(p, "RandomApply")
         super().__init__(transforms)
         if isinstance(self.step, _BatchStep):
-            raise UsageError("RandomApply: transforms of the batch have a probability of their own, as MixUp(p=0.5)")
+            raise UsageError("RandomApply: transforms of the batch have a probability of their own; write MixUp(p=0.5)")
 
     def order(self, random: BatchRandom) -> I64:
         """Numbers of the transforms that each image gets, in turn: int64 (n, k), −1 for none."""

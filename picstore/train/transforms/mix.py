@@ -61,7 +61,7 @@ class _Mix(BatchTransform):
         if not (self._classes or count):
             raise UsageError(f"{name}: the data set has no names of classes; give num_classes")
         if self._classes is not None and self._classes < count:
-            raise UsageError(f"{name}: num_classes is {self._classes}, and the data set has {count} classes")
+            raise UsageError(f"{name}: num_classes is {self._classes}; give at least {count}, the data set's classes")
         bound = copy.copy(self)
         bound._classes = self._classes or count
         return bound
@@ -90,7 +90,8 @@ class _Mix(BatchTransform):
             return labels
         classes = self._classes or 0
         if labels.device.type == "cpu" and int(labels.max()) >= classes:  # on a GPU the check would wait for it
-            raise UsageError(f"{type(self).__name__}: num_classes is {classes}, and a label is {int(labels.max())}")
+            text = f"{type(self).__name__}: num_classes is {classes}, and a label is {int(labels.max())}"
+            raise UsageError(f"{text}; give num_classes above all labels")
         soft = (labels[:, None] == torch.arange(classes, device=labels.device)).float()
         return soft.mul_(1 - self._smoothing).add_(self._smoothing / classes) if self._smoothing else soft
 
@@ -166,7 +167,9 @@ def bind_batch_transforms(
     """
     mixing = [each for each in callables if isinstance(each, BatchTransform)]
     if mixing and targets:
-        raise UsageError(f"{mixing[0].name} mixes images and labels, but not {', '.join(targets)}")
+        raise UsageError(
+            f"{mixing[0].name} mixes images and labels, but not {', '.join(targets)}; leave out one or the other"
+        )
     first = callables[0] if callables else None
     if isinstance(first, BatchTransform) and not one_size:
         raise UsageError(f"{first.name} mixes images of one size; add a crop, or Resize((height, width))")

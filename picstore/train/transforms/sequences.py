@@ -53,7 +53,7 @@ class Sequences:
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
         """Images of a batch by length, in the one bucket that there is; UsageError for a ``batch_size``."""
         if batch_size is not None:
-            raise UsageError(f"batch_size is {batch_size}; Sequences have tokens in its place")
+            raise UsageError(f"batch_size is {batch_size}; leave it out, as Sequences have tokens in its place")
         return (tuple(self.tokens // length for length in self.sizes),)
 
     def buckets_of(self, dataset: Dataset) -> U8:

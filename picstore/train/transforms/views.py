@@ -42,7 +42,7 @@ class Views:
             if isinstance(transforms, (str, Mapping)):
                 raise UsageError(f"Views: {given} has the transforms {transforms!r}; give a list")
             if name in self.groups:
-                raise UsageError(f"Views: the name {name!r} is given twice")
+                raise UsageError(f"Views: the name {name!r} is given twice; give each once")
             self.groups[name] = count, tuple(transforms) if isinstance(transforms, list) else transforms
         total = sum(count for count, _ in self.groups.values())
         if not 0 < total <= _MAX_VIEWS:
