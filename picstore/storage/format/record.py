@@ -117,7 +117,7 @@ def extra_to_json(extra: Any) -> bytes:
     try:
         text = _JSON.encode(extra).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"extra cannot be written as JSON: {error}") from error
+        raise UsageError(f"extra is not JSON: {error}") from error
     if len(text) > MAX_EXTRA:
         raise UsageError(f"extra takes {len(text)} bytes as JSON; at most {MAX_EXTRA} can be stored")
     return text

@@ -113,7 +113,7 @@ class Buckets:
         for size, count in zip(self.sizes, counts, strict=True):
             if not 0 < count <= tokens:
                 raise UsageError(
-                    f"Buckets: an image of {size} has {count} patches; tokens is {tokens}; an image needs 1 to tokens"
+                    f"Buckets: an image of {size} has {count} patches; tokens is {tokens}; it must have 1 to tokens"
                 )
         return tuple(tokens // count for count in counts)
 

@@ -162,9 +162,7 @@ def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[Transform
         made = [group.size for group in plan.groups]
         if isinstance(several, Buckets) and (None in made or (not isinstance(listed, Views) and made != [size])):
             found = made[0] or "several sizes"
-            raise UsageError(
-                f"Buckets: the transforms of {size} make images of {found}; make them of the bucket's size"
-            )
+            raise UsageError(f"Buckets: the transforms of {size} make images of {found}; make that size")
         plans.append(plan)
     return tuple(plans)
 

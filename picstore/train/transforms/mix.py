@@ -61,7 +61,7 @@ class _Mix(BatchTransform):
         if not (self._classes or count):
             raise UsageError(f"{name}: the data set has no names of classes; give num_classes")
         if self._classes is not None and self._classes < count:
-            raise UsageError(f"{name}: num_classes is {self._classes}; give at least {count}, the data set's classes")
+            raise UsageError(f"{name}: num_classes is {self._classes}, and the data set has {count} classes; give more")
         bound = copy.copy(self)
         bound._classes = self._classes or count
         return bound

@@ -34,7 +34,8 @@ class Progressive:
         self.lists = tuple(stages[epoch] for epoch in sorted(stages))
         self.choice = EpochStages(tuple(sorted(stages)))
         if 0 not in stages:
-            raise UsageError(f"Progressive: there is no list for epoch 0, but for {sorted(stages)}; give one")
+            text = f"Progressive: there is no list for epoch 0; the first is for {min(stages, default=None)}"
+            raise UsageError(f"{text}; give one for epoch 0")
 
 
 @dataclass(frozen=True, slots=True)
