@@ -8,7 +8,7 @@ multiple of the ranks from 32 on, and with ``shuffle=False`` the ranks; a loader
 version of the order than 2 needs another program.
 
 It needs NumPy and reader.py. It covers loaders of one data set, in plain and in stored order, with deletions,
-selections by id, repeated augmentation (SIZE is then that of records), and Views and Progressive, which have no
+selections by id, repeated augmentation (SIZE then counts records), and Views and Progressive, which have no
 influence on the order. It does not cover weights, ``balance`` and ``repeat``, Buckets, Sequences and mixtures; the
 part of each rank and the slots in it; and damaged records, in whose place a batch has others.
 """
@@ -81,7 +81,7 @@ def read_ids(folder, chosen=None):
 
 
 def batches(ids, *, seed, epoch, size, lanes=32, shuffle=True, drop_last=True, ranks=1):
-    """Ids of each global batch of an epoch, given those of each container."""
+    """Ids of each global batch of an epoch, given the ids of each container."""
     samples = epoch_order([len(each) for each in ids], seed=seed, epoch=epoch, lanes=lanes, shuffle=shuffle)
     found = [int(ids[container][record]) for container, record in samples]
     return global_batches(found, size, drop_last=drop_last, ranks=ranks)

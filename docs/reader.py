@@ -86,7 +86,7 @@ def read_manifest(folder):
 
 
 def read_edits(manifest):
-    """The edits, or those of a data set without any."""
+    """The manifest's edits, or the edits of a data set without any."""
     return manifest.get("edits") or {"index": "picstore.idx", "tombstones": None, "columns": []}
 
 

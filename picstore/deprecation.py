@@ -29,5 +29,5 @@ def deprecation(what: str, *, since: str, instead: str) -> str:
 
 
 def warn_deprecated(what: str, *, since: str, instead: str) -> None:
-    """Warn the caller of the function that calls this, once a line, as Python does; arguments as of `deprecation`."""
+    """Warn the caller of the function that calls this, once a line, as Python does; arguments: see `deprecation`."""
     warnings.warn(deprecation(what, since=since, instead=instead), DeprecationWarning, stacklevel=3)

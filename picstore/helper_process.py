@@ -38,7 +38,7 @@ def start_helper(
         last_words: descriptor of a file for the traceback of an error that ends the process, or for the stacks at a
             crash; they go to stderr otherwise.
         without: modules that the process does not import, or only after they are removed from ``sys.modules``.
-        environment: variables besides those of this process.
+        environment: variables to add to this process's.
         options: of ``subprocess.Popen``.
     """
     kept = [] if last_words is None else [last_words]

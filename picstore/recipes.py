@@ -145,7 +145,7 @@ def dinov2(
 ) -> Views:
     """DINOv2's views: ``"global_1"`` and ``"global_2"``, one each, and ``"local"`` (Oquab et al., 2023).
 
-    Parameters are those of ``DataAugmentationDINO`` in its repository.
+    Parameters: see ``DataAugmentationDINO`` in its repository.
     """
 
     def views(side: int, area: tuple[float, float], *extra: Any) -> Transforms:
@@ -197,7 +197,7 @@ def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
     """Find a recipe by its name in this module, or read one from a TOML file: the configuration of a mux.
 
     Returns:
-        The transforms, of a configuration those of each data set, and the options of the loader.
+        The transforms (for a configuration, a list for each data set) and the options of the loader.
 
     Raises:
         UsageError: there is no such recipe, or the file cannot be used.

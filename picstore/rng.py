@@ -1,8 +1,8 @@
 """Counter-based random numbers: pure functions of integers, the same on every machine, rank and library version.
 
 There is no state. A key and a counter name a draw, so any draw can be made at any time, in any order and by any number
-of processes. The arithmetic is that of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014), modulo 2**64:
+of processes. The arithmetic is SplitMix64's (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+OOPSLA 2014), modulo 2**64:
 
     mix(z):  z ^= z >> 30;  z *= 0xBF58476D1CE4E5B9;  z ^= z >> 27;  z *= 0x94D049BB133111EB;  z ^= z >> 31
     key(w0, w1, ...):  k = 0;  for each word w:  k = mix((k + G) ^ w)          with G = 0x9E3779B97F4A7C15

@@ -8,9 +8,24 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 WIDTH = 120  # characters; tables, code, images and long links excepted
 IMAGE = re.compile(r"<img[^>]*>|!\[[^\]]*\]\([^)]*\)")
+# Words that stand for a noun of another line: a sentence is understood alone.
+STAND_IN = re.compile(r"^.*\b(?:those|that|as)\s+(?:# )?of\b.*$", re.IGNORECASE | re.MULTILINE)
+# Code and pages that still have such words; what is clean leaves the list.
+NOT_CLEAN = (
+    "docs/editing.md",
+    "docs/environment.md",
+    "docs/reliability.md",
+    "docs/training.md",
+    "docs/view.md",
+    "picstore/cli",
+    "picstore/prepare",
+    "picstore/train",
+)
+CLEAN = ("picstore/train/cpu", "picstore/train/order", "picstore/train/transforms")  # parts of a package that is not
 CODE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 
 
@@ -59,3 +74,40 @@ def test_prose_is_wrapped(page: Path) -> None:
     for line in IMAGE.sub("", prose(page)).splitlines():
         if not line.startswith("|") and " " in line.strip("- "):
             assert len(line) <= WIDTH or "](" in line, f"{page.name}: {line}"
+
+
+def texts_with_stand_ins() -> dict[str, list[str]]:
+    """Lines of code and pages with a word that stands for a noun of another line, by file."""
+    sources = {*ROOT.glob("picstore/**/*.py"), *ROOT.glob("docs/*.py"), *PAGES} - {ROOT / "CHANGELOG.md"}
+    found = {}
+    for path in sorted(sources):
+        lines = STAND_IN.findall(path.read_text(encoding="utf-8"))
+        if lines:
+            found[path.relative_to(ROOT).as_posix()] = lines
+    return found
+
+
+def below(name: str, parts: tuple[str, ...]) -> bool:
+    """Whether a file is one of some files or lies in one of some folders."""
+    return any(name == part or name.startswith(f"{part}/") for part in parts)
+
+
+def test_sentences_name_their_nouns() -> None:
+    found = texts_with_stand_ins()
+    assert {name: lines for name, lines in found.items() if below(name, CLEAN) or not below(name, NOT_CLEAN)} == {}
+    clean = [part for part in NOT_CLEAN if not any(below(name, (part,)) for name in found)]
+    assert not clean, "take what is clean out of the list"
+
+
+@pytest.mark.parametrize("recipe", re.findall(r"^### (.*)$", CONTRIBUTING.read_text(), re.MULTILINE))
+def test_the_files_and_names_of_a_recipe_exist(recipe: str) -> None:
+    steps = CONTRIBUTING.read_text().split(f"### {recipe}\n", 1)[1].split("\n#", 1)[0]
+    named = re.findall(r"`(?:\./)?([\w./-]+?)/?`", steps)
+    paths = [name for name in named if "/" in name or name.endswith((".py", ".md", ".toml", ".yml"))]
+    assert paths
+    for name in paths:
+        pattern = name if (ROOT / name).exists() else re.sub("[A-Z]{3,}", "*", name)
+        assert any(ROOT.glob(pattern)), f"{recipe} names {name}"
+    for file, name in re.findall(r"`([\w./]+\.py)`:[^.;]*?`(_?[A-Z_]{4,})`", steps):
+        modules = [path.read_text() for path in ROOT.glob(re.sub("[A-Z]{3,}", "*", file))]
+        assert any(re.search(rf"^{name}\b", module, re.MULTILINE) for module in modules), f"{file} has no {name}"

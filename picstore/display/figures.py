@@ -36,9 +36,9 @@ class Tile:
     """An image of a figure, with what is drawn over it.
 
     Attributes:
-        pixels: uint8 (h, w, 3); they may be fewer than those of the image.
+        pixels: uint8 (h, w, 3), at full or reduced size.
         title: above it.
-        size: width and height of the image, in whose pixels all that follows counts; by default those of ``pixels``.
+        size: width and height of the image at full size, by default of ``pixels``; all coordinates count in its pixels.
         boxes: float64 (k, 4), left, top, right, bottom.
         names: what boxes are called, k texts or none.
         outlines: of polygons, float64 (p, 2).
@@ -80,7 +80,7 @@ def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] =
 
 
 def draw_histograms(histograms: Mapping[str, Histogram], *, title: str) -> Figure:
-    """Draw bars of counts: at the left the one of names, lying; at the right those of numbers, one above the other."""
+    """Draw bars of counts: at the left names with horizontal bars, at the right numbers, one chart above the other."""
     named = [name for name, each in histograms.items() if not each.edges and each.counts]
     binned = [name for name, each in histograms.items() if each.edges]
     figure = _make_figure(9, 1 + 1.6 * max(1, len(binned)), layout="constrained")

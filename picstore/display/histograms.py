@@ -66,7 +66,7 @@ class Binned:
 
 
 def bin_values(name: str, values: Array, names: Sequence[str] | None = None, *, bins: int = _BINS) -> Binned:
-    """Sort a column into at most ``bins`` bins, or with ``names`` by value: those of classes or of other codes."""
+    """Sort a column into at most ``bins`` bins; with ``names``, of classes or other codes, into one for each value."""
     if names is not None:
         return _by_value(name, values, names)
     known = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), dtype=np.bool_)

@@ -18,9 +18,9 @@ from picstore.kernels.jit import array_at, device_function, inlined, kernel, loa
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
 # What the kernel fills: damage, blocks left in the segment, the bit at its end, and the plans of the blocks of an MCU.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
-# Of a plan: the address of its AC table, of the next block's DC table, and of the next block's plan; the numbers of
-# those tables; and the address of the row. No branch predictor foresees where a block ends, so all that is needed there
-# must be at hand: computing it took 20 µs an image.
+# Fields of a plan: the addresses of its AC table, of the next block's DC table and of the next block's plan; the two
+# tables' numbers; the address of the row. No branch predictor foresees where a block ends, so the plan holds everything
+# that the next block needs: computing it there took 20 µs an image.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6  # of an MCU, in the samplings that training JPEGs may have
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
@@ -61,8 +61,8 @@ def find_block_starts(scans):  # type: ignore[no-untyped-def]
     """Find the bit at which each block of each scan begins, and the block's DC difference.
 
     Args:
-        scans: a row each, as :func:`describe_scan` fills it. What is noted of a scan are, for each of its segments, all
-            blocks, and the bit at which the last one ends. DAMAGE is set, to 0 if there is none.
+        scans: a row each, as :func:`describe_scan` fills it. For each segment of a scan the kernel notes all blocks and
+            the bit at which the last one ends. DAMAGE is set, to 0 for a sound scan.
     """
     first = _u64(scans.ctypes.data)
     a = b = _u64(0), 0, 0, 0, _u64(0)

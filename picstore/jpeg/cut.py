@@ -1,9 +1,10 @@
 """Crops cut out of compressed bytes along tiles, without decoding.
 
 A restart segment decodes by itself (ITU-T T.81, E.1.4). So the headers with another size, followed by the segments of
-the tiles that a box touches, are a JPEG of that part of the image. Its pixels equal those of decoding everything and
-cropping, because the box is widened by one pixel: a decoder that interpolates chroma reads one neighbouring sample
-(libjpeg's "fancy upsampling"). Without that, pixels at the border differ in 13 % of 4:2:0 cuts.
+the tiles that a box touches, are a JPEG of that part of the image. Decoding it gives the same pixels as decoding
+everything and cropping, because the box is widened by one pixel: a decoder that interpolates chroma reads one
+neighboring sample (libjpeg's "fancy upsampling"). Without the margin, pixels at the border differ in 13 % of 4:2:0
+cuts.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class CutJpegs:
 def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpegs:
     """Cut a box out of each of several JPEGs, in one call without the GIL.
 
-    A stream whose restart markers form no grid of tiles, or whose segments differ from those given, is copied whole.
+    A stream whose restart markers form no grid of tiles, or whose segments have other lengths, is copied whole.
 
     Args:
         tiled: the streams.
@@ -105,8 +106,13 @@ def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpe
     if boxes.shape != (len(tiled.sizes), 4):
         raise UsageError(f"{len(tiled.sizes)} streams need boxes of shape ({len(tiled.sizes)}, 4), not {boxes.shape}")
     size = tiled.tilings[:, :2]
-    if (boxes[:, :2] < 0).any() or (boxes[:, 2:] > size).any() or (boxes[:, :2] >= boxes[:, 2:]).any():
-        raise UsageError("a box to cut is empty or not within its image")
+    inside = ((boxes[:, :2] >= 0) & (boxes[:, 2:] <= size) & (boxes[:, :2] < boxes[:, 2:])).all(axis=1)
+    if not inside.all():
+        k = int(inside.argmin())
+        image = " × ".join(map(str, size[k].tolist()))
+        raise UsageError(
+            f"box {k} is {boxes[k].tolist()}; give left, top, right, bottom, not empty, within {image} pixels"
+        )
     needed = int(tiled.sizes[:, 0].sum())
     if out is None:
         out = np.empty(needed, np.uint8)
@@ -166,7 +172,7 @@ def _cut_one(addresses, sizes, tiling, box, out, start, rect):  # type: ignore[n
     """Write the cut of one image, or all of it.
 
     Args:
-        addresses, sizes, tiling: rows of those of ``TiledJpegs``.
+        addresses, sizes, tiling: one row of each array of ``TiledJpegs``.
         box: int64 (4,), as in ``cut_batch``.
         start: offset in ``out`` at which the cut begins.
         rect: int64 (4,), takes left, top, width and height of the cut.
@@ -186,7 +192,7 @@ def _cut_one(addresses, sizes, tiling, box, out, start, rect):  # type: ignore[n
 
 @device_function
 def _find_frame(source, tiling):  # type: ignore[no-untyped-def]
-    """Find the baseline frame header, 0 if there is none before the entropy-coded data (T.81, B.2.2)."""
+    """Find the baseline frame header (T.81, B.2.2); 0 if the entropy-coded data begins without one."""
     offset = 2
     end = min(tiling[HEADER], source.size)
     while offset + 9 <= end and source[offset] == 0xFF:
@@ -217,7 +223,7 @@ def is_grid(size, tiling, lengths):  # type: ignore[no-untyped-def]
 
 @device_function
 def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):  # type: ignore[no-untyped-def]
-    """Write the cut of one image; arguments and result as of ``_cut_one``, and the offset of the frame header."""
+    """Write the cut of one image; ``frame`` is the offset of the frame header, all else as in ``_cut_one``."""
     width, height, header = tiling[WIDTH], tiling[HEIGHT], tiling[HEADER]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     left, right = max(box[0] - CUT_MARGIN, 0) // tile_width, (min(box[2] + CUT_MARGIN, width) - 1) // tile_width + 1

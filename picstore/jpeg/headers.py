@@ -35,7 +35,7 @@ class CodingParameters:
         huffman: by class and destination; a later definition replaces an earlier one.
         selectors: of the first scan's components.
         spectral: the last three bytes of the scan header: 0, 63, 0 in a sequential scan.
-        jfif, adobe: bodies of those APP0 and APP14 segments, empty for none.
+        jfif, adobe: bodies of the APP0 and the APP14 segment, empty for none.
         orientation: of EXIF, 1 … 8.
     """
 

@@ -25,10 +25,10 @@ def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> 
     Returns:
         single: uint16 (tables, 2**LOOKUP_BITS), the first symbol in the next LOOKUP_BITS bits: symbol | length of its
             code << 8; 0 for a longer or no code.
-        several: uint16 (tables, 2**LOOKUP_BITS), for AC tables only, all symbols that lie in those bits: the bits they
-            take | number of coefficients << SKIP_SHIFT | END_OF_BLOCK if the last one ends the block; NO_ENTRY for a
-            longer or no code, and for more than 63 coefficients. 16 bits, so that the AC tables stay in the first-level
-            cache.
+        several: uint16 (tables, 2**LOOKUP_BITS), for AC tables only, all symbols in the next LOOKUP_BITS bits: the bits
+            they take | number of coefficients << SKIP_SHIFT | END_OF_BLOCK if the last one ends the block; NO_ENTRY for
+            a longer or no code, and for more than 63 coefficients. 16 bits, so that the AC tables stay in the
+            first-level cache.
         ranges: uint32 (tables, 3, 18), for each length the first code, the last code + 1, and the index of its first
             symbol.
         symbols: uint32 (tables, 256).
@@ -83,7 +83,7 @@ def _fill_single(counts, symbols, single, ranges):  # type: ignore[no-untyped-de
 def _fill_several(counts, symbols, width, windows):  # type: ignore[no-untyped-def]
     """Make the entries of ``several`` for windows of ``width`` bits, from ``windows[2**width]`` on.
 
-    Narrower windows must be filled: the bits after a code and its value that end within the window are one of those.
+    Fill narrower windows first: after a code and its value, the rest of a window is a narrower window.
     """
     k = 0
     index = 1 << width

@@ -18,10 +18,10 @@ _LUMA = np.array([0.299, 0.587, 0.114])  # T.871, 7
 def perceptual_hash(jpeg: bytes | memoryview) -> int:
     """Hash a training JPEG to 64 bits, of which re-encoded, resized or slightly changed copies share most.
 
-    The bits are those of pHash (``imagehash.phash``): of the 8 × 8 lowest coefficients of the image's cosine transform,
-    row by row, those above the median. The image is taken as its 8 × 8 blocks' means, which the DC coefficients are,
-    and transformed by integrals, so that none of its size, padding and quantisation matters. Smaller images than 128
-    pixels are decoded.
+    The hash is pHash's (``imagehash.phash``): a bit for each of the 8 × 8 lowest coefficients of the image's cosine
+    transform, row by row, set above their median. The DC coefficients give the means of the image's 8 × 8 blocks, which
+    are transformed by integrals, so that size, padding and quantization do not matter. Images smaller than 128 pixels
+    are decoded.
 
     Raises:
         ImageError: the stream is damaged or no training JPEG.

@@ -30,7 +30,7 @@ def decode(
     *,
     reducing_gap: float | None = None,
 ) -> U8:
-    """Decode a JPEG, or a box of it, to RGB at a size; the pixels are those of a loader that crops and resizes so.
+    """Decode a JPEG, or a box of it, to RGB at a size, with the pixels of a loader that crops and resizes alike.
 
     With restart markers, as ``convert`` writes them, only the tiles under the box are decoded. An orientation in the
     headers is not applied; images of a data set are upright.

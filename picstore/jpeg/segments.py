@@ -16,7 +16,7 @@ def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64
     offsets in the stream; without restart markers there is one segment.
 
     Raises:
-        ImageError: the restart markers differ from those that the headers announce, or EOI is missing.
+        ImageError: the restart markers contradict the headers, or EOI is missing.
     """
     data = np.frombuffer(jpeg, dtype=np.uint8)[header.length :]
     # In entropy-coded data a 0xFF byte is followed by 0x00 (stuffing), by 0xFF (fill) or by a marker (B.1.1.5).

@@ -13,8 +13,8 @@ CUT_MARGIN = 1  # pixels by which ``cut.py`` widens a box
 def rows_to_cut(boxes: I64, tilings: I64) -> I64:
     """Compute the rows of tiles that cutting boxes copies: int64 (n, 2), the first and the last + 1.
 
-    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`; a tiling without MCUs has all rows,
-    which are unknown.
+    ``boxes`` and ``tilings`` are as in :func:`picstore.jpeg.cut.cut_batch`. A tiling without MCUs gives all rows, since
+    its tiles are unknown.
     """
     height, mcu_height = tilings[:, HEIGHT], np.maximum(tilings[:, MCU_HEIGHT], 1)
     first = np.maximum(boxes[:, 1] - CUT_MARGIN, 0) // mcu_height

@@ -41,7 +41,7 @@ class TranscodedJpeg:
     """A JPEG with new restart markers, its header, and the lengths of its segments.
 
     Attributes:
-        header: equal to that of ``markers.parse_header``.
+        header: as ``markers.parse_header(jpeg)`` returns it.
         lengths: int64 (segments,), bytes of each restart segment without the marker that ends it.
     """
 
@@ -51,7 +51,7 @@ class TranscodedJpeg:
 
 
 def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -> bytes:
-    """Add restart markers to a baseline JPEG, or replace those it has, without loss.
+    """Add restart markers to a baseline JPEG, or replace its old ones, without loss.
 
     Coefficients, and so pixels, stay the same. JFIF and Adobe markers stay, as they decide how colours are read; other
     APPn and COM segments are dropped. A Huffman table without a code for a DC difference that begins a segment is
@@ -107,7 +107,7 @@ def transcode_all(
 
 
 def _run_step(scans: list[_ScanRewriter | NotTranscodable], step: Callable[[_ScanRewriter], None]) -> None:
-    """Run a step of all scans, and put NotTranscodable in the place of those that it is raised for."""
+    """Run a step of all scans; NotTranscodable takes the place of each scan that raises it."""
     for k, scan in enumerate(scans):
         if isinstance(scan, _ScanRewriter):
             scans[k] = _returned(step, scan) or scan
@@ -134,7 +134,7 @@ def _begin(
     if interval is None:
         interval = restart_interval(header.mcus[0], header.mcu_size[0])
     if not 1 <= interval <= 0xFFFF:
-        raise UsageError(f"restart interval {interval} is out of range: it has 1 to 65,535 MCUs")
+        raise UsageError(f"restart interval is {interval}; give 1 to 65,535 MCUs")
     return _ScanRewriter(jpeg, header, parameters, interval)
 
 
@@ -187,7 +187,7 @@ def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tupl
 
     Args:
         parts: of each component the number of blocks, and the indices of its DC and AC table.
-        every: whether the DC of all blocks is edited, not only that of each component's first.
+        every: whether to edit the DC of all blocks, not only of each component's first.
     """
     blocks = [(c, dc, ac, every or k == 0) for c, (repeat, dc, ac) in enumerate(parts) for k in range(repeat)]
     return np.array(blocks, np.int64), np.array([dc for _, dc, _, edited in blocks if edited], np.int64)
@@ -292,7 +292,7 @@ class _ScanRewriter:
         return huffman
 
     def _rebuilt_tables(self) -> HuffmanTables:
-        """Return the Huffman tables with those for DC made for this image; every DC code must be an edit."""
+        """Return the Huffman tables with optimal DC tables for this image; every DC code must be an edit."""
         optimal = {(0, k): optimal_table(counts) for k, counts in zip(self._dc, self._sizes.tolist(), strict=True)}
         return {**self._huffman, **optimal}
 

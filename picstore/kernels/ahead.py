@@ -34,7 +34,7 @@ Advance = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What :func:`compile_ahead` did: kernels that it compiled, those that there were, and the seconds it took."""
+    """What :func:`compile_ahead` did: kernels that it compiled, kernels already cached, and the seconds it took."""
 
     compiled: int
     cached: int

@@ -46,7 +46,7 @@ class Unusable(Exception):
 
 
 class KernelCache:
-    """The cache of one kernel, in place of numba's: its methods are those that numba's dispatcher calls."""
+    """The cache of one kernel, in place of numba's: it has the methods that numba's dispatcher calls."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -112,7 +112,7 @@ class KernelCache:
 def _reduce(compiled: Any) -> tuple[Any, ...]:
     """Reduce a compiled kernel to the parts that the cache stores; of its environments only picstore's.
 
-    Those of numba's own functions would import its modules of all that NumPy's arrays can do, 15 ms.
+    Environments of numba's own functions import numba's modules for NumPy's arrays, which takes 15 ms.
     """
     *kept, environments = compiled._reduce()
     return *kept, tuple(each for each in environments if each.globals["__name__"].startswith("picstore"))
@@ -120,7 +120,7 @@ def _reduce(compiled: Any) -> tuple[Any, ...]:
 
 @cache
 def cache_folders() -> tuple[Path | None, tuple[Path, ...]]:
-    """The folder that new kernels go to, if there is one, and those in which kernels are looked for, in this order.
+    """The folder for new kernels, if any, and the folders to look kernels up in, in this order.
 
     The folder is this user's alone: where several users share one, each has another below it, and reads the first.
     """
@@ -173,7 +173,7 @@ def _digest(key: bytes, payload: bytes) -> bytes:
 
 
 def read_trusted(path: Path) -> bytes:
-    """Read a file that only those can have written whose code runs here anyway.
+    """Read a file that only this user, root or picstore's owner can have written, whose code runs here anyway.
 
     Raises:
         Unusable: others own it or may write it, or it is no file or too large.
@@ -194,7 +194,7 @@ def read_trusted(path: Path) -> bytes:
 
 
 def _set_aside(path: Path, reason: str) -> None:
-    """Say why a file is not used, and move it out of the way of the one that is compiled instead."""
+    """Say why a file is not used, and move it out of the way of its replacement."""
     _warn_once(f"{path} is set aside and compiled anew: {reason}")
     with contextlib.suppress(OSError):  # of a folder that cannot be written
         path.replace(f"{path}.unusable")

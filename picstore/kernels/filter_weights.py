@@ -70,7 +70,7 @@ def _set_triangle(values, centre, support, begin, end):  # type: ignore[no-untyp
 
 @device_function
 def _set_values(values, centre, support, begin, end, interpolation, antialias):  # type: ignore[no-untyped-def]
-    """Set the values of another filter; without antialiasing the first and last pixel count for those beyond."""
+    """Set the values of another filter; without antialiasing the first and last pixel stand for all beyond."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:
@@ -95,7 +95,7 @@ def _support(size, length, interpolation, antialias):  # type: ignore[no-untyped
 
 @device_function
 def most_taps(size, length, interpolation, antialias):  # type: ignore[no-untyped-def]
-    """Return how many source pixels an output pixel has at most; arguments as of ``axis_weights``."""
+    """Return how many source pixels an output pixel has at most; arguments: see ``axis_weights``."""
     return 2 * math.ceil(_support(size, length, interpolation, antialias)) + 1
 
 
@@ -113,7 +113,7 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
 
     Returns:
         For each output pixel its first source pixel, the number of source pixels, their weights, and the weight that is
-        missing to ``ONE``: that of pixels outside of the image, or all if the centre lies outside of the clip.
+        missing to ``ONE``: the weight outside of the image, or all of it if the center lies outside of the clip.
     """
     scale = size / length
     support = _support(size, length, interpolation, antialias)

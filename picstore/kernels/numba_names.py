@@ -1,4 +1,4 @@
-"""numba's private names, all those that picstore uses: any release of numba may take one away.
+"""All private names of numba that picstore uses: any release of numba may take one away.
 
 Each belongs to a group, which is used only where numba has all of it. Without them picstore compiles as numba does by
 itself, with the same results: see ``_COSTS``.
@@ -147,6 +147,6 @@ def device_options() -> dict[str, Any]:
 
 @cache
 def inline_options() -> dict[str, Any]:
-    """Options of functions that are copied into those that call them."""
+    """Options of functions that are copied into their callers."""
     known = find("numba.core.cpu.CPUTargetOptions")
     return {**device_options(), **{name: True for name in OPTIONS[2:] if hasattr(known, name)}}

@@ -72,8 +72,8 @@ def resample(
         source: uint8 (height, width, 3), C-contiguous.
         box: left, top, width, height of the region that becomes ``out``, in source pixels; may be fractional and lie
             outside of the image.
-        clip: left, top, right, bottom in whole source pixels. The filter uses pixels within it only; those outside of
-            the image count as ``fill``. An output pixel whose centre lies outside of the clip is ``fill``.
+        clip: left, top, right, bottom in whole source pixels. The filter uses pixels within it only; pixels outside of
+            the image count as ``fill``. An output pixel whose center lies outside of the clip is ``fill``.
         out: uint8 (3, H, W), any strides.
         interpolation: one of ``filters.py``.
         antialias: widen the filter where the box is larger than the output.
@@ -89,7 +89,7 @@ def resample(
     if out.ndim != 3 or out.shape[0] != 3 or out.dtype != np.uint8:
         raise UsageError(f"out is {out.dtype} {out.shape}; give uint8 of shape (3, height, width)")
     if source.size == 0 or out.size == 0:
-        raise UsageError(f"source has shape {source.shape} and out {out.shape}; neither may be empty")
+        raise UsageError(f"source has shape {source.shape} and out {out.shape}; give each at least a pixel")
     region = np.ascontiguousarray(box, dtype=np.float64)
     visible = np.ascontiguousarray(clip, dtype=np.int64)
     color = np.array(fill, dtype=np.int32)
@@ -110,7 +110,7 @@ def resample(
 
 @device_function
 def _source_range(first, count):  # type: ignore[no-untyped-def]
-    """Find the source pixels with weight: first, last + 1 and their greatest count; 0, 0, 0 if there are none.
+    """Find the source pixels with weight: first, last + 1 and their greatest count; 0, 0, 0 without any.
 
     Rebases ``first`` to the first of them.
     """
@@ -256,7 +256,7 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
 
 @device_function
 def _horizontal(columns, axis, taps, flip, fill, total, block):  # type: ignore[no-untyped-def]
-    """All samples of each output column of a block, as bytes, from those of its source columns."""
+    """All samples of each output column of a block, as bytes, from its source columns."""
     first, weights, missing = axis
     source, target, begin = _u64(columns.ctypes.data), _u64(block.ctypes.data), _u64(total.ctypes.data)
     row, pairs, plain = _u64(2 * weights.shape[1]), _u64((taps + 1) // 2), True

@@ -51,7 +51,7 @@ def parse_extra(extra: bytes) -> Any:
 
 
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
-    """Read the objects of an extra, any JSON value; there are none where it is no object or has no target fields.
+    """Read the objects of an extra, any JSON value; none if it is no JSON object or has no target fields.
 
     Args:
         fields: the fields to read; only the length of other fields is checked.

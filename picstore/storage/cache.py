@@ -1,8 +1,8 @@
 """Local cache of containers of distant data sets: a folder of bounded size, shared by processes without locks.
 
 An entry is one container, written under a temporary name and renamed, so it is whole or absent. The reader checks the
-bytes of :meth:`Cache.read` like those of any container, and discards an entry that fails. One more entry holds the
-facts of all records, which are in the indexes of all containers.
+bytes of :meth:`Cache.read` like any container's, and discards an entry that fails. One more entry holds the facts of
+all records, which are in the indexes of all containers.
 """
 
 from __future__ import annotations
@@ -72,10 +72,12 @@ class Cache:
         try:
             self._own.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"the cache {self.folder} cannot be used: {error.strerror}") from error
+            raise UsageError(
+                f"the cache {self.folder} cannot be used, {error.strerror}; give another folder"
+            ) from error
 
     def read(self, ref: ContainerRef, size: int, *, allocate: Allocate) -> memoryview | None:
-        """Read the cached bytes of a container, unchecked; None where there are none."""
+        """Read the cached bytes of a container, unchecked; None if they are not cached."""
         path = self._path(ref)
         try:
             if path.stat().st_size != size:
@@ -90,7 +92,7 @@ class Cache:
         return buffer
 
     def read_facts(self, size: int) -> memoryview | None:
-        """Map the cached facts of all records, of ``size`` bytes; None where there are none or they fail their CRC."""
+        """Map the cached facts of all records, ``size`` bytes; None if they are not cached or fail their CRC."""
         try:
             with (self._own / _FACTS).open("rb") as file:
                 mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -71,7 +71,7 @@ def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordSh
     for name in sorted({name for each in columns for name in each}):
         found = [(each[name], shift) for each, shift in zip(columns, shifts, strict=True) if name in each]
         if len({("text",) if column.ends is not None else column.values.shape[1:] for column, _ in found}) > 1:
-            raise UsageError(f"the column {name!r} is not of one kind and shape in all data sets")
+            raise UsageError(f"the column {name!r} differs in kind or shape between data sets; make it the same in all")
         own = [_own_values(column, shift) for column, shift in found]
         ids = np.concatenate([ids + shift.first_id for (ids, _), (_, shift) in zip(own, found, strict=True)])
         if found[0][0].ends is not None:
@@ -103,7 +103,7 @@ def join_manifests(
         manifests: of the data sets.
         rows: ``layout.INDEX_ROW``, the containers of all.
         deleted: numbers in stored order of the deleted records of all.
-        columns: those of all.
+        columns: the joined columns.
     """
     npy_file, raw = pack_npy_file(deleted.astype("<i8"))
     edits, files = columns

@@ -156,7 +156,7 @@ class Condition:
         if kind == "FUNCTION":
             name = node["function_name"].lower()
             if name not in _FUNCTIONS or node["catalog"]:
-                self._refuse(f"the function {name!r} is not one of those in docs/selecting.md")
+                self._refuse(f"the function {name!r} is not allowed; docs/selecting.md lists the functions")
             if node["schema"] not in ("", "main"):  # caption.lower(); DuckDB 1 has "main" for functions of syntax
                 self._use([node["schema"]])
         elif kind == "COLUMN_REF":
@@ -164,10 +164,10 @@ class Condition:
         elif kind in ("CAST", "TYPE"):
             for name in _type_names(node):
                 if name.lower() not in _TYPES:
-                    self._refuse(f"the type {name} is not one of those in docs/selecting.md")
+                    self._refuse(f"the type {name} is not allowed; docs/selecting.md lists the types")
 
     def _use(self, path: list[str]) -> None:
-        """Find the column of a reference: the one of that name, or of the name in other letters, small or capital."""
+        """Find the column of a reference by its name; without an exact match, by its name in any case."""
         (*qualified, name) = path
         found = [each for each in self._names if each == name] or [
             each for each in self._names if each.lower() == name.lower()

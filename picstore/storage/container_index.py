@@ -56,7 +56,7 @@ def index_file(rows: Table) -> bytes:
 
 
 def read_index_file(path: Location) -> Table:
-    """Read an index file: ``layout.INDEX_ROW`` (containers,) in stored order; NotADataset where there is none."""
+    """Read an index file: ``layout.INDEX_ROW`` (containers,) in stored order; NotADataset if it is missing."""
     file = str(path)
     first = read_at(path, 0, min(layout.SEALED, path.size()), file=file)
     header = layout.IndexHeader.unpack(first, file=file, offset=0)

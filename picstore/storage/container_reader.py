@@ -140,7 +140,7 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate = fresh,
     ) -> list[Container | Damage]:
-        """Read of containers of large images what is needed, of others all; see :meth:`Dataset.containers_in_part`.
+        """Read only the needed parts of containers with large images, others whole: `Dataset.containers_in_part`.
 
         ``mask`` marks the live records of a container.
         """
@@ -157,7 +157,7 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate,
     ) -> dict[int, Container]:
-        """Read what is needed of containers of large images, but of those that are to be read whole."""
+        """Read the needed rows of containers with large images; leave out containers that must be read whole."""
         paths = {number: self._file(number) for number in numbers}
         places = {number: (path, self.container_ref(number)) for number, path in paths.items()}
         tables = self._tables.read(places, self._unpack_tables)
@@ -173,9 +173,9 @@ class ContainerReader:
         return {number: read.container for number, read in reads.items()}
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
-        """Read some records alone, of large images what is needed; see :meth:`Dataset.container_records`.
+        """Read some records alone, of large images only the needed rows; see :meth:`Dataset.container_records`.
 
-        The tables are kept as those of :meth:`index`. The cache is not used.
+        The tables are kept, as :meth:`index` keeps them. The cache is not used.
         """
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)
@@ -225,7 +225,7 @@ class ContainerReader:
         return self._ids
 
     def facts(self) -> Table:
-        """Read what the indexes say of all stored records once: FACTS (records,); the errors are those of :meth:`ids`.
+        """Read the facts of all stored records from the indexes, once: FACTS (records,); errors: see :meth:`ids`.
 
         The id is -1 and the rest 0 where an index entry is damaged.
         """
@@ -261,7 +261,7 @@ class ContainerReader:
         sizes = np.array(list(map_concurrently(self._file_size, files.tolist())), dtype=np.uint64)
         beyond = self.rows["offset"] + self.rows["size"] > sizes[file_of]
         if (missing := int(self.rows["records"][beyond].sum(dtype=np.int64))) > _MAX_MISSING:
-            text = f"{missing:,} records of the index lie beyond the ends of their files; restore those from a backup"
+            text = f"{missing:,} records of the index lie beyond the ends of their files; restore them from a backup"
             raise Truncated(text, str(self.root))
 
     def _has_large_images(self, number: int) -> bool:

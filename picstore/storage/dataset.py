@@ -73,7 +73,7 @@ class Dataset(Sequence[Record]):
         path: its location; ``str(ds.path)`` is its path or URL.
         references: of an index, the folder of its images.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
-        live: the stored records that are not deleted, and of a selection those that were chosen.
+        live: the stored records that are not deleted; in a selection, only the chosen ones.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
@@ -118,7 +118,7 @@ class Dataset(Sequence[Record]):
         }
         if self.references is not None and cache is not None:
             raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
-        self._joined: tuple[Dataset, ...] = ()  # those of which this one consists
+        self._joined: tuple[Dataset, ...] = ()  # the parts of a joined data set
         self._ids_end: int | None = None  # what ``_find_ids_end`` found
         containers = ContainerReader(where, rows, manifest.attachments, cache=local, references=self.references)
         self._set_containers(containers)
@@ -139,7 +139,7 @@ class Dataset(Sequence[Record]):
             self.rows["records"], self._edits.deleted(), file=str(self.path)
         )
         if len(self.live.deleted) != self._edits.edits.deleted:
-            raise Corrupt("the tombstones are not those of the manifest", str(self.path))
+            raise Corrupt("the tombstones and the manifest count deleted records differently", str(self.path))
         if self._selected is not None:
             self.live = SelectedRecords.from_bits(self.live, self._selected)
 
@@ -157,7 +157,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def uuid(self) -> str:
-        """Uuid of the content: data sets with the same bytes have the same uuid. A selection has that of the whole."""
+        """Uuid of the content: data sets with the same bytes have the same uuid. A selection keeps its data set's."""
         return self.manifest.uuid
 
     @property
@@ -169,7 +169,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def order_uuid(self) -> str:
-        """The uuid, or that of the index from which convert took all records, with ids and order."""
+        """The uuid; for a conversion that kept all records of an index, with ids and order, the index's uuid."""
         provenance = self.manifest.provenance
         kept = (
             self.manifest.edits is None
@@ -243,7 +243,7 @@ class Dataset(Sequence[Record]):
 
         Args:
             count: images, evenly spaced in stored order.
-            positions: draw those at these positions instead.
+            positions: positions of the images to draw instead.
             columns: images side by side.
 
         Returns:
@@ -261,9 +261,9 @@ class Dataset(Sequence[Record]):
         return draw_tiles([read_tile(self.__getitem__, k, self.classes) for k in positions], columns=columns)
 
     def summary(self) -> Figure:
-        """Draw how many images there are by class, width, height and bytes; reads the indexes of all containers.
+        """Draw the number of images by class, width, height and bytes; reads the indexes of all containers.
 
-        Every image counts, but those whose index entry is damaged; the title says how many these are.
+        Images with a damaged index entry are left out; the title says how many.
 
         Raises:
             MissingDependency: matplotlib is not installed.
@@ -282,7 +282,7 @@ class Dataset(Sequence[Record]):
         return self._containers.container_ref(number)
 
     def container_size(self, number: int) -> int:
-        """Bytes that a container takes once it is read; in an index also those of its images."""
+        """Bytes that a container takes once it is read; in an index, images included."""
         return int(self.rows["size"][number]) + int(self.rows["referenced"][number])
 
     def container(self, number: int, *, allocate: Allocate = fresh) -> Container:
@@ -309,10 +309,10 @@ class Dataset(Sequence[Record]):
     def containers_in_part(
         self, numbers: Sequence[int], rows_of: RowsOf, *, attachments: bool, allocate: Allocate = fresh
     ) -> list[Container | Damage]:
-        """Read containers for some rows of tiles of each image; those of small images are read as by :meth:`container`.
+        """Read containers for some rows of tiles of each image; containers of small images whole, as :meth:`container`.
 
-        What is needed of large images is read and checked alone; ``Container.held`` and ``tops`` tell what it is. A
-        data set with a cache reads whole containers, which it keeps. Several containers at once take less time than
+        Only the needed rows of large images are read and checked; ``Container.held`` and ``tops`` describe them. A
+        data set with a cache reads whole containers, and keeps them. Several containers at once take less time than
         one by one.
 
         Args:
@@ -346,8 +346,8 @@ class Dataset(Sequence[Record]):
     def entries(self, number: int) -> Table:
         """Read the index entries of the ``number``-th container, ``layout.ENTRY``, without its payload.
 
-        Entries of damaged and deleted records are left out. Labels are those of the column ``label`` where it has one.
-        The errors are those of :meth:`container`.
+        Entries of damaged and deleted records are left out. The column ``label`` replaces stored labels where it has a
+        value. Errors: see :meth:`container`.
         """
         if not self.live.mask(number).any():
             return np.zeros(0, dtype=ENTRY)
@@ -357,11 +357,11 @@ class Dataset(Sequence[Record]):
         return entries
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Replace stored ``labels`` of records, given by ids, by those of the column ``label``, where it has one."""
+        """Replace stored ``labels`` of records, given by ids, where the column ``label`` has a value."""
         return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:
-        """Read a column, once; in a local folder it is mapped, not loaded. UsageError if there is none of that name."""
+        """Read a column, once; in a local folder it is mapped, not loaded. UsageError for an unknown name."""
         return self._edits.column(name)
 
     def without(self, ids: Iterable[int]) -> Dataset:
@@ -380,10 +380,10 @@ class Dataset(Sequence[Record]):
         return self._edited(files, edits=edits)
 
     def select(self, chosen: npt.ArrayLike | None = None, *, ids: npt.ArrayLike | None = None) -> Dataset:
-        """Select records: those of a mask, bool (len(ds),), or those at some positions, or with some ids.
+        """Select records by a mask, bool (len(ds),), by positions or by ids.
 
-        The order stays that of the data set. Nothing is read but the ids, if they are given, and no container is read
-        later that holds no chosen record.
+        The data set's order stays. Selecting by ids reads the ids, all else reads nothing; containers without a chosen
+        record are never read.
 
         Raises:
             UsageError: a mask of another length; a position or id that no record has, or that is given twice.
@@ -394,7 +394,7 @@ class Dataset(Sequence[Record]):
             return self._select(mask_of(chosen, len(self)))
         positions = self._containers.positions(integers(ids, "ids"))
         if np.isin(positions, self.live.numbers, invert=True).any():
-            raise UsageError(f"{self.path}: some of the ids are those of deleted records or not in the selection")
+            raise UsageError(f"{self.path}: some of the ids belong to deleted records or are not in the selection")
         return self._select(mask_of(np.searchsorted(self.live.numbers, positions), len(self)))
 
     def where(self, condition: str) -> Dataset:
@@ -424,7 +424,7 @@ class Dataset(Sequence[Record]):
         return tuple(self._select(number == part) for part in range(len(bounds) + 1))
 
     def concat(self, *others: Dataset) -> Dataset:
-        """Read several data sets as one: the records of this one, then those of the others.
+        """Read several data sets as one: this one's records, then the others' in the order given.
 
         Each has its ids raised by a multiple of 2**40, so that they stay apart; the first keeps its ids. A data set
         that was joined before takes as many multiples as its ids need. Classes are joined by name, and labels follow.
@@ -490,7 +490,7 @@ class Dataset(Sequence[Record]):
         return edited
 
     def record_counts(self) -> RecordCounts:
-        """Count the records by label: those kept with the data set, or by reading the indexes of all containers.
+        """Count the records by label, from the counts kept with the data set or by reading all containers' indexes.
 
         Raises:
             Damage, NotADataset: an index cannot be read.
@@ -512,7 +512,7 @@ class Dataset(Sequence[Record]):
     def count_records(self) -> RecordCounts:
         """Count the records by label by reading the indexes of all containers; damaged entries are left out.
 
-        The errors are those of :meth:`record_counts`.
+        Errors: see :meth:`record_counts`.
         """
         numbers = np.flatnonzero(self.live.counts).tolist()  # a container without live records may be missing
         return count_records(numbers, self._containers.index, live=self.live.mask, relabel=self.labels)
@@ -524,7 +524,7 @@ class Dataset(Sequence[Record]):
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Make the columns of a copy of the data set, of a selection those of its records: edits, and bytes by file."""
+        """Make the column files for a copy; for a selection, only its records': edits, and bytes by file."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
@@ -563,7 +563,7 @@ class Dataset(Sequence[Record]):
         return edited
 
     def _select(self, chosen: Bools) -> Dataset:
-        """Copy the data set with those of its records that are marked, bool (len(self),)."""
+        """Copy the data set with only the marked records, bool (len(self),)."""
         selection = Dataset.__new__(Dataset)
         selection.__dict__.update(self.__dict__)
         selection.live = selected = SelectedRecords.of(self.live, chosen)

@@ -1,4 +1,4 @@
-"""Reading the containers of several data sets as those of one, which follow each other."""
+"""Reading of several data sets' containers, one set after the other, as one data set's."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class JoinedReader(ContainerReader):
         attachments: bool,
         allocate: Allocate = fresh,
     ) -> list[Container | Damage]:
-        """Read of containers of large images what is needed, of others all."""
+        """Read only the needed parts of containers with large images, others whole."""
         found: dict[int, Container | Damage] = {}
         for part, (first, last) in zip(self.parts, pairwise(self._firsts), strict=True):
             mine = [number for number in numbers if first <= number < last]

@@ -34,7 +34,7 @@ _CHECKS = {FORMAT_VERSION: check_plain, EDITED_VERSION: check_edited, REFERENCES
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One file as the manifest lists it; ``crc32c`` is that of its footer."""
+    """One file as the manifest lists it; ``crc32c`` is its footer's."""
 
     stream: int
     file: int
@@ -99,7 +99,7 @@ def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
     try:
         return _parse_fields({**body, "uuid": _content_uuid(body, rows)}, bare.format_version)
     except MalformedJson as error:
-        raise UsageError(f"no manifest can hold this: {error}") from error
+        raise UsageError(f"the manifest cannot be written: {error}") from error
 
 
 def _content_uuid(body: dict[str, Any], rows: Table) -> str:
@@ -123,7 +123,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Turn the fields into JSON values; those of later versions only where they are needed."""
+    """Turn the fields into JSON values; fields of later format versions only where they are needed."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.references is None:
@@ -167,7 +167,7 @@ def read_manifest(root: Where, version: str | None = None) -> Manifest:
         return manifest
     path = root / EDITS / f"{version}.json"
     if not re.fullmatch(UUID, str(version)) or not path.is_file():
-        raise UsageError(f"{root} has no version {version}; the latest is {manifest.uuid}")
+        raise UsageError(f"{root} has no version {version}; leave it out for the latest, {manifest.uuid}")
     earlier = read_manifest_file(path)
     if earlier.uuid != version:
         raise Corrupt(f"this is version {earlier.uuid}, misplaced; restore the file from a backup", str(path))
@@ -175,9 +175,9 @@ def read_manifest(root: Where, version: str | None = None) -> Manifest:
 
 
 def read_manifest_file(path: Location) -> Manifest:
-    """Read a file that holds a manifest: ``picstore.json``, its copy, or that of an earlier version.
+    """Read a file that holds a manifest: ``picstore.json``, its copy, or an earlier version's.
 
-    NotADataset if it is missing; otherwise the errors are those of :func:`parse_manifest`.
+    NotADataset if it is missing; other errors: see :func:`parse_manifest`.
     """
     try:
         raw = path.read_all(MAX_MANIFEST)
@@ -259,7 +259,7 @@ def _absence(root: Location) -> NotADataset:
 
 
 def _unfinished_verb(root: Location) -> str | None:
-    """Find the verb that makes or made the data set and has not ended; None where there is none."""
+    """Find the verb that makes or made the data set and has not ended; None without one."""
     if not (root / UNFINISHED).is_folder():
         return None
     try:
@@ -276,7 +276,7 @@ def read_index(root: Where, manifest: Manifest) -> Table:
 
     Raises:
         Damage, UnsupportedVersion: it is missing, damaged, of another data set or version, or of a later picstore.
-        Corrupt: the uuid is not that of manifest and index.
+        Corrupt: the uuid contradicts manifest and index.
     """
     path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)
     try:
@@ -288,6 +288,6 @@ def read_index(root: Where, manifest: Manifest) -> Table:
     if crc32c(rows.tobytes()) != manifest.index_crc32c:
         raise Corrupt("the index has another CRC than the manifest says; `picstore repair` rebuilds it", str(path))
     if _content_uuid(_body(replace(manifest, uuid="")), rows) != manifest.uuid:
-        text = f"the manifest's uuid {manifest.uuid} is not that of its content: no picstore wrote it"
+        text = f"the manifest's uuid {manifest.uuid} contradicts its content: no picstore wrote it"
         raise Corrupt(text, str(locate(root) / MANIFEST))
     return rows

@@ -28,9 +28,9 @@ DAMAGED = f"{MANIFEST}.damaged"  # the damaged manifest in whose place its copy 
 
 
 def write_new_manifest(root: Location, manifest: Manifest) -> None:
-    """Write the copy, then the manifest, where there is none; all files that it names are there.
+    """Write a first manifest's copy, then the manifest; all files that it names are there.
 
-    Conflict if there is another manifest.
+    Conflict if another manifest has appeared.
     """
     raw = manifest_file(manifest)
     if not (root / MANIFEST).is_file():
@@ -59,7 +59,7 @@ def changed_meanwhile(root: Location) -> Conflict:
 
 
 def _copy_manifest(root: Location) -> None:
-    """Make the copy that of the manifest again, after a write that another process has overtaken."""
+    """Make the copy equal to the manifest again, after a write that another process has overtaken."""
     raw = None
     while raw != (raw := (root / MANIFEST).read_all(MAX_MANIFEST)):
         (root / COPY).write(raw)

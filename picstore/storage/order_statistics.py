@@ -18,7 +18,7 @@ class OrderStatistics:
     """Figures of the stored order.
 
     Attributes:
-        records: number of records measured: all, or those of 1,000 containers evenly spaced.
+        records: number of records measured: all, or the records of 1,000 evenly spaced containers.
         correlation: of id and stored position by rank (Spearman): 1 in input order, about 0 ± 1/√records when shuffled.
         same_class_neighbours: fraction of neighbours in a container that have the same label.
         expected_same_class_neighbours: that fraction in a uniformly random order.

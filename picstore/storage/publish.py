@@ -31,8 +31,8 @@ def publish_dataset(
 ) -> Manifest:
     """Write the index of some files and the counts of their records, then the manifest, which makes a data set.
 
-    ``counts`` are None if they are not known. ``fields`` are those of :class:`Manifest` that cannot be counted:
-    ``streams``, ``container_size``, ``classes`` …. Conflict if there is another data set by now.
+    ``counts`` are None if unknown. ``fields`` are the fields of :class:`Manifest` that cannot be counted: ``streams``,
+    ``container_size``, ``classes`` …. Conflict if another data set has appeared.
     """
     root = locate(root)
     rows = index_rows(summaries)
@@ -48,12 +48,12 @@ def append_rows(
 ) -> tuple[Manifest, bytes]:
     """Make the manifest of a data set with files appended, and the bytes of the index that it names.
 
-    ``manifest`` is that of the data set as it is, ``old`` the rows of its index; ``fields`` are those fields of the
-    manifest that change. The appended files have higher numbers than those that are there.
+    ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are the manifest's fields that
+    change. The appended files have higher numbers than the present ones.
     """
     numbers = {summary.file for summary in summaries} & {entry.file for entry in manifest.files}
     if numbers:
-        raise UsageError(f"files {min(numbers):06d} belong to the data set already; nothing is appended twice")
+        raise UsageError(f"files {min(numbers):06d} belong to the data set already; append others")
     rows = np.concatenate([old, index_rows(summaries)])
     raw = index_file(rows)
     index = f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.idx"
@@ -67,7 +67,7 @@ def append_rows(
 def publish_edit(root: Location, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
     """Replace the manifest of a data set, and keep the replaced one under its uuid as an earlier version.
 
-    ``counts`` are those of the new one's records, None if they are not known.
+    ``counts`` are of the new version's records, None if unknown.
 
     Raises:
         Conflict: the data set has another uuid than ``origin`` by now.
@@ -77,7 +77,7 @@ def publish_edit(root: Location, origin: str, manifest: Manifest, counts: Record
         try:
             raw = (root / MANIFEST).read_all(MAX_MANIFEST)
         except NotADataset:
-            read_manifest(root)  # says why there is none
+            read_manifest(root)  # says why it is missing
             raise
         old = parse_manifest(raw, root / MANIFEST)
         if old.uuid == manifest.uuid:

@@ -52,7 +52,7 @@ class RecordCounts:
 
     @classmethod
     def join(cls, parts: Iterable[RecordCounts]) -> RecordCounts:
-        """Add the counts of parts of a data set; memory is that of the labels that differ."""
+        """Add the counts of parts of a data set; memory grows with the number of different labels."""
         total, waiting, size = cls.of({}), [], 0
         for part in parts:
             waiting.append(part)
@@ -139,14 +139,14 @@ def read_counts(root: Location, manifest: Manifest) -> RecordCounts:
     """Read the counts of a version of a data set.
 
     Raises:
-        NotADataset: there are none, or those of another version, as earlier picstores left them.
-        Damage, UnsupportedVersion: they are damaged, or a later picstore wrote them.
+        NotADataset: the counts are missing, or of another version, as earlier picstores left them.
+        Damage, UnsupportedVersion: the counts are damaged, or a later picstore wrote them.
     """
     return read_counts_file(counts_path(root, manifest), records=manifest.images_left, version=manifest.uuid)
 
 
 def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) -> RecordCounts:
-    """Read counts of so many ``records``; the errors are those of :func:`read_counts`."""
+    """Read the counts of a data set with ``records`` records; errors: see :func:`read_counts`."""
     file = str(path)
     header = layout.CountsHeader.unpack(
         read_at(path, 0, min(layout.SEALED, path.size()), file=file), file=file, offset=0
@@ -157,7 +157,7 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
     if header.uuid != uuid.UUID(version).bytes:
         raise NotADataset(f"{file} has the counts of another version of the data set")
     if header.records != records:
-        raise Corrupt(f"the counts are those of {header.records} records; the data set has {records}", file)
+        raise Corrupt(f"the counts are of {header.records} records; the data set has {records}", file)
     if header.rows > records:  # each label has a record
         raise TooLarge(f"the counts have {header.rows} rows for {records} records", file)
     raw = read_at(path, layout.SEALED, header.rows * layout.COUNT_ROW.itemsize, file=file)
@@ -190,10 +190,10 @@ def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
 
 
 def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None:
-    """Find a number above the ids of all records of a version made of ``origin``, without reading these.
+    """Find a number above the ids of all records of a version made of ``origin``, without reading the ids.
 
-    It is that of the inputs, which have ids from 0 on. Copies of several data sets have it with their counts; None
-    where these are missing.
+    A conversion numbers its inputs from 0 on, so the number of inputs serves. Copies of several data sets keep the
+    number with their counts; None if the counts are missing.
     """
     provenance = manifest.provenance
     if provenance.get("verb") != "concat" and "inputs" in provenance:
@@ -205,5 +205,5 @@ def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None
 
 
 def end_of_ids(ids: I64) -> int:
-    """Return a number above all ids; those from 2**63 on are negative here, and -1 stands for a damaged entry."""
+    """Return a number above all ids; ids from 2**63 on are negative here, and -1 stands for a damaged entry."""
     return 1 + int(ids[ids != -1].view(np.uint64).max(initial=0))

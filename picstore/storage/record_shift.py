@@ -47,7 +47,7 @@ class RecordShift:
         beyond = index["id"][sound] >= self.ids_end if self.ids_end is not None else sound[:0]
         if beyond.any():
             text = f"holds the id {index['id'][sound][beyond][0]}, more than its manifest says"
-            raise UsageError(f"{container.ref.name} {text}; it cannot be read as one with other data sets")
+            raise UsageError(f"{container.ref.name} {text}; read its data set alone, not as one with others")
         if not self:
             return
         index = index.copy()
@@ -58,7 +58,7 @@ class RecordShift:
         container.index = container.held = index
 
     def map_labels(self, labels: I64) -> I64:
-        """Shift labels; those of no class, such as −1, stay."""
+        """Shift labels; a label of no class, such as −1, stays."""
         if not self.labels:
             return labels
         named = (labels >= 0) & (labels < len(self.labels))

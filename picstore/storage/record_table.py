@@ -25,7 +25,7 @@ class RecordTable:
     Attributes:
         names: of the columns: ``id``, ``label``, ``width``, ``height``, ``bytes`` of the JPEG, ``sampling`` of its
             chroma (``"420"``, ``"grey"``), ``encode_path`` (``"lossless"``, ``"reencoded"``, ``""`` if not known), and
-            those of the data set's columns.
+            the data set's columns.
     """
 
     def __init__(self, count: int, facts: Callable[[], Table], columns: Mapping[str, Callable[[], Column]]) -> None:
@@ -89,7 +89,7 @@ class RecordTable:
         return pa.table({name: to_arrow(name) for name in (self.names if names is None else names)})
 
     def condition(self, text: str) -> Condition:
-        """Check a condition in DuckDB's SQL, an expression over the columns; the errors are those of :meth:`where`."""
+        """Check a condition in DuckDB's SQL, an expression over the columns; errors: see :meth:`where`."""
         return Condition(text, self.names)
 
     def where(self, condition: str | Condition) -> Bools:

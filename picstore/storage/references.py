@@ -71,9 +71,9 @@ def read_references(
 
 
 def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> Container:
-    """Describe what a container of references refers to; each image is read and checked when it is asked for.
+    """Describe the images that a container refers to; each is read and checked on its first use.
 
-    Arguments and errors are those of :func:`read_references`.
+    Arguments and errors: see :func:`read_references`.
     """
     found, blobs = _resolve(stored, root, limit)
     by_begin = {blob.begin: blob for blob in blobs}
@@ -134,7 +134,7 @@ def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tu
 def _read_blobs(
     root: ReferencesRoot, path: str, blobs: Sequence[_Blob], payload: memoryview
 ) -> list[tuple[_Blob, Damage]]:
-    """Read byte ranges of a file to their places in the payload; returns those that are lost, with the cause."""
+    """Read byte ranges of a file to their places in the payload; return the lost ranges, each with its cause."""
     name = str(root.folder / path)
     pieces = [(blob.reference.offset, payload[blob.begin : blob.end]) for blob in blobs]
     try:

@@ -60,7 +60,7 @@ def find_references_root(
     """
     if manifest.references is None:
         if root is not None:
-            raise UsageError(f"{where} holds its images; a root is given for an index alone")
+            raise UsageError(f"{where} holds its images; leave out the root, which only an index takes")
         return None
     if isinstance(root, ReferencesRoot):
         return root

@@ -33,7 +33,7 @@ _NEAR = 1 << 16  # bytes between two reads that are worth less than another requ
 class _Part:
     """A part of a container with a CRC: an image, its header and some rows of tiles, or an attachment.
 
-    ``at`` and ``length`` are those in the buffer. A ``header`` of so many bytes is read to ``header_at``, and then
+    ``at`` and ``length`` are its place in the buffer. A header of ``header`` bytes is read to ``header_at``, and then
     moved next to its ``rows``.
     """
 
@@ -105,13 +105,13 @@ def plan_reads(
     """Plan what to read of some containers, and describe in ``held`` what will lie in their buffers.
 
     All at once, since a call of NumPy takes as long for 2 images as for 32. Images without row checksums are read
-    whole, and nothing of those without rows.
+    whole; images of which no row is needed are not read.
 
     Args:
         containers: with sound tables.
         wanted: by container bool (n,), the records to read.
         rows_of: rows to read.
-        attachments: read those too.
+        attachments: whether to read attachments too.
         allocate: makes buffers.
 
     Returns:
@@ -149,9 +149,9 @@ def plan_reads(
 
 
 def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf) -> tuple[I64, I64, Table, I64]:
-    """The images of which something is needed: index of the container, number there, index entry and rows, (n,) each.
+    """The images to read from: index of the container, number there, index entry and rows, (n,) each.
 
-    The boxes of 2 images take 200 us to draw, those of 32 images 250 us.
+    Drawing the boxes of 2 images takes 200 µs, of 32 images 250 µs.
     """
     numbers = [np.flatnonzero(chosen & each.good) for each, chosen in zip(containers, wanted, strict=True)]
     owner = np.repeat(np.arange(len(containers)), list(map(len, numbers)))

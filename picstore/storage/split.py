@@ -32,9 +32,9 @@ def split_bounds(fractions: Sequence[float]) -> F64:
 def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = None) -> U8:
     """Assign a part to each record, uint8 (n,), by its point in [0, 1) and the bounds between parts.
 
-    The point is a hash of the id. With ``values``, those with the same value have the points of Kronecker's sequence,
-    u + k × the golden ratio modulo 1, in the order of their ids, u being a hash of the value: it fills the interval as
-    evenly as a sequence can that does not know its length, so later ids change no earlier point.
+    The point is a hash of the id. With ``values``, records of one value take the points of Kronecker's sequence,
+    u + k × the golden ratio modulo 1, in the order of their ids, u being a hash of the value. No sequence of unknown
+    length fills the interval more evenly, and later ids change no earlier point.
     """
     key = rng.key(rng.SPLIT, seed)
     points = None if values is None else _even_points(ids, values, key)
@@ -47,7 +47,7 @@ def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = No
 
 
 def _even_points(ids: I64, values: Values, key: int) -> U64:
-    """Points of records among those of their value, as multiples of 2**-64."""
+    """Points of records among the records of the same value, as multiples of 2**-64."""
     array = np.array(values)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
         raise UsageError("by= takes a column of integers or texts, with a value for each record")

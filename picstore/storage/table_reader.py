@@ -39,10 +39,10 @@ class TableReader:
         places: Mapping[int, tuple[Location, ContainerRef]],
         unpack: Callable[[int, memoryview, ParsedHeader], Container],
     ) -> dict[int, Container]:
-        """Read the tables of containers, given with their files and positions; those with damage are left out.
+        """Read the tables of containers, given with their files and positions; damaged ones are left out.
 
-        The whole container tells what of a damaged one is good. ``unpack`` makes a container of its number, its tables
-        and its header. ``read_size`` is 0 where nothing was read.
+        A damaged container is read whole elsewhere, which tells its good records. ``unpack`` makes a container of its
+        number, its tables and its header. ``read_size`` is 0 where nothing was read.
         """
         begun = {number: self._begin(number, path) for number, (path, _) in places.items() if number not in self._kept}
         found = {}

@@ -17,8 +17,8 @@ def patchify(
     Args:
         images: N of (3, H, W), whose sides are multiples of the patch, such as ``ResizeToSequence`` makes.
         patch_size: side of a patch in pixels.
-        lengths: lengths that sequences may have, of which the smallest that holds all is taken; those of
-            ``Sequences``, for compiled models. By default the length is that of the longest.
+        lengths: lengths that sequences may have, such as ``Sequences``' for compiled models; the smallest one that
+            holds all images is taken. By default the length of the longest image.
 
     Returns:
         ``patches``, (N, length, patch_size² · 3) of the images' dtype, in which the three values of a pixel are
@@ -29,12 +29,13 @@ def patchify(
         UsageError: there is no image, a side is no multiple of the patch, or no length is long enough.
     """
     if not len(images) or any(side % patch_size for image in images for side in image.shape[1:]):
-        raise UsageError(f"patchify: images of {[tuple(each.shape) for each in images]} and patches of {patch_size}")
+        shapes = [tuple(each.shape) for each in images]
+        raise UsageError(f"patchify: images have shapes {shapes}; their sides must be multiples of {patch_size}")
     grids = [(image.shape[1] // patch_size, image.shape[2] // patch_size) for image in images]
     longest = max(rows * columns for rows, columns in grids)
     length = min((each for each in lengths or [longest] if each >= longest), default=0)
     if not length:
-        raise UsageError(f"patchify: an image has {longest} patches, more than lengths {lengths}")
+        raise UsageError(f"patchify: an image has {longest} patches, more than lengths {lengths}; give a larger one")
     first, count = images[0], len(images)
     patches = first.new_zeros((count, length, patch_size * patch_size * first.shape[0]))
     coordinates = torch.zeros((count, length, 2), dtype=torch.int64, device=first.device)

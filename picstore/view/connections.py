@@ -16,13 +16,13 @@ _Address: TypeAlias = tuple[Any, ...]  # host and port of the other side
 
 
 class Connections:
-    """Connections by the address of their other side, and those that wait for a request, the longest first.
+    """Open connections by client address, and the waiting ones, the longest waiting first.
 
-    A connection without a request for some seconds is ended, whatever bytes it has sent, and one beyond the number that
-    is allowed ends the one that has waited longest. So none that wait keep others out, however many they are.
+    A connection without a request for some seconds is ended, whatever bytes it has sent. A connection beyond the
+    allowed number ends the one that has waited longest. So waiting connections, however many, keep no client out.
 
-    It is an ASGI application around that of the server, which tells when a connection has a request, and makes the
-    protocols of the server's connections.
+    Wraps the server's ASGI application, to know when a connection has a request, and makes the protocols of the
+    server's connections.
     """
 
     def __init__(self, app: ASGIApp, *, most: int = _MOST, seconds: float = _SECONDS) -> None:

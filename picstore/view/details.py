@@ -46,8 +46,8 @@ class Place:
     Attributes:
         file, offset, size: of its image.
         container, record: numbers of its container in stored order and of the record in it.
-        containers: those of its file, this one chosen.
-        records: images of its container by offset in it, this one chosen.
+        containers: all of its file, its own marked as chosen.
+        records: images of its container by offset in it, its own marked as chosen.
         crc: CRC-32C of the image.
     """
 
@@ -83,7 +83,7 @@ class Details:
 
 
 def read_details(dataset: Dataset, position: int) -> Details:
-    """Read the details of a record; the errors are those of ``dataset[position]``."""
+    """Read the details of a record; errors: see ``dataset[position]``."""
     record = dataset[position]
     info = record.info
     objects, problem = Objects(), ""

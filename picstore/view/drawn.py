@@ -24,7 +24,7 @@ class DrawnImage:
         id, label: of its record.
         frame: corners of what was cut out, in pixels of the record's image.
         parameters: what was done to it, in words.
-        note: what is to be said of it besides, such as that another record took a damaged one's place.
+        note: remark, e.g. that the record replaces a damaged one.
     """
 
     group: str

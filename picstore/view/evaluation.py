@@ -15,7 +15,7 @@ from picstore.storage.record_table import RecordTable
 SECONDS = 30.0  # a million records take less than 1
 _POLL = 0.05  # seconds; DuckDB forgets an interruption that comes before the evaluation
 _GRACE = 1.0  # seconds that DuckDB has to end after an interruption
-_running = threading.BoundedSemaphore(4)  # evaluations, also those that do not end
+_running = threading.BoundedSemaphore(4)  # evaluations, endless ones included
 
 
 class Interrupted(UsageError):
@@ -48,8 +48,8 @@ def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: f
 
     Raises:
         Interrupted: the client has gone; DuckDB is interrupted.
-        UsageError: the time is over, DuckDB is interrupted, or as of ``table.where``.
-        MissingDependency: as of ``table.where``.
+        UsageError: the time is over, DuckDB is interrupted, or ``table.where`` raises it.
+        MissingDependency: ``table.where`` raises it.
     """
     limit = SECONDS if seconds is None else seconds
     patience = _Patience(gone, limit, time.monotonic() + limit)

@@ -50,10 +50,10 @@ def parse_filter(text: str) -> Filter:
         return Filter()
     given = parse_json("filter", text)
     if not isinstance(given, dict) or set(given) - set(Filter.__slots__):
-        raise UsageError(f"a filter is an object with members of {', '.join(Filter.__slots__)}")
+        raise UsageError(f"filter is {shortened(text)}; give an object with members of {', '.join(Filter.__slots__)}")
     ranges = given.get("ranges", {})
     if not isinstance(ranges, dict):
-        raise UsageError("ranges are an object by column")
+        raise UsageError(f"ranges is {shortened(repr(ranges))}; give an object of pairs by column")
     return Filter(
         labels=tuple(_list_of(given, "labels", int)),
         samplings=tuple(_list_of(given, "samplings", str)),
@@ -70,11 +70,11 @@ def parse_ids(text: str) -> tuple[tuple[int, int], ...]:
     for part in filter(None, re.split(r"[,;\s]+", re.sub(r"\s*-\s*", "-", text))):
         match = _SPAN.fullmatch(part)
         if match is None:
-            raise UsageError(f"ids: {shortened(part)} is neither a number of 64 bits nor a range such as 100-200")
+            raise UsageError(f"ids: {shortened(part)} is no number and no range; write 7 or 100-200")
         first = int(match[1])
         last = int(match[2] or first)
         if max(first, last) >= 1 << 64:
-            raise UsageError(f"ids: {shortened(part)} has more than 64 bits")
+            raise UsageError(f"ids: {shortened(part)} is too large; an id has at most 64 bits")
         spans.append((first, last))
     if len(spans) > _MAX_IDS:
         raise UsageError(f"{len(spans):,} ids; at most {_MAX_IDS:,} are possible, or a condition")
@@ -91,16 +91,18 @@ def _text_of(given: dict[str, Any], name: str) -> str:
 def _list_of(given: dict[str, Any], name: str, kind: type) -> list[Any]:
     values = given.get(name, [])
     if not isinstance(values, list) or not all(type(value) is kind for value in values):
-        raise UsageError(f"{name} is no list of {kind.__name__}")
+        raise UsageError(f"{name} is {shortened(repr(values))}; give a list of {kind.__name__}")
     if kind is int and any(value >= 1 << 63 for value in values):
-        raise UsageError(f"{name} has a number of more than 63 bits")
+        raise UsageError(f"{name} has {max(values)}; give numbers of at most 63 bits")
     return values
 
 
 def _range_of(name: str, bounds: Any) -> tuple[float | None, float | None]:
     known = isinstance(bounds, list) and len(bounds) == 2
     if not known or not all(bound is None or _is_number(bound) for bound in bounds):
-        raise UsageError(f"the range of {shortened(name)} is no pair of numbers, or null for no limit")
+        raise UsageError(
+            f"the range of {shortened(name)} is {shortened(repr(bounds))}; give two numbers, null for no limit"
+        )
     return bounds[0], bounds[1]
 
 

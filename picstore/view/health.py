@@ -51,7 +51,7 @@ def list_files(dataset: Dataset) -> list[FileOnMap]:
 
 
 def answer_map(session: Session, _: Query) -> dict[str, Any]:
-    """The files, the number of those that are left out, and whether inputs can be shown."""
+    """The files, the number of files left out, and whether inputs can be shown."""
     files = list_files(session.dataset)
     left = len(session.dataset.manifest.files) - len(files)
     return {"files": [asdict(each) for each in files], "left": left, "inputs": session.inputs is not None}
@@ -109,7 +109,7 @@ def answer_input(session: Session, query: Query) -> Picture:
     name = query.text("name")
     known = any(line.input == name for reason in session.ledger().reasons for line in reason.examples)
     if session.inputs is None or not known:
-        raise UsageError("inputs are shown with --inputs DIR, those that the ledger names")
+        raise UsageError(f"the input {name!r} is not shown: give --inputs DIR, and one of the ledger's examples")
     return read_input(session.inputs, name)
 
 

@@ -25,7 +25,7 @@ from picstore.storage.format.record import Record
 
 JPEG, PNG = "image/jpeg", "image/png"
 _QUALITY = 85
-_NEARLY = 2  # an image of at most so many times the size asked for is sent as it is stored
+_SEND_AS_STORED_UP_TO = 2  # × the requested size
 _MAX_PIXELS = 1 << 26  # that are decoded for a picture: 0.2 GB as RGB
 _MAX_CROP = 1 << 22  # pixels of a crop that is sent
 _PHI = 0.618034  # of a turn of hue between two values of a mask, so that neighbours differ
@@ -48,7 +48,7 @@ class _Budget:
 
     @contextlib.contextmanager
     def take(self, pixels: int) -> Iterator[None]:
-        """Wait until so many pixels may be decoded; ImageError if there are more than all."""
+        """Wait until ``pixels`` more may be decoded; ImageError if one image alone has too many."""
         if pixels > _MAX_PIXELS:
             raise ImageError(f"{pixels:,} pixels; the page decodes {_MAX_PIXELS:,} at most for a picture")
         with self._changed:
@@ -76,7 +76,7 @@ def thumbnail(record: Record, name: str, size: int) -> Picture:
     longer = max(record.width, record.height)
     if record.info.foreign:
         return _encode(_decode_foreign(record, name, Size("longer", size, size)))
-    if longer <= _NEARLY * size:
+    if longer <= _SEND_AS_STORED_UP_TO * size:
         return Picture(JPEG, bytes(record.jpeg))
     factor = int(decode_factors(min(longer / size, record.width, record.height), 1.0))
     with _decoding.take(record.width * record.height // factor**2):
@@ -122,7 +122,7 @@ class Cut:
 
 
 def measure_cut(record: Record, box: Box) -> Cut:
-    """Cut a box out of an image's bytes and measure the result; errors are those of :func:`crop`."""
+    """Cut a box out of an image's bytes and measure the result; errors: see :func:`crop`."""
     stream, (x, y) = picstore.cut(record.jpeg, _checked_box(record, box))
     header = parse_header(stream)
     columns, rows = header.mcus
@@ -134,7 +134,7 @@ def measure_cut(record: Record, box: Box) -> Cut:
 def _checked_box(record: Record, box: Box) -> Box:
     left, top, width, height = box
     if left + width > record.width or top + height > record.height:
-        raise UsageError(f"the box is not within the image of {record.width} × {record.height} pixels")
+        raise UsageError(f"the box {box} is not within the image of {record.width} × {record.height} pixels")
     return box
 
 

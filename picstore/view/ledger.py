@@ -36,7 +36,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """A ledger: inputs by status, and by reason, the most frequent first. Without one there are none."""
+    """A ledger: inputs by status, and by reason, the most frequent first. Without a ledger all are empty."""
 
     statuses: dict[str, int]
     reasons: list[Reason]

@@ -16,7 +16,7 @@ class Overview:
     """A data set as a whole.
 
     Attributes:
-        stored: number of its records with deleted ones and those that a selection leaves out.
+        stored: number of stored records: deleted ones and ones outside of the selection included.
         numbers: names of columns that hold numbers, the index's too.
         outcome: what ``convert`` did with the inputs, by status.
         sql: whether conditions in SQL are possible.

@@ -92,7 +92,7 @@ def _item_of(dataset: Dataset, container: Container, position: int, k: int) -> I
 
 
 def column_values(dataset: Dataset, id_: int, limit: int = _MAX_TEXT) -> dict[str, Any]:
-    """Values of a record's columns but for its label, fit for JSON; those that it lacks are left out."""
+    """Values of a record's columns but for its label, fit for JSON; missing values are left out."""
     names = [name for name in dataset.columns if name != LABEL]
     values = {name: dataset.column(name).get(id_) for name in names}
     return {name: plain(value, limit) for name, value in values.items() if value is not None}

@@ -41,7 +41,7 @@ def describe(geometry: Geometry, program: ColorProgram, row: int) -> list[str]:
 
 
 def frame_of(geometry: Geometry, row: int) -> list[list[float]]:
-    """Corners of what is cut out, in pixels of the image: those of the output, clockwise from its left top."""
+    """Corners of the region that becomes the output, in pixels of the image, clockwise from the output's left top."""
     across, down, corner = geometry.frame[row].T
     corners: F64 = np.stack([corner, corner + across, corner + across + down, corner + down])
     return np.round(corners, 2).tolist()  # type: ignore[no-any-return]

@@ -32,17 +32,17 @@ class Query:
         """A text without halves of UTF-16 pairs."""
         text = self._values.get(name, default)
         if any("\ud800" <= each <= "\udfff" for each in text):
-            raise UsageError(f"{name} is {shortened(text)}, which is no Unicode text")
+            raise UsageError(f"{name} is {shortened(text)}; give Unicode text")
         return text
 
     def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _MOST) -> int:
         """An integer in a range; without a default it is required."""
         text = self._values.get(name, "" if default is None else str(default))
         if not _INTEGER.fullmatch(text):
-            raise UsageError(f"{name} is {shortened(text)}, not an integer of at most {_MAX_DIGITS} digits")
+            raise UsageError(f"{name} is {shortened(text)}; give an integer of at most {_MAX_DIGITS} digits")
         value = int(text)
         if not least <= value <= most:
-            raise UsageError(f"{name} is {value:,}; it lies in {least:,} to {most:,}")
+            raise UsageError(f"{name} is {value:,}; give {least:,} to {most:,}")
         return value
 
     def number(self, name: str, default: float) -> float:
@@ -53,7 +53,7 @@ class Query:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise UsageError(f"{name} is {shortened(text)}, not a number")
+            raise UsageError(f"{name} is {shortened(text)}; give a number")
         return value
 
     def json(self, name: str) -> Any:

@@ -32,7 +32,7 @@ class Recipe:
 
     @classmethod
     def find(cls, given: str) -> Recipe:
-        """Find a recipe as ``--recipe`` names it; of a file the first list. UsageError if there is none."""
+        """Find a recipe as ``--recipe`` names it; of a file, its first list. UsageError for an unknown one."""
         lists, options = recipes.find_recipe(given)
         return cls(given, lists[0], options)
 
@@ -56,7 +56,7 @@ class Offered:
 
 
 def offered_recipes(given: str | None) -> list[Offered]:
-    """The recipe that the command was given, and those with a name."""
+    """The recipe that the command was given, and all named recipes."""
     first = {} if given is None else {given: "The recipe of --recipe."}
     named = {name: (made.__doc__ or "").partition("\n")[0].replace("``", "") for name, made in recipes.NAMED.items()}
     return [Offered(name, named.get(name, about)) for name, about in (first | named).items()]

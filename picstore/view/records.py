@@ -56,7 +56,7 @@ class Records:
         return self._positions(chosen, gone)[start : start + count].astype(np.int64)
 
     def position_of(self, id_: int) -> int:
-        """Position of the record with an id; UsageError if there is none."""
+        """Position of the record with an id; UsageError for an unknown id."""
         with self._lock:
             found = np.flatnonzero(self._table["id"] == np.uint64(id_).astype(np.int64))
         if not len(found):
@@ -64,7 +64,7 @@ class Records:
         return int(found[0])
 
     def positions_of(self, ids: list[int]) -> list[int]:
-        """Positions of the records with some ids; -1 where there is none."""
+        """Positions of the records with some ids; -1 for an unknown id."""
         wanted = np.array(ids, dtype=np.uint64).astype(np.int64)
         with self._lock:
             stored = self._numbers("id")
@@ -73,9 +73,9 @@ class Records:
         return [found.get(number, -1) for number in wanted.tolist()]
 
     def histograms(self, chosen: Filter, gone: threading.Event = STAYS) -> list[Histogram]:
-        """Histograms of classes, sizes, bytes, sampling and columns: of all records, and of those that a filter leaves.
+        """Histograms of classes, sizes, bytes, sampling and columns: of all records, and of the filtered ones.
 
-        Bins are those of all records, so that they stay while a filter changes.
+        Bins come from all records, so that they stay while a filter changes.
         """
         positions = self._positions(chosen, gone) if chosen else None
         with self._lock:

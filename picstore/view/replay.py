@@ -154,25 +154,25 @@ def find_state(value: Any) -> dict[str, Any]:
             waiting.extend(each.values())
         elif isinstance(each, list):
             waiting.extend(each)
-    raise UsageError("no loader's state: an object with the members of loader.state_dict()")
+    raise UsageError("no loader's state; give an object with the members of loader.state_dict()")
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read the state of a checkpoint in JSON; UsageError if there is none."""
+    """Read the loader's state from a checkpoint in JSON; UsageError for a file without one."""
     try:
         if path.stat().st_size > _MAX_CHECKPOINT:
-            raise UsageError(f"{path} has more than {_MAX_CHECKPOINT:,} bytes")
+            raise UsageError(f"{path} has more than {_MAX_CHECKPOINT:,} bytes; save the loader's state alone")
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as JSON: {error}") from error
     try:
         return find_state(value)
     except UsageError as error:
-        raise UsageError(f"{path} holds {error}") from error
+        raise UsageError(f"{path}: {error}") from error
 
 
 def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list[list[list[Any]]]:
-    """Images of a batch by group, view and slot; those of a list of transforms follow each other view by view."""
+    """Images of a batch by group, view and slot; a list of transforms has its views one after the other."""
     found = []
     for name, count in groups:
         images = batch.views[name] if name else batch.images

@@ -46,7 +46,7 @@ _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}  # 422 of d
 _MAX_THUMBNAIL = 2048  # pixels
 _KEPT_SECONDS = 86_400  # by the browser
 _MAX_HEADERS = 1 << 16  # bytes; a filter of 10,000 ids is in the address
-_BACKLOG = 64  # connections that wait; so many are taken at a time, before their number is known
+_BACKLOG = 64  # waiting connections, all accepted at once, before their number is known
 
 
 def make_app(session: Session, *, token: str) -> Starlette:
@@ -99,7 +99,7 @@ def bind(port: int) -> socket.socket:
         listening.listen(_BACKLOG)  # so that a request waits until the server runs
     except OSError as error:
         listening.close()
-        raise UsageError(f"port {port} cannot be used: {error.strerror}") from error
+        raise UsageError(f"port {port} cannot be used, {error.strerror}; choose another, or 0 for any") from error
     return listening
 
 
@@ -260,5 +260,5 @@ def _answer_attachment(session: Session, query: Query) -> Picture:
     record = session.dataset[_position_of(session, query)]
     name = query.text("name")
     if name not in record.attachments:
-        raise UsageError(f"the record has no attachment {name!r}")
+        raise UsageError(f"the record has no attachment {name!r}; it has {list(record.attachments)}")
     return images.attachment(record, name)

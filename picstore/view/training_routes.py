@@ -77,11 +77,12 @@ def _draw_recipe(session: Session, query: Query) -> Drawn:
 
 
 def _find_recipe(session: Session, name: str) -> Any:
-    """Find a recipe by its name; of files the one that the command was given alone."""
+    """Find a recipe by its name; a file's recipe only if ``--recipe`` gave the file."""
     from picstore.view.recipes import Recipe, offered_recipes
 
-    if name not in {each.name for each in offered_recipes(session.recipe)}:
-        raise UsageError(f"no recipe {name!r}")
+    names = [each.name for each in offered_recipes(session.recipe)]
+    if name not in names:
+        raise UsageError(f"no recipe {name!r}; possible are {', '.join(names)}")
     return Recipe.find(name)
 
 

@@ -2,7 +2,7 @@
 
 The rows of tiles that the box touches are taken apart by the stored lengths of their segments. MCUs of a row's first
 tile that lie left of the box are read for their DC alone, without an inverse DCT; a row's last tile is read up to the
-box's right edge. The pixels are those of decoding everything, see ``jpeg/cut.py`` on its margin.
+box's right edge. The pixels equal a full decode's; ``jpeg/cut.py`` explains the margin.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, begin, dec
 from picstore.jpeg.tilings import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, device_function, kernel
 
-NO_GRID = -30  # the segments form no rows of tiles, or differ from those of the headers
+NO_GRID = -30  # the segments form no rows of tiles, or contradict the headers
 _u64 = np.uint64
 
 
@@ -36,7 +36,7 @@ def decode_box(
         tiled: one stream.
         box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
         factor: 1, 2, 4 or 8, by which the sides are divided; the box begins and ends at multiples of it, or the edge.
-        allocate: makes a uint8 buffer of at least so many bytes.
+        allocate: makes a uint8 buffer of at least the given number of bytes.
 
     Returns:
         uint8 (height, width, 3) and int64 (4,): left, top, width and height in the image of what was decoded. Pixels
@@ -67,7 +67,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):  # type: i
     """Parse a stream up to the first pixel of a box, which ``decode.decode_rows`` decodes; kernels may call it too.
 
     Args:
-        addresses, sizes, tiling: rows of those of ``jpeg.cut.TiledJpegs``.
+        addresses, sizes, tiling: one row of each array of ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
         factor, workspace: as ``decode.open_stream`` takes them.
         rect: int64 (4,), takes left, top, width and height of the decoded pixels, which contain the box. Rows above

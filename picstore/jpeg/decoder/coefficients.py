@@ -107,7 +107,7 @@ def _with_second(entry, length, symbol):  # type: ignore[no-untyped-def]
 
 @device_function
 def fill_pairs(single, pairs):  # type: ignore[no-untyped-def]
-    """Make the lookup table of pairs of AC codes, uint64 (2**LOOKUP_BITS,), from that of single ones, by address."""
+    """Make the lookup table of pairs of AC codes from the table of single codes: addresses of uint64 and uint16."""
     window = 0
     while window < 1 << LOOKUP_BITS:
         head = np.int64(load_u16(single + _u64(2 * window)))

@@ -201,7 +201,7 @@ def begin(workspace, length):  # type: ignore[no-untyped-def]
 
 @kernel("int64(uint64, int64)")
 def decode_rows(state, rows):  # type: ignore[no-untyped-def]
-    """Decode a stream that was opened on, until so many rows of pixels are written, or all.
+    """Go on decoding an opened stream, until ``rows`` rows of pixels are written, or all.
 
     Args:
         state: address of the first array of the workspace, in which the caller has set ``scan.OUT``, the address of

@@ -24,7 +24,7 @@ _u64, _i16 = np.uint64, np.int16
 
 @dataclass(frozen=True)
 class _Wide:
-    """Numbers of 32 bits in two vectors: those of the lower and of the upper half of each 128 bits of 16-bit lanes."""
+    """Numbers of 32 bits in two vectors, widened from the lower and the upper half of each 128 bits of 16-bit lanes."""
 
     halves: list[Vector]
 
@@ -81,7 +81,7 @@ def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, s
         block: address of coefficients, int16 (8, 16): the rows of both blocks.
         quantisation: address of their quantisation table, int16 (8, 16), the rows twice.
         out: address of the first sample of the first block, uint8.
-        step: bytes to that of the second block.
+        step: bytes from there to the first sample of the second block.
         stride: bytes between rows of samples.
     """
     rows = _take_rows(memory, block, quantisation, range(8))
@@ -107,7 +107,7 @@ def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int)
 
 @vector_function(5)
 def _inverse_dct_4(memory: VectorMemory, block: Any, quantisation: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute 4 × 4 samples of two blocks; arguments as of ``inverse_dct``."""
+    """Compute 4 × 4 samples of two blocks; arguments: see ``inverse_dct``."""
     used = 0, 1, 2, 3, 5, 6, 7  # coefficients 4 do not matter
     row = dict(zip(used, _take_rows(memory, block, quantisation, used), strict=True))
     shift = FRACTION - PASS_FRACTION + 1
@@ -137,7 +137,7 @@ def _inverse_dct_4(memory: VectorMemory, block: Any, quantisation: Any, out: Any
 
 @vector_function(5)
 def _inverse_dct_2(memory: VectorMemory, block: Any, quantisation: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute 2 × 2 samples of two blocks; arguments as of ``inverse_dct``."""
+    """Compute 2 × 2 samples of two blocks; arguments: see ``inverse_dct``."""
     used = 0, 1, 3, 5, 7  # even coefficients but 0 do not matter
     rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
     for k in range(8):
@@ -177,9 +177,9 @@ def _store_mean(block, quantisation, out):  # type: ignore[no-untyped-def]
 
 @device_function
 def inverse_dct_reduced(side, block, quantisation, out, step, stride):  # type: ignore[no-untyped-def]
-    """Compute ``side`` × ``side`` samples of two blocks, 4, 2 or 1; other arguments as of ``inverse_dct``.
+    """Compute ``side`` × ``side`` samples of two blocks, 4, 2 or 1; other arguments: see ``inverse_dct``.
 
-    For one sample each the blocks have the DC alone, which stays.
+    For one sample a block holds the DC alone, which stays.
     """
     if side == 4:
         _inverse_dct_4(block, quantisation, out, step, stride)

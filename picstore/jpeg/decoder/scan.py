@@ -4,8 +4,8 @@ The sample planes hold two rows of MCUs, so that samples are in the nearest cach
 pixels needs at most the chroma of the row above or below. Memory is accessed by address: numba counts the references to
 arrays that inlined functions name, and its compiler takes twice as long with arrays.
 
-At a reduced scale a block becomes fewer samples. As in libjpeg (jdmaster.c), chroma blocks of 4:2:0 then become twice
-as many a side as those of the luma, and need no upsampling; at 1/8 chroma is repeated, not interpolated.
+At a reduced scale a block becomes fewer samples. As in libjpeg (jdmaster.c), a chroma block of 4:2:0 then becomes twice
+as many samples a side as a luma block, and needs no upsampling; at 1/8 chroma is repeated, not interpolated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from picstore.jpeg.decoder.parse import (
 from picstore.kernels.jit import device_function, inlined, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
 
-MOST_SURPLUS_ROWS = 17  # that ``decode_scan`` writes beyond those asked for
+MOST_SURPLUS_ROWS = 17  # rows of pixels that ``decode_scan`` writes beyond the requested ones
 SURPLUS_BYTES = -12  # damage: a segment has more bytes than its MCUs need
 
 _EDGE = 16  # bytes before each row of samples, for its repeated first one, and after it, besides STEP
@@ -52,7 +52,7 @@ _u64, _i16 = np.uint64, np.int16
 # Indexes in the state of a scan, int64 (STATE,), after the frame: width and height of the pixels; samples of a side of
 # luma and chroma blocks; by how much chroma is upsampled across and down; address of the rows of pixels and their
 # number, after which the first is written again; rows of pixels written, and rows of MCUs read; MCUs of a row's first
-# segment before those decoded, and whether segments of a row are left after its last MCU; the accumulator of the
+# segment before the decoded ones, and whether a row has segments after its last decoded MCU; the accumulator of the
 # reader, its valid bits and next byte, the end of the segment in bits, the MCUs left in it, and the address of the next
 # segment's offset; addresses of the data, the zigzag order, the blocks, the planes and the plan; blocks of an MCU.
 PIXELS_WIDTH, PIXELS_HEIGHT, LUMA, CHROMA, ACROSS, DOWN, OUT, RING, WRITTEN, _MCU_ROW = range(FRAME, FRAME + 10)
@@ -62,7 +62,7 @@ _FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN, PER_MCU = range(FRAME + 18, FRAME + 
 STATE = FRAME + 24
 
 # Plan of an MCU, a row of uint64 for each block. Offsets in a row, in bytes: address of the DC of the component's last
-# block; address of the next samples, and the step to those of the next MCU; addresses of the tables for quantisation,
+# block; address of the next samples, and the step to the next MCU's samples; addresses of the tables for quantization,
 # AC and DC, and of their codes by length; address of the first samples in the planes; samples of a side.
 BLOCKS, _FIELDS = 6, 10
 PLAN = BLOCKS * _FIELDS + 3  # the last three: the DC of the last block of each component
@@ -130,7 +130,7 @@ def begin_scan(frame, tables, addresses, plan):  # type: ignore[no-untyped-def]
 
 @device_function
 def decode_scan(frame, until_row):  # type: ignore[no-untyped-def]
-    """Decode a scan on, until so many rows of pixels are written, or all.
+    """Decode a scan on, until ``until_row`` rows of pixels are written, or all.
 
     ``begin_scan`` fills ``frame`` but for OUT and RING. Rows are written by MCUs: up to MOST_SURPLUS_ROWS more than
     asked for.
@@ -215,7 +215,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):  # type: ignore[no-unty
 
 @inlined
 def _transform_mcus(plan, block, stride):  # type: ignore[no-untyped-def]
-    """Write the samples of two MCUs, and point the plan at those of the next; after an odd one lies unused memory."""
+    """Write the samples of two MCUs and point the plan at the next two; after an odd one lies unused memory."""
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
     while entry < end:

@@ -83,8 +83,12 @@ def encode_strips(
         UsageError: the strips make no such image, or an argument is out of range.
     """
     width, height = size
-    if subsampling not in _SAMPLING_FACTORS or not (1 <= quality <= 100 and 1 <= min(size) <= max(size) <= MAX_SIDE):
-        raise UsageError(f"quality {quality}, subsampling {subsampling!r} and size {size} make no JPEG")
+    if subsampling not in _SAMPLING_FACTORS:
+        raise UsageError(f"subsampling is {subsampling!r}; possible are {', '.join(_SAMPLING_FACTORS)}")
+    if not 1 <= quality <= 100:
+        raise UsageError(f"quality is {quality}; give 1 to 100")
+    if not 1 <= min(size) <= max(size) <= MAX_SIDE:
+        raise UsageError(f"size is {size}; give width and height, 1 to {MAX_SIDE:,} pixels each")
     scan, top = None, 0
     for strip in strips:
         _check_strip(strip, width, height - top)
@@ -94,7 +98,7 @@ def encode_strips(
         top += len(strip)
         scan.add_symbols(strip, last=top == height)
     if scan is None or top != height:
-        raise UsageError(f"strips of {top} rows for an image of {height}")
+        raise UsageError(f"the strips have {top} rows together; give {height}, the height of the image")
     return scan.write()
 
 
@@ -106,7 +110,9 @@ def _check_strip(pixels: U8, width: int, height: int) -> None:
             f"pixels are {pixels.dtype} {pixels.shape}; give uint8 of shape (h, w, 3) or (h, w), not empty"
         )
     if pixels.shape[1] != width or len(pixels) > height:
-        raise UsageError(f"a strip of {pixels.shape[1]} × {len(pixels)} pixels; {width} × {height} are left")
+        raise UsageError(
+            f"a strip has {pixels.shape[1]} × {len(pixels)} pixels; give a width of {width} and at most {height} rows"
+        )
 
 
 class _Scan:
@@ -118,7 +124,7 @@ class _Scan:
         self._columns = -(-size[0] // (8 * factors[0]))
         interval = restart_interval(self._columns, 8 * factors[0]) if interval is None else interval
         if not 1 <= interval <= 0xFFFF:
-            raise UsageError(f"restart interval {interval} is out of range: it has 1 to 65,535 MCUs")
+            raise UsageError(f"restart interval is {interval}; give 1 to 65,535 MCUs")
         self._header = _header(*size, factors, interval, grey=grey)
         self._quantisation, self._divisors = _quantisation(quality)
         self._frequencies = np.zeros((4, 256), np.uint32)
@@ -133,7 +139,10 @@ class _Scan:
         h, v = header.components[0].horizontal, header.components[0].vertical
         interval, grey, rows = header.restart_interval, len(header.components) == 1, -(-height // (8 * v))
         if (pixels.ndim == 2) != grey or not (last or height % (8 * v) == columns % interval == 0):
-            raise UsageError(f"a strip of shape {pixels.shape} after others, with a restart interval of {interval}")
+            raise UsageError(
+                f"a strip has shape {pixels.shape}, the restart interval is {interval}; give strips all grey or all "
+                f"RGB, each but the last of a multiple of {8 * v} rows, and an interval that divides {columns}"
+            )
         source = (pixels.__array_interface__["data"][0], *pixels.strides, *((0,) if grey else ()))
         blocks, segments = columns * rows * (1 if grey else h * v + 2), -(-columns * rows // interval)
         if self._scratch.size < MAX_SYMBOLS * blocks:

@@ -1,4 +1,4 @@
-"""Forward DCT and quantisation of an 8 × 8 block, bit for bit those of libjpeg-turbo's "islow".
+"""Forward DCT and quantization of an 8 × 8 block, equal to libjpeg-turbo's "islow" bit for bit.
 
 Constants (``dct_constants``) have 13 fractional bits; of the two passes, rows come first and keep 2 fractional bits.
 """
@@ -18,7 +18,7 @@ from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_funct
 def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
     """Compute eight 1-D transforms in parallel, on 16-bit lanes.
 
-    Only vectors of 16 bits are multiplied, after they are widened: LLVM multiplies those in half the time.
+    Only vectors widened from 16 bits are multiplied: LLVM multiplies them in half the time.
     """
     shift = FRACTION - PASS_FRACTION if first else FRACTION + PASS_FRACTION
     sums, differences = [x[k] + x[7 - k] for k in range(4)], [x[k] - x[7 - k] for k in (3, 2, 1, 0)]

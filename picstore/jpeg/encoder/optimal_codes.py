@@ -1,4 +1,4 @@
-"""Optimal Huffman codes computed by a kernel: those of libjpeg-turbo (ITU-T T.81, K.2)."""
+"""Optimal Huffman codes by a kernel, equal to libjpeg-turbo's (ITU-T T.81, K.2)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def optimal_codes(frequencies, counts, symbols, codes):  # type: ignore[no-untyp
     for length in range(MAX_CODE_BITS):
         counts[length] = per_length[length + 1]
     count = 0
-    for length in range(1, _MAX_DEPTH + 1):  # those of the limited lengths have the same order
+    for length in range(1, _MAX_DEPTH + 1):  # limiting the lengths keeps the order
         for k in range(found):
             if depth[k] == length:
                 symbols[count] = number[k]

@@ -72,9 +72,9 @@ def convert_row(source, steps, width, padded, out, plane, spare):  # type: ignor
         source: address of the first pixel.
         steps: bytes from one pixel to the next and from one channel to the next, (3, 1) or (1, any); (1, 0) for grey,
             which is copied to a single row.
-        width, padded: samples of a row without and with those repeated.
-        out: address of the row of Y, with STEP - 1 writable bytes after it; those of Cb and Cr lie one and two
-            ``plane`` bytes after it.
+        width, padded: samples of a row, without and with the repeated ones.
+        out: address of the row of Y, with STEP - 1 writable bytes after it; the row of Cb begins ``plane`` bytes later,
+            the row of Cr twice as many.
         spare: address of 3 * STEP bytes of scratch.
     """
     across, channel = steps

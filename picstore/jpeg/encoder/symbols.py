@@ -46,7 +46,7 @@ def _add_block(target, counters, kind, difference, block, nonzero):  # type: ign
         kind: 0 for luma, 1 for chroma.
         difference: of the DC coefficient.
         block: int16 (64,), coefficients in zigzag order.
-        nonzero: bits of those that are not zero.
+        nonzero: a bit for each coefficient, set unless it is zero.
     """
     size, value = _size(difference)
     target = _add_symbol(target, counters, kind, size, value)

@@ -47,7 +47,7 @@ class Column:
         return values
 
     def of(self, ids: I64) -> tuple[I64, Values]:
-        """Look up those of some ids that have a value, and the values."""
+        """Return the ids that have a value, with the values."""
         indices, found = self.find_ids(ids)
         if self.ends is not None:
             return ids[found], [self._text(index) for index in indices[found]]
@@ -60,7 +60,7 @@ class Column:
         return np.full((count, *self.values.shape[1:]), _missing_number(self.values.dtype), self.values.dtype)
 
     def get(self, id_: int) -> Any:
-        """Look up the value of one record: a str, int, float or array; None where there is none."""
+        """Look up the value of one record: a str, int, float or array; None without a value."""
         indices, found = self.find_ids(np.array([id_]).astype(np.int64))  # ids from 2**63 on wrap, as in all tables
         if not found[0]:
             return None
@@ -70,13 +70,13 @@ class Column:
         return value.copy() if value.ndim else value.item()
 
     def joined(self, ids: I64, given: Sequence[Any] | Array) -> tuple[I64, Sequence[Any] | Array]:
-        """Merge given ids and values into those of this column; the given ones win."""
+        """Merge given ids and values into this column's; the given ones win."""
         others = self.ids[~np.isin(self.ids, ids)]
         old = self.take(others)
         values: Any = [*old, *given]
         if isinstance(old, np.ndarray):
             if old.shape[1:] != np.shape(given)[1:]:
-                raise UsageError(f"the column holds values of shape {old.shape[1:]}, not {np.shape(given)[1:]}")
+                raise UsageError(f"values have shape {np.shape(given)[1:]}; give {old.shape[1:]}, as the column has")
             values = np.concatenate([old, np.asarray(given)])
         return np.concatenate([others, ids]), values
 
@@ -123,7 +123,7 @@ def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[Colu
     if not name.isidentifier() or name in RESERVED:
         raise UsageError(f"a column cannot be called {name!r}; take a word such as 'caption'")
     if len(given) != len(ids):
-        raise UsageError(f"the column {name!r} has {len(given)} values for {len(ids)} records")
+        raise UsageError(f"the column {name!r} has {len(given)} values for {len(ids)} records; give one for each")
     order = np.argsort(ids, kind="stable")
     texts = not isinstance(given, np.ndarray) and len(given) and all(isinstance(value, str) for value in given)
     arrays: list[Array]
@@ -134,7 +134,8 @@ def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[Colu
     else:
         arrays = [ids[order], _numbers(name, given)[order]]
     if name == LABEL and (texts or arrays[1].dtype.kind != "i" or arrays[1].ndim != 1):
-        raise UsageError("the column 'label' must be integers, one a record")
+        held = "texts" if len(arrays) == 3 else f"{arrays[1].dtype} of shape {arrays[1].shape}"
+        raise UsageError(f"the column 'label' holds {held}; labels must be integers, one a record")
     packed = [pack_npy_file(array) for array in arrays]
     kind = TEXT if len(arrays) == 3 else NUMBERS
     entry = ColumnEntry(name, kind, packed[0][0], packed[1][0], packed[2][0] if len(packed) == 3 else None)
@@ -145,17 +146,17 @@ def _encode(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"the column {name!r} holds {text!r}, which is not Unicode text") from error
+        raise UsageError(f"the column {name!r} holds {text!r}, which is not Unicode text; replace it") from error
 
 
 def _numbers(name: str, given: Sequence[Any] | Array) -> Array:
     try:
         values = np.asarray(given)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"the column {name!r} holds values of several shapes") from error
+        raise UsageError(f"the column {name!r} holds values of several shapes; give one shape") from error
     if values.dtype.kind in "iub":
         if values.dtype.kind == "u" and values.size and int(values.max()) >= 1 << 63:
-            raise UsageError(f"the column {name!r} holds integers of more than 63 bits")
+            raise UsageError(f"the column {name!r} holds {int(values.max())}; integers have at most 63 bits and a sign")
         return values.astype("<i8")
     if values.dtype.kind != "f" or values.dtype.itemsize > 8:
         raise UsageError(f"the column {name!r} holds {values.dtype}; texts or numbers are possible, all of one kind")

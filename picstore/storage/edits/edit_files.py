@@ -21,7 +21,7 @@ KeptColumns = dict[NpyFile, Column]
 
 
 class EditFiles:
-    """Reads the edits of a version of a data set, and makes those of another; it is not changed itself.
+    """Reader of the edits of a version of a data set, and maker of the next version's edits; immutable.
 
     Args:
         root: folder of the data set.
@@ -40,7 +40,7 @@ class EditFiles:
         return tuple(entry.name for entry in self.edits.columns)
 
     def column(self, name: str) -> Column:
-        """Read a column, once; UsageError if there is none of that name."""
+        """Read a column, once; UsageError for an unknown name."""
         entry = next((entry for entry in self.edits.columns if entry.name == name), None)
         if entry is None:
             raise UsageError(f"{self._root} has no column {name!r}; it has {', '.join(self.columns) or 'none'}")
@@ -49,7 +49,7 @@ class EditFiles:
         return self._kept[entry.values]
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Replace stored ``labels`` of records, given by ids, by those of the column ``label``, where it has one."""
+        """Replace stored ``labels`` of records, given by ids, where the column ``label`` has a value."""
         if LABEL not in self.columns:
             return labels
         indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))

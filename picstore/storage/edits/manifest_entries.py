@@ -47,7 +47,7 @@ class Edits:
     Attributes:
         index: name of the index: ``picstore.idx``, or one in ``edits/`` once rows were appended.
         deleted: number of deleted records.
-        tombstones: their numbers in stored order, int64 (deleted,), ascending; None where there are none.
+        tombstones: numbers of the deleted records in stored order, int64 (deleted,), ascending; None for none.
         columns: values by id; one called ``label`` replaces the records' labels.
     """
 

@@ -62,7 +62,7 @@ def own_edits_folder(root: Location) -> Location:
 
 
 def write_npy_file(root: Location, npy_file: NpyFile, raw: bytes) -> None:
-    """Write a file unless it is there; a file of that name has the same bytes. UsageError as of own_edits_folder."""
+    """Write a file unless it is there: a file of its name has the same bytes. Errors: see ``own_edits_folder``."""
     own_edits_folder(root)
     target = root / npy_file.file
     if not target.is_file() or target.size() != npy_file.bytes:

@@ -21,7 +21,7 @@ _BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uin
 
 @dataclass(frozen=True, slots=True)
 class SelectedRecords(LiveRecords):
-    """The chosen ones of the records that are not deleted; ``deleted`` and ``before`` are those of the data set.
+    """The chosen records among the live ones; ``deleted`` and ``before`` describe the whole data set.
 
     Attributes:
         bits: whether each stored record is chosen, as ``np.packbits`` has it, and a byte of zeros.
@@ -33,7 +33,7 @@ class SelectedRecords(LiveRecords):
 
     @classmethod
     def of(cls, live: LiveRecords, chosen: Bools) -> SelectedRecords:
-        """Keep the marked ones of ``live``, bool (len(live),)."""
+        """Keep the live records that ``chosen``, bool (len(live),), marks."""
         marks = chosen
         if len(live) < int(live.starts[-1]):
             marks = live.marks()
@@ -42,7 +42,7 @@ class SelectedRecords(LiveRecords):
 
     @classmethod
     def from_bits(cls, live: LiveRecords, bits: U8) -> SelectedRecords:
-        """Keep those of ``live`` that ``bits``, which mark no other, choose."""
+        """Keep the live records that ``bits`` choose; no deleted record has its bit set."""
         before_byte: I64 = np.concatenate(([0], np.cumsum(_BITS_SET[bits], dtype=np.int64)))
         byte, bit = live.starts >> 3, live.starts & 7
         firsts = before_byte[byte] + _BITS_SET[bits[byte] & ~(0xFF >> bit)]
@@ -106,14 +106,18 @@ def mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
     if np.asarray(chosen).dtype.kind == "b":
         mask: Bools = np.asarray(chosen)
         if mask.shape != (count,):
-            raise UsageError(f"a mask of shape {mask.shape} for {count} records")
+            raise UsageError(f"a mask of shape {mask.shape} for {count} records; give a bool for each")
         return mask
     positions = integers(np.asarray(chosen), "positions")
     outside = positions[(positions < -count) | (positions >= count)]
     if len(outside):
-        raise UsageError(f"position {outside[0]} of a data set of {count} records")
+        raise UsageError(f"position {outside[0]} of a data set of {count} records; give 0 to {count - 1}")
     mask = np.zeros(count, dtype=np.bool_)
     mask[positions] = True
     if int(mask.sum()) < len(positions):
-        raise UsageError("a record is selected twice; a Loader's weights give it more often")
+        each, times = np.unique(positions % count, return_counts=True)
+        first = each[times > 1][0]
+        raise UsageError(
+            f"position {first} is selected twice; give it once, and a Loader's weights to draw it more often"
+        )
     return mask

@@ -38,7 +38,7 @@ class LiveRecords:
         numbers = deleted.astype(np.int64)
         inside = not len(numbers) or (numbers[0] >= 0 and numbers[-1] < starts[-1])
         if not inside or (np.diff(numbers) <= 0).any():
-            raise Corrupt("the tombstones are not those of this data set", file)
+            raise Corrupt("the tombstones belong to another data set", file)
         return cls(starts, numbers, numbers - np.arange(len(numbers)))
 
     def __len__(self) -> int:

@@ -109,7 +109,7 @@ def masked(crc: int) -> int:
     """Mask a CRC that is stored within bytes that have a CRC themselves: rotate it and add a constant.
 
     Bytes followed by their own CRC all have the same CRC. Every table whose entries end in plain CRCs would thus have
-    the same CRC. The formula is that of the Snappy framing format, section 3.
+    the same CRC. Formula: Snappy framing format, section 3.
     """
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

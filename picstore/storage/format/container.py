@@ -47,9 +47,9 @@ class Container:
             are checked record by record. None when the whole container is in ``buffer`` and checked.
         read_size: bytes that were read from storage, less than ``size`` where a container was read in part.
         held: ``layout.ENTRY`` (n,), the images as they lie in ``buffer``: ``index``, except where a container was read
-            in part. Then an image is its header and the rows of tiles that were read, its height and segments are
-            those of the rows, and one that was not read has no bytes. The header still states the stored height.
-        tops: int64 (n,), the pixels of the stored images above those that ``held`` describes.
+            in part. Then an image is its header and the rows of tiles that were read, with the height and segments of
+            these rows; an image that was not read has no bytes. The header still states the stored height.
+        tops: int64 (n,), how many rows of pixels of the stored image lie above the first that ``held`` describes.
         causes: by record number, the damage that lost it, where its own checksum does not tell.
         records: int64 (n,), ascending, the numbers of the records where only some are held; None for all.
         tile_rows: by record number, what ``tile_rows.stored_rows`` found.
@@ -234,7 +234,7 @@ class Container:
         return extras[first : first + length]
 
     def attachments(self, k: int) -> dict[str, bytes | memoryview]:
-        """Attachments of record ``k`` by name, without those it lacks; Corrupt if one fails its CRC."""
+        """The attachments that record ``k`` has, by name; Corrupt if one fails its CRC."""
         cells = zip(self.fields, self.attached[k], strict=True)
         return {name: self._blob(cell) for name, cell in cells if cell["length"]}
 

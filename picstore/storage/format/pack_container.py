@@ -34,7 +34,7 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
 
     Args:
         records: at least one.
-        fields: names of the attachments, in the manifest's order; those that a record lacks are stored as absent.
+        fields: names of the attachments, in the manifest's order; missing ones are stored as absent.
         ref: the container's position, whose stream, file and ordinal go into the header.
 
     Raises:

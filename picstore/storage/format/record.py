@@ -43,7 +43,7 @@ class ImageInfo:
 
     def __post_init__(self) -> None:
         if not (0 < self.width < 1 << 16 and 0 < self.height < 1 << 16):
-            raise UsageError(f"an image of {self.width} × {self.height} pixels cannot be stored")
+            raise UsageError(f"an image has {self.width} × {self.height} pixels; a side must have 1 to 65,535")
         if self.sampling not in SAMPLINGS:
             raise UsageError(f"sampling {self.sampling!r} is not one of {', '.join(filter(None, SAMPLINGS))}")
 
@@ -74,7 +74,7 @@ class Record:
 
     def __post_init__(self) -> None:
         if not (0 <= self.id < 1 << 64 and -1 << 63 <= self.label < 1 << 63):
-            raise UsageError(f"id {self.id} with label {self.label} does not fit into 64 bits each")
+            raise UsageError(f"id is {self.id} and label {self.label}; give 64 bits each, the label's with a sign")
 
     @property
     def width(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.format.layout import MAX_CONTAINER, MAX_FILE
 
-MAX_PATH = 1 << 12  # bytes, as of Linux
+MAX_PATH = 1 << 12  # bytes, Linux' PATH_MAX
 
 _FIXED = struct.Struct("<QII")
 
@@ -33,12 +33,16 @@ class Reference:
 
     def __post_init__(self) -> None:
         if "\0" in self.path or not {"", ".", ".."}.isdisjoint(self.path.split("/")) or len(self.path) > MAX_PATH:
-            raise UsageError(f"{self.path[:200]!r} is no name of a file below a folder")
+            raise UsageError(
+                f"the path is {self.path[:200]!r}; give at most {MAX_PATH} characters without '.', '..' and zero bytes"
+            )
         if not (0 < self.length <= MAX_CONTAINER and 0 <= self.offset <= MAX_FILE):
-            raise UsageError(f"{self.length:,} bytes at {self.offset:,} of {self.path} cannot be referred to")
+            raise UsageError(
+                f"{self.length:,} bytes at {self.offset:,} of {self.path}; give 1 to {MAX_CONTAINER:,} bytes"
+            )
 
     def pack(self) -> bytes:
-        """Serialise; bytes of the path that are not UTF-8 are surrogates, as of ``os.fsdecode``."""
+        """Serialize; bytes of the path that are not UTF-8 are surrogates, as ``os.fsdecode`` makes them."""
         return _FIXED.pack(self.offset, self.length, self.crc) + self.path.encode("utf-8", "surrogateescape")
 
 

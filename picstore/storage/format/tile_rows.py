@@ -1,7 +1,7 @@
 """Rows of tiles of a stored image: where their bytes lie, and their checksums (docs/format.md, "Row checksums").
 
-A row of tiles is one run of a stream, and so are the rows under a box. With a checksum for each of them a reader takes
-the header and those rows from storage, and checks what it took.
+A row of tiles is one run of a stream, and so are the rows under a box. With a checksum a row, a reader takes only the
+header and the rows under the box from storage, and checks them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from picstore.storage.location.base import Buffer
 # Of an image, where its header and each row of tiles end, and the CRC-32C of each of these: (1 + rows,).
 StoredRows: TypeAlias = "tuple[I64, U32]"
 
-MIN_BYTES = 1 << 18  # of an image that gets row checksums; those of smaller ones would hardly be read in part
+MIN_BYTES = 1 << 18  # of an image that gets row checksums; reading a smaller one in part saves hardly anything
 
 
 def row_ends(info: ImageInfo, length: int) -> I64 | None:
@@ -102,11 +102,11 @@ def stored_rows(container: Container, number: int) -> StoredRows | None:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Where some rows of tiles of n images lie, and what they are checked by.
+    """Places and checksums of some rows of tiles of n images.
 
     Attributes:
-        there: bool (n,), False where an image has no row checksums, or not so many rows; the rest then means nothing.
-        begins, ends: int64 (n,), of the first row and of the last, in the stream.
+        there: bool (n,), False for an image without row checksums or with too few rows; all else then means nothing.
+        begins, ends: int64 (n,), where in the stream the first row begins and the last one ends.
         crcs: uint32 (n,), CRC-32C of the header and these rows, one after the other.
     """
 
@@ -140,7 +140,7 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
         last = np.cumsum([len(piece) for piece in bounds]) - 1
         first = np.append(0, last[:-1] + 1)
         joined = np.concatenate(bounds)
-        sizes = np.diff(joined, prepend=0)  # of the rows, each image's after that of its header
+        sizes = np.diff(joined, prepend=0)  # of the rows, each image's after its header's size
         sizes[first] = headers[there]
         found.begins[there], found.ends[there] = joined[first], joined[last]
         found.crcs[there] = combine_runs(np.concatenate(checksums), sizes, first)
@@ -150,7 +150,7 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
 def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
     """Find the first of some rows of an image that fails its checksum, −1 for the header; None if all are sound.
 
-    ``stream`` begins with the image's header and those rows; ``ends`` is that of :func:`row_ends` for the whole image.
+    ``stream`` begins with the image's header and these rows; ``ends`` is :func:`row_ends` of the whole image.
     """
     view = np.frombuffer(stream, np.uint8)
     bounds = (ends[rows.start : rows.stop + 1] - ends[rows.start] + ends[0]).tolist()

@@ -38,7 +38,7 @@ def unpack_container(
     """Check a container and make its records accessible.
 
     Args:
-        buffer: the container's bytes; those before the payload suffice with ``read``, see :class:`Container`.
+        buffer: the container's bytes; with ``read``, the bytes before the payload suffice, see :class:`Container`.
         ref: the container's position, for messages and to compare with the header.
         fields: names of the attachments.
         records: number of records by the footer. With it a container without a sound header can be read, except for
@@ -49,7 +49,7 @@ def unpack_container(
 
     Raises:
         Damage: nothing of the container can be read: its header is lost and ``records`` is not given, or a sound
-            header is that of other bytes or another position.
+            header belongs to other bytes or another position.
     """
     size = len(buffer) if size is None else size
     damage: list[Damage] = []

@@ -108,7 +108,7 @@ class Location(ABC):
         Args:
             pieces: offset in the file and writable memory of each.
             file: name of the file in messages.
-            near: a store reads parts that are at most so many bytes apart by one request.
+            near: a store reads parts that are at most ``near`` bytes apart by one request.
 
         Raises:
             Truncated: the file ends before the last of them.
@@ -117,7 +117,7 @@ class Location(ABC):
     def read_cached(self, ranges: Sequence[Range], buffer: memoryview, *, at: int) -> bool:
         """Read parts of the file, as :meth:`read_ranges` does, if they are in memory.
 
-        Otherwise a disk is told to fetch them: those who read several files afterwards wait for all at the same time.
+        Otherwise the disk begins to fetch them, so that reading several files afterwards waits for all at once.
 
         Returns:
             Whether they were; if not, the buffer may have any content. In a store they never are.
@@ -209,7 +209,7 @@ class Location(ABC):
         Args:
             busy: message of the error if another process holds the lock.
             wait: seconds to wait for it.
-            create: make an empty file if there is none.
+            create: make an empty file if it is missing.
 
         Raises:
             UsageError: another process holds the lock, or the file system has no locks.

@@ -130,7 +130,7 @@ class Folder(Location):
             with os.scandir(self.path) as found:
                 return sorted(Entry(entry.name, is_folder(entry)) for entry in found)
         except NotADirectoryError as error:
-            raise UsageError(f"{self} is not a folder") from error
+            raise UsageError(f"{self} is not a folder; give one") from error
         except FileNotFoundError as error:
             raise NotADataset(f"{self} does not exist") from error
         except OSError as error:
@@ -213,7 +213,7 @@ class Folder(Location):
         except FileNotFoundError as error:
             raise Conflict(f"{self} was removed by another process; run the command again") from error
         except OSError as error:
-            raise UsageError(f"{self} cannot be locked: {error.strerror}") from error
+            raise UsageError(f"{self} cannot be locked, {error.strerror}; make it writable") from error
         try:
             self._flock(descriptor, busy, time.monotonic() + wait)
             # Whoever removes the file holds the lock; a lock on a removed file excludes nobody.
@@ -250,7 +250,7 @@ class _AtomicFile:
     """Writer under a unique temporary name, which ``close`` syncs and renames.
 
     Two processes that write the same file, one of them taken for dead, thus do not write into each other's file. The
-    temporary file is locked until it has its name, so ``sweep`` takes only those of dead processes.
+    temporary file is locked until it has its name, so ``sweep`` removes only dead processes' files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -276,7 +276,7 @@ class _AtomicFile:
         sync_folder(self._path.parent)
 
     def close_new(self) -> bool:
-        """Make the file appear if there is none; returns whether it did."""
+        """Make the file appear unless one of its name exists; return whether it did."""
         self._sync()
         try:
             os.link(self._partial, self._path)  # fails where the name is taken, unlike a renaming
@@ -290,7 +290,7 @@ class _AtomicFile:
         return True
 
     def _close_alone(self) -> bool:
-        """Make the file appear if there is none, while no other process does so in this folder."""
+        """Make the file appear unless one of its name exists, while no other process does so in this folder."""
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)

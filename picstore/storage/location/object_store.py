@@ -40,8 +40,8 @@ _ENDPOINT_HINTS = {
     "hf": "HF_ENDPOINT",
     **dict.fromkeys(("http", "https"), "the URL"),
 }
-# Variables that name another endpoint. The library knows the first and the last. The one for Google is that of Google's
-# own libraries for an emulator, which is used without signing in.
+# Variables that name another endpoint. The library knows the first and the last. Google's own libraries name the second
+# for an emulator, which is used without signing in.
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
@@ -200,7 +200,7 @@ class Bucket(Location):
         files = {self._relative_name(one["path"]) for one in found["objects"]} - folders - {""}
         if not folders and not files:
             if self.is_file():
-                raise UsageError(f"{self} is not a folder")
+                raise UsageError(f"{self} is not a folder; give one")
             raise NotADataset(f"{self} does not exist")
         return sorted([Entry(name, True) for name in folders] + [Entry(name, False) for name in files])
 

@@ -40,14 +40,16 @@ class WebFile(Bucket):
         """Parse a URL as :meth:`Bucket.parse`; UsageError for one with a query too."""
         url = f"{scheme}://{rest}"
         if has_credentials(url) or {"?", "#"} & set(rest):
-            raise UsageError(f"{redact(url)} has a password or a query, which URLs of files below it cannot have")
+            raise UsageError(f"{redact(url)} has a password or a query; leave them out, as files below it have neither")
         return cls._from_names(scheme, *rest.partition("/")[::2])
 
     @classmethod
     def _from_names(cls, scheme: str, bucket: str, key: str) -> Self:
         names = [name for name in key.split("/") if name]
         if not bucket or {".", ".."} & {bucket, *names}:
-            raise UsageError(f"{scheme}://{bucket}/{key} is no URL of a file or folder")
+            raise UsageError(
+                f"{scheme}://{bucket}/{key} is no URL of a file or folder; give a host, and no '.' or '..'"
+            )
         library()
         return cls(scheme, bucket, "/".join(names))
 
@@ -133,7 +135,7 @@ class HubFile(WebFile):
 
     def entries(self) -> list[Entry]:
         if self.key and self.is_file():
-            raise UsageError(f"{self} is not a folder")
+            raise UsageError(f"{self} is not a folder; give one")
         return sorted(Entry(self._relative_name(each.path), not hasattr(each, "size")) for each in self._list())
 
     def files(self) -> Iterator[tuple[str, int]]:
@@ -146,7 +148,7 @@ class HubFile(WebFile):
         """Name and revision."""
         match = _REPOSITORY.fullmatch(self.bucket)
         if match is None:
-            raise UsageError(f"{self} is no data set of the hub")
+            raise UsageError(f"{self} is no data set of the hub; write hf://datasets/OWNER/NAME[@REVISION]/path")
         return match[1], match[2] or "main"
 
     def _list(self, *, recursive: bool = False) -> list[Any]:

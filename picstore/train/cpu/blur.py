@@ -21,7 +21,7 @@ _GROUP = 4  # pairs of taps in a step
 
 @device_function
 def half_weights(radius, sigma):  # type: ignore[no-untyped-def]
-    """Weights of the middle tap and of those to one side that matter, padded by zeros to whole groups: float32 (k,)."""
+    """Weights of the middle tap and of the taps to one side that matter, padded by zeros to whole groups: float32."""
     total = 1.0
     for k in range(1, radius + 1):
         total += 2 * math.exp(-0.5 * (k / sigma) ** 2)

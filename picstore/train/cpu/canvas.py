@@ -51,7 +51,7 @@ def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
 def _packed(image, numbers):  # type: ignore[no-untyped-def]
     """Interleave the planes into uint32 pixels, red lowest, with a border.
 
-    The border repeats that of the image where Pillow would, is the fill for NEAREST, and otherwise zero, without
+    The border repeats the image's edge where Pillow would, is the fill for NEAREST, and otherwise zero, without
     ``_INSIDE``.
     """
     height, width = image.shape[1:]
@@ -184,7 +184,7 @@ def _fill_levels(numbers):  # type: ignore[no-untyped-def]
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_linear(operands, slot, step, positions, image):  # type: ignore[no-untyped-def]
-    """Interpolate between the pixels around positions, in place; arguments as of ``gather_nearest``."""
+    """Interpolate between the pixels around positions, in place; arguments: see ``gather_nearest``."""
     numbers = operands[slot, step]
     packed = _packed(image, numbers)
     height, width = image.shape[1:]
@@ -245,7 +245,7 @@ def _truncate(line, row):  # type: ignore[no-untyped-def]
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_cubic(operands, slot, step, positions, image):  # type: ignore[no-untyped-def]
-    """Interpolate between the 4 × 4 pixels around positions, in place; arguments as of ``gather_nearest``."""
+    """Interpolate between the 4 × 4 pixels around positions, in place; arguments: see ``gather_nearest``."""
     numbers = operands[slot, step]
     packed = _packed(image, numbers)
     height, width = image.shape[1:]

@@ -29,7 +29,7 @@ from picstore.train.transforms.opcodes import OutputDtype
 _OF_IMAGES: dict[int, Callable[[U8], None]] = {opcodes.AUTOCONTRAST: stretch_contrast, opcodes.EQUALIZE: equalize}
 _OF_OPERANDS: dict[int, Callable[[F64, int, int, U8], None]] = {opcodes.SHARPNESS: sharpen, opcodes.BLUR: blur}
 
-# For each output dtype that of its bit patterns, and dtypes of the same size that ``out`` may have.
+# For each output dtype the dtype of its bit patterns, and the dtypes of the same size that ``out`` may have.
 _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
     OutputDtype.UINT8: (np.uint8, (np.dtype(np.uint8),)),
     OutputDtype.FLOAT32: (np.uint32, (np.dtype(np.float32), np.dtype(np.uint32))),
@@ -73,7 +73,7 @@ def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: Ou
 
 
 def _run_on_levels(program: ColorProgram, slot: int, end: int, image: U8) -> None:
-    """Run the steps before ``end`` in place, by separate kernels: those that no transform needs are not compiled."""
+    """Run the steps before ``end`` in place, by separate kernels, so that unused ones are not compiled."""
     steps = program.opcode_lists[slot]
     mixture = Mixture(image)
     step = 0

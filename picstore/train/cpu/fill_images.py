@@ -88,7 +88,7 @@ class ImageFiller:
         return np.stack([strided_images(images) for images in views])
 
     def _plain(self, slots: range) -> list[Images]:
-        """Memory for resampled images before their colour, uint8, by view; that of the outputs if possible."""
+        """Memory for resampled images before the color pass, uint8, by view; the outputs' own if possible."""
         outputs = [view.images[slots.start : slots.stop] for view in self._views]
         if self._in_place:
             return outputs

@@ -94,7 +94,7 @@ class FusedKernel:
 
 # Kernels that ``run_fused`` calls by their addresses: compiled apart, at the same time, and once.
 STAGES = open_box, open_stream, decode_rows, resample_box
-_MAX_COORDINATE = 1 << 24  # pixels; as of ``resample_box``
+_MAX_COORDINATE = 1 << 24  # pixels, the limit of ``resample_box`` too
 _open_box, _open_stream, _decode, _resample = (caller(stage.signature) for stage in STAGES)
 
 
@@ -121,9 +121,9 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # t
 
     Args:
         slots: the first slot, the last + 1, and the slot of the first target.
-        marks: bool (n,), which images to make; bool (n,), set for those that are made.
-        streams: addresses, sizes and layouts, as ``jpeg.cut.TiledJpegs`` has them, of what is held; width and height
-            of the stored images, and their pixels above those that are held.
+        marks: bool (n,), which images to make; bool (n,), set for each image that is made.
+        streams: addresses, sizes and layouts of the streams in memory, as ``jpeg.cut.TiledJpegs`` has them; width and
+            height of the stored images, and how many of their rows of pixels lie above the first in memory.
         geometry: boxes to cut (n, 4), and by how much decoding divides sides (n,); of all views, view after view, boxes
             to resample, clips, flips, interpolations, antialias and fill.
         workspace: the decoder's arrays, buffer of pixels.
@@ -169,7 +169,7 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # t
             flip, code = (flips[row, 0], flips[row, 1]), interpolations[row]
             arguments = image, rows, box, clip, flip, code, antialias[row], fill[row], targets[target]
             made &= _resample(stages[3], arguments)
-        # What is left of the stream may be damaged too.
+        # The rest of the stream may be damaged too.
         done[i] = made and (ring == height or _decode(stages[2], (state, height)) == 0)
     return slots[1]
 

@@ -30,7 +30,7 @@ def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: in
 
     Args:
         name: of the attachment.
-        blob: a JPEG whose sides are those of the record's image divided by an integer, rounded up or down.
+        blob: a JPEG with the sides of the record's image, divided by an integer and rounded up or down.
         geometry, slot: of the batch, and number of the image in it.
 
     Returns:

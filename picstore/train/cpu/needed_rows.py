@@ -1,6 +1,6 @@
 """Rows of tiles that an epoch's transforms need of stored images, known before any image is read.
 
-Random parameters are functions of (seed, epoch, record id), so the reader of a container can draw those of its records.
+Random parameters are functions of (seed, epoch, record id), so the reader of a container draws its records' crops.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
 
     Args:
         source: the data set, its seed and transforms.
-        max_pixels: of an image; those of more are refused, so none of their rows is needed.
+        max_pixels: of an image; larger ones are refused, so no row of them is needed.
         entries: ``layout.ENTRY`` (n,).
     """
     layouts = layouts_of(entries)

@@ -50,7 +50,7 @@ def _random_words(key, first, uniform, angle, choice):  # type: ignore[no-untype
 
 @device_function
 def _split(bits, exponent):  # type: ignore[no-untyped-def]
-    """Split bits of float32 into those of mantissas from sqrt(1/2) to sqrt(2), in place, and exponents."""
+    """Split bits of float32 into bits of mantissas from sqrt(1/2) to sqrt(2), in place, and exponents."""
     for j in range(bits.size):
         shifted = _i32(bits[j] - _ROOT)
         exponent[j] = _f32(_i32(shifted >> _BITS))

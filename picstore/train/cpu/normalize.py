@@ -1,7 +1,7 @@
-"""Normalisation of grey levels and conversion to the dtype of the batch, in numba.
+"""Normalization of grey levels and conversion to the dtype of the batch, in numba.
 
-Values are those of torch in float32, ``(level · (1 / 255) − mean) / std``, rounded once to the batch's dtype. LLVM
-vectorises the arithmetic: 17 µs for an image of 224 × 224, 50 with a table of 256 values a channel. Values are made as
+Values equal torch's in float32, ``(level · (1 / 255) − mean) / std``, rounded once to the batch's dtype. LLVM
+vectorizes the arithmetic: 17 µs for an image of 224 × 224, 50 with a table of 256 values a channel. Values are made as
 bit patterns in uint32, since numba knows neither float16 nor bfloat16.
 """
 

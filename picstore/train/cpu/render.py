@@ -161,5 +161,6 @@ def _check_images(pixels: U8, out: U8) -> None:
 def _check_map(matrix: F64, clip: I64) -> None:
     if not np.isfinite(matrix).all() or (np.abs(clip) > _MAX_COORDINATE).any():
         raise UsageError(
-            f"the matrix {matrix.tolist()} is not finite, or the clip {clip.tolist()} exceeds {_MAX_COORDINATE} pixels"
+            f"the matrix {matrix.tolist()} is not finite, or the clip {clip.tolist()} exceeds {_MAX_COORDINATE}; "
+            "give finite numbers and a clip of fewer pixels"
         )

@@ -135,7 +135,7 @@ def _object_targets(names: Sequence[str], objects: Objects, geometry: Geometry, 
 
 
 def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
-    """Move boxes (k, 4) to the output and clip them; those outside become empty or NaN."""
+    """Move boxes (k, 4) to the output and clip them; boxes outside become empty or NaN."""
     low, high = _visible_rect(geometry, slot)
     boxes = np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
     corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]

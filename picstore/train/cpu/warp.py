@@ -196,7 +196,7 @@ def warp(source, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-
 
 @kernel("(float64[:, ::1], uint8[::1], boolean, int64[::1])")
 def apply_edges(edges, fill, hard, target):  # type: ignore[no-untyped-def]
-    """Fill the pixels outside of the edges, and blend those within half a pixel of an edge with the fill.
+    """Fill the pixels outside of the edges, and blend pixels within half a pixel of an edge with the fill.
 
     Args:
         edges: float64 (k, 3), in output pixels.

@@ -37,7 +37,7 @@ class Apportionment:
         bounds: int64 (containers + 1,), ticks of all records before each container.
         copies: largest number of times that a record comes in an epoch.
         digest: hash of the shares, 16 hexadecimal digits.
-        weights: those of the records; None if all are equal.
+        weights: of the records; None if all are equal.
     """
 
     samples: int
@@ -60,9 +60,9 @@ class Apportionment:
     def weighted(
         cls, counts: I64, weights: Array, samples: int, *, seed: int, values: Array | None = None
     ) -> Apportionment:
-        """Give each record a share in proportion to its weight, none of which is negative, and one is positive.
+        """Give each record a share in proportion to its weight; no weight is negative, and one is positive.
 
-        ``weights`` are (records,), or where there are ``values``, their numbers in those.
+        ``weights`` are (records,); with ``values``, indexes into ``values``.
         """
         starts: I64 = np.concatenate(([0], np.cumsum(counts)))
         sums, total = np.zeros(len(starts)), 0.0
@@ -135,7 +135,7 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """The ticks before and after the ``records`` of containers of so many records."""
+        """The ticks before and after the ``records`` of ``containers``, which have ``lengths`` records."""
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
         sums = np.zeros((len(inside), inside.shape[1] + 1))
         sums[:, 0] = self.sums[containers]
@@ -169,7 +169,7 @@ def apportion(
         UsageError: the options do not fit together, or weights are missing, negative, not finite or all zero.
     """
     if weights is not None and balance is not None:
-        raise UsageError("weights and balance exclude each other; multiply the weights by those of the classes")
+        raise UsageError("weights and balance exclude each other; multiply the weights by class weights")
     if weights is None and balance is None and repeat == 1:
         return None
     samples = round(repeat * len(dataset))
@@ -199,9 +199,9 @@ def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
         what, wrong = ("negative", array < 0) if np.isfinite(array).all() else ("not finite", ~np.isfinite(array))
         first = int(wrong.argmax())
         text = f"{name}: {int(wrong.sum()):,} of {len(array):,} are {what}, the first is {array[first]}"
-        raise UsageError(f"{text}, of position {first}")
+        raise UsageError(f"{text}, of position {first}; give numbers of at least 0")
     if not array.any():
-        raise UsageError(f"{name}: all are zero, so that no record would come")
+        raise UsageError(f"{name}: all are zero; give one above 0")
     return _scale(array)
 
 

@@ -41,7 +41,7 @@ class PlannedBatches:
     """Samples of an epoch, of which some batches are complete.
 
     Attributes:
-        samples: by batch, and in each in the order of the epoch; those of batches that are not complete too.
+        samples: by batch, and in each in the order of the epoch; incomplete batches included.
         group: (samples,), index of the batch of each.
         complete: bool (batches,).
         last: (batches,), index of the last sample of each.
@@ -58,7 +58,7 @@ class PlannedBatches:
         return self.samples[~self.complete[self.group]]
 
     def owners(self, dealing: Dealing) -> I64:
-        """Find the rank of each sample, (samples,); -1 for those that wait for their batch to tell."""
+        """Find the rank of each sample, (samples,); -1 in a shared lane until the sample's batch is complete."""
         first, last = dealing.find_readers(self.samples["lane"])
         owners = keep_own(first, last, divide_samples(self.samples["size"], first, dealing.world_size), self.group)
         begins = np.append(0, self.last + 1)
@@ -95,7 +95,7 @@ class BucketPlan:
     divisions: Sequence[Division] = field(repr=False)
 
     def start(self, batches: int) -> int:
-        """Find the sample before which so many batches are complete; the last of them ends with the one before."""
+        """Find the sample before which ``batches`` batches are complete; the sample before it completes the last."""
         if not batches:
             return 0
         samples, whole = range(self.order.records), sum(len(division.ends) for division in self.divisions)

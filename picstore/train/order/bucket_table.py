@@ -72,8 +72,8 @@ class BucketCounts:
         """Find the samples of each bucket from one on, given by its number in the bucket, that are before ``sample``.
 
         Returns:
-            Their numbers in the epoch, ascending, with some that are earlier in their bucket, none left out between;
-            and by bucket the number of those before the first of them.
+            The samples' numbers in the epoch, ascending. Each bucket's samples follow each other without a gap, and may
+            begin earlier than asked. And by bucket, how many samples lie before the first returned one.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
@@ -100,7 +100,7 @@ class BucketCounts:
         return total
 
     def _samples(self, begin: int, end: int, buckets: Bools) -> I64:
-        """Number the samples from ``begin`` to ``end`` of those containers that hold records of the marked buckets."""
+        """Number the samples from ``begin`` to ``end`` of the containers that hold records of the marked buckets."""
         starts, stops = self._order.lane_positions(begin), self._order.lane_positions(end)
         lanes = np.flatnonzero(starts < stops)
         found = [np.zeros(0, dtype=np.int64)]

@@ -146,7 +146,10 @@ class BucketOrder:
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, batch = position_in_epochs(state, "batches")
         if batch > self.length(epoch) and "worker" not in state:
-            raise UsageError(f"the state is after {batch} batches; this loader has {self.length(epoch)} an epoch")
+            raise UsageError(
+                f"the state is after {batch} batches, this loader has {self.length(epoch)} an epoch; "
+                "give a loader with the arguments of the saved one"
+            )
         return epoch, batch
 
     def _plan(self, live: LiveRecords, epoch: int) -> BucketPlan:
@@ -185,7 +188,7 @@ class _RankReading:
         groups, stops = self._next_batches(planned)
         if not len(groups):
             return
-        turns = np.where(planned.complete, -1, len(groups))  # of a batch, by its index; those that wait come later
+        turns = np.where(planned.complete, -1, len(groups))  # of a batch, by its index; incomplete ones come later
         turns[groups] = np.arange(len(groups))
         turn = turns[planned.group]
         own = (planned.owners(self._dealing) == self._rank) & (turn >= 0)

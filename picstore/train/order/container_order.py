@@ -82,7 +82,7 @@ class ContainerOrder:
             yield containers, self._ends[begin:end] - self._counts[containers]
 
     def _sort(self, parts: Array) -> None:
-        """Sort the containers of parts, in place of those at hand, unless all of these are."""
+        """Sort the containers of parts, unless all parts are at hand; the sorted ones replace what was at hand."""
         if self._at_hand[parts].all():
             return
         self._at_hand[:] = False

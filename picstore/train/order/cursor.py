@@ -114,7 +114,7 @@ class EpochCursor:
         return self._epoch, self._batch
 
     def advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        """Note which batch follows the one that is handed over now.
+        """Note the batch after the one that is handed over now.
 
         The end of an epoch is the beginning of another. A worker stays at the end: others may not be there yet.
         """

@@ -116,8 +116,8 @@ class DatasetOrder:
         batch = division.batch_of(samples)
         if division.start(batch) != samples or (batch > division.batches and "worker" not in state):
             raise UsageError(
-                f"the state is after {samples} samples; this loader has {division.batches} global batches of "
-                f"{division.size} an epoch, and goes on after a whole number of them"
+                f"the state is after {samples} samples; this loader goes on after whole global batches of "
+                f"{division.size}, {division.batches} an epoch; give it the global batch size of the saved one"
             )
         return epoch, batch
 

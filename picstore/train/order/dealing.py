@@ -66,7 +66,7 @@ class Dealing:
 
         Args:
             start, stop: the samples of the global batch, numbered through all epochs.
-            first: as of :func:`divide_samples`.
+            first: see :func:`divide_samples`.
 
         Returns:
             Their numbers, int64 (share,), ascending.
@@ -88,7 +88,7 @@ class Dealing:
     def deal(self, lanes: I64, turns: I64, *, first: int = 0) -> I64:
         """Find the rank of each sample of a global batch, (n,), given the lanes and turns of its samples in order.
 
-        ``first`` is as of :func:`divide_samples`.
+        ``first``: see :func:`divide_samples`.
         """
         if self.world_size == 1:
             return np.zeros(len(lanes), dtype=np.int64)
@@ -115,7 +115,7 @@ class Dealing:
         return owners
 
     def reads(self, rank: int, lanes: I64, turns: I64 | int = 0) -> Bools:
-        """Mark the lanes that a rank reads, bool (n,); ``turns`` is as of :meth:`find_readers`."""
+        """Mark the lanes that a rank reads, bool (n,); ``turns``: see :meth:`find_readers`."""
         first, last = self.find_readers(lanes, turns)
         marks: Bools = (first <= rank) & (rank <= last)
         return marks
@@ -128,7 +128,7 @@ class Dealing:
 
 
 def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, first: I64 | int = 0) -> I64:
-    """Compute the share of a rank of the samples of a global batch; of those that have one more ``first`` is first."""
+    """Compute a rank's share of a global batch; from rank ``first`` on, ranks in turn get the samples left over."""
     turn = (np.asarray(rank) - first) % world_size
     share: I64 = np.asarray(samples) // world_size + (turn < np.asarray(samples) % world_size)
     return share
@@ -140,7 +140,7 @@ def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
     Args:
         first, last: readers of the samples' lanes, in order, int64 (n,).
         shares: of each sample's first reader in its global batch, int64 (n,).
-        group: number of each sample's global batch, int64 (n,), or of the one that all are in.
+        group: number of each sample's global batch, int64 (n,), or one number for all.
     """
     own = np.flatnonzero(first == last)
     cell = (group * (int(first.max(initial=0)) + 1) + first)[own]

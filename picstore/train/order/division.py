@@ -66,7 +66,7 @@ class Division:
     plans: Array
 
     def complete(self, count: int) -> int:
-        """The number of batches that so many samples complete."""
+        """The number of batches that ``count`` samples complete."""
         return int(np.searchsorted(self.ends, count, side="right"))
 
     def begin(self, count: int) -> int:

@@ -111,7 +111,7 @@ class EpochOrder:
         return numbers
 
     def _draw_permutations(self, containers: I64) -> None:
-        """Draw those of small containers that are missing together, which takes a sixth of the time."""
+        """Draw the missing permutations of small containers together, in a sixth of the time."""
         each = np.unique(containers)
         missing = np.array([number for number in each.tolist() if number not in self._permutations], np.int64)
         missing = missing[self._counts[missing] <= _SMALL]

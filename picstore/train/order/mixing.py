@@ -67,8 +67,8 @@ class MixOrder:
     def shares(self, batch: int) -> I64:
         """Samples of each source in a batch of this rank, int64 (sources,).
 
-        Where counts do not divide by the ranks, ranks in turn have one sample more: of each source those that follow
-        the ranks of the source before. So the ranks' batches differ by one sample at most.
+        Where a count does not divide by the ranks, some ranks have one sample more: the next ranks in turn, source
+        after source. So the ranks' batches differ by one sample at most.
         """
         counts = np.array(self.schedule.counts_at(batch))
         return divide_samples(counts, self.rank, self.world_size, first=np.cumsum(counts) - counts)
@@ -141,8 +141,8 @@ class MixOrder:
         batches = self.schedule.batch_after(taken)
         if batches is None or (rest and not self._shares_batch(state, batches, rest)):
             raise UsageError(
-                f"the state is after {taken} samples of the data sets, and {rest} of a rank's next batch; this mux "
-                f"goes on between global batches, which have {list(self.schedule.counts_at(batches or 0))} samples"
+                f"the state is after {taken} samples of the data sets, and {rest} of a rank's next batch; give a mux "
+                f"with its counts, as this one's global batches have {list(self.schedule.counts_at(batches or 0))}"
             )
         return batches, rest
 

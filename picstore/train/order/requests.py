@@ -140,7 +140,7 @@ class Order(Protocol):
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield the requests for batch ``first`` of ``epoch`` and for those that follow, in later epochs too.
+        """Yield the requests for batch ``first`` of ``epoch`` and for all later batches, in later epochs too.
 
         A DataLoader's worker makes every ``step``-th batch of one epoch; elsewhere ``step`` is 0.
         """

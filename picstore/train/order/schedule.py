@@ -48,7 +48,7 @@ class MixSchedule:
         return self._add(piece, batch - self.steps[piece])
 
     def batch_after(self, taken: Sequence[int]) -> int | None:
-        """Find the global batch before which the sources have given so many samples; None if there is none."""
+        """Find the global batch before which the sources have given ``taken`` samples; None if no batch fits."""
         total = sum(taken)
         piece = bisect.bisect_right([sum(each) for each in self._taken], total) - 1
         batch = self.steps[piece] + (total - sum(self._taken[piece])) // sum(self.counts[piece])

@@ -89,17 +89,17 @@ class RankShard:
         return rank, batch, int((owners[: sample - start] == rank).sum())
 
     def _bounds(self, batch: int) -> tuple[int, int, int]:
-        """Start and stop of a batch among the epoch's samples, and the first rank of those that have one more of it.
+        """Start and stop of a batch among the epoch's samples, and the first of the ranks that get one sample more.
 
-        Whole batches have the same part on a rank, for programs that are compiled for one size. Of the others ranks
-        have the samples of their own lanes.
+        A rank's part has the same size in all whole batches, for programs that are compiled for one size. Of an
+        incomplete batch ranks have the samples of their own lanes.
         """
         start, stop = self.division.start(batch), self.division.start(batch + 1)
         return start, stop, 0 if stop - start == self.batch else start
 
 
 def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Rank and world size of this process: the arguments, those of torch.distributed, of the environment, or 0 and 1.
+    """Rank and world size of this process: the arguments, else torch.distributed's, else the environment's, else 0, 1.
 
     UsageError if one of the two is missing, no integer or out of range.
     """
@@ -114,7 +114,7 @@ def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str
 def check_rank(rank: int, world_size: int) -> None:
     """Raise UsageError unless ``rank`` is one of ``world_size`` ranks."""
     if not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank} of world size {world_size}; ranks are 0 to world size - 1")
+        raise UsageError(f"rank {rank} of world size {world_size}; give a rank from 0 to world size - 1")
 
 
 def check_global_batch(batch: int, world_size: int) -> None:

@@ -33,8 +33,8 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequenc
         )
     for name in names:
         if state.get(name) != own.get(name):
-            hint = "; leave lanes out to take over the state's" if name == "lanes" else ""
-            raise UsageError(f"the state has {name} {state.get(name)!r}, this {of} {own.get(name)!r}{hint}")
+            hint = "leave lanes out to take over the state's" if name == "lanes" else f"give a {of} with the same"
+            raise UsageError(f"the state has {name} {state.get(name)!r}, this {of} {own.get(name)!r}; {hint}")
 
 
 def position_in_epochs(state: Mapping[str, Any], unit: str) -> tuple[int, int]:

@@ -86,7 +86,7 @@ class ResizeToSequence:
         return replace(geometry.resample_by(random.choice(self._interpolation), self._antialias), size=size)
 
     def _scale(self, size: I64) -> F64:
-        """The largest scales at which images have at most so many patches, by timm's bisection."""
+        """The largest scales at which images have at most the allowed number of patches, by timm's bisection."""
         low, high = np.full(len(size), _SMALLEST), np.full(len(size), _LARGEST)
         while len(size) and high[0] - low[0] >= _STEP:
             middle = (low + high) / 2

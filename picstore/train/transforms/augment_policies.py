@@ -18,7 +18,7 @@ def _parse(text: str) -> list[list[Step]]:
     return policy
 
 
-# Those that the authors found on ImageNet, CIFAR-10 and SVHN.
+# The policies that the authors found on ImageNet, CIFAR-10 and SVHN.
 IMAGENET = _parse("""
     Posterize 0.4 8 + Rotate 0.6 9, Solarize 0.6 5 + AutoContrast 0.6, Equalize 0.8 + Equalize 0.6,
     Posterize 0.6 7 + Posterize 0.6 6, Equalize 0.4 + Solarize 0.2 4, Equalize 0.4 + Rotate 0.8 8,

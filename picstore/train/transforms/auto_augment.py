@@ -135,7 +135,7 @@ class TrivialAugmentWide(_AutoAugmentBase):
 
     Args:
         num_magnitude_bins: magnitudes, at least 2.
-        interpolation, fill: as of :class:`RandAugment`.
+        interpolation, fill: see :class:`RandAugment`.
 
     Raises:
         UsageError: an argument has another value.
@@ -160,7 +160,7 @@ class AutoAugment(_AutoAugmentBase):
 
     Args:
         policy: ``"imagenet"``, ``"cifar10"`` or ``"svhn"``, or torchvision's member of that value.
-        interpolation, fill: as of :class:`RandAugment`.
+        interpolation, fill: see :class:`RandAugment`.
 
     Raises:
         UsageError: an argument has another value.
@@ -202,7 +202,7 @@ class AugMix(_AutoAugmentBase):
         chain_depth: operations of a chain; below 1 it is drawn from 1 to 3.
         alpha: parameter of the distributions.
         all_ops: choose also from brightness, color, contrast and sharpness.
-        interpolation, fill: as of :class:`RandAugment`.
+        interpolation, fill: see :class:`RandAugment`.
 
     Raises:
         UsageError: an argument has another value.

@@ -16,7 +16,7 @@ class BatchRandom:
 
     Args:
         ids: of the records, (n,).
-        views: numbers of the views, (n,) or one for all. Those of view 0 are the numbers of a loader without views.
+        views: numbers of the views, (n,) or one for all. View 0 draws the same as a loader without views.
     """
 
     def __init__(self, seed: int, epoch: int, ids: npt.ArrayLike, views: npt.ArrayLike = 0) -> None:

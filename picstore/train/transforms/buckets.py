@@ -29,7 +29,7 @@ class Buckets:
         transform: a function of such a size that returns the bucket's list of transforms, or ``Views``.
         tokens: patches of a batch, in place of the loader's ``batch_size``: as many images as fit.
         patch: side of a patch in pixels.
-        callables: ``MixUp``, ``CutMix`` and callables as of :class:`picstore.Loader`, for all batches.
+        callables: ``MixUp``, ``CutMix`` and callables, for all batches; see :class:`picstore.Loader`.
 
     Raises:
         UsageError: sizes are missing, not positive or of the same aspect ratio, or one image has more than ``tokens``
@@ -76,12 +76,12 @@ class Buckets:
 
         Args:
             area: height times width at most, such as ``512 * 512``.
-            transform: as of :class:`Buckets`, like the other options.
+            transform: see :class:`Buckets`, as for the other options.
             multiple_of: both sides are multiples of it.
             ratio: of the longer side to the shorter, at most.
 
         Raises:
-            UsageError: as of :class:`Buckets`, or no multiple fits.
+            UsageError: :class:`Buckets` raises it, or no multiple fits.
         """
         if not (isinstance(area, int) and isinstance(multiple_of, int) and area > 0 < multiple_of and ratio >= 1):
             raise UsageError(f"Buckets: area {area}, multiple_of {multiple_of}, ratio {ratio}; give positive numbers")
@@ -112,7 +112,9 @@ class Buckets:
         counts = [(height // self._patch) * (width // self._patch) for height, width in self.sizes]
         for size, count in zip(self.sizes, counts, strict=True):
             if not 0 < count <= tokens:
-                raise UsageError(f"Buckets: an image of {size} has {count} patches; tokens is {tokens}")
+                raise UsageError(
+                    f"Buckets: an image of {size} has {count} patches; tokens is {tokens}; it must have 1 to tokens"
+                )
         return tuple(tokens // count for count in counts)
 
 
@@ -128,7 +130,7 @@ class AspectRatios:
 
     @classmethod
     def of(cls, sizes: Sequence[tuple[int, int]]) -> AspectRatios:
-        """Those of sizes (height, width) in ascending order of their ratios."""
+        """Make the limits from sizes (height, width), sorted by aspect ratio."""
         heights, widths = np.array(sizes, dtype=np.int64).T
         return cls((widths[:-1] * widths[1:]) / (heights[:-1] * heights[1:]))
 

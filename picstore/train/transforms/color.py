@@ -1,4 +1,4 @@
-"""Transforms of colour: those of ``torchvision.transforms.v2`` on uint8 images, drawn for a whole batch at once.
+"""Color transforms, as in ``torchvision.transforms.v2`` on uint8 images, drawn for a whole batch at once.
 
 A transform adds no step for an image that it leaves unchanged, because of its probability or a factor of 1.
 """
@@ -183,8 +183,8 @@ class RandomErasing(ColorTransform):
     """Overwrite a random box, with probability ``p`` (Zhong et al., "Random Erasing Data Augmentation", 2017).
 
     Ten pairs of an area (uniform in ``scale`` × the image's) and a ratio height / width (log-uniform in ``ratio``) are
-    drawn. The first box smaller than the image in both directions is placed uniformly; if there is none, nothing is
-    erased. Uses 24 random numbers. ``value`` is a grey level before ``Normalize``, a normalised value after it.
+    drawn. The first box smaller than the image in both directions is placed uniformly; without one, nothing is erased.
+    Uses 24 random numbers. ``value`` is a grey level before ``Normalize``, a normalized value after it.
 
     Args:
         p: probability.

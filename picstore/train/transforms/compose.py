@@ -72,13 +72,17 @@ def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[st
     for name in names:
         if name in columns:
             if name in attachments:
-                raise UsageError(f"target {name!r} is an attachment of {dataset.path} and a column of another data set")
+                raise UsageError(
+                    f"target {name!r} is an attachment of {dataset.path} and a column of another data set; rename one"
+                )
             continue
         if name not in (*TARGETS, *dataset.columns) and (name not in attachments or name in _COMPANIONS):
             held = f"its attachments {', '.join(attachments)}" if attachments else "no attachments"
             if dataset.columns:
                 held += f" and the columns {', '.join(dataset.columns)}"
-            raise UsageError(f"target {name!r} is unknown; {dataset.path} has {', '.join(TARGETS)} and {held}")
+            raise UsageError(
+                f"target {name!r} is unknown; give what {dataset.path} has: {', '.join(TARGETS)} and {held}"
+            )
     return tuple(dict.fromkeys(names))
 
 
@@ -139,7 +143,7 @@ def plan_loader(
         The plans; the callables by stage of the epochs; and the rule by which images get one of several plans.
 
     Raises:
-        UsageError: as of :func:`plan_transforms`; a bucket has callables, or gives images of another size.
+        UsageError: :func:`plan_transforms` raises it, or a bucket has callables or gives images of another size.
     """
     if isinstance(transform, (Buckets, Sequences)):
         return _plan_lists(transform, **options), [transform.callables], transform.choice
@@ -157,7 +161,8 @@ def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[Transform
             raise UsageError(f"{name}: give {name_of(callables[0])} in callables, which all batches go through")
         made = [group.size for group in plan.groups]
         if isinstance(several, Buckets) and (None in made or (not isinstance(listed, Views) and made != [size])):
-            raise UsageError(f"Buckets: the transforms of {size} give images of {made[0] or 'several sizes'}")
+            found = made[0] or "several sizes"
+            raise UsageError(f"Buckets: the transforms of {size} make images of {found}; make that size")
         plans.append(plan)
     return tuple(plans)
 
@@ -171,7 +176,7 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 
 
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
-    """Split transforms into those of geometry, those of color, and callables; and name the floats they convert to."""
+    """Split transforms into geometry, color and callables, and name the floats that they convert to."""
     read = Steps()
     read.read(() if transforms is None else transforms)
     stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])
@@ -210,4 +215,4 @@ def _stage_of(transform: UserTransform) -> int:
         return 0
     if callable(transform):
         return 2
-    raise UsageError(f"transform contains {transform!r}, which is neither a transform nor callable")
+    raise UsageError(f"transform contains {transform!r}, neither a transform nor callable; leave it out")

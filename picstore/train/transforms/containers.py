@@ -60,7 +60,7 @@ class Container(ABC):
 
 
 class RandomApply(Container):
-    """Apply all of a list of transforms, or none. Uses 1 random number, and those of children.
+    """Apply all of a list of transforms, or none. Uses 1 random number, and its children's.
 
     With a probability of 1, the list counts as one transform in another container.
 
@@ -69,14 +69,14 @@ class RandomApply(Container):
         p: probability.
 
     Raises:
-        UsageError: the transforms are of several kinds, there are none, or ``p`` is not in 0 … 1.
+        UsageError: the transforms are of several kinds, the list is empty, or ``p`` is not in 0 … 1.
     """
 
     def __init__(self, transforms: Sequence[Any], p: float = 0.5) -> None:
         self._p = checked_probability(p, "RandomApply")
         super().__init__(transforms)
         if isinstance(self.step, _BatchStep):
-            raise UsageError("RandomApply: transforms of the batch have a probability of their own, as MixUp(p=0.5)")
+            raise UsageError("RandomApply: transforms of the batch have a probability of their own; write MixUp(p=0.5)")
 
     def order(self, random: BatchRandom) -> I64:
         """Numbers of the transforms that each image gets, in turn: int64 (n, k), −1 for none."""
@@ -85,14 +85,14 @@ class RandomApply(Container):
 
 
 class RandomChoice(Container):
-    """Apply one transform of a list. Uses 1 random number, and those of children.
+    """Apply one transform of a list. Uses 1 random number, and its children's.
 
     Args:
         transforms: all of geometry, all of color, or all of the batch.
         p: their probabilities, which need not add up to 1; None for equal ones.
 
     Raises:
-        UsageError: the transforms are of several kinds, there are none, or ``p`` is not one weight for each.
+        UsageError: the transforms are of several kinds, the list is empty, or ``p`` is not one weight for each.
     """
 
     def __init__(self, transforms: Sequence[Any], p: Sequence[float] | None = None) -> None:
@@ -110,13 +110,13 @@ class RandomChoice(Container):
 
 
 class RandomOrder(Container):
-    """Apply all transforms of a list in random order. Uses a random number for each, and those of children.
+    """Apply all transforms of a list in random order. Uses a random number for each, and its children's.
 
     Args:
         transforms: all of geometry, all of color, or all of the batch.
 
     Raises:
-        UsageError: the transforms are of several kinds, or there are none.
+        UsageError: the transforms are of several kinds, or the list is empty.
     """
 
     def order(self, random: BatchRandom) -> I64:

@@ -127,8 +127,8 @@ class RandomCrop:
         fill: colour of the padding: grey level 0 to 255, or (red, green, blue).
         padding_mode: "constant"; or "edge", "reflect" or "symmetric", which repeat the image's border, if this is the
             list's first transform but for flips.
-        multiple_of: pixels of which left and top are a multiple, so that the crop falls on whole pixels of an image
-            that is so many times smaller; not in torchvision.
+        multiple_of: pixels of which left and top are a multiple, so that the crop falls on whole pixels of the image
+            reduced by this factor; not in torchvision.
 
     Raises:
         UsageError: an argument has another value. The call raises it for an image smaller than ``size``.

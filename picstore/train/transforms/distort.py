@@ -73,7 +73,7 @@ class ElasticTransform(ColorTransform):
         alpha: twice the greatest displacement before the blur, in pixels: one number, or two for x and y.
         sigma: deviation of the blur in pixels, or two, across and down; 0 for none.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
-        fill: as of :class:`RandomPerspective`.
+        fill: see :class:`RandomPerspective`.
 
     Raises:
         UsageError: an argument has another value, or only one of ``sigma`` is 0.

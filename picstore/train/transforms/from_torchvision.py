@@ -185,7 +185,7 @@ def _target_dtype(transform: Any) -> tuple[str | None, bool]:
 
 
 def _drops_small_boxes(transform: Any) -> bool:
-    """Whether it drops the boxes that picstore drops: those below one pixel."""
+    """Whether it drops what picstore drops, boxes below one pixel."""
     named = type(transform).__name__ == "SanitizeBoundingBoxes"
     return named and transform.min_size <= 1 and transform.min_area <= 1
 

@@ -47,8 +47,9 @@ class Geometry:
     Attributes:
         source_size: int64 (n, 2), width and height of the images.
         frame: float64 (n, 2, 3), the parallelogram of the source that becomes the output. Columns: the vector of its
-            upper side, that of its left side, and its left top corner, in source pixels. May lie outside of the image.
-        clip: int64 (n, 4), left, top, right, bottom in source pixels. The filter uses pixels within it only; those
+            upper side, the vector of its left side, and its left top corner, in source pixels. May lie outside of the
+            image.
+        clip: int64 (n, 4), left, top, right, bottom in source pixels. The filter uses pixels within it only; pixels
             outside of the image are ``fill``.
         size: int64 (n, 2), width and height of the output so far.
         edges: float64 (n, k, 3), half-planes a·x + b·y + c ≥ 0 in source coordinates, outside of which the output is

@@ -32,7 +32,7 @@ class BatchTransform(ABC):
 
     @abstractmethod
     def for_classes(self, count: int) -> BatchTransform:
-        """A copy for a data set with so many names of classes, 0 if it has none; UsageError if they do not fit."""
+        """A copy for a data set with ``count`` class names, 0 for none; UsageError if the number does not fit."""
 
     @abstractmethod
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
@@ -56,12 +56,12 @@ class _Mix(BatchTransform):
         self._p, self._smoothing = checked_probability(p, name), float(label_smoothing)
 
     def for_classes(self, count: int) -> BatchTransform:
-        """A copy for a data set with so many names of classes, 0 if it has none; UsageError if they do not fit."""
+        """A copy for a data set with ``count`` class names, 0 for none; UsageError if the number does not fit."""
         name = type(self).__name__
         if not (self._classes or count):
             raise UsageError(f"{name}: the data set has no names of classes; give num_classes")
         if self._classes is not None and self._classes < count:
-            raise UsageError(f"{name}: num_classes is {self._classes}, and the data set has {count} classes")
+            raise UsageError(f"{name}: num_classes is {self._classes}, and the data set has {count} classes; give more")
         bound = copy.copy(self)
         bound._classes = self._classes or count
         return bound
@@ -90,7 +90,8 @@ class _Mix(BatchTransform):
             return labels
         classes = self._classes or 0
         if labels.device.type == "cpu" and int(labels.max()) >= classes:  # on a GPU the check would wait for it
-            raise UsageError(f"{type(self).__name__}: num_classes is {classes}, and a label is {int(labels.max())}")
+            text = f"{type(self).__name__}: num_classes is {classes}, and a label is {int(labels.max())}"
+            raise UsageError(f"{text}; give num_classes above all labels")
         soft = (labels[:, None] == torch.arange(classes, device=labels.device)).float()
         return soft.mul_(1 - self._smoothing).add_(self._smoothing / classes) if self._smoothing else soft
 
@@ -119,10 +120,10 @@ class MixUp(_Mix):
 
 
 class CutMix(_Mix):
-    """Replace a box of each image by that of another ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers of a batch.
+    """Replace a box of each image by another image's ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers of a batch.
 
-    Arguments and labels are those of :class:`MixUp`; images may be uint8. The box is the same for all images of a
-    batch, of 1 − weight of the area before it is clipped to the image, and its center is uniform in the image.
+    Arguments and labels: see :class:`MixUp`; images may be uint8. All images of a batch have the same box: its area is
+    1 − weight of the image's before it is clipped to the image, its center uniform in the image.
     """
 
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
@@ -159,14 +160,16 @@ def bind_batch_transforms(
     Args:
         classes: number of names of classes, 0 for none.
         one_size, floats: of the images before the first callable.
-        targets: names of those that move with the images.
+        targets: names of the targets that move with the images.
 
     Raises:
         UsageError: one does not fit.
     """
     mixing = [each for each in callables if isinstance(each, BatchTransform)]
     if mixing and targets:
-        raise UsageError(f"{mixing[0].name} mixes images and labels, but not {', '.join(targets)}")
+        raise UsageError(
+            f"{mixing[0].name} mixes images and labels, but not {', '.join(targets)}; leave out one or the other"
+        )
     first = callables[0] if callables else None
     if isinstance(first, BatchTransform) and not one_size:
         raise UsageError(f"{first.name} mixes images of one size; add a crop, or Resize((height, width))")

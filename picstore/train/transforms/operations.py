@@ -26,7 +26,7 @@ class Operation(IntEnum):
     TRANSLATE_X = 3  # pixels to the right
     TRANSLATE_Y = 4  # pixels down
     ROTATE = 5  # degrees, counter-clockwise
-    BRIGHTNESS = 6  # factor, as of the three that follow
+    BRIGHTNESS = 6  # factor, as are the next three operations'
     COLOR = 7
     CONTRAST = 8
     SHARPNESS = 9
@@ -81,7 +81,7 @@ def make_steps(
         arguments: float64 (n,), what each operation takes.
         sizes: int64 (n, 2), width and height of the images.
         sampling: of ``opcodes.SAMPLING`` for all images, or (n,).
-        fill: red, green, blue outside of the image, as of ``opcodes.FILL``.
+        fill: red, green, blue outside of the image, see ``opcodes.FILL``.
     """
     opcode = np.where(arguments == _NEUTRAL[operations], opcodes.NOTHING, _OPCODES[operations])
     first, second = arguments.copy(), np.zeros_like(arguments)

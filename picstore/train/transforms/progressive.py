@@ -17,11 +17,12 @@ class Progressive:
     """Lists of transforms by the epoch from which on they apply, a loader's ``transform``.
 
     ``Progressive({0: [RandomResizedCrop(128)], 16: [RandomResizedCrop(160)], 32: [RandomResizedCrop(192)]})`` has
-    images of 160 pixels in the epochs 16 to 31. Order, batches and random numbers are those of any loader, and the
-    epoch tells which list applies, so resuming needs nothing more.
+    images of 160 pixels in the epochs 16 to 31. Order, batches and random numbers are as without stages. The epoch
+    tells which list applies, so resuming needs nothing more.
 
     Args:
-        stages: from epoch 0 on, lists as of :class:`picstore.Loader`, with callables, or ``Views`` of the same groups.
+        stages: by first epoch, one of them 0: lists of transforms and callables as :class:`picstore.Loader` takes them,
+            or ``Views`` of the same groups.
 
     Raises:
         UsageError: epochs are no numbers, or none is 0.
@@ -33,7 +34,8 @@ class Progressive:
         self.lists = tuple(stages[epoch] for epoch in sorted(stages))
         self.choice = EpochStages(tuple(sorted(stages)))
         if 0 not in stages:
-            raise UsageError(f"Progressive: there is no list for epoch 0; the first is for {min(stages, default=None)}")
+            text = f"Progressive: there is no list for epoch 0; the first is for {min(stages, default=None)}"
+            raise UsageError(f"{text}; give one for epoch 0")
 
 
 @dataclass(frozen=True, slots=True)

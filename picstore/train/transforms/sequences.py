@@ -25,7 +25,7 @@ class Sequences:
         lengths: patches of an image, at most.
         transform: a function of a length that returns a list of transforms with :class:`ResizeToSequence`.
         tokens: patches of a batch, in place of the loader's ``batch_size``.
-        callables: as of :class:`picstore.Loader`, for all batches.
+        callables: ``MixUp``, ``CutMix`` and callables, for all batches; see :class:`picstore.Loader`.
 
     Raises:
         UsageError: lengths are missing, not positive, given twice, or more than ``tokens``.
@@ -53,7 +53,7 @@ class Sequences:
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
         """Images of a batch by length, in the one bucket that there is; UsageError for a ``batch_size``."""
         if batch_size is not None:
-            raise UsageError(f"batch_size is {batch_size}; Sequences have tokens in its place")
+            raise UsageError(f"batch_size is {batch_size}; leave it out, as Sequences have tokens in its place")
         return (tuple(self.tokens // length for length in self.sizes),)
 
     def buckets_of(self, dataset: Dataset) -> U8:

@@ -1,4 +1,4 @@
-"""Transforms of tones and channels: those of ``torchvision.transforms.v2`` that are not in ``color.py``."""
+"""Transforms of tones and channels, as in ``torchvision.transforms.v2``; other color transforms are in ``color.py``."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ class Views:
     of a name is dropped.
 
     Args:
-        groups: by name, the number of views and their list of transforms, as of :class:`picstore.Loader`. Callables in
-            a list take its views, count · N images at a time.
+        groups: by name, the number of views and their list of transforms, see :class:`picstore.Loader`. Callables in a
+            list take its views, count · N images at a time.
 
     Raises:
-        UsageError: a group is no pair of a number and a list, there are none, or more than 256 views.
+        UsageError: a group is no pair of a number and a list; no group; more than 256 views.
     """
 
     def __init__(self, **groups: tuple[int, Any]) -> None:
@@ -42,7 +42,7 @@ class Views:
             if isinstance(transforms, (str, Mapping)):
                 raise UsageError(f"Views: {given} has the transforms {transforms!r}; give a list")
             if name in self.groups:
-                raise UsageError(f"Views: the name {name!r} is given twice")
+                raise UsageError(f"Views: the name {name!r} is given twice; give each once")
             self.groups[name] = count, tuple(transforms) if isinstance(transforms, list) else transforms
         total = sum(count for count, _ in self.groups.values())
         if not 0 < total <= _MAX_VIEWS:
@@ -58,7 +58,7 @@ class ViewGroup:
         color: transforms that become one pass over the pixels.
         name: of the group.
         count: views of each image.
-        first: number of its first view among those of all groups, which its random numbers depend on.
+        first: number of its first view among all groups' views, which its random numbers depend on.
     """
 
     geometry: tuple[Transform, ...] = ()
