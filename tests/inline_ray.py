@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -60,8 +61,8 @@ class Actor:
             for reference in self.calls.popleft()[2]:
                 reference.done, reference.error = True, RayError("the actor died\nlong ago")
 
-    def run(self) -> None:
-        """Run the oldest call."""
+    def run(self) -> list[Reference]:
+        """Run the oldest call; returns the results that lie in the store."""
         method, arguments, references = self.calls.popleft()
         given = [argument.value if isinstance(argument, Reference) else argument for argument in arguments]
         try:
@@ -77,6 +78,7 @@ class Actor:
             if hasattr(value, "nbytes"):
                 reference.value.flags.writeable = False
             reference.done = True
+        return [reference for reference in references if hasattr(reference.value, "nbytes")]
 
 
 class InlineRay:
@@ -87,10 +89,12 @@ class InlineRay:
 
     def __init__(self, *, store: float = 1e9, before_wait: Callable[[InlineRay], None] = lambda _: None) -> None:
         self.store, self.before_wait = store, before_wait
+        self.runs: Callable[[Actor], bool] = lambda _: True  # whether an actor comes to run a call now
         self.actors: list[Actor] = []
         self.options: list[dict[str, Any]] = []
         self.gone = False
         self.memory: list[Reference] = []  # of the batches that were given out
+        self.blocks: weakref.WeakSet[Reference] = weakref.WeakSet()  # of batches that were made and not dropped
 
     @property
     def living(self) -> list[Actor]:
@@ -109,7 +113,7 @@ class InlineRay:
 
     def put(self, value: Any) -> Reference:
         """Copy an object to the store."""
-        return Reference(done=True, value=pickle.loads(pickle.dumps(value)))
+        return Reference(done=True, value=pickle.loads(pickle.dumps(value)))  # noqa: S301
 
     def remote(self, **options: Any) -> Callable[[type], Any]:
         """Make an actor's class."""
@@ -132,8 +136,8 @@ class InlineRay:
         """Run a call of each actor, and list what is done."""
         self.before_wait(self)
         for actor in self.living:
-            if actor.calls:
-                actor.run()
+            if actor.calls and self.runs(actor):
+                self.blocks.update(actor.run())
         done = [reference for reference in references if reference.done][:num_returns]
         return done, [reference for reference in references if reference not in done]
 
@@ -144,4 +148,5 @@ class InlineRay:
             raise reference.error
         if hasattr(reference.value, "nbytes"):
             self.memory.append(reference)
+            del self.memory[:-2]
         return reference.value

@@ -406,12 +406,16 @@ def _guess_size(span: Span, spec: PipelineSpec, stored: float) -> float:
     """Guess the bytes of a batch's images before one is made, of ``stored`` bytes of records."""
     if not spec.output.decoded:
         return stored
-    sizes = [group.size for source in spec.sources for plan in source.plans for group in plan.groups]
-    if any(size is None for size in sizes):
-        return _PIXELS_OF_BYTE * stored
+    most = 0
+    for plan in [plan for source in spec.sources for plan in source.plans]:
+        pixels = 0
+        for group in plan.groups:
+            if group.size is None:
+                return _PIXELS_OF_BYTE * stored
+            pixels += group.count * group.size[0] * group.size[1]
+        most = max(most, pixels)
     samples = sum(len(wanted.samples) for wanted in next(iter(span(spec.sources))))
-    height, width = np.max(sizes, axis=0).tolist()
-    return samples * spec.output.view_count * 3 * height * width * spec.output.numpy_dtype.itemsize
+    return float(samples * 3 * most * spec.output.numpy_dtype.itemsize)
 
 
 def _kill(members: list[_Worker], parent: int) -> None:
