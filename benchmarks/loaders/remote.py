@@ -113,7 +113,7 @@ def _start_ray(cpus: int) -> None:
     import ray
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
 
 
 def _cpu_time() -> float:

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import simplejpeg
 import torch
-from inline_ray import Actor, InlineRay, RayError
+from inline_ray import InlineRay, RayError
 
 import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
 from picstore.prepare.engine import ray as engine
 from picstore.train.batch import Batch
-from picstore.train.pipeline import remote
+from picstore.train.pipeline import device, remote, runner
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
@@ -129,7 +130,7 @@ def test_without_any_worker_there_is_a_warning_and_then_an_error(
 ) -> None:
     monkeypatch.setattr(remote, "_WARNING_SECONDS", 0.01)
     monkeypatch.setattr(remote, "NO_WORKER_SECONDS", 0.05)
-    monkeypatch.setattr(Actor, "run", lambda actor: time.sleep(0.01))  # none has room on the cluster
+    cluster.runs = lambda _: bool(time.sleep(0.01))  # type: ignore[func-returns-value]  # none has room on the cluster
     with pytest.raises(PicstoreError, match=r"no remote worker for \d+ s: each takes 3 CPUs, and 4 of the cluster's 4"):
         take(remote_loader(make_dataset(50), threads=3), 1)
     assert "waiting up to" in caplog.text
@@ -310,6 +311,23 @@ def test_a_mux_has_the_same_batches(make_dataset: Make, cluster: InlineRay) -> N
         return picstore.DataMux(config, transform=CROP, seed=2, epoch_batches=17, **options)
 
     assert_same([*mux(engine="ray", workers=2)], [*mux(isolate=False)])
+
+
+def test_for_a_decoder_on_a_device_workers_send_cuts(
+    make_dataset: Make, cluster: InlineRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoder is libjpeg-turbo, and instead of augmenting each image becomes its left upper corner."""
+
+    def decode(streams: list[torch.Tensor]) -> list[torch.Tensor]:
+        pixels = [simplejpeg.decode_jpeg(stream.numpy().tobytes(), "RGB") for stream in streams]
+        return [torch.from_numpy(each.transpose(2, 0, 1).copy()) for each in pixels]
+
+    monkeypatch.setattr(runner, "find_decoder", lambda name, _: decode if name == "torchvision" else None)
+    monkeypatch.setattr(device, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures]))
+    path = make_dataset(50)
+    remote_batches = take(remote_loader(path, decoder="torchvision"), 1)
+    assert_same(remote_batches, take(local_loader(path, decoder="torchvision"), 1))
+    assert 0 < cluster.memory[-1].value.nbytes < 8 * 3 * 32 * 32, "less than the pixels"
 
 
 @pytest.mark.parametrize(

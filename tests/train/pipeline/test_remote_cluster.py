@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import torch
 from collate_functions import describe
 from pictures import require
+from PIL import Image
 from samples import picture
 
 import picstore
@@ -51,9 +53,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with picstore.Writer(made, classes=["a", "b", "c"], shape=shape, attachments=attachments) as writer:
         for number in range(COUNT):
             image = picture(number, width=70 + number % 40, height=100 - number % 50)
-            mask = np.full(image.shape[:2], number % 5, np.uint8)
+            mask = BytesIO()
+            Image.fromarray(np.full(image.shape[:2], number % 5, np.uint8)).save(mask, "PNG")
             extra = {"boxes": [[5, 5, 30, 30]], "box_labels": [number]}
-            writer.add(image, label=number % 3, extra=extra, attachments={"mask": mask})
+            writer.add(image, label=number % 3, extra=extra, attachments={"mask": mask.getvalue()})
     dataset = picstore.Dataset(made)
     dataset.with_columns({"caption": [f"picture {number}" for number in range(COUNT)]}, ids=range(COUNT)).save()
     return made
@@ -94,7 +97,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_batches_of_two_epochs_are_those_of_a_local_loader(cluster: SimulatedCluster, path: Path, name: str) -> None:
+def test_batches_of_two_epochs_are_those_of_a_local_loader(path: Path, cluster: SimulatedCluster, name: str) -> None:
     options = {"batch_size": 8, "lanes": 4, "seed": 3, **RECIPES[name]}
     remote = contents(picstore.Loader(path, engine="ray", workers=2, **options))
     local = contents(picstore.Loader(path, isolate=False, threads=2, **options))
