@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import picstore
 from benchmarks.child import call, process_tree
+from benchmarks.clusters import simulated_cluster
 from benchmarks.dataset import write_dataset
 from benchmarks.harness import Case, Sample, Table, Unit, measure, tabulate
 from benchmarks.options import Options
@@ -51,8 +53,15 @@ def remote(options: Options) -> Table:
 
 def run(source: str, path: str, arguments: dict[str, Any], count: int) -> dict[str, Any]:
     """Take batches in a process of its own."""
+    with contextlib.ExitStack() as stack:
+        if arguments.get("engine") == "ray" or source == "ray_data_batches":
+            cpus = arguments.get("threads", 1) * arguments["workers"]
+            stack.enter_context(simulated_cluster(nodes=0, cpus=0, head_cpus=cpus, store=2 << 30))
+        return _measure(*globals()[source](Path(path), **arguments), count)
+
+
+def _measure(batches: Iterator[Any], stats: Callable[[], float], count: int) -> dict[str, Any]:
     start = time.perf_counter()
-    batches, stats = globals()[source](Path(path), **arguments)
     next(batches)
     first = time.perf_counter() - start
     list(islice(batches, count // 4))
@@ -70,8 +79,6 @@ def run(source: str, path: str, arguments: dict[str, Any], count: int) -> dict[s
 
 def picstore_batches(path: Path, **options: Any) -> tuple[Iterator[Any], Callable[[], float]]:
     """Labels of batches without end, and the bytes that were read."""
-    if options.get("engine") == "ray":
-        _start_ray(options.get("threads", 1) * options["workers"])
     steps = [picstore.RandomResizedCrop(SIZE), picstore.RandomHorizontalFlip()]
     loader = picstore.Loader(path, batch_size=BATCH, transform=steps, **options)
 
@@ -83,7 +90,7 @@ def picstore_batches(path: Path, **options: Any) -> tuple[Iterator[Any], Callabl
     return batches(), lambda: loader.stats.bytes
 
 
-def ray_data_batches(path: Path, *, workers: int) -> tuple[Iterator[Any], Callable[[], float]]:
+def ray_data_batches(path: Path, **_: Any) -> tuple[Iterator[Any], Callable[[], float]]:
     """The files by Ray Data's ``read_images`` and torchvision's transforms in ``map_batches``, in no random order."""
     import numpy as np
     import ray.data
@@ -97,7 +104,7 @@ def ray_data_batches(path: Path, *, workers: int) -> tuple[Iterator[Any], Callab
         images = [crop(torch.from_numpy(np.array(image)).permute(2, 0, 1)).numpy() for image in batch["image"]]
         return {"image": np.stack(images)}
 
-    _start_ray(workers)
+    ray.init(log_to_driver=False, logging_level="error")
     ray.data.DataContext.get_current().enable_progress_bars = False
     images = ray.data.read_images(str(path), mode="RGB").map_batches(transform, batch_size=BATCH // 2)
 
@@ -107,13 +114,6 @@ def ray_data_batches(path: Path, *, workers: int) -> tuple[Iterator[Any], Callab
                 yield batch["image"][:, 0, 0, 0]
 
     return batches(), lambda: 0.0
-
-
-def _start_ray(cpus: int) -> None:
-    import ray
-
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
 
 
 def _cpu_time() -> float:
