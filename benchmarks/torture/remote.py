@@ -67,7 +67,6 @@ def remote(options: Options) -> Table:
         for row in rows:
             for _ in range(options.rounds or (1 if options.quick else KILLS[row.victim])):
                 _strike(cluster, row, remote_batches, local, rng)
-            say(f"{row.row()}")
         loader.close()
     return Table(about, [row.row() for row in rows])
 
@@ -113,5 +112,6 @@ def _strike(cluster: SimulatedCluster, row: Struck, batches: Any, expected: Any,
         if found != next(expected):
             row.wrong.append(f"after kill {row.kills}: a batch differs")
     row.waits.append(longest)
+    say(f"{row.row()}")
     while len(cluster.nodes) < _NODES:
         cluster.nodes.append(cluster.add_node())

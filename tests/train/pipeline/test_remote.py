@@ -129,7 +129,7 @@ def test_without_any_worker_there_is_a_warning_and_then_an_error(
     make_dataset: Make, cluster: InlineRay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(remote, "_WARNING_SECONDS", 0.01)
-    monkeypatch.setattr(remote, "NO_WORKER_SECONDS", 0.05)
+    monkeypatch.setattr(remote, "NO_WORKER_SECONDS", 0.5)
     cluster.runs = lambda _: bool(time.sleep(0.01))  # type: ignore[func-returns-value]  # none has room on the cluster
     with pytest.raises(PicstoreError, match=r"no remote worker for \d+ s: each takes 3 CPUs, and 4 of the cluster's 4"):
         take(remote_loader(make_dataset(50), threads=3), 1)
