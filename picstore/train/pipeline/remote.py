@@ -45,6 +45,8 @@ WINDOW = 4  # calls of a worker that are under way: a call costs 1 ms, a batch 5
 PULLED = 3  # batches that come to the trainer's node before they are asked for
 NO_WORKER_SECONDS = 300.0  # without any worker, before that is an error: nodes of clouds take minutes to come
 _WARNING_SECONDS = 10.0
+_FAILING_SECONDS = 60.0  # the same where workers end as they start: Ray takes 20 to notice that a node is lost
+_RETRY_SECONDS = 1.0  # from a worker that ended as it started to the next
 _WAIT_SECONDS = 1.0  # for an answer, before the time without workers is looked at again
 _SHARE_OF_STORE = 4  # of the cluster's object stores, all ranks together fill a quarter
 _PIXELS_OF_BYTE = 12  # bytes of pixels for each of a JPEG; for images of any size, until the first are made
@@ -120,7 +122,8 @@ class RemoteWorkers:
         self.members: list[_Worker] = []
         self._pickled = self.ray.put(pickle_spec(spec))
         self._pid, self._closed = os.getpid(), False
-        self._failures, self._alone_since, self._warned = 0, time.monotonic(), False
+        self._alone_since, self._warned = time.monotonic(), False
+        self._failures, self._failure, self._retry = 0, "", 0.0  # of starting workers; the last; when to start others
         self._finalizer = weakref.finalize(self, _kill, self.members, self._pid)
         self._finalizer.atexit = False
         close_at_exit(self)
@@ -133,7 +136,7 @@ class RemoteWorkers:
     def adjust(self) -> None:
         """Start workers that are missing, and end those that are too many: first those that have least to lose."""
         options = {"num_cpus": self.spec.resources.threads, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        while len(self.members) < self.count:
+        while len(self.members) < self.count and time.monotonic() >= self._retry:
             actor = self.ray.remote(**options)(RemoteWorker).remote()
             self.members.append(_Worker(actor, actor.open.remote(versions(), self._pickled)))
         while len(self.members) > self.count:
@@ -146,6 +149,7 @@ class RemoteWorkers:
         PicstoreError after a time without any worker.
         """
         awaited = {worker.awaited: worker for worker in self.members if worker.awaited is not None}
+        self._check_alone()
         if not awaited:
             time.sleep(seconds)
             return []
@@ -153,7 +157,6 @@ class RemoteWorkers:
         ready, _ = self.ray.wait(list(awaited), num_returns=count, timeout=seconds, fetch_local=False)
         if not self.alive:
             raise CancelledError
-        self._check_alone()
         return [awaited[reference] for reference in ready]
 
     def answer(self, worker: _Worker) -> Any:
@@ -189,12 +192,8 @@ class RemoteWorkers:
         starting = worker.opening is not None
         self._drop(worker)
         if starting:
-            self._failures += 1
-            if self._failures >= MAX_ATTEMPTS:
-                raise PicstoreError(
-                    f"{self._failures} remote workers have ended before they were ready, the last by "
-                    f"{first_line(error)}"
-                ) from error
+            self._failures, self._failure = self._failures + 1, first_line(error)
+            self._retry = time.monotonic() + _RETRY_SECONDS
         if task is not None:
             task.losses += 1
             if task.losses >= MAX_ATTEMPTS:
@@ -216,6 +215,9 @@ class RemoteWorkers:
             self._alone_since, self._warned = time.monotonic(), False
             return
         alone = time.monotonic() - self._alone_since
+        if self._failures >= MAX_ATTEMPTS and alone >= _FAILING_SECONDS:
+            text = f"{self._failures} remote workers have ended before they were ready"
+            raise PicstoreError(f"{text}, the last by {self._failure}")
         if alone < (NO_WORKER_SECONDS if self._warned else _WARNING_SECONDS):
             return
         free = self.ray.available_resources().get("CPU", 0)

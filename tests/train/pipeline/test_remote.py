@@ -119,10 +119,33 @@ def test_a_batch_at_which_each_worker_dies_is_an_error(make_dataset: Make, clust
         take(remote_loader(make_dataset(50)), 1)
 
 
-def test_workers_that_end_before_they_are_ready_are_an_error(make_dataset: Make, cluster: InlineRay) -> None:
+def test_workers_that_end_before_they_are_ready_are_an_error(
+    make_dataset: Make, cluster: InlineRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_FAILING_SECONDS", 0.0)
+    monkeypatch.setattr(remote, "_RETRY_SECONDS", 0.0)
     cluster.before_wait = lambda ray: [ray.kill(actor) for actor in ray.living]  # type: ignore[assignment]
-    with pytest.raises(PicstoreError, match="4 remote workers have ended before they were ready, the last by RayError"):
+    with pytest.raises(
+        PicstoreError, match=r"\d remote workers have ended before they were ready, the last by RayError"
+    ):
         take(remote_loader(make_dataset(50)), 1)
+
+
+def test_workers_that_end_as_they_start_are_replaced_until_a_lost_node_is_noticed(
+    make_dataset: Make, cluster: InlineRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(remote, "_WAIT_SECONDS", 0.01)
+
+    def strike(ray: InlineRay) -> None:
+        for actor in ray.living:
+            if len(ray.actors) < 20:
+                ray.kill(actor)
+
+    cluster.before_wait = strike
+    path = make_dataset(50)
+    assert_same(take(remote_loader(path), 1), take(local_loader(path), 1))
+    assert len(cluster.actors) >= 20
 
 
 def test_without_any_worker_there_is_a_warning_and_then_an_error(
