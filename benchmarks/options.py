@@ -32,6 +32,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "startup": "benchmarks.loaders.startup:startup",
         "compile": "benchmarks.loaders.startup:compile_kernels",
         "first-batch": "benchmarks.loaders.startup:first_batch",
+        "ray": "benchmarks.loaders.remote:remote",
     },
     "convert": {
         "lossless": "benchmarks.convert.writers:lossless",
@@ -83,6 +84,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "fuzz": "benchmarks.torture.fuzz:fuzz",
         "soak": "benchmarks.torture.soak:soak",
         "mutations": "benchmarks.torture.mutations:mutations",
+        "remote": "benchmarks.torture.remote:remote",
     },
 }
 

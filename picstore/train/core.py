@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import torch
@@ -20,10 +19,13 @@ from picstore.train.options import LoaderOptions
 from picstore.train.order.cursor import EpochCursor, Worker
 from picstore.train.order.position import Position, check_position
 from picstore.train.order.requests import Order, TrainingSource
+from picstore.train.order.sharding import find_rank
 from picstore.train.order.shared_array import SharedIntegers
+from picstore.train.order.spans import Span
 from picstore.train.order.states import read_lanes
-from picstore.train.pipeline.runner import PipelineRunner
+from picstore.train.pipeline.runner import PipelineRunner, Remote
 from picstore.train.pipeline.stats import Stats
+from picstore.train.transforms.arguments import checked_integer
 from picstore.train.transforms.compose import TransformPlan, UserTransform
 from picstore.train.transforms.mix import bind_batch_transforms
 
@@ -82,7 +84,10 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         )
         if budget is None:
             budget = self._default_budget()
-        check_collate(options["collate"], isolate=options["isolate"])
+        remote = _remote_of(options)
+        check_collate(options["collate"], isolate=options["isolate"] and remote is None)
+        if threads is None:
+            threads = None if remote is None else 1
         self.output, self._collate, self._max_pixels = output, options["collate"], options["max_pixels"]
         self._callables = [
             tuple(
@@ -109,6 +114,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             decoder=options["decoder"],
             isolate=options["isolate"],
             threads=threads,
+            remote=remote,
         )
         self._cursor = EpochCursor(order.length, whole=whole_epochs)
 
@@ -141,6 +147,21 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             "loader as train_dataset with data_collator=picstore.Batch.as_inputs and per_device_train_batch_size=1, or "
             "return DataLoader(loader, batch_size=None) from get_train_dataloader"
         )
+
+    @property
+    def workers(self) -> int | None:
+        """Remote workers of this rank, with ``engine="ray"``; set it to add or take away some while batches are made.
+
+        None with ``engine="local"``, and for as many as the cluster has CPUs for.
+
+        Raises:
+            UsageError: it is set, and the loader has no remote workers; or to something else than a number above 0.
+        """
+        return self._runner.workers
+
+    @workers.setter
+    def workers(self, count: int) -> None:
+        self._runner.workers = checked_integer(count, "workers", 1)
 
     @property
     def damaged(self) -> int:
@@ -258,8 +279,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
         """The batches of an epoch from ``first`` on; at the end, those of the next epoch are begun."""
-        requests = partial(self.order.requests, epoch=epoch, first=first, step=worker.count)
-        batches = self._runner.batches((epoch, first), requests)
+        batches = self._runner.batches(Span(self.order, epoch, first, worker.count))
         finished = False
         try:
             for number in range(first, self._order.length(epoch) or sys.maxsize, worker.step):
@@ -304,6 +324,17 @@ def _count_classes(sources: Sequence[TrainingSource]) -> int:
     """Number of the labels that sources have names for; 0 if one has none."""
     names = [source.class_names for source in sources]
     return 1 + max(map(max, names)) if all(names) else 0
+
+
+def _remote_of(options: LoaderOptions) -> Remote | None:
+    """The remote workers that a loader's options ask for; UsageError if the options do not fit together."""
+    if options["engine"] == "local":
+        if options["workers"] is not None:
+            raise UsageError("workers are those of engine='ray'; threads= sets the decoding threads of engine='local'")
+        return None
+    if not options["isolate"]:
+        raise UsageError("isolate=False makes batches in this process, engine='ray' on other machines; leave one out")
+    return Remote(options["workers"], find_rank(options["rank"], options["world_size"])[1])
 
 
 def _worker_state() -> dict[str, list[int]]:

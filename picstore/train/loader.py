@@ -130,6 +130,10 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             Decoders differ by some levels; train and evaluate with the same one.
         isolate: make batches in a process of its own, which hands them over in shared memory, so that its threads and
             the training loop do not wait for each other. False makes them with threads of this process.
+        engine: ``"local"``, or ``"ray"`` to have batches made by workers on the Ray cluster that this process is
+            connected to, of ``RAY_ADDRESS``, or of this machine. The batches are the same.
+        workers: actors of this rank with ``engine="ray"``, each of ``threads`` CPUs, 1 by default; without it as many
+            as the cluster has CPUs for. :attr:`workers` can be set at any time.
         collate: a function that is called with each batch where it is made, ahead of the training loop, for instance to
             tokenise. It gets the dict of ``Batch.asdict()``, of NumPy arrays, and returns further values of the records
             by name, arrays (N, …) or lists of N, which come in ``batch.columns``. One thread at a time calls it. With
@@ -175,6 +179,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         memory_format: torch.memory_format = torch.contiguous_format,
         decoder: str = "auto",
         isolate: bool = True,
+        engine: str = "local",
+        workers: int | None = None,
         collate: Collate | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_limit: int | str = DEFAULT_LIMIT,
@@ -209,6 +215,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
                 memory_format=memory_format,
                 decoder=decoder,
                 isolate=isolate,
+                engine=engine,
+                workers=workers,
                 collate=collate,
                 cache=cache,
             )

@@ -68,7 +68,7 @@ class DataMux(BatchLoader[MixOrder]):
             they are. Without it they are kept too, with a warning where one label has several names. Boxes keep theirs.
         epoch_batches: end an iteration after so many batches; the next one goes on.
         seed, device, threads, budget, targets, dtype: as of :class:`picstore.Loader`.
-        memory_format, decoder, isolate, collate: as of :class:`picstore.Loader`.
+        memory_format, decoder, isolate, engine, workers, collate: as of :class:`picstore.Loader`.
         rank, world_size: as of :class:`picstore.Loader`.
         cache, cache_limit: as of :class:`picstore.Loader`; one folder for all data sets.
         max_pixels, reducing_gap: as of :class:`picstore.Loader`.

@@ -22,7 +22,7 @@ _MAX_RANKS = 1 << 20
 
 # Arguments of torch's DataLoader that a loader does not have, and what to do instead. DataLoader's default is taken.
 _OF_DATALOADER = {
-    "num_workers": "threads=N sets the number of decoding threads, one a core by default",
+    "num_workers": "threads=N sets the number of decoding threads, one a core by default; workers=N is of engine='ray'",
     "collate_fn": "the batches are collated; collate= adds values to them, and a function of yours can take each",
     "pin_memory": 'leave it out; device="cuda" gives batches that are on the GPU',
     "pin_memory_device": 'leave it out; device="cuda:1" gives batches that are on that GPU',
@@ -72,6 +72,8 @@ class LoaderOptions(TypedDict, total=False):
     reducing_gap: float | None
     decoder: str
     isolate: bool
+    engine: str
+    workers: int | None
     collate: Callable[[dict[str, Any]], Mapping[str, Any]] | None
     cache: str | os.PathLike[str] | None
     cache_limit: int | str
@@ -124,6 +126,12 @@ def _classes(value: Any, name: str) -> str | None:
     return None if value is None else str(value)
 
 
+def _engine(value: Any, name: str) -> str:
+    if value not in ("local", "ray"):
+        raise UsageError(f"{name} is {reprlib.repr(value)}; give 'local' or 'ray'")
+    return str(value)
+
+
 def _on_damage(value: Any, name: str) -> str:
     if value not in ("skip", "raise"):
         raise UsageError(f"{name} {reprlib.repr(value)} is neither 'skip' nor 'raise'")
@@ -155,6 +163,7 @@ _CHECKS: dict[str, _Check] = {
     "decoder": _text,
     "device": _device,
     "drop_last": _boolean,
+    "engine": _engine,
     "epoch_batches": _optional(_integer(1, MAX_POSITION)),
     "global_batch_size": _optional(_integer(1)),
     "global_counts": _boolean,
@@ -169,6 +178,7 @@ _CHECKS: dict[str, _Check] = {
     "shuffle": _boolean,
     "targets": _names,
     "threads": _optional(_integer(1)),
+    "workers": _optional(_integer(1)),
     "world_size": _optional(_integer(1, _MAX_RANKS)),
 }
 

@@ -1,4 +1,4 @@
-"""Ray engine: runs each task as a Ray task on a cluster.
+"""Ray engine: runs each task as a Ray task on a cluster, which remote workers of a loader join too.
 
 Only tasks and results pass through Ray; tasks read and write at locations that all nodes see.
 """
@@ -18,7 +18,7 @@ from picstore.errors import MissingDependency, PicstoreError
 from picstore.prepare.engine.processes import Died, R, T
 from picstore.prepare.progress import ProgressCallback
 
-_MAX_ATTEMPTS = 4  # of a task that loses its worker or node; nodes of clouds are taken away
+MAX_ATTEMPTS = 4  # of a task that loses its worker or node; nodes of clouds are taken away
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class RayEngine:
     ) -> Iterator[tuple[T, R | Died]]:
         """Run tasks as :func:`picstore.prepare.engine.processes.run` does.
 
-        A task that loses its worker runs again on another; PicstoreError if it loses ``_MAX_ATTEMPTS`` or has a bug.
+        A task that loses its worker runs again on another; PicstoreError if it loses ``MAX_ATTEMPTS`` or has a bug.
         ``on_progress`` is called once a task, when it ends.
         """
-        ray = _import_ray()
+        ray = import_ray()
         remote = ray.remote(num_cpus=1, max_retries=0)(run_task)
         folder = str(Path.cwd())
         waiting: dict[Any, tuple[T, int]] = {}
@@ -55,9 +55,9 @@ class RayEngine:
                 except ray.exceptions.RayTaskError as error:
                     raise PicstoreError(f"a task failed on the cluster: {error.cause!r}") from error
                 except ray.exceptions.RayError as error:
-                    if attempt == _MAX_ATTEMPTS:
+                    if attempt == MAX_ATTEMPTS:
                         raise PicstoreError(
-                            f"a task lost its worker {attempt} times, last by {_first_line(error)}"
+                            f"a task lost its worker {attempt} times, last by {first_line(error)}"
                         ) from error
                     waiting[remote.remote(function, task, folder)] = task, attempt + 1
                     continue
@@ -85,6 +85,32 @@ def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str)
         return error, 0, True
 
 
+def join_cluster() -> bool:
+    """Connect this process as :func:`connect` does, and leave it so; returns whether it was not connected before."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # unset, Ray warns of a future change
+    ray = import_ray()
+    if ray.is_initialized():
+        return False
+    with _reaching_cluster():
+        ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL)
+    return True
+
+
+def cluster_resources() -> dict[str, float]:
+    """Return what the cluster has of each resource: ``"CPU"``, bytes of ``"object_store_memory"`` and others."""
+    with _reaching_cluster():
+        return dict(import_ray().cluster_resources())
+
+
+@contextlib.contextmanager
+def _reaching_cluster() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a node that does not start in time raises nothing more specific
+        raise PicstoreError(f"the Ray cluster cannot be reached; check RAY_ADDRESS: {first_line(error)}") from error
+
+
 @contextlib.contextmanager
 def connect(workers: int | None = None) -> Iterator[RayEngine]:
     """Connect to the cluster of ``RAY_ADDRESS``, else to one that runs on this machine, else start one here.
@@ -96,34 +122,25 @@ def connect(workers: int | None = None) -> Iterator[RayEngine]:
         MissingDependency: Ray is not installed.
         PicstoreError: the cluster cannot be reached.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # unset, Ray warns of a future change
-    ray = _import_ray()
-    connecting = not ray.is_initialized()
-    try:
-        if connecting:
-            ray.init(
-                include_dashboard=False, log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL
-            )
-        cores = int(ray.cluster_resources().get("CPU", 1))
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise PicstoreError(f"the Ray cluster cannot be reached; check RAY_ADDRESS: {_first_line(error)}") from error
+    connecting = join_cluster()
+    cores = int(cluster_resources().get("CPU", 1))
     with contextlib.ExitStack() as stack:
         if connecting:
             # A thread of Ray prints events of nodes on stdout, between the command's results.
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
-            stack.callback(ray.shutdown)
+            stack.callback(import_ray().shutdown)
         yield RayEngine(workers or max(1, cores))
 
 
-def _import_ray() -> Any:
+def import_ray(of: str = "--engine ray") -> Any:
+    """Import Ray; MissingDependency, of what needs it, where it is not installed."""
     try:
         import ray.exceptions
     except ImportError as error:
-        raise MissingDependency("--engine ray needs Ray: pip install 'picstore[ray]'") from error
+        raise MissingDependency(f"{of} needs Ray: pip install 'picstore[ray]'") from error
     return ray
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return the first line of one of Ray's errors, which have many."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -237,7 +237,7 @@ class LoaderProcess:
         """Make arrays of a batch's memory."""
         memory = np.asarray(self._find_block(message))  # an array of an array would refer to that one's memory alone
         weakref.finalize(memory, self._freed.append, message.number).atexit = False
-        images = map_images(partial(_map_array, memory), message.images)
+        images = map_images(partial(map_array, memory), message.images)
         self._counter.add(**asdict(message.stats - self._stats))
         self._stats = message.stats
         return replace(message.batch, images=images)
@@ -329,6 +329,12 @@ def _end_process(connection: Connection, process: subprocess.Popen[bytes], paren
         process.wait()
 
 
-def _map_array(memory: U8, shared: SharedArray) -> Array:
+def share_array(start: int, array: Array) -> SharedArray:
+    """Describe an array in the block that begins at an address."""
+    return SharedArray(array.ctypes.data - start, array.shape, array.strides, array.dtype.str)
+
+
+def map_array(memory: U8, shared: SharedArray) -> Array:
+    """Make an array that was described, in the memory of its block."""
     array: Array = np.ndarray(shared.shape, np.dtype(shared.dtype), memory.data, shared.offset, shared.strides)
     return array

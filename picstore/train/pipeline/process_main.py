@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from picstore.arrays import U8, Array
+from picstore.arrays import U8
 from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory, map_memory
 from picstore.train.pipeline.pipeline import Pipeline
-from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, SharedArray, send_descriptor
+from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, send_descriptor, share_array
 from picstore.train.pipeline.stats import StatsCounter
 
 _PARENT_SECONDS = 1.0  # after which the child looks for its parent again
@@ -177,7 +177,7 @@ class ProcessServer:
             block=block.number,
             new_size=None if block.descriptor is None else block.size,
             gone=self._blocks.take_gone(),
-            images=map_images(partial(_share, block.start), batch.images),
+            images=map_images(partial(share_array, block.start), batch.images),
             batch=replace(batch, images=[]),
             stats=self._counter.stats,
         )
@@ -188,11 +188,6 @@ class ProcessServer:
             if block.descriptor is not None:
                 send_descriptor(self._connection, block.descriptor)
         block.close()
-
-
-def _share(start: int, array: Array) -> SharedArray:
-    """Describe an array in the block that begins at an address."""
-    return SharedArray(array.ctypes.data - start, array.shape, array.strides, array.dtype.str)
 
 
 def _exit_after_parent(parent: int) -> None:

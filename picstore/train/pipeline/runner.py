@@ -2,6 +2,9 @@
 
 requests ─→ Pipeline, threads of this process           requests ─→ LoaderProcess, a Pipeline of its own
             (isolate=False, a DataLoader's worker)                  (isolate=True)
+                    │                                                       │
+                    │                    span ─→ RemoteWorkers, Pipelines on a cluster
+                    │                            (engine="ray")             │
                     └──────────────────── HostBatch ────────────────────────┘
                                               │
             TensorStage: in the same memory,  │  DecoderStage: decode and augment
@@ -17,8 +20,8 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,6 +33,7 @@ from picstore.train.buffers import BufferPools
 from picstore.train.cuda.decode import find_decoder, with_index
 from picstore.train.main_guard import check_main_guard
 from picstore.train.order.cursor import Worker
+from picstore.train.order.spans import Span
 from picstore.train.pipeline.at_exit import Closables, wait_for_exit
 from picstore.train.pipeline.device import DecoderStage, DeviceStage, HostSource, TensorStage
 from picstore.train.pipeline.process import LoaderProcess, ProcessSequence
@@ -39,6 +43,17 @@ from picstore.train.transforms.callables import apply_callable
 from picstore.train.transforms.compose import UserTransform
 from picstore.train.transforms.mix import BatchTransform
 
+if TYPE_CHECKING:
+    from picstore.train.pipeline.remote import RemoteWorkers
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Workers on a Ray cluster: their number, None for all of its CPUs, and the ranks that share it."""
+
+    workers: int | None
+    ranks: int
+
 
 class PipelineRunner:
     """Runs the pipelines of a loader, one an epoch, and keeps memory and process from one to the next.
@@ -47,6 +62,8 @@ class PipelineRunner:
         decoder: a name of ``cuda/decode.py``; UsageError if it is not for the device.
         isolate: run the pipeline in a process of its own. A DataLoader's worker is one already, and has none.
         threads: None for one a core, shared among the workers of a DataLoader.
+        remote: have the batches made by remote workers, of ``spec.resources.threads`` threads each; whatever
+            ``isolate`` is.
     """
 
     def __init__(
@@ -58,6 +75,7 @@ class PipelineRunner:
         decoder: str = "auto",
         isolate: bool = True,
         threads: int | None = None,
+        remote: Remote | None = None,
     ) -> None:
         if decoder == "auto" and any(source.dataset.foreign for source in spec.sources):
             decoder = "cpu"  # devices decode JPEGs only
@@ -73,6 +91,12 @@ class PipelineRunner:
         self._buffers = BufferPools()
         self._pid = os.getpid()
         self._process: LoaderProcess | None = None
+        self._remote = remote
+        self._workers: RemoteWorkers | None = None
+        if remote is not None:
+            from picstore.train.pipeline.remote import pickle_spec
+
+            pickle_spec(self._spec)  # which says what cannot be sent before anything is started
         self._open = Closables()  # pipelines and processes, of iterators in use too
         self._begun: tuple[int, tuple[int, int], Delivery] | None = None  # process, position, batches
 
@@ -85,19 +109,36 @@ class PipelineRunner:
         """Hold so many bytes of containers at most from the next iteration on; a child that was started ends."""
         self._spec = replace(self._spec, resources=replace(self._spec.resources, budget=budget))
         self._process = None
+        self._end_workers()
 
-    def batches(self, position: tuple[int, int], requests: MakeRequests) -> Delivery:
-        """Return batches before the callables.
+    @property
+    def workers(self) -> int | None:
+        """Number of remote workers; None where there are none, or as many as the cluster has room for."""
+        return None if self._remote is None else self._remote.workers
 
-        They begin at an epoch and batch, where ``requests`` do; those kept for this position go on.
-        """
+    @workers.setter
+    def workers(self, count: int) -> None:
+        if self._remote is None:
+            raise UsageError("workers are those of engine='ray'; threads= sets the decoding threads of engine='local'")
+        self._remote = replace(self._remote, workers=count)
+        if self._workers is not None:
+            self._workers.count = count
+
+    def batches(self, span: Span) -> Delivery:
+        """Return the batches of a span before the callables; those kept for its beginning go on."""
+        position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:
             if begun[:2] == (os.getpid(), position):
                 return begun[2]
             begun[2].close()
-        isolated = self._isolate and not Worker.current().count
-        source: HostSource = self._in_process(requests) if isolated else self._in_threads(requests)
+        source: HostSource
+        if self._remote is not None:
+            source = self._on_cluster(self._remote, span)
+        elif self._isolate and not Worker.current().count:
+            source = self._in_process(span)
+        else:
+            source = self._in_threads(span)
         device = with_index(self._device)
         decode = find_decoder(self._decoder, device)
         output, strict = self._spec.output, self._damage_log.strict
@@ -135,7 +176,7 @@ class PipelineRunner:
     def close(self) -> None:
         """End all threads and processes, also those of iterators in use, which raise PicstoreError then."""
         self.drop_begun()
-        self._process = None
+        self._process = self._workers = None
         for closable in self._open:
             closable.close()
 
@@ -165,6 +206,30 @@ class PipelineRunner:
         self._open.add(process)
         return process
 
+    def _on_cluster(self, remote: Remote, span: Span) -> HostSource:
+        """Batches of the remote workers, which are kept from epoch to epoch."""
+        from picstore.train.pipeline.remote import RemoteSequence
+
+        if Worker.current().count:
+            raise UsageError("engine='ray' has workers of its own; iterate the loader itself, not in a DataLoader")
+        if self._workers is None or not self._workers.alive:
+            self._workers = self._start_workers(remote)
+        if not self._workers.in_use:
+            return RemoteSequence(self._workers, span)
+        return RemoteSequence(self._start_workers(remote), span, owned=True)  # for a second iterator
+
+    def _start_workers(self, remote: Remote) -> RemoteWorkers:
+        from picstore.train.pipeline.remote import RemoteWorkers
+
+        workers = RemoteWorkers(self._spec, self._counter, count=remote.workers, ranks=remote.ranks)
+        self._open.add(workers)
+        return workers
+
+    def _end_workers(self) -> None:
+        if self._workers is not None:
+            self._workers.close()
+        self._workers = None
+
     def drop_begun(self) -> None:
         """End the batches that were kept for the next iteration."""
         if self._begun is not None:
@@ -173,7 +238,8 @@ class PipelineRunner:
 
     def __getstate__(self) -> dict[str, Any]:
         check_main_guard()
-        return {**self.__dict__, "_buffers": None, "_pid": -1, "_process": None, "_begun": None, "_open": Closables()}
+        kept = dict.fromkeys(("_buffers", "_process", "_workers", "_begun"))
+        return {**self.__dict__, **kept, "_pid": -1, "_open": Closables()}
 
 
 class Delivery(Iterator[Batch]):

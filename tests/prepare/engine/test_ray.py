@@ -121,7 +121,7 @@ def test_a_task_that_loses_its_worker_is_sent_again_and_errors_of_tasks_arrive(m
 
     def run(function: Any, tasks: int, losses: dict[int, int] | None = None) -> dict[int, Any]:
         inline = InlineRay(lambda task: (losses or {}).get(task, 0))
-        monkeypatch.setattr(ray, "_import_ray", lambda: inline)
+        monkeypatch.setattr(ray, "import_ray", lambda: inline)
         return dict(RayEngine(2).run(function, deque(range(tasks)), on_progress=counts.append))
 
     counts: list[int] = []
@@ -141,7 +141,7 @@ def test_a_conversion_of_tasks_that_lose_their_workers_writes_the_bytes_of_one_m
     alone = converted(source, tmp_path / "alone", InlineEngine(1))
     assert len(list(alone.glob("0000/*.pic"))) >= 4, "several rows are needed to show anything"
     inline = InlineRay(lambda task: 1)
-    monkeypatch.setattr(ray, "_import_ray", lambda: inline)
+    monkeypatch.setattr(ray, "import_ray", lambda: inline)
     assert tree(converted(source, tmp_path / "both", RayEngine(3))) == tree(alone)
 
 

@@ -1,0 +1,73 @@
+"""Spans: runs of steps of an order, each of which one worker makes by itself, and how long they are.
+
+A span begins in the middle of the containers that its lanes read, and ends in the middle of others, so that these are
+read by two workers. Of a span whose lanes take m records each from containers of c records, (c - 1) / m of the bytes
+are read besides: a quarter where m is 4 c. The end of an epoch is the end of all containers, so epochs are divided into
+equal spans.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from picstore.train.order.requests import BatchRequest, Order, TrainingSource
+
+MAX_READ = 1.25  # times the bytes of a run without spans
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Steps of an order from batch ``first`` of ``epoch`` on; called with its sources, it makes their requests.
+
+    Attributes:
+        step: as of :meth:`Order.requests`; 0 but in a DataLoader's worker.
+        count: steps; None for those of all epochs that follow.
+    """
+
+    order: Order
+    epoch: int
+    first: int = 0
+    step: int = 0
+    count: int | None = None
+
+    def __call__(self, sources: Sequence[TrainingSource]) -> Iterator[BatchRequest]:
+        requests = self.order.requests(sources, epoch=self.epoch, first=self.first, step=self.step)
+        return islice(requests, self.count)
+
+    def after(self, steps: int) -> Span:
+        """What is left after the first steps, all of one epoch."""
+        left = None if self.count is None else self.count - steps
+        return replace(self, first=self.first + steps, count=left)
+
+    def cut(self, steps: int) -> tuple[Span, Span]:
+        """Divide a span without end into one of about so many steps, of one epoch, and the rest."""
+        length = self.order.length(self.epoch)
+        if length is None:
+            return replace(self, count=steps), self.after(steps)
+        left = length - self.first
+        if left <= 0:
+            return replace(self, epoch=self.epoch + 1, first=0).cut(steps)
+        count = -(-left // max(1, (left + steps // 2) // steps))
+        rest = self.after(count) if count < left else replace(self, epoch=self.epoch + 1, first=0)
+        return replace(self, count=count), rest
+
+
+def steps_of_span(span: Span, sources: Sequence[TrainingSource]) -> tuple[int, float]:
+    """Compute how many steps a span needs, so that no more than ``MAX_READ`` times the bytes are read.
+
+    Returns:
+        The steps, and the stored bytes of one.
+    """
+    request = next(iter(span(sources)))
+    lanes = span.order.lanes_read / len(sources)
+    opened = taken = 0.0
+    for source in {wanted.source for wanted in request}:
+        dataset = sources[source].dataset
+        size = float((dataset.rows["size"] + dataset.rows["referenced"]).sum())
+        samples = sum(len(wanted.samples) for wanted in request if wanted.source == source)
+        opened += lanes * size / len(dataset.rows)
+        taken += samples * size / len(dataset)
+    return max(1, math.ceil(opened / taken / (MAX_READ - 1))), taken

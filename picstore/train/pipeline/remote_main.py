@@ -1,0 +1,140 @@
+"""A remote worker, the worker's side of ``remote.py``: it makes the batches of spans, one a call.
+
+It knows nothing of Ray, and imports no torch.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from picstore._version import __version__
+from picstore.arrays import U8, Array
+from picstore.errors import PicstoreError, UsageError
+from picstore.train.batching.host_batch import HostBatch, map_images
+from picstore.train.batching.spec import PipelineSpec
+from picstore.train.buffers import BufferPools
+from picstore.train.buffers import Mapping as MappedMemory
+from picstore.train.order.requests import Order
+from picstore.train.order.spans import Span
+from picstore.train.pipeline.pipeline import Pipeline
+from picstore.train.pipeline.process import share_array
+from picstore.train.pipeline.stats import Stats, StatsCounter
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMessage:
+    """A batch without the memory of its images: what ``process.Message`` tells of a block of shared memory.
+
+    Attributes:
+        images: ``HostBatch.images`` with a SharedArray for each array.
+        size: bytes of the block that holds them.
+        stats: of all that the worker has done.
+    """
+
+    images: Any
+    size: int
+    batch: HostBatch
+    stats: Stats
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides the values of batches."""
+    return {"picstore": __version__, **{name: version(name) for name in ("numpy", "numba")}}
+
+
+class RemoteWorker:
+    """Makes batches of a specification; all that it holds it makes again from the arguments of a call."""
+
+    def __init__(self) -> None:
+        self._counter = StatsCounter()
+        self._buffers = BufferPools()
+        self._pipelines: dict[int, Pipeline | Exception] = {}  # by key; an error where one could not begin
+        self._sending: HostBatch | None = None  # until Ray has copied its memory
+
+    def open(self, wanted: Mapping[str, str], pickled: bytes) -> Exception | None:
+        """Open the data sets of a specification; returns what is wrong with this worker.
+
+        Args:
+            wanted: the versions of the driver.
+            pickled: a PipelineSpec.
+        """
+        mine = versions()
+        differing = [
+            f"{name} {mine[name]} where the trainer has {wanted[name]}" for name in wanted if mine[name] != wanted[name]
+        ]
+        if differing:
+            return PicstoreError(f"{', '.join(differing)}; install the same versions on all nodes")
+        try:
+            self._spec: PipelineSpec = pickle.loads(pickled)  # noqa: S301 - of the driver, as all that Ray brings
+        except (PicstoreError, OSError) as error:
+            return PicstoreError(f"{error}; all nodes must see the data sets under the same names")
+        except (ImportError, AttributeError) as error:
+            text = f"it cannot import collate or a transform: {error}"
+            return UsageError(f"{text}; install their module on all nodes, or define them in the main program")
+        return None
+
+    def begin(self, key: int, kept: list[int], order: Order, epoch: int, first: int, count: int) -> None:
+        """Begin to make a span under a key, and end all others but those that are kept."""
+        self._end({*kept})
+        requests = Span(order, epoch, first, count=count)(self._spec.sources)
+        pipeline = Pipeline(requests, self._spec, buffers=self._buffers, counter=self._counter)
+        self._pipelines[key] = pipeline
+        try:
+            pipeline.start()
+        except Exception as error:  # nobody waits for this call; that for the first batch raises it
+            self._pipelines[key] = error
+            pipeline.close()
+
+    def make(self, key: int) -> tuple[bytes, U8 | None]:
+        """Make the next batch of a span.
+
+        Returns:
+            A pickled RemoteMessage and the memory of its images; or a pickled error, and None.
+        """
+        pipeline = self._pipelines[key]
+        try:
+            if isinstance(pipeline, Exception):
+                raise pipeline
+            batch = pipeline.receive()
+        except (PicstoreError, OSError) as error:
+            self._pipelines[key] = error  # for calls that follow: after an error a pipeline may have nothing to give
+            return pickle.dumps(error), None
+        if batch is None:
+            raise IndexError(f"span {key} has no further batch")
+        start, memory = _memory_of(batch.images)
+        images = map_images(partial(share_array, start), batch.images)
+        message = RemoteMessage(images, len(memory), replace(batch, images=[]), self._counter.stats)
+        self._sending = batch
+        return pickle.dumps(message), memory
+
+    def end(self) -> None:
+        """End all spans."""
+        self._end(set())
+
+    def _end(self, kept: set[int]) -> None:
+        for key in self._pipelines.keys() - kept:
+            pipeline = self._pipelines.pop(key)
+            if isinstance(pipeline, Pipeline):
+                pipeline.close()
+
+
+def _memory_of(images: Any) -> tuple[int, U8]:
+    """Find the memory that holds all arrays of a batch, which is one block: its address, and uint8 (n,)."""
+    bounds: list[tuple[int, int]] = []
+
+    def note(array: Array) -> None:
+        last = sum((length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True))
+        bounds.append(
+            (array.ctypes.data, array.ctypes.data + last + array.itemsize if array.size else array.ctypes.data)
+        )
+
+    map_images(note, images)
+    start, stop = min(start for start, _ in bounds), max(stop for _, stop in bounds)
+    return start, np.asarray(MappedMemory(start, stop - start))

@@ -1,0 +1,210 @@
+"""engine="ray" on simulated clusters: equal batches, and what is killed costs none."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from collate_functions import describe
+from pictures import require
+from PIL import Image
+from samples import picture
+
+import picstore
+from benchmarks.clusters import SimulatedCluster, simulated_cluster, wait_until
+from picstore.errors import Corrupt
+from picstore.prepare.convert.job import DatasetShape
+
+COUNT = 96
+CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default::ResourceWarning"),  # Ray's own files and sockets
+    pytest.mark.filterwarnings("default::FutureWarning"),
+    pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SimulatedCluster]:
+    """A trainer's node without workers, and two nodes of two CPUs."""
+    require(importlib.util.find_spec("ray"), "ray")
+    with simulated_cluster(nodes=2, cpus=2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures with boxes, masks and captions."""
+    made = tmp_path_factory.mktemp("remote") / "dataset"
+    shape = DatasetShape(streams=2, container_size=32 << 10, file_size=128 << 10)
+    attachments = {"mask": "mask"}
+    with picstore.Writer(made, classes=["a", "b", "c"], shape=shape, attachments=attachments) as writer:
+        for number in range(COUNT):
+            image = picture(number, width=70 + number % 40, height=100 - number % 50)
+            mask = BytesIO()
+            Image.fromarray(np.full(image.shape[:2], number % 5, np.uint8)).save(mask, "PNG")
+            extra = {"boxes": [[5, 5, 30, 30]], "box_labels": [number]}
+            writer.add(image, label=number % 3, extra=extra, attachments={"mask": mask.getvalue()})
+    dataset = picstore.Dataset(made)
+    dataset.with_columns({"caption": [f"picture {number}" for number in range(COUNT)]}, ids=range(COUNT)).save()
+    return made
+
+
+def flat(value: Any) -> Any:
+    """Everything in a batch, as bytes and lists that can be compared."""
+    if isinstance(value, torch.Tensor):
+        given = value.contiguous().view(torch.uint8) if value.dtype == torch.bfloat16 else value
+        return str(value.dtype), tuple(value.shape), given.numpy().tobytes()
+    if isinstance(value, dict):
+        return {name: flat(each) for name, each in value.items() if name != "process"}  # of ``describe``
+    if isinstance(value, (list, tuple)):
+        return [flat(each) for each in value]
+    return value.tobytes() if isinstance(value, np.ndarray) else value
+
+
+def contents(loader: Any, epochs: int = 2) -> list[Any]:
+    with_columns = [(flat(batch.asdict()), flat(batch.columns)) for _ in range(epochs) for batch in loader]
+    loader.close()
+    return with_columns
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "crops": {"transform": CROP},
+    "any size": {"transform": [], "drop_last": False},
+    "timm": {"transform": picstore.recipes.timm_default(32, auto_augment="rand-m9-mstd0.5-inc1")},
+    "torchvision": {"transform": picstore.recipes.torchvision_resnet50_v2(32), "dtype": torch.bfloat16},
+    "simclr": {"transform": picstore.recipes.simclr(32)},
+    "dinov2": {"transform": picstore.recipes.dinov2(32, 16, local_views=2)},
+    "detr": {"transform": picstore.recipes.detr(sizes=[32, 40], max_size=64), "targets": ["boxes"]},
+    "masks": {"transform": CROP, "targets": ["mask"], "memory_format": torch.channels_last},
+    "collate": {"transform": CROP, "targets": ["caption"], "collate": describe},
+    "buckets": {"transform": picstore.Buckets([(32, 32), (24, 40), (40, 24)], lambda size: [picstore.Resize(size)])},
+    "weights": {"transform": CROP, "balance": "label", "aug_repeats": 2},
+    "stored order": {"transform": CROP, "shuffle": False, "drop_last": False},
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_batches_of_two_epochs_are_those_of_a_local_loader(path: Path, cluster: SimulatedCluster, name: str) -> None:
+    options = {"batch_size": 8, "lanes": 4, "seed": 3, **RECIPES[name]}
+    remote = contents(picstore.Loader(path, engine="ray", workers=2, **options))
+    local = contents(picstore.Loader(path, isolate=False, threads=2, **options))
+    assert len(remote) == len(local) > 0
+    assert remote == local
+
+
+def test_a_mixture_and_the_ranks_of_a_training_have_the_same_batches(cluster: SimulatedCluster, path: Path) -> None:
+    dataset = picstore.Dataset(path)
+
+    def mux(**options: Any) -> picstore.DataMux:
+        config = [(dataset, 0, 5), (dataset.without(range(50)), 10, 3)]
+        return picstore.DataMux(config, transform=CROP, seed=2, epoch_batches=17, **options)
+
+    assert contents(mux(engine="ray", workers=2)) == contents(mux(isolate=False))
+    options = {"batch_size": 4, "transform": CROP, "world_size": 4}
+    remote = [picstore.Loader(path, engine="ray", workers=1, rank=rank, **options) for rank in range(4)]
+    together = [[flat(batch.asdict()) for batch in batches] for batches in zip(*remote, strict=True)]
+    local = [picstore.Loader(path, isolate=False, rank=rank, **options) for rank in range(4)]
+    assert together == [[flat(batch.asdict()) for batch in batches] for batches in zip(*local, strict=True)]
+    for loader in remote:
+        loader.close()
+
+
+def test_damage_of_a_remote_worker_is_raised_in_its_turn(cluster: SimulatedCluster, path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "damaged"
+    subprocess.run(["cp", "-r", path, copy], check=True)
+    file = sorted(copy.glob("*/*.pic"))[0]
+    content = bytearray(file.read_bytes())
+    content[9000:9400] = bytes(400)
+    file.write_bytes(content)
+    options = {"batch_size": 8, "transform": CROP}
+    assert contents(picstore.Loader(copy, engine="ray", workers=2, **options)) == contents(
+        picstore.Loader(copy, isolate=False, **options)
+    )
+    strict = picstore.Loader(copy, engine="ray", workers=2, on_damage="raise", **options)
+    with pytest.raises(Corrupt, match=str(file)):
+        contents(strict)
+    strict.close()
+
+
+def test_workers_and_a_node_that_are_killed_cost_no_batch(cluster: SimulatedCluster, path: Path) -> None:
+    options = {"batch_size": 4, "transform": CROP, "lanes": 4}
+    loader = picstore.Loader(path, engine="ray", workers=3, **options)
+    remote = []
+    for epoch in range(4):
+        for number, batch in enumerate(loader):
+            remote.append((flat(batch.asdict()), flat(batch.columns)))
+            if number == 3 and epoch < 2:
+                os.kill(cluster.workers()[epoch], signal.SIGKILL)
+            if number == 7 and epoch == 2:
+                cluster.kill_raylet(cluster.nodes[-1])
+                loader.workers = 2  # as many as the other node has room for
+    loader.close()
+    assert remote == contents(picstore.Loader(path, isolate=False, threads=2, **options), 4)
+    cluster.nodes.append(cluster.add_node())
+
+
+TRAINER = """
+import hashlib, json, sys, time
+import picstore
+
+loader = picstore.Loader(sys.argv[1], engine="ray", workers=int(sys.argv[2]), batch_size=4, lanes=4,
+    transform=[picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()])
+found, kept = [], []
+for _ in range(int(sys.argv[3])):
+    for batch in loader:
+        found.append(hashlib.sha256(batch.images.numpy().tobytes()).hexdigest())
+        if len(found) == 5:
+            print("taken", flush=True)
+            time.sleep(float(sys.argv[4]))
+print(json.dumps(found), flush=True)
+"""
+
+
+def trainer(path: Path, *, workers: int, epochs: int, pause: float = 0) -> subprocess.Popen[str]:
+    """Start a program that trains, and pauses after its fifth batch."""
+    given = [sys.executable, "-c", TRAINER, str(path), str(workers), str(epochs), str(pause)]
+    return subprocess.Popen(given, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_trainers_share_a_cluster_and_one_that_is_killed_leaves_nothing(
+    cluster: SimulatedCluster, path: Path
+) -> None:
+    spilled = {*Path("/tmp/ray").glob("session_*/**/ray_spilled_objects/*")}  # noqa: S108
+    assert wait_until(lambda: not cluster.workers())
+    one, two = trainer(path, workers=1, epochs=3), trainer(path, workers=1, epochs=3, pause=600)
+    assert two.stdout is not None
+    assert two.stdout.readline() == "taken\n"
+    assert wait_until(lambda: len(cluster.workers()) >= 1)
+    two.kill()
+    two.wait()
+    two.stdout.close()
+    out, _ = one.communicate(timeout=120)
+    found = json.loads(out.splitlines()[-1])
+    assert len(found) == 3 * COUNT // 4 and len({*found}) == len(found)
+    assert wait_until(lambda: not cluster.workers()), "workers end with their trainer"
+    assert {*Path("/tmp/ray").glob("session_*/**/ray_spilled_objects/*")} == spilled  # noqa: S108
+
+
+def test_a_loader_grows_with_the_cluster(cluster: SimulatedCluster, path: Path) -> None:
+    options = {"batch_size": 4, "transform": CROP, "lanes": 4}
+    loader = picstore.Loader(path, engine="ray", workers=1, **options)
+    remote = []
+    for epoch in range(3):
+        remote += [(flat(batch.asdict()), flat(batch.columns)) for batch in loader]
+        loader.workers = 3 - epoch
+    assert wait_until(lambda: len(cluster.workers()) == 2)
+    loader.close()
+    assert remote == contents(picstore.Loader(path, isolate=False, threads=2, **options), 3)
