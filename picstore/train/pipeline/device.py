@@ -126,11 +126,9 @@ class _DecodedBatch:
     def hand_over(self) -> tuple[Batch, list[Damage]]:
         """Make all that follows on the current stream wait until the batch is made."""
         if self.event is not None:
-            images = self.batch.images
             stream = torch.cuda.current_stream(self.batch.labels.device)
             stream.wait_event(self.event)
-            for tensor in (*(images if isinstance(images, list) else [images]), self.batch.labels, self.batch.ids):
-                tensor.record_stream(stream)  # or its memory might be used again while the consumer's kernels read it
+            self.batch.record_stream(stream)  # or its memory might be used again while the consumer's kernels read it
         return self.batch, self.damage
 
 
