@@ -4,8 +4,8 @@ requests ─→ Pipeline, threads of this process           requests ─→ Load
             (isolate=False, a DataLoader's worker)                  (isolate=True)
                     └──────────────────── HostBatch ────────────────────────┘
                                               │
-            TensorStage: in the same memory,  │  DecoderStage: decode and augment
-            or copied to the device           │  on CUDA streams, ahead
+            TensorStage: in the same memory,  │  AheadStage: copy, or decode and
+            on the CPU                        │  augment, on CUDA streams, ahead
                     └────────────────────── Batch ──────────────────────────┘
                                               │
                             Delivery: count, log damage ─→ consumer: callables
@@ -27,11 +27,12 @@ from picstore.train.batch import Batch
 from picstore.train.batching.damage import DamageLog
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import BufferPools
-from picstore.train.cuda.decode import find_decoder, with_index
+from picstore.train.cuda.decode import Decode, check_decoder, find_decoder, with_index
 from picstore.train.main_guard import check_main_guard
 from picstore.train.order.cursor import Worker
 from picstore.train.pipeline.at_exit import Closables, wait_for_exit
-from picstore.train.pipeline.device import DecoderStage, DeviceStage, HostSource, TensorStage
+from picstore.train.pipeline.device import AheadStage, DeviceStage, HostSource, TensorStage
+from picstore.train.pipeline.device_batch import CopyBatch, DecodeBatch, MakeBatch
 from picstore.train.pipeline.process import LoaderProcess, ProcessSequence
 from picstore.train.pipeline.stats import Stats, StatsCounter
 from picstore.train.transforms.batch_random import BatchRandom
@@ -67,6 +68,7 @@ class PipelineRunner:
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder
+        self._decoders: dict[torch.device, Decode | None] = {}  # that were tried
         self._isolate = isolate and bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
         self._threads = threads
         self._counter = StatsCounter()
@@ -99,14 +101,22 @@ class PipelineRunner:
         isolated = self._isolate and not Worker.current().count
         source: HostSource = self._in_process(requests) if isolated else self._in_threads(requests)
         device = with_index(self._device)
-        decode = find_decoder(self._decoder, device)
         output, strict = self._spec.output, self._damage_log.strict
-        stage: DeviceStage
-        if decode is None:
-            stage = TensorStage(source, output=output, device=device)
-        else:
-            stage = DecoderStage(source, output=output, decode=decode, device=device, strict=strict)
-        return Delivery(stage, self._counter, self._damage_log)
+        decode = None if output.decoded else self._find_decoder(device)
+        if decode is None and device.type != "cuda":
+            return Delivery(TensorStage(source, output=output, device=device), self._counter, self._damage_log)
+        make: MakeBatch = CopyBatch(output, device)
+        if decode is not None:
+            make = DecodeBatch(output, device, decode, strict)
+        return Delivery(AheadStage(source, make=make, device=device), self._counter, self._damage_log)
+
+    def _find_decoder(self, device: torch.device) -> Decode | None:
+        """The decoder for a device, which was tried once."""
+        if device not in self._decoders:
+            self._decoders[device] = decode = find_decoder(self._decoder, device)
+            if decode is not None:
+                check_decoder(decode, device)
+        return self._decoders[device]
 
     def keep(self, position: tuple[int, int], batches: Delivery) -> None:
         """Let batches go on; the next iteration may begin at ``position``, where it is."""
@@ -173,7 +183,8 @@ class PipelineRunner:
 
     def __getstate__(self) -> dict[str, Any]:
         check_main_guard()
-        return {**self.__dict__, "_buffers": None, "_pid": -1, "_process": None, "_begun": None, "_open": Closables()}
+        fresh = {"_begun": None, "_open": Closables(), "_decoders": {}}
+        return {**self.__dict__, "_buffers": None, "_pid": -1, "_process": None, **fresh}
 
 
 class Delivery(Iterator[Batch]):
@@ -197,9 +208,12 @@ class Delivery(Iterator[Batch]):
             ) from error
         if received is None:
             raise StopIteration
-        batch, damage = received
-        self._counter.add(batches=1, images=len(batch), damaged=len(damage))
-        self._damage_log.report(damage)
+        batch, refused = received.batch, received.refused
+        counts = {"batches": 1, "images": len(batch), "damaged": len(received.damage), "fallbacks": len(refused)}
+        self._counter.add(**counts)
+        self._damage_log.report(received.damage)
+        if refused:
+            self._damage_log.report_fallbacks(refused, of=len(batch))
         return batch
 
     def close(self) -> None:
