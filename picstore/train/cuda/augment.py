@@ -8,6 +8,7 @@ imports Triton, and is imported only when images are on a GPU.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ from picstore.train.cuda.descriptor import COUNTS, HEADER
 from picstore.train.cuda.descriptor_table import DescriptorTable, make_descriptor_table
 from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
 from picstore.train.cuda.resample_params import make_resample_params, minify_slanted
-from picstore.train.cuda.triton_jit import INTERPRETED
+from picstore.train.cuda.triton_jit import INTERPRETED, compiling
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.borders import CONSTANT, border_indices
 from picstore.train.transforms.color_program import ColorProgram
@@ -34,6 +35,7 @@ _COUNTS = 3 * 256  # levels of an image
 _MAX_VALUES = 1 << 31  # of one image: offsets within it are 32-bit integers
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 # A fused multiplication and addition rounds once where the CPU rounds twice; color would differ.
+_LAUNCHING = threading.Lock()  # two threads would compile the same kernel; the interpreter takes one at a time, too
 _OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 
 
@@ -182,13 +184,16 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
     """Launch jobs (table, output, channels last) in turn; their tables go to the device in one asynchronous copy."""
     device = jobs[0][1].device
     held = [_allocate_workspace(table, device) for table, _, _ in jobs]
-    sizes = [table.words.size for table, _, _ in jobs]
+    # Triton compiles a kernel anew for an address that is no multiple of 16 bytes.
+    padded = [np.append(table.words, np.zeros(table.words.size % 2, np.int64)) for table, _, _ in jobs]
+    sizes = [words.size for words in padded]
     packed = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
-    np.concatenate([table.words for table, _, _ in jobs], out=packed.numpy())
+    np.concatenate(padded, out=packed.numpy())
     # torch does not reuse the page-locked memory before the copy is done.
     split = torch.split(packed.to(device, non_blocking=True), sizes)
-    for (table, out, channels_last), words in zip(jobs, split, strict=True):
-        _launch(table, words, out, channels_last)
+    with _LAUNCHING, compiling():
+        for (table, out, channels_last), words in zip(jobs, split, strict=True):
+            _launch(table, words, out, channels_last)
     held.clear()  # memory that is freed after the launches goes to later work of this stream alone
 
 

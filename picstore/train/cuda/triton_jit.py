@@ -6,7 +6,9 @@ imported, they run on tensors of the CPU, op by op in NumPy, for tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from picstore.errors import MissingDependency
@@ -19,7 +21,22 @@ except ImportError as error:
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
-__all__ = ["INTERPRETED", "device_function", "kernel", "tl"]
+__all__ = ["INTERPRETED", "compiling", "device_function", "kernel", "tl"]
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Raise MissingDependency where a launch finds no C compiler, with which Triton makes what launches a kernel."""
+    try:
+        yield
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        failed = isinstance(error, subprocess.CalledProcessError) and "-shared" in (error.cmd or ())
+        if failed or "C compiler" in str(error):
+            raise MissingDependency(
+                f"Triton compiles what launches its kernels once on a machine, with a C compiler and the headers of C "
+                f"and Python: apt install gcc libc6-dev python3-dev, or set CC ({error})"
+            ) from error
+        raise
 
 
 def kernel(function: Callable[..., Any]) -> Any:

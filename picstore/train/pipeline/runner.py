@@ -132,9 +132,10 @@ class PipelineRunner:
             return batch
         images, labels, random = batch.images, batch.labels, BatchRandom(seed, 0, [0])
         seeded = not all(isinstance(transform, BatchTransform) for transform in callables)
-        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else [], enabled=seeded):
+        device = labels.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=seeded):
             if seeded:
-                torch.manual_seed(seed & ((1 << 63) - 1))
+                _seed_generators(seed & ((1 << 63) - 1), device)
             for transform in callables:
                 if isinstance(transform, BatchTransform):
                     images, labels = transform(images, labels, random)
@@ -185,6 +186,14 @@ class PipelineRunner:
         check_main_guard()
         fresh = {"_begun": None, "_open": Closables(), "_decoders": {}}
         return {**self.__dict__, "_buffers": None, "_pid": -1, "_process": None, **fresh}
+
+
+def _seed_generators(seed: int, device: torch.device) -> None:
+    """Seed torch's generators of the CPU and of a device; ``torch.manual_seed`` would those of all GPUs."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 class Delivery(Iterator[Batch]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import picstore
+from picstore.errors import UsageError
 from picstore.train.batch import Batch
 from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.spec import OutputSpec
@@ -128,6 +130,37 @@ def test_a_loader_for_a_gpu_copies_what_the_cpu_decodes_ahead(
     loader = picstore.Loader(make_dataset(4), batch_size=4, **options)
     assert len(next(iter(loader))) == 4
     assert made == [(CopyBatch, torch.device("cuda:0"))]
+
+
+def test_callables_change_the_generators_of_no_other_gpu(
+    monkeypatch: pytest.MonkeyPatch, make_dataset: Callable[..., Path]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("seeds all GPUs"))
+    noise = picstore.Loader(
+        make_dataset(4),
+        batch_size=4,
+        transform=[picstore.Resize((4, 4)), torch.rand_like],
+        dtype=torch.float32,
+        isolate=False,
+    )
+    before = torch.get_rng_state()
+    drawn = next(iter(noise)).images
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(drawn.unique()) > 100
+
+    seeded: list[tuple[str, int]] = []
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext(seeded.append((str(device), -1))))
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeded.append(("", seed)))
+    with torch.random.fork_rng([]):
+        runner._seed_generators(5, torch.device("cuda:1"))
+    assert seeded == [("cuda:1", -1), ("", 5)]
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_the_data_set_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found, device in ((0, "cuda"), (2, "cuda:2")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda found=found: found)
+        with pytest.raises(UsageError, match=f"device is '{device}'; torch finds "):
+            picstore.Loader("/nowhere", batch_size=1, device=device)
 
 
 def test_threads_of_all_stages_of_a_device_have_the_same_streams(monkeypatch: pytest.MonkeyPatch) -> None:
