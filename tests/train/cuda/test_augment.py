@@ -71,7 +71,10 @@ def interpreted(default: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
     return slow_except(default, cases, when=INTERPRETED)
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("cpu", marks=pytest.mark.interpreted), pytest.param("cuda", marks=pytest.mark.cuda)],
+)
 def device(request: pytest.FixtureRequest) -> str:
     """Where the kernels run: on the CPU, interpreted, or on a GPU."""
     if (request.param == "cpu") != INTERPRETED:

@@ -31,6 +31,7 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import compose_color
 from picstore.train.transforms.geometry import Geometry
 
+pytestmark = pytest.mark.interpreted
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop((8, 16), scale=(0.3, 1.0)), picstore.RandomHorizontalFlip()]
 CPU = torch.device("cpu")
