@@ -11,6 +11,7 @@ import numpy as np
 from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.jpeg.cut import cut_all
+from picstore.jpeg.decoder.describe import describe_tiles
 from picstore.kernels.ahead import compile_ahead
 from picstore.kernels.filters import BILINEAR
 from picstore.train.batching.spec import OutputSpec, PipelineSpec
@@ -52,8 +53,8 @@ def compile_needed(spec: PipelineSpec) -> None:
 
 def needed_kernels(plans: Iterable[TransformPlan], output: OutputSpec) -> list[Any]:
     """List the kernels that batches of data sets with these transforms call, by drawing parameters of 256 images."""
-    if not output.decoded:
-        return [cut_all]
+    if output.form != "pixels":
+        return [cut_all] if output.form == "streams" else [describe_tiles]
     found = {run_fused, *STAGES}
     for plan in plans:
         for group in plan.groups:

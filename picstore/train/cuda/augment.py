@@ -8,7 +8,6 @@ imports Triton, and is imported only when images are on a GPU.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,7 @@ from picstore.train.cuda.descriptor import COUNTS, HEADER
 from picstore.train.cuda.descriptor_table import DescriptorTable, make_descriptor_table
 from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
 from picstore.train.cuda.resample_params import make_resample_params, minify_slanted
-from picstore.train.cuda.triton_jit import INTERPRETED, compiling
+from picstore.train.cuda.triton_jit import INTERPRETED, launching
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.borders import CONSTANT, border_indices
 from picstore.train.transforms.color_program import ColorProgram
@@ -35,7 +34,6 @@ _COUNTS = 3 * 256  # levels of an image
 _MAX_VALUES = 1 << 31  # of one image: offsets within it are 32-bit integers
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 # A fused multiplication and addition rounds once where the CPU rounds twice; color would differ.
-_LAUNCHING = threading.Lock()  # two threads would compile the same kernel; the interpreter takes one at a time, too
 _OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 
 
@@ -56,8 +54,9 @@ def augment(
     except for blur.
 
     Args:
-        images: n of uint8 (3, h, w), or (1, h, w) for grey, contiguous, on one device: at least ``geometry.reach`` of
-            each. Memory of another stream must stay unchanged until this stream has reached the launch.
+        images: n of uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows: at least
+            ``geometry.reach`` of each. Memory of another stream must stay unchanged until this one has reached the
+            launch.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
         factors: int (n,), 1, 2, 4 or 8, by which decoding divided the sides.
         geometry: of the n images.
@@ -100,7 +99,9 @@ def augment(
         pixels = torch.empty(first.values, dtype=torch.uint8, device=batch.device)
         planes = params.planes.copy()
         plane_sizes = params.source_size[indices].prod(axis=1)
-        planes[indices] = np.stack([pixels.data_ptr() + first.offsets, plane_sizes], axis=1)
+        planes[indices] = np.stack(
+            [pixels.data_ptr() + first.offsets, plane_sizes, params.source_size[indices, 0]], axis=1
+        )
         second = make_descriptor_table(replace(params, planes=planes), phases)
         _launch_all([(first, pixels, False), (second, batch, channels_last)])
     return result
@@ -126,7 +127,7 @@ def _with_borders(
 
 
 def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:
-    """Addresses and strides of planes, int64 (n, 2), and widths and heights, int64 (n, 2)."""
+    """Addresses and strides of planes and rows, int64 (n, 3), and widths and heights, int64 (n, 2)."""
     device = images[0].device
     if device.type != ("cpu" if INTERPRETED else "cuda"):
         expected = "the CPU, as TRITON_INTERPRET is set" if INTERPRETED else "a GPU"
@@ -134,15 +135,17 @@ def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:
     rows = []
     for image in images:
         planes, height, width = image.shape if image.dim() == 3 else (0, 0, 0)
-        known = planes in (1, 3) and image.dtype is torch.uint8 and image.is_contiguous() and image.device == device
-        if not known or not 0 < height * width < _MAX_VALUES:
+        known = planes in (1, 3) and image.dtype is torch.uint8 and image.device == device
+        plane, pitch, step = image.stride() if known else (0, 0, 0)
+        known &= (step == 1 or width == 1) and (pitch >= width or height == 1) and (plane >= 0 or planes == 1)
+        if not known or not 0 < height * max(width, pitch) < _MAX_VALUES:
             raise UsageError(
-                f"an image is {image.dtype} {tuple(image.shape)} on {image.device}; give contiguous uint8 of shape "
-                f"(3, height, width) or (1, height, width), not empty, all on {device}"
+                f"an image is {image.dtype} {tuple(image.shape)} on {image.device}; give uint8 of shape (3, height, "
+                f"width) or (1, height, width), not empty, with contiguous rows, all on {device}"
             )
-        rows.append((image.data_ptr(), height * width if planes == 3 else 0, width, height))
+        rows.append((image.data_ptr(), plane if planes == 3 else 0, pitch, width, height))
     table = np.array(rows, dtype=np.int64)
-    return table[:, :2].copy(), table[:, 2:].copy()
+    return table[:, :3].copy(), table[:, 3:].copy()
 
 
 def _outputs(
@@ -191,7 +194,7 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
     np.concatenate(padded, out=packed.numpy())
     # torch does not reuse the page-locked memory before the copy is done.
     split = torch.split(packed.to(device, non_blocking=True), sizes)
-    with _LAUNCHING, compiling():
+    with launching():
         for (table, out, channels_last), words in zip(jobs, split, strict=True):
             _launch(table, words, out, channels_last)
     held.clear()  # memory that is freed after the launches goes to later work of this stream alone

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.util import find_spec
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from picstore.errors import ImageError, PicstoreError, UsageError
 # Decodes streams, uint8 (m,) in CPU memory, to RGB images, uint8 (3, h, w) on the device.
 Decode: TypeAlias = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
-DECODERS = ("auto", "torchcodec", "torchvision", "cpu")
+DECODERS = ("auto", "picstore", "torchcodec", "torchvision", "cpu")
 
 # A JPEG of 16 × 16 pixels of one color, 4:2:0, and that color.
 SOUND = bytes.fromhex(
@@ -41,25 +41,31 @@ _STATUS = re.compile(r"(?:fail\w*|nvjpeg)[^\n]*?: (\d+)", re.IGNORECASE)
 _ALLOCATOR_FAILURE, _NOT_INITIALIZED, _ARCH_MISMATCH = 5, 1, 7
 
 
-def find_decoder(name: str, device: torch.device) -> Decode | None:
-    """Find the decoder for a device; None decodes on the CPU.
+def choose_decoder(name: str, device: torch.device, *, tiled: bool = True) -> str:
+    """Choose the decoder for a device: a name of ``DECODERS``, but not ``"auto"``.
 
     Args:
-        name: of ``DECODERS``. On a GPU ``"auto"`` is torchcodec if it is installed, which decodes in several threads at
-            once, or else torchvision; elsewhere it is the CPU.
+        name: of ``DECODERS``. ``"auto"`` is picstore's on a GPU and the CPU's elsewhere.
         device: of the images.
+        tiled: whether the images have tiles. Others ``"auto"`` gives to nvJPEG: to torchcodec if it is installed, which
+            decodes in several threads at once, or else to torchvision.
 
     Raises:
         UsageError: there is no such decoder for this device.
     """
     if name not in DECODERS:
         raise UsageError(f"decoder {name!r} is unknown; use one of {', '.join(DECODERS)}")
+    if name == "auto" and device.type != "cuda":
+        return "cpu"
     if name == "auto":
-        name = "cpu" if device.type != "cuda" else "torchcodec" if _has_torchcodec() else "torchvision"
-    if name == "cpu":
-        return None
-    if device.type != "cuda":
+        return "picstore" if tiled else "torchcodec" if _has_torchcodec() else "torchvision"
+    if name != "cpu" and device.type != "cuda":
         raise UsageError(f"decoder {name!r} works on a GPU; with device {str(device)!r} use 'cpu'")
+    return name
+
+
+def load_decoder(name: str, device: torch.device) -> Decode:
+    """Load nvJPEG's decoder of lists for a device, ``"torchcodec"`` or ``"torchvision"``."""
     if name == "torchcodec":
         from torchcodec import decoders
 
@@ -111,7 +117,8 @@ def check_determinism() -> None:
     Raises:
         UsageError: torch fills new memory, on a stream that nvJPEG's hardware does not wait for.
     """
-    if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory:
+    fills: Any = torch.utils.deterministic
+    if torch.are_deterministic_algorithms_enabled() and fills.fill_uninitialized_memory:
         raise UsageError(
             "with torch.use_deterministic_algorithms(True) torch fills the memory of images, maybe after nvJPEG has "
             "decoded them; set torch.utils.deterministic.fill_uninitialized_memory = False, or give decoder='cpu'"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,14 +22,21 @@ except ImportError as error:
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
-__all__ = ["INTERPRETED", "compiling", "device_function", "kernel", "tl"]
+__all__ = ["INTERPRETED", "device_function", "kernel", "launching", "tl"]
+
+
+_LAUNCHING = threading.Lock()
 
 
 @contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """Raise MissingDependency where a launch finds no C compiler, with which Triton makes what launches a kernel."""
+def launching() -> Iterator[None]:
+    """Launch kernels in a block, in one thread at a time: two would compile the same kernel.
+
+    MissingDependency where there is no C compiler, with which Triton makes what launches a kernel.
+    """
     try:
-        yield
+        with _LAUNCHING:
+            yield
     except (RuntimeError, subprocess.CalledProcessError) as error:
         failed = isinstance(error, subprocess.CalledProcessError) and "-shared" in (error.cmd or ())
         if failed or "C compiler" in str(error):
@@ -41,7 +49,7 @@ def compiling() -> Iterator[None]:
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Decorator for functions that the host launches, compiled at the first launch; no integer specialises the code."""
-    return triton.jit(function, do_not_specialize=["phase"])
+    return triton.jit(function, do_not_specialize=["phase", "count"])
 
 
 def device_function(function: Callable[..., Any]) -> Any:

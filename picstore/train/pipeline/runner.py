@@ -27,18 +27,20 @@ from picstore.train.batch import Batch
 from picstore.train.batching.damage import DamageLog
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import BufferPools
-from picstore.train.cuda.decode import Decode, check_decoder, find_decoder, with_index
+from picstore.train.cuda.decode import Decode, check_decoder, choose_decoder, load_decoder, with_index
 from picstore.train.main_guard import check_main_guard
 from picstore.train.order.cursor import Worker
 from picstore.train.pipeline.at_exit import Closables, wait_for_exit
 from picstore.train.pipeline.device import AheadStage, DeviceStage, HostSource, TensorStage
-from picstore.train.pipeline.device_batch import CopyBatch, DecodeBatch, MakeBatch
+from picstore.train.pipeline.device_batch import CopyPixels, DecodeStreams, DecodeTiles, MakeBatch
 from picstore.train.pipeline.process import LoaderProcess, ProcessSequence
 from picstore.train.pipeline.stats import Stats, StatsCounter
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.callables import apply_callable
 from picstore.train.transforms.compose import UserTransform
 from picstore.train.transforms.mix import BatchTransform
+
+_FORMS = {"cpu": "pixels", "picstore": "segments"}  # in which a decoder's host batches come; the others take streams
 
 
 class PipelineRunner:
@@ -62,13 +64,15 @@ class PipelineRunner:
     ) -> None:
         if decoder == "auto" and any(source.dataset.foreign for source in spec.sources):
             decoder = "cpu"  # devices decode JPEGs only
-        output = replace(spec.output, decoded=find_decoder(decoder, device) is None)
+        tiled = all(source.dataset.references is None for source in spec.sources)
+        decoder = choose_decoder(decoder, device, tiled=tiled)
+        output = replace(spec.output, form=_FORMS.get(decoder, "streams"))
         if output.reducing_gap is not None and not output.decoded:
             raise UsageError("decoders on a GPU decode at full size; leave out reducing_gap, or give decoder='cpu'")
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder
-        self._decoders: dict[torch.device, Decode | None] = {}  # that were tried
+        self._decoders: dict[torch.device, Decode] = {}  # that were tried
         self._isolate = isolate and bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
         self._threads = threads
         self._counter = StatsCounter()
@@ -102,20 +106,22 @@ class PipelineRunner:
         source: HostSource = self._in_process(requests) if isolated else self._in_threads(requests)
         device = with_index(self._device)
         output, strict = self._spec.output, self._damage_log.strict
-        decode = None if output.decoded else self._find_decoder(device)
-        if decode is None and device.type != "cuda":
+        make: MakeBatch
+        if output.form == "segments":
+            make = DecodeTiles(output, device, strict)
+        elif output.form == "streams":
+            make = DecodeStreams(output, device, self._load_decoder(device), strict)
+        elif device.type == "cuda":
+            make = CopyPixels(output, device)
+        else:
             return Delivery(TensorStage(source, output=output, device=device), self._counter, self._damage_log)
-        make: MakeBatch = CopyBatch(output, device)
-        if decode is not None:
-            make = DecodeBatch(output, device, decode, strict)
         return Delivery(AheadStage(source, make=make, device=device), self._counter, self._damage_log)
 
-    def _find_decoder(self, device: torch.device) -> Decode | None:
-        """The decoder for a device, which was tried once."""
+    def _load_decoder(self, device: torch.device) -> Decode:
+        """The decoder of streams for a device, which was tried once."""
         if device not in self._decoders:
-            self._decoders[device] = decode = find_decoder(self._decoder, device)
-            if decode is not None:
-                check_decoder(decode, device)
+            self._decoders[device] = decode = load_decoder(self._decoder, device)
+            check_decoder(decode, device)
         return self._decoders[device]
 
     def keep(self, position: tuple[int, int], batches: Delivery) -> None:
@@ -184,7 +190,7 @@ class PipelineRunner:
 
     def __getstate__(self) -> dict[str, Any]:
         check_main_guard()
-        fresh = {"_begun": None, "_open": Closables(), "_decoders": {}}
+        fresh: dict[str, Any] = {"_begun": None, "_open": Closables(), "_decoders": {}}
         return {**self.__dict__, "_buffers": None, "_pid": -1, "_process": None, **fresh}
 
 

@@ -22,10 +22,13 @@ from samples import picture
 
 import picstore
 from picstore.errors import Corrupt, ImageError, UsageError
+from picstore.jpeg.transcode import add_restart_markers
+from picstore.prepare.image.image_info import parse_image_info
+from picstore.storage.format.record import Record
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.cpu import decode
-from picstore.train.cuda.decode import SOUND, decode_all, find_decoder, with_index
+from picstore.train.cuda.decode import SOUND, choose_decoder, decode_all, with_index
 from picstore.train.pipeline import device_batch, runner
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import compose_color
@@ -59,18 +62,15 @@ Use = Callable[[FakeDecoder], None]
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
     """Makes loaders with ``decoder="torchvision"`` take a decoder of ours, and those on the CPU decode at full size."""
-    augment_images, lock = device_batch.augment_images, threading.Lock()
-
-    def augment_one_by_one(*arguments: Any) -> Any:
-        with lock:  # Triton's interpreter has one state for all threads
-            return augment_images(*arguments)
 
     def use(decoder: FakeDecoder) -> None:
-        real = runner.find_decoder
-        monkeypatch.setattr(
-            runner, "find_decoder", lambda name, device: decoder if name == "torchvision" else real(name, device)
-        )
-        monkeypatch.setattr(device_batch, "augment_images", augment_one_by_one)
+        choose = runner.choose_decoder
+
+        def choose_ours(name: str, device: torch.device, *, tiled: bool) -> str:
+            return name if name in ("picstore", "torchvision") else choose(name, device, tiled=tiled)
+
+        monkeypatch.setattr(runner, "choose_decoder", choose_ours)
+        monkeypatch.setattr(runner, "load_decoder", lambda name, device: decoder)
 
     return use
 
@@ -316,13 +316,15 @@ def test_a_device_without_a_number_is_the_one_of_the_consumers_thread(monkeypatc
 
 
 def test_a_decoder_for_a_gpu_is_refused_without_one() -> None:
-    assert find_decoder("auto", CPU) is None
-    assert find_decoder("cpu", torch.device("cuda")) is None
-    assert find_decoder("torchvision", torch.device("cuda")) is not None
-    with pytest.raises(UsageError, match="works on a GPU"):
-        find_decoder("torchvision", CPU)
+    gpu = torch.device("cuda")
+    assert choose_decoder("auto", CPU) == choose_decoder("cpu", gpu) == "cpu"
+    assert choose_decoder("auto", gpu) == "picstore" and choose_decoder("torchvision", gpu) == "torchvision"
+    assert choose_decoder("auto", gpu, tiled=False) in ("torchcodec", "torchvision")
+    for name in ("picstore", "torchvision"):
+        with pytest.raises(UsageError, match="works on a GPU"):
+            choose_decoder(name, CPU)
     with pytest.raises(UsageError, match="unknown; use one of"):
-        find_decoder("pillow", CPU)
+        choose_decoder("pillow", CPU)
 
 
 BUCKETS = picstore.Buckets([(12, 8), (8, 12)], lambda size: [picstore.RandomResizedCrop(size)])
@@ -345,3 +347,56 @@ def test_batches_of_several_sizes_are_those_of_the_cpu(tmp_path: Path, use: Use,
     assert len(shapes) > 1
     one.close()
     other.close()
+
+
+TINY = [
+    np.stack([np.full((9, 14), 90 + 9 * k), np.full((9, 14), 120), np.linspace(40, 90, 126).reshape(9, 14)], 2)
+    for k in range(3)
+]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """Three small pictures of few coefficients: the interpreter takes a millisecond for each."""
+    with picstore.Writer(tmp_path / "tiny") as writer:
+        for number, levels in enumerate(TINY):
+            writer.add(levels.astype(np.uint8), label=number)
+    return tmp_path / "tiny"
+
+
+def ours_and_the_cpus(path: Path, **options: Any) -> tuple[picstore.Loader, picstore.Loader]:
+    """A loader that decodes by picstore's kernels for GPUs, and one on the CPU."""
+    given = {"batch_size": 3, "threads": 1, "isolate": False, **options}
+    return picstore.Loader(path, decoder="picstore", **given), picstore.Loader(path, **given)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    slow_except([[]], [[], [picstore.CenterCrop(7), picstore.RandomHorizontalFlip(), picstore.RandomInvert()]]),
+    ids=str,
+)
+def test_picstores_decoder_makes_the_cpus_pixels_bit_for_bit(tiny: Path, use: Use, steps: list[Any]) -> None:
+    use(FakeDecoder())
+    one, other = ours_and_the_cpus(tiny, transform=steps)
+    batch, expected = next(iter(one)), next(iter(other))
+    assert torch.equal(batch.ids, expected.ids) and torch.equal(batch.labels, expected.labels)
+    assert all(torch.equal(a, b) for a, b in zip(batch.images, expected.images, strict=True))
+    assert one.stats.fallbacks == 0
+    one.close(), other.close()
+
+
+def test_images_that_picstores_decoder_refuses_are_the_cpus_counted_and_damage_is_as_there(
+    tmp_path: Path, use: Use, caplog: pytest.LogCaptureFixture
+) -> None:
+    use(FakeDecoder())
+    plain = simplejpeg.encode_jpeg(TINY[0].astype(np.uint8), 75)  # without tiles
+    tiles = add_restart_markers(plain)
+    good = [Record(id=number, label=0, jpeg=tiles, info=parse_image_info(tiles)) for number in range(2)]
+    records = [*good, replace(claiming(100, 14, 9), jpeg=plain, crc=None)]
+    one, other = ours_and_the_cpus(write_dataset(tmp_path / "set", records), transform=[], shuffle=False)
+    batch, expected = next(iter(one)), next(iter(other))
+    assert batch.ids.tolist() == expected.ids.tolist()
+    assert all(torch.equal(a, b) for a, b in zip(batch.images, expected.images, strict=True))
+    assert one.damaged == other.damaged and one.stats.fallbacks >= 1
+    assert caplog.text.count("which the GPU's decoder refuses") == 1
+    one.close(), other.close()

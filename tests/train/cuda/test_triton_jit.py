@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 from picstore.train.cuda import augment
 from picstore.train.cuda.color_phases import ColorPhases
 from picstore.train.cuda.descriptor_table import DescriptorTable
-from picstore.train.cuda.triton_jit import compiling
+from picstore.train.cuda.triton_jit import launching
 
 
 def test_a_missing_compiler_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -27,17 +27,17 @@ def test_a_missing_compiler_is_named_with_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     build._find_compiler.cache_clear()
-    with pytest.raises(MissingDependency, match="apt install gcc libc6-dev"), compiling():
+    with pytest.raises(MissingDependency, match="apt install gcc libc6-dev"), launching():
         build._find_compiler("c")
     build._find_compiler.cache_clear()
 
 
 def test_missing_headers_are_named_and_other_errors_stay() -> None:
     failed = subprocess.CalledProcessError(1, ["gcc", "main.c", "-O3", "-shared", "-fPIC"])
-    with pytest.raises(MissingDependency, match="headers of C and Python"), compiling():
+    with pytest.raises(MissingDependency, match="headers of C and Python"), launching():
         raise failed
     for error in (RuntimeError("CUDA error"), subprocess.CalledProcessError(1, ["ptxas"])):
-        with pytest.raises(type(error)), compiling():
+        with pytest.raises(type(error)), launching():
             raise error
 
 

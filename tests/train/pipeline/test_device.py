@@ -20,7 +20,7 @@ from picstore.train.batching.host_batch import HostBatch
 from picstore.train.batching.spec import OutputSpec
 from picstore.train.pipeline import runner
 from picstore.train.pipeline.device import THREADS, AheadStage, TensorStage, _QueuedBatch, _ThreadMaker
-from picstore.train.pipeline.device_batch import CopyBatch, MadeBatch
+from picstore.train.pipeline.device_batch import CopyPixels, MadeBatch
 
 
 class Stream:
@@ -106,7 +106,7 @@ def test_decoded_batches_are_copied_ahead_from_page_locked_memory(monkeypatch: p
     monkeypatch.setattr(Batch, "pin_memory", pin)
     monkeypatch.setattr(Batch, "to", copy)
     source, cpu = Source(9), torch.device("cpu")
-    stage = AheadStage(source, make=CopyBatch(OutputSpec(), cpu), device=cpu)
+    stage = AheadStage(source, make=CopyPixels(OutputSpec(), cpu), device=cpu)
     received = [stage.receive() for _ in range(9)]
     assert stage.receive() is None
     stage.close()
@@ -129,7 +129,7 @@ def test_a_loader_for_a_gpu_copies_what_the_cpu_decodes_ahead(
     options = {"transform": [picstore.Resize((4, 4))], "isolate": False, "decoder": "cpu", "device": "cuda:0"}
     loader = picstore.Loader(make_dataset(4), batch_size=4, **options)
     assert len(next(iter(loader))) == 4
-    assert made == [(CopyBatch, torch.device("cuda:0"))]
+    assert made == [(CopyPixels, torch.device("cuda:0"))]
 
 
 def test_callables_change_the_generators_of_no_other_gpu(
