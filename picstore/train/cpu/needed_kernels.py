@@ -18,7 +18,7 @@ from picstore.train.batching.spec import OutputSpec, PipelineSpec
 from picstore.train.cpu import canvas, mixture, noise, normalize, pointwise, tone
 from picstore.train.cpu.blur import blur
 from picstore.train.cpu.canvas_positions import displace_positions, map_positions
-from picstore.train.cpu.fused import STAGES, run_fused
+from picstore.train.cpu.fused import DECODING, STAGES, run_fused
 from picstore.train.cpu.polygons import clip_polygon
 from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
 from picstore.train.cpu.warp_taps import warp_taps
@@ -53,8 +53,10 @@ def compile_needed(spec: PipelineSpec) -> None:
 
 def needed_kernels(plans: Iterable[TransformPlan], output: OutputSpec) -> list[Any]:
     """List the kernels that batches of data sets with these transforms call, by drawing parameters of 256 images."""
-    if output.form != "pixels":
-        return [cut_all] if output.form == "streams" else [describe_tiles]
+    if output.form == "streams":
+        return [cut_all]
+    if output.form == "segments":  # and those that decode what a GPU does not, and the first image
+        return [describe_tiles, cut_all, *DECODING]
     found = {run_fused, *STAGES}
     for plan in plans:
         for group in plan.groups:
