@@ -443,6 +443,15 @@ def test_out_is_filled_and_returned_and_nothing_else_is_touched(last: bool, devi
     assert all(torch.equal(tensor, planes(image, device)) for tensor, image in zip(tensors, images, strict=True))
 
 
+def test_rows_may_be_longer_than_their_pixels(device: str) -> None:
+    image = noise(1, 12, 14)[0]
+    padded = torch.full((3, 12, 16), 77, dtype=torch.uint8, device=device)
+    padded[:, :, :14] = planes(image, device)
+    geometry = geometry_of([image], [Pad(2), Resize((5, 6))])
+    given = np.zeros((1, 2)), np.ones(1), geometry, nothing(geometry)
+    assert torch.equal(augment([padded[:, :, :14]], *given), augment([planes(image, device)], *given))  # type: ignore[arg-type]
+
+
 def test_what_cannot_be_made_is_refused(device: str) -> None:
     images = noise(2, 20, 30)
     geometry = geometry_of(images, [CenterCrop(9)])
@@ -454,7 +463,7 @@ def test_what_cannot_be_made_is_refused(device: str) -> None:
             augment(*given_, **options)
 
     for wrong in (tensors[1][:2], tensors[1].float(), tensors[1][:, :, ::2], tensors[1][:, :0], tensors[1][0]):
-        refused("give contiguous uint8", [tensors[0], wrong])
+        refused("give uint8 of shape", [tensors[0], wrong])
     refused("1 images, 2 geometries", tensors[:1])
     refused("there are 0 images", [])
     refused("origins have shape", tensors, np.zeros(2))
