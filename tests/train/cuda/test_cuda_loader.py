@@ -370,14 +370,17 @@ def ours_and_the_cpus(path: Path, **options: Any) -> tuple[picstore.Loader, pics
     return picstore.Loader(path, decoder="picstore", **given), picstore.Loader(path, **given)
 
 
+TURNED: list[Any] = [picstore.CenterCrop(7), picstore.RandomHorizontalFlip(), picstore.RandomInvert()]
+
+
 @pytest.mark.parametrize(
-    "steps",
-    slow_except([[]], [[], [picstore.CenterCrop(7), picstore.RandomHorizontalFlip(), picstore.RandomInvert()]]),
-    ids=str,
+    ("steps", "isolate"), slow_except([([], True)], [([], True), ([], False), (TURNED, False)]), ids=str
 )
-def test_picstores_decoder_makes_the_cpus_pixels_bit_for_bit(tiny: Path, use: Use, steps: list[Any]) -> None:
+def test_picstores_decoder_makes_the_cpus_pixels_bit_for_bit(
+    tiny: Path, use: Use, steps: list[Any], isolate: bool
+) -> None:
     use(FakeDecoder())
-    one, other = ours_and_the_cpus(tiny, transform=steps)
+    one, other = ours_and_the_cpus(tiny, transform=steps, isolate=isolate)
     batch, expected = next(iter(one)), next(iter(other))
     assert torch.equal(batch.ids, expected.ids) and torch.equal(batch.labels, expected.labels)
     assert all(torch.equal(a, b) for a, b in zip(batch.images, expected.images, strict=True))
@@ -399,4 +402,26 @@ def test_images_that_picstores_decoder_refuses_are_the_cpus_counted_and_damage_i
     assert all(torch.equal(a, b) for a, b in zip(batch.images, expected.images, strict=True))
     assert one.damaged == other.damaged and one.stats.fallbacks >= 1
     assert caplog.text.count("which the GPU's decoder refuses") == 1
+    one.close(), other.close()
+
+
+@pytest.mark.parametrize(("whole", "damaged"), [(False, 0), (True, 1)], ids=["beside the crop", "in the image"])
+def test_the_cpu_decides_whether_a_segment_that_the_gpu_flags_is_damage(
+    tmp_path: Path, use: Use, whole: bool, damaged: int
+) -> None:
+    """The CPU reads a tile up to the edge of a crop; what comes after it is no damage there."""
+    use(FakeDecoder())
+    levels = np.add.outer(np.arange(24) * 3, np.arange(32) * 2).astype(np.uint8)[:, :, None]
+    sound = add_restart_markers(simplejpeg.encode_jpeg(levels, 60, "GRAY"))
+    end = sound.index(b"\xff\xd1")  # of the second row of tiles
+    broken = sound[: end - 2] + b"\xfe\xfe" + sound[end:]
+    info = parse_image_info(sound)
+    records = [Record(id=number, label=0, jpeg=data, info=info) for number, data in enumerate((sound, broken))]
+    path = write_dataset(tmp_path / "set", records)
+    options = {"transform": [] if whole else [picstore.CenterCrop(8)], "shuffle": False}
+    one, other = ours_and_the_cpus(path, **options)
+    batch, expected = next(iter(one)), next(iter(other))
+    assert batch.ids.tolist() == expected.ids.tolist() == [0, 0 if whole else 1]
+    assert all(torch.equal(a, b) for a, b in zip(batch.images, expected.images, strict=True))
+    assert one.stats.fallbacks == 1 and one.damaged == other.damaged == damaged
     one.close(), other.close()
