@@ -146,7 +146,7 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
     Args:
         streams: uint8 (m,) in CPU memory.
         sizes: int64 (n, 2), expected width and height of each image.
-        decode: of ``find_decoder``.
+        decode: of ``load_decoder``.
         device: of the images.
 
     Raises:
