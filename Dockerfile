@@ -7,9 +7,10 @@
 FROM python:3.12-slim-bookworm
 
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends libmagickwand-6.q16-6 libmagickcore-6.q16-6-extra \
+    && apt-get install --yes --no-install-recommends libmagickwand-6.q16-6 libmagickcore-6.q16-6-extra gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 
+# gcc and libc6-dev: Triton compiles what launches its kernels on a GPU.
 WORKDIR /opt/picstore
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY picstore ./picstore

@@ -63,6 +63,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "gaps": "benchmarks.large.resized:gaps",
     },
     "gpu": {
+        "compile": "benchmarks.gpu.compiling:compiling",
         "checks": "benchmarks.gpu.checks:checks",
         "probe": "benchmarks.gpu.decoders:probe",
         "decoders": "benchmarks.gpu.decoders:decoders",

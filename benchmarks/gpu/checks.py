@@ -26,7 +26,7 @@ def checks(options: Options) -> Table:
     ]  # fmt: skip
     if device.cuda:
         rows.append(_pixels(device, path, count))
-    rows.append(_epoch(device, path))
+    rows += _epoch(device, path)
     for row in rows:
         if row["problems"]:
             row["problem"] = "failed"
@@ -60,16 +60,24 @@ def _pixels(device: Device, path: object, count: int) -> Row:
             "mean levels apart": difference}  # fmt: skip
 
 
-def _epoch(device: Device, path: object) -> Row:
-    """Each record once, with its label."""
+def _epoch(device: Device, path: object) -> list[Row]:
+    """Each record once, with its label, and decoded by the device."""
     loader = device.loader(path, drop_last=False)
     expected = {record.id: record.label for record in picstore.Dataset(path)}
     ids, labels = [], []
     for batch in loader:
         ids += batch.ids.tolist()
         labels += batch.labels.tolist()
+    fallbacks = loader.stats.fallbacks
     loader.close()
     counts = Counter(ids)
     problems = sum(counts[number] != 1 for number in expected) + sum(number not in expected for number in counts)
     problems += sum(expected.get(number) != label for number, label in zip(ids, labels, strict=True))
-    return {"check": "an epoch's ids and labels", "of": len(expected), "problems": problems}
+    return [
+        {"check": "an epoch's ids and labels", "of": len(expected), "problems": problems},
+        {
+            "check": "images of an epoch that the device's decoder left to the CPU",
+            "of": len(ids),
+            "problems": fallbacks,
+        },
+    ]

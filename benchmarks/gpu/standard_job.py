@@ -19,7 +19,7 @@ def standard(options: Options) -> Table:
     plan: list[dict[str, Any]] = [{"threads": threads} for threads in (16, 1, 2, 4, 8)]
     plan += [{"threads": 16, "isolate": False}]
     if device.cuda:
-        plan += [{"threads": 16, "decoder": name} for name in ("cpu", *device.decoders())]
+        plan += [{"threads": 16, "decoder": name} for name in ("picstore", "cpu", *device.decoders())]
     plan = plan[:2] if options.quick else plan
     rounds = options.round_count(2)
     seconds = device.seconds / rounds / len(plan) / 2

@@ -29,7 +29,7 @@ Buffer: TypeAlias = "bytes | memoryview"
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line
 # Pixels. libjpeg does not interpolate chroma rows of at most 2 samples, so a narrower last tile is not cut out alone.
-_MIN_CUT_WIDTH = 5
+MIN_CUT_WIDTH = 5
 
 _u8 = np.uint8
 
@@ -228,7 +228,7 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):  # type:
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     left, right = max(box[0] - CUT_MARGIN, 0) // tile_width, (min(box[2] + CUT_MARGIN, width) - 1) // tile_width + 1
     top, bottom = max(box[1] - CUT_MARGIN, 0) // tile_height, (min(box[3] + CUT_MARGIN, height) - 1) // tile_height + 1
-    if left and width - left * tile_width < _MIN_CUT_WIDTH:
+    if left and width - left * tile_width < MIN_CUT_WIDTH:
         left -= 1
     rect[0], rect[1] = left * tile_width, top * tile_height
     rect[2], rect[3] = min(right * tile_width, width) - rect[0], min(bottom * tile_height, height) - rect[1]

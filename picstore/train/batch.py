@@ -131,6 +131,15 @@ class Batch:
         """The same batch on a device; targets stay on the CPU."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Keep the memory of all tensors, on a GPU, from other uses until a stream has done what is queued on it."""
+
+        def record(tensor: torch.Tensor) -> torch.Tensor:
+            tensor.record_stream(stream)
+            return tensor
+
+        self._map(record)
+
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory; a DataLoader with ``pin_memory=True`` calls it."""
         return self._map(lambda tensor: tensor.pin_memory())

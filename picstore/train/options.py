@@ -140,10 +140,14 @@ def _on_damage(value: Any, name: str) -> str:
 
 def _device(value: Any, name: str) -> torch.device:
     try:
-        return torch.device(value)
+        device = torch.device(value)
     except (RuntimeError, TypeError) as error:
         text = f"{name} is {reprlib.repr(value)}; give one of torch's, such as 'cpu', 'cuda' or 'cuda:1'"
         raise UsageError(text) from error
+    if device.type == "cuda" and (count := torch.cuda.device_count()) <= (device.index or 0):
+        found = f"{count} GPUs" if count else "no GPU" if torch.version.cuda else "no GPU, as it was built without CUDA"
+        raise UsageError(f"{name} is {str(device)!r}; torch finds {found}; give one that is there, or 'cpu'")
+    return device
 
 
 def _path(value: Any, name: str) -> str | os.PathLike[str]:

@@ -104,7 +104,7 @@ def test_images_that_a_device_will_decode_are_missing(make_dataset: Make) -> Non
     loader = loader_of(make_dataset(8), collate=kinds)
     spec = loader._runner._spec
     pipeline = Pipeline(
-        loader._order.requests(spec.sources, epoch=0), replace(spec, output=replace(spec.output, decoded=False))
+        loader._order.requests(spec.sources, epoch=0), replace(spec, output=replace(spec.output, form="streams"))
     )
     batch = pipeline.receive()
     pipeline.close()

@@ -126,7 +126,8 @@ def test_what_is_no_gap_is_refused_with_what_to_write(make_dataset: Make, gap: A
             make()
 
 
-def test_decoders_on_a_gpu_refuse_a_gap(make_dataset: Make) -> None:
+def test_decoders_on_a_gpu_refuse_a_gap(make_dataset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UsageError, match="decoder='cpu'"):
         picstore.Loader(make_dataset(8), batch_size=4, device="cuda", decoder="torchvision", reducing_gap=2.0)
 

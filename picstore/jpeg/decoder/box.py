@@ -84,7 +84,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):  # type: i
     code = parse.parse_frame(addresses[0], source.size, frame, _u64(tables.ctypes.data))
     if code:
         return code
-    if not _has_tiling(frame, tiling):
+    if not has_tiling(frame, tiling):
         return NO_GRID
     tiles = _set_rect(tiling, box, factor, rect)
     frame[parse.WIDTH], frame[parse.HEIGHT] = rect[2], rect[3]
@@ -110,7 +110,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):  # type: i
 
 
 @device_function
-def _has_tiling(frame, tiling):  # type: ignore[no-untyped-def]
+def has_tiling(frame, tiling):  # type: ignore[no-untyped-def]
     """Test whether the headers have the tiling's MCUs; held rows have the headers of the whole image."""
     return (
         frame[parse.WIDTH] == tiling[WIDTH]

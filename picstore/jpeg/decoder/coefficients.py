@@ -54,13 +54,11 @@ def fill_table(counts, single, by_length):  # type: ignore[no-untyped-def]
     """Make the lookup tables of single codes (C.2); all arguments are addresses.
 
     Args:
-        counts: 16 bytes, the number of codes of each length, followed by the symbols in the order of their codes.
+        counts: 16 bytes, the number of codes of each length, for all of which there are codes, followed by the symbols
+            in the order of their codes.
         single: int16 (2**LOOKUP_BITS,), takes symbol | length << 8, 0 for a longer or no code.
         by_length: int32 (BY_LENGTH,), takes for each length the first code, the last code + 1 and the index of its
             first symbol; then the symbols.
-
-    Returns:
-        Whether the lengths have codes for all symbols.
     """
     code = k = filled = 0
     for length in range(1, MAX_CODE_BITS + 1):
@@ -77,12 +75,9 @@ def fill_table(counts, single, by_length):  # type: ignore[no-untyped-def]
             code += 1
             k += 1
         store_i32(bounds + _u64(72), np.int32(code))
-        if code >= 1 << length:  # the code of all ones stays free (C.2), and libjpeg insists
-            return False
         code <<= 1
     for window in range(filled, 1 << LOOKUP_BITS):
         store_i16(single + _u64(2 * window), _i16(0))
-    return True
 
 
 @inlined

@@ -29,7 +29,10 @@ DAMAGED_HEADER, UNSUPPORTED = -10, -11
 # restart markers (0 for none), bytes before the entropy-coded data, and the tables of each component.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTISATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
 _IDS, _DEFINED, _COLORS = 16, 19, 20  # ids of components; flags of defined tables; flags of _JFIF and _ADOBE_RGB
-FRAME = 24
+# Addresses in the stream: of the 64 bytes of each quantisation table, and of the counts and symbols of the Huffman
+# tables DC 0, DC 1, AC 0 and AC 1.
+QUANTISATION_AT, HUFFMAN_AT = 21, 25
+FRAME = 29
 _JFIF, _ADOBE_RGB = 1, 2
 
 
@@ -45,7 +48,7 @@ def parse_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
     Args:
         begin, size: address and size in bytes of the stream.
         frame: int64 (FRAME,), filled.
-        tables: address of TABLES bytes, filled as ``coefficients`` lays them out.
+        tables: address of TABLES bytes, filled as ``coefficients`` lays them out; 0 fills none.
 
     Returns:
         0, or negative for a stream that is not decoded.
@@ -111,7 +114,8 @@ def _parse_quantisation(body, length, frame, tables):  # type: ignore[no-untyped
         table = load_byte(body)
         if table > 3:
             return UNSUPPORTED
-        for k in range(64):
+        frame[QUANTISATION_AT + table] = np.int64(body + _u64(1))
+        for k in range(64 if tables else 0):
             target = tables + _u64(QUANTISATIONS + 256 * table + 2 * np.int64(PAIR_ZIGZAG[k]))
             factor = np.int16(load_byte(body + _u64(1 + k)))
             store_i16(target, factor)
@@ -130,9 +134,7 @@ def _parse_huffman(body, length, frame, tables):  # type: ignore[no-untyped-def]
         kind, destination = load_byte(body) >> 4, load_byte(body) & 15
         if kind > 1 or destination > 1:
             return UNSUPPORTED
-        total = 0
-        for k in range(1, 1 + MAX_CODE_BITS):
-            total += load_byte(body + _u64(k))
+        total = _count_codes(body + _u64(1))
         if total > 256 or length < 1 + MAX_CODE_BITS + total:
             return DAMAGED_HEADER
         for k in range(1 + MAX_CODE_BITS, 1 + MAX_CODE_BITS + total):
@@ -141,15 +143,38 @@ def _parse_huffman(body, length, frame, tables):  # type: ignore[no-untyped-def]
             if (kind == 0 and symbol > 11) or symbol & 15 > 10 + (kind == 0):
                 return UNSUPPORTED
         table = 2 * kind + destination
-        single = tables + _u64(SINGLES + (table << (LOOKUP_BITS + 1)))
-        if not fill_table(body + _u64(1), single, tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * table)):
+        frame[HUFFMAN_AT + table] = np.int64(body + _u64(1))
+        if not _has_codes(body + _u64(1)):
             return DAMAGED_HEADER
-        if kind == 1:
-            fill_pairs(single, tables + _u64(PAIRS + (destination << (LOOKUP_BITS + 3))))
+        if tables:
+            single = tables + _u64(SINGLES + (table << (LOOKUP_BITS + 1)))
+            fill_table(body + _u64(1), single, tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * table))
+            if kind == 1:
+                fill_pairs(single, tables + _u64(PAIRS + (destination << (LOOKUP_BITS + 3))))
         frame[_DEFINED] |= 1 << (4 + table)
         length -= 1 + MAX_CODE_BITS + total
         body += _u64(1 + MAX_CODE_BITS + total)
     return 0
+
+
+@device_function
+def _count_codes(counts):  # type: ignore[no-untyped-def]
+    total = 0
+    for k in range(MAX_CODE_BITS):
+        total += load_byte(counts + _u64(k))
+    return total
+
+
+@device_function
+def _has_codes(counts):  # type: ignore[no-untyped-def]
+    """Test whether the lengths have codes for all symbols; the code of all ones stays free (C.2), libjpeg insists."""
+    code = 0
+    for length in range(1, MAX_CODE_BITS + 1):
+        code += load_byte(counts + _u64(length - 1))
+        if code >= 1 << length:
+            return False
+        code <<= 1
+    return True
 
 
 @device_function

@@ -55,11 +55,12 @@ def _copy_sample(batch: HostBatch, source: int, target: int) -> None:
 
 
 class DamageLog:
-    """Logs each damaged record once; ``strict`` is whether to stop at the first."""
+    """Logs each damaged record once, and once that images fall back; ``strict`` is whether to stop at the first."""
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
         self._logged: set[str] = set()
+        self._fell_back = False
 
     def report(self, damage: Sequence[Damage]) -> None:
         """Log the damaged records of a batch that have not been logged yet."""
@@ -67,3 +68,10 @@ class DamageLog:
             if text not in self._logged:
                 self._logged.add(text)
                 logger.warning("left out: %s", text)
+
+    def report_fallbacks(self, reasons: Sequence[str], *, of: int) -> None:
+        """Log the first time that a GPU's decoder leaves images, of so many in a batch, to the CPU."""
+        if not self._fell_back:
+            self._fell_back = True
+            text = "the CPU decoded %d of %d images of a batch, which the GPU's decoder refuses: %s; "
+            logger.warning(text + "loader.stats.fallbacks counts them", len(reasons), of, reasons[0])

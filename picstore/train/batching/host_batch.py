@@ -25,6 +25,26 @@ def map_images(function: Callable[[Any], T], images: Any) -> Any:
     return function(images)
 
 
+@dataclass(slots=True, eq=False)
+class SegmentTables:
+    """What a GPU has to know of the tiles of a batch, whose rows lie in the batch's bytes; see ``jpeg.segment_words``.
+
+    Images that the GPU does not decode have their pixels here.
+    """
+
+    images: I64  # (n, IMAGE_WORDS)
+    segments: Array  # int32 (m, 4)
+    first: I64  # (n,), of an image's segments
+    count: I64  # (n,), of them; 0 for images that the GPU does not decode
+    codes: U8  # (4 n, HUFFMAN_BYTES)
+    places: Array  # int32 (4 n, 4)
+    quantisation: Array  # int16 (4 n, 64)
+    held: tuple[I64, I64, Array]  # tilings (n, 6), boxes (n, 4) and segments' lengths, uint16 (m,), of what is held
+    pixels: dict[int, U8] = field(default_factory=dict)  # (3, h, w), by slot
+    refused: dict[int, str] = field(default_factory=dict)  # why a slot's pixels were made on the CPU
+    probe: tuple[int, U8, I64] | None = None  # a slot, and the CPU's pixels (3, h, w) of a box in the stored image
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedBatch:
     """The streams of a batch that a device decodes, by slot."""
@@ -34,6 +54,7 @@ class EncodedBatch:
     params: tuple[TransformParams, ...]  # of each group
     files: list[tuple[str, int]]  # file and offset of each record, "" for none
     shown: I64  # (n,), the slot whose stream is decoded: another one's for a damaged record
+    segments: SegmentTables | None = None  # for picstore's own decoder
 
 
 @dataclass(slots=True, eq=False)

@@ -47,7 +47,7 @@ class OutputSpec:
     channels_last: bool = False  # whether the three values of a pixel are neighbours in memory
     targets: tuple[str, ...] = ()  # names of what goes with the images
     reducing_gap: float | None = None  # of resampling, where images may be decoded smaller before it
-    decoded: bool = True  # False leaves them streams, cut, for a decoder on a device
+    form: str = "pixels"  # or "streams", cut, or "segments", described, for a decoder on a device
 
     @classmethod
     def from_plans(
@@ -72,6 +72,11 @@ class OutputSpec:
             possible = "float16, bfloat16 or float32" + ("" if normalised else " or uint8")
             raise UsageError(f"dtype {dtype} is not possible{' after Normalize' if normalised else ''}; use {possible}")
         return cls(given[0], dtype, channels_last, plans[0].targets, plans[0].reducing_gap)
+
+    @property
+    def decoded(self) -> bool:
+        """Whether images come as pixels."""
+        return self.form == "pixels"
 
     @property
     def view_count(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.arrays import I64, U8
+from picstore.arrays import I64, U8, Array
 from picstore.errors import ImageError
 from picstore.jpeg import rgb
 from picstore.jpeg.cut import TiledJpegs, cut_batch
@@ -49,11 +49,17 @@ def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
     one, top = slice(slot, slot + 1), int(records.tops[slot])
     tiled = TiledJpegs(records.layouts[one], records.addresses[one], records.sizes[one], ())
     box = boxes_to_cut(records.to_held(reach[None], [slot]), tiled.tilings[:, :2])
-    if not records.sizes[slot, 1] or (box == [[0, 0, *tiled.tilings[0, :2]]]).all():
+    found = decode_tiles(tiled, box, factor=factor)
+    return None if found is None else (found[0], (found[1][0], found[1][1] + top))
+
+
+def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, tuple[int, int]] | None:
+    """Decode a box, int64 (1, 4), of one tiled JPEG, as ``decode_slot``; None if that is all of it."""
+    if not tiled.sizes[0, 1] or (box == [[0, 0, *tiled.tilings[0, :2]]]).all():
         return None
     found = decode_box(tiled, box[0], factor=factor, allocate=PIXELS.at_least)
     if found is not None:
-        return found[0], (int(found[1][0]), int(found[1][1]) + top)
+        return found[0], (int(found[1][0]), int(found[1][1]))
     if factor > 1:  # libjpeg does not interpolate chroma rows of at most 2 samples, which 32 pixels may become
         size = tiled.tilings[0, :2]
         box[0, :2] = np.minimum(box[0, :2], np.maximum(size - _WIDE, 0))
@@ -61,7 +67,25 @@ def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
     cuts = cut_batch(tiled, box, out=CUTS.at_least(int(tiled.sizes[0, 0])))
     left, upper, width, height = cuts.rects[0].tolist()
     pixels = decode_rgb(cuts.data[: cuts.offsets[1]], width=width, height=height, factor=factor)
-    return pixels, (left, upper + top)
+    return pixels, (left, upper)
+
+
+def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array) -> tuple[U8, tuple[int, int]]:
+    """Decode a box of a tiled JPEG, or of its rows of tiles under it, as ``decode_slot``.
+
+    Args:
+        stream: the headers, and the rows.
+        tiling: int64 (6,), of what is held, see ``jpeg.cut.TiledJpegs``.
+        box: int64 (4,): left, top, right, bottom in pixels of what is held.
+        lengths: uint16, those of the segments.
+
+    Raises:
+        ImageError: the stream is damaged.
+    """
+    tiled = TiledJpegs.from_streams([stream.data], tiling[None], [lengths])
+    part = decode_tiles(tiled, box[None])
+    width, height = tiling[:2].tolist()
+    return part or (decode_rgb(stream, width=width, height=height), (0, 0))
 
 
 def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str) -> U8:

@@ -93,7 +93,8 @@ class FusedKernel:
 
 
 # Kernels that ``run_fused`` calls by their addresses: compiled apart, at the same time, and once.
-STAGES = open_box, open_stream, decode_rows, resample_box
+DECODING = open_box, open_stream, decode_rows
+STAGES = *DECODING, resample_box
 _MAX_COORDINATE = 1 << 24  # pixels, the limit of ``resample_box`` too
 _open_box, _open_stream, _decode, _resample = (caller(stage.signature) for stage in STAGES)
 

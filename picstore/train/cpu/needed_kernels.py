@@ -11,13 +11,14 @@ import numpy as np
 from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.jpeg.cut import cut_all
+from picstore.jpeg.decoder.describe import describe_tiles
 from picstore.kernels.ahead import compile_ahead
 from picstore.kernels.filters import BILINEAR
 from picstore.train.batching.spec import OutputSpec, PipelineSpec
 from picstore.train.cpu import canvas, mixture, noise, normalize, pointwise, tone
 from picstore.train.cpu.blur import blur
 from picstore.train.cpu.canvas_positions import displace_positions, map_positions
-from picstore.train.cpu.fused import STAGES, run_fused
+from picstore.train.cpu.fused import DECODING, STAGES, run_fused
 from picstore.train.cpu.polygons import clip_polygon
 from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
 from picstore.train.cpu.warp_taps import warp_taps
@@ -52,8 +53,10 @@ def compile_needed(spec: PipelineSpec) -> None:
 
 def needed_kernels(plans: Iterable[TransformPlan], output: OutputSpec) -> list[Any]:
     """List the kernels that batches of data sets with these transforms call, by drawing parameters of 256 images."""
-    if not output.decoded:
+    if output.form == "streams":
         return [cut_all]
+    if output.form == "segments":  # and those that decode what a GPU does not, and the first image
+        return [describe_tiles, cut_all, *DECODING]
     found = {run_fused, *STAGES}
     for plan in plans:
         for group in plan.groups:

@@ -23,7 +23,7 @@ from picstore.train.cuda.descriptor import COUNTS, HEADER
 from picstore.train.cuda.descriptor_table import DescriptorTable, make_descriptor_table
 from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
 from picstore.train.cuda.resample_params import make_resample_params, minify_slanted
-from picstore.train.cuda.triton_jit import INTERPRETED
+from picstore.train.cuda.triton_jit import INTERPRETED, launching
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.borders import CONSTANT, border_indices
 from picstore.train.transforms.color_program import ColorProgram
@@ -54,8 +54,9 @@ def augment(
     except for blur.
 
     Args:
-        images: n of uint8 (3, h, w), or (1, h, w) for grey, contiguous, on one device: at least ``geometry.reach`` of
-            each. Memory of another stream must stay unchanged until this stream has reached the launch.
+        images: n of uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows: at least
+            ``geometry.reach`` of each. Memory of another stream must stay unchanged until this one has reached the
+            launch.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
         factors: int (n,), 1, 2, 4 or 8, by which decoding divided the sides.
         geometry: of the n images.
@@ -98,7 +99,9 @@ def augment(
         pixels = torch.empty(first.values, dtype=torch.uint8, device=batch.device)
         planes = params.planes.copy()
         plane_sizes = params.source_size[indices].prod(axis=1)
-        planes[indices] = np.stack([pixels.data_ptr() + first.offsets, plane_sizes], axis=1)
+        planes[indices] = np.stack(
+            [pixels.data_ptr() + first.offsets, plane_sizes, params.source_size[indices, 0]], axis=1
+        )
         second = make_descriptor_table(replace(params, planes=planes), phases)
         _launch_all([(first, pixels, False), (second, batch, channels_last)])
     return result
@@ -124,7 +127,7 @@ def _with_borders(
 
 
 def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:
-    """Addresses and strides of planes, int64 (n, 2), and widths and heights, int64 (n, 2)."""
+    """Addresses and strides of planes and rows, int64 (n, 3), and widths and heights, int64 (n, 2)."""
     device = images[0].device
     if device.type != ("cpu" if INTERPRETED else "cuda"):
         expected = "the CPU, as TRITON_INTERPRET is set" if INTERPRETED else "a GPU"
@@ -132,15 +135,17 @@ def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:
     rows = []
     for image in images:
         planes, height, width = image.shape if image.dim() == 3 else (0, 0, 0)
-        known = planes in (1, 3) and image.dtype is torch.uint8 and image.is_contiguous() and image.device == device
-        if not known or not 0 < height * width < _MAX_VALUES:
+        known = planes in (1, 3) and image.dtype is torch.uint8 and image.device == device
+        plane, pitch, step = image.stride() if known else (0, 0, 0)
+        known &= (step == 1 or width == 1) and (pitch >= width or height == 1) and (plane >= 0 or planes == 1)
+        if not known or not 0 < height * max(width, pitch) < _MAX_VALUES:
             raise UsageError(
-                f"an image is {image.dtype} {tuple(image.shape)} on {image.device}; give contiguous uint8 of shape "
-                f"(3, height, width) or (1, height, width), not empty, all on {device}"
+                f"an image is {image.dtype} {tuple(image.shape)} on {image.device}; give uint8 of shape (3, height, "
+                f"width) or (1, height, width), not empty, with contiguous rows, all on {device}"
             )
-        rows.append((image.data_ptr(), height * width if planes == 3 else 0, width, height))
+        rows.append((image.data_ptr(), plane if planes == 3 else 0, pitch, width, height))
     table = np.array(rows, dtype=np.int64)
-    return table[:, :2].copy(), table[:, 2:].copy()
+    return table[:, :3].copy(), table[:, 3:].copy()
 
 
 def _outputs(
@@ -182,13 +187,16 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
     """Launch jobs (table, output, channels last) in turn; their tables go to the device in one asynchronous copy."""
     device = jobs[0][1].device
     held = [_allocate_workspace(table, device) for table, _, _ in jobs]
-    sizes = [table.words.size for table, _, _ in jobs]
+    # Triton compiles a kernel anew for an address that is no multiple of 16 bytes.
+    padded = [np.append(table.words, np.zeros(table.words.size % 2, np.int64)) for table, _, _ in jobs]
+    sizes = [words.size for words in padded]
     packed = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
-    np.concatenate([table.words for table, _, _ in jobs], out=packed.numpy())
+    np.concatenate(padded, out=packed.numpy())
     # torch does not reuse the page-locked memory before the copy is done.
     split = torch.split(packed.to(device, non_blocking=True), sizes)
-    for (table, out, channels_last), words in zip(jobs, split, strict=True):
-        _launch(table, words, out, channels_last)
+    with launching():
+        for (table, out, channels_last), words in zip(jobs, split, strict=True):
+            _launch(table, words, out, channels_last)
     held.clear()  # memory that is freed after the launches goes to later work of this stream alone
 
 

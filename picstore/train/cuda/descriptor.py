@@ -20,7 +20,7 @@ ORIGINALS = tl.constexpr(6)  # address of uint8, one for each value: the images 
 HEADER = tl.constexpr(7)
 
 # Words of a descriptor. Coordinates are in pixels; x precedes y.
-ADDRESS = tl.constexpr(0)  # of the source: contiguous planes of bytes, (height, width)
+ADDRESS = tl.constexpr(0)  # of the source: planes of bytes, (height, width)
 PLANE = tl.constexpr(1)  # bytes from one plane to the next, 0 for a grey image
 SOURCE = tl.constexpr(2)  # width, height
 CLIP = tl.constexpr(4)  # left, top, right, bottom
@@ -36,7 +36,8 @@ EDGES = tl.constexpr(26)  # word offset of the edges, and their number
 STEPS = tl.constexpr(28)  # word offset of the steps, and their number
 PHASES = tl.constexpr(30)  # word offset of the phases: the first step of each
 FILTER = tl.constexpr(31)  # interpolation, as in kernels/filters.py, and 1 if it is antialiased
-FIXED = tl.constexpr(33)
+PITCH = tl.constexpr(33)  # bytes from one row of the source to the next
+FIXED = tl.constexpr(34)
 
 EDGE = tl.constexpr(3)  # words of an edge: float64 a, b, c
 STEP = tl.constexpr(14)  # words of a step: opcode, key, twelve float64

@@ -49,6 +49,7 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
     fixed = {
         descriptor.ADDRESS: params.planes[:, 0],
         descriptor.PLANE: params.planes[:, 1],
+        descriptor.PITCH: params.planes[:, 2],
         descriptor.SOURCE: params.source_size,
         descriptor.CLIP: params.clip,
         descriptor.SLANTED: params.slanted,

@@ -23,6 +23,7 @@ from picstore.train.cuda.descriptor import (
     FILTER,
     FLIP,
     MAP,
+    PITCH,
     PLANE,
     SIZE,
     SLANTED,
@@ -161,7 +162,7 @@ def _filtered(descriptor, y, x, interpolation):  # type: ignore[no-untyped-def]
     r, g, b = outside * red, outside * green, outside * blue
     source = tl.load(descriptor + ADDRESS).to(tl.pointer_type(tl.uint8))
     plane = tl.load(descriptor + PLANE)
-    width = load_i32(descriptor, SOURCE)
+    width, pitch = load_i32(descriptor, SOURCE), load_i32(descriptor, PITCH)
     left, top = load_i32(descriptor, CLIP), load_i32(descriptor, CLIP + 1)
     right, bottom = load_i32(descriptor, CLIP + 2), load_i32(descriptor, CLIP + 3)
     end_x = tl.minimum(width, right)
@@ -175,7 +176,7 @@ def _filtered(descriptor, y, x, interpolation):  # type: ignore[no-untyped-def]
             j = tl.minimum(tl.maximum(j, top), bottom - 1)
         weight_y = _weight(distance_y, v, slope_y, interpolation, cubic)
         known_y = (j >= 0) & (j < end_y)
-        line = source + j * width
+        line = source + j * pitch
         for u in range(taps_x):
             i = first_x + u
             if plain:
@@ -289,7 +290,7 @@ def _corner(descriptor, y, x, weight):  # type: ignore[no-untyped-def]
     source = tl.load(descriptor + ADDRESS).to(tl.pointer_type(tl.uint8))
     plane = tl.load(descriptor + PLANE)
     known = (y >= 0) & (y < load_i32(descriptor, SOURCE + 1)) & (x >= 0) & (x < load_i32(descriptor, SOURCE))
-    pixel = source + y * load_i32(descriptor, SOURCE) + x
+    pixel = source + y * load_i32(descriptor, PITCH) + x
     r = tl.load(pixel, known, 0).to(tl.int32)
     g = tl.load(pixel + plane, known, 0).to(tl.int32)
     b = tl.load(pixel + 2 * plane, known, 0).to(tl.int32)

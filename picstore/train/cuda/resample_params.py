@@ -21,7 +21,7 @@ class ResampleParams:
     """The maps from n sources to n outputs, in the units of ``descriptor.py``.
 
     Attributes:
-        planes: int64 (n, 2), addresses of the sources, and bytes from one plane to the next.
+        planes: int64 (n, 3), addresses of the sources, and bytes from one plane and from one row to the next.
         source_size: int64 (n, 2), width and height of the sources.
         clip: int64 (n, 4), left, top, right, bottom.
         slanted: bool (n,).

@@ -6,7 +6,10 @@ imported, they run on tensors of the CPU, op by op in NumPy, for tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from picstore.errors import MissingDependency
@@ -19,12 +22,34 @@ except ImportError as error:
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
-__all__ = ["INTERPRETED", "device_function", "kernel", "tl"]
+__all__ = ["INTERPRETED", "device_function", "kernel", "launching", "tl"]
+
+
+_LAUNCHING = threading.Lock()
+
+
+@contextlib.contextmanager
+def launching() -> Iterator[None]:
+    """Launch kernels in a block, in one thread at a time: two would compile the same kernel.
+
+    MissingDependency where there is no C compiler, with which Triton makes what launches a kernel.
+    """
+    try:
+        with _LAUNCHING:
+            yield
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        failed = isinstance(error, subprocess.CalledProcessError) and "-shared" in (error.cmd or ())
+        if failed or "C compiler" in str(error):
+            raise MissingDependency(
+                f"Triton compiles what launches its kernels once on a machine, with a C compiler and the headers of C "
+                f"and Python: apt install gcc libc6-dev python3-dev, or set CC ({error})"
+            ) from error
+        raise
 
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Decorator for functions that the host launches, compiled at the first launch; no integer specialises the code."""
-    return triton.jit(function, do_not_specialize=["phase"])
+    return triton.jit(function, do_not_specialize=["phase", "count"])
 
 
 def device_function(function: Callable[..., Any]) -> Any:

@@ -406,7 +406,7 @@ def pickle_spec(spec: PipelineSpec) -> bytes:
 
 def _guess_size(span: Span, spec: PipelineSpec, stored: float) -> float:
     """Guess the bytes of a batch's images before one is made, of ``stored`` bytes of records."""
-    if not spec.output.decoded:
+    if spec.output.form != "pixels":
         return stored
     most = 0
     for plan in [plan for source in spec.sources for plan in source.plans]:

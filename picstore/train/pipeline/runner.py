@@ -7,8 +7,8 @@ requests ─→ Pipeline, threads of this process           requests ─→ Load
                     │                            (engine="ray")             │
                     └──────────────────── HostBatch ────────────────────────┘
                                               │
-            TensorStage: in the same memory,  │  DecoderStage: decode and augment
-            or copied to the device           │  on CUDA streams, ahead
+            TensorStage: in the same memory,  │  AheadStage: copy, or decode and
+            on the CPU                        │  augment, on CUDA streams, ahead
                     └────────────────────── Batch ──────────────────────────┘
                                               │
                             Delivery: count, log damage ─→ consumer: callables
@@ -30,12 +30,13 @@ from picstore.train.batch import Batch
 from picstore.train.batching.damage import DamageLog
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import BufferPools
-from picstore.train.cuda.decode import find_decoder, with_index
+from picstore.train.cuda.decode import Decode, check_decoder, choose_decoder, load_decoder, with_index
 from picstore.train.main_guard import check_main_guard
 from picstore.train.order.cursor import Worker
 from picstore.train.order.spans import Span
 from picstore.train.pipeline.at_exit import Closables, wait_for_exit
-from picstore.train.pipeline.device import DecoderStage, DeviceStage, HostSource, TensorStage
+from picstore.train.pipeline.device import AheadStage, DeviceStage, HostSource, TensorStage
+from picstore.train.pipeline.device_batch import CopyPixels, DecodeStreams, DecodeTiles, MakeBatch
 from picstore.train.pipeline.process import LoaderProcess, ProcessSequence
 from picstore.train.pipeline.stats import Stats, StatsCounter
 from picstore.train.transforms.batch_random import BatchRandom
@@ -45,6 +46,8 @@ from picstore.train.transforms.mix import BatchTransform
 
 if TYPE_CHECKING:
     from picstore.train.pipeline.remote import RemoteWorkers
+
+_FORMS = {"cpu": "pixels", "picstore": "segments"}  # in which a decoder's host batches come; the others take streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +82,14 @@ class PipelineRunner:
     ) -> None:
         if decoder == "auto" and any(source.dataset.foreign for source in spec.sources):
             decoder = "cpu"  # devices decode JPEGs only
-        output = replace(spec.output, decoded=find_decoder(decoder, device) is None)
+        decoder = choose_decoder(decoder, device)
+        output = replace(spec.output, form=_FORMS.get(decoder, "streams"))
         if output.reducing_gap is not None and not output.decoded:
             raise UsageError("decoders on a GPU decode at full size; leave out reducing_gap, or give decoder='cpu'")
         self._spec = replace(spec, output=output, strict=damage_log.strict)
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder
+        self._decoders: dict[torch.device, Decode] = {}  # that were tried
         self._isolate = isolate and bool(sys.executable) and not hasattr(sys, "frozen")  # is there a Python to start?
         self._threads = threads
         self._counter = StatsCounter()
@@ -140,14 +145,24 @@ class PipelineRunner:
         else:
             source = self._in_threads(span)
         device = with_index(self._device)
-        decode = find_decoder(self._decoder, device)
         output, strict = self._spec.output, self._damage_log.strict
-        stage: DeviceStage
-        if decode is None:
-            stage = TensorStage(source, output=output, device=device)
+        make: MakeBatch
+        if output.form == "segments":
+            make = DecodeTiles(output, device, strict)
+        elif output.form == "streams":
+            make = DecodeStreams(output, device, self._load_decoder(device), strict)
+        elif device.type == "cuda":
+            make = CopyPixels(output, device)
         else:
-            stage = DecoderStage(source, output=output, decode=decode, device=device, strict=strict)
-        return Delivery(stage, self._counter, self._damage_log)
+            return Delivery(TensorStage(source, output=output, device=device), self._counter, self._damage_log)
+        return Delivery(AheadStage(source, make=make, device=device), self._counter, self._damage_log)
+
+    def _load_decoder(self, device: torch.device) -> Decode:
+        """The decoder of streams for a device, which was tried once."""
+        if device not in self._decoders:
+            self._decoders[device] = decode = load_decoder(self._decoder, device)
+            check_decoder(decode, device)
+        return self._decoders[device]
 
     def keep(self, position: tuple[int, int], batches: Delivery) -> None:
         """Let batches go on; the next iteration may begin at ``position``, where it is."""
@@ -163,9 +178,10 @@ class PipelineRunner:
             return batch
         images, labels, random = batch.images, batch.labels, BatchRandom(seed, 0, [0])
         seeded = not all(isinstance(transform, BatchTransform) for transform in callables)
-        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else [], enabled=seeded):
+        device = labels.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=seeded):
             if seeded:
-                torch.manual_seed(seed & ((1 << 63) - 1))
+                _seed_generators(seed & ((1 << 63) - 1), device)
             for transform in callables:
                 if isinstance(transform, BatchTransform):
                     images, labels = transform(images, labels, random)
@@ -238,8 +254,16 @@ class PipelineRunner:
 
     def __getstate__(self) -> dict[str, Any]:
         check_main_guard()
-        kept = dict.fromkeys(("_buffers", "_process", "_workers", "_begun"))
-        return {**self.__dict__, **kept, "_pid": -1, "_open": Closables()}
+        fresh: dict[str, Any] = dict.fromkeys(("_buffers", "_process", "_workers", "_begun"))
+        return {**self.__dict__, **fresh, "_pid": -1, "_open": Closables(), "_decoders": {}}
+
+
+def _seed_generators(seed: int, device: torch.device) -> None:
+    """Seed torch's generators of the CPU and of a device; ``torch.manual_seed`` would those of all GPUs."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 class Delivery(Iterator[Batch]):
@@ -263,9 +287,12 @@ class Delivery(Iterator[Batch]):
             ) from error
         if received is None:
             raise StopIteration
-        batch, damage = received
-        self._counter.add(batches=1, images=len(batch), damaged=len(damage))
-        self._damage_log.report(damage)
+        batch, refused = received.batch, received.refused
+        counts = {"batches": 1, "images": len(batch), "damaged": len(received.damage), "fallbacks": len(refused)}
+        self._counter.add(**counts)
+        self._damage_log.report(received.damage)
+        if refused:
+            self._damage_log.report_fallbacks(refused, of=len(batch))
         return batch
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ class Stats:
     images: int = 0  # in these batches
     bytes: int = 0  # of the containers that were read
     damaged: int = 0  # samples replaced because their record was damaged
+    fallbacks: int = 0  # images that the decoder of a GPU left to the CPU
     reading: float = 0.0  # time that reader threads were busy, together
     working: float = 0.0  # time that decoding threads were busy cutting, decoding and augmenting, together
     waited_on_disk: float = 0.0  # time that the planner waited for containers to be read

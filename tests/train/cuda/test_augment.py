@@ -71,7 +71,10 @@ def interpreted(default: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
     return slow_except(default, cases, when=INTERPRETED)
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("cpu", marks=pytest.mark.interpreted), pytest.param("cuda", marks=pytest.mark.cuda)],
+)
 def device(request: pytest.FixtureRequest) -> str:
     """Where the kernels run: on the CPU, interpreted, or on a GPU."""
     if (request.param == "cpu") != INTERPRETED:
@@ -440,6 +443,15 @@ def test_out_is_filled_and_returned_and_nothing_else_is_touched(last: bool, devi
     assert all(torch.equal(tensor, planes(image, device)) for tensor, image in zip(tensors, images, strict=True))
 
 
+def test_rows_may_be_longer_than_their_pixels(device: str) -> None:
+    image = noise(1, 12, 14)[0]
+    padded = torch.full((3, 12, 16), 77, dtype=torch.uint8, device=device)
+    padded[:, :, :14] = planes(image, device)
+    geometry = geometry_of([image], [Pad(2), Resize((5, 6))])
+    given = np.zeros((1, 2)), np.ones(1), geometry, nothing(geometry)
+    assert torch.equal(augment([padded[:, :, :14]], *given), augment([planes(image, device)], *given))  # type: ignore[arg-type]
+
+
 def test_what_cannot_be_made_is_refused(device: str) -> None:
     images = noise(2, 20, 30)
     geometry = geometry_of(images, [CenterCrop(9)])
@@ -451,7 +463,7 @@ def test_what_cannot_be_made_is_refused(device: str) -> None:
             augment(*given_, **options)
 
     for wrong in (tensors[1][:2], tensors[1].float(), tensors[1][:, :, ::2], tensors[1][:, :0], tensors[1][0]):
-        refused("give contiguous uint8", [tensors[0], wrong])
+        refused("give uint8 of shape", [tensors[0], wrong])
     refused("1 images, 2 geometries", tensors[:1])
     refused("there are 0 images", [])
     refused("origins have shape", tensors, np.zeros(2))

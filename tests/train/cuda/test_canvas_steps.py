@@ -35,7 +35,10 @@ from picstore.train.cuda.triton_jit import INTERPRETED
 NORMALIZE = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("cpu", marks=pytest.mark.interpreted), pytest.param("cuda", marks=pytest.mark.cuda)],
+)
 def device(request: pytest.FixtureRequest) -> str:
     """Where the kernels run: on the CPU, interpreted, or on a GPU."""
     if (request.param == "cpu") != INTERPRETED:

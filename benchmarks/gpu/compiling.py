@@ -1,0 +1,97 @@
+"""The decoder's kernels compiled for GPUs that need not be there: registers, spills, instructions."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.child import MissingError
+from benchmarks.harness import Row, Table
+from benchmarks.options import Options
+
+TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
+_IMAGES = {"images": "*i64"}
+# Types of the arguments of each kernel, and its constants on a GPU.
+_STREAMS = {"data": "*u8", "segments": "*i32", **_IMAGES, "tables": "*i32", "coefficients": "*i16", "status": "*i32"}
+
+
+def compiling(options: Options) -> Table:
+    """Registers, bytes spilled and instructions of each kernel; Triton compiles without a GPU, and nothing runs."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise MissingError("TRITON_INTERPRET is set, with which Triton compiles nothing")
+    import triton
+
+    rows: list[Row] = []
+    for target in TARGETS[1:2] if options.quick else TARGETS:
+        for name, kernel, types, constants, warps in _kernels():
+            row: Row = {"target": target, "kernel": name}
+            try:
+                row |= _figures(_compile(kernel, types, constants, warps, target), target)
+            except Exception as error:  # of Triton's backends: each has its own
+                row["problem"] = str(error).strip().splitlines()[-1][:80]
+            rows.append(row)
+    return Table(f"triton {triton.__version__}, compiled without a GPU", rows)
+
+
+def _kernels() -> list[tuple[str, Any, dict[str, str], dict[str, int], int]]:
+    from picstore.train.cuda.segments import decode
+    from picstore.train.cuda.segments.color import to_rgb
+    from picstore.train.cuda.segments.entropy import decode_segments, make_tables
+    from picstore.train.cuda.segments.samples import inverse_dct
+
+    tables = {"codes": "*u8", "places": "*i32", "firsts": "*i64", "tables": "*i32"}
+    rounds = {"LANES": decode.LANES, "ROUNDS": decode.ROUNDS, "SYMBOLS": decode.SYMBOLS}
+    samples = {**_IMAGES, "coefficients": "*i16", "quantisation": "*i16", "planes": "*u8"}
+    pixels, tile = {**_IMAGES, "planes": "*u8", "pixels": "*u8"}, {"ROWS": decode.ROWS, "COLUMNS": decode.COLUMNS}
+    return [
+        (name, kernel, types, constants, decode.WARPS[name])
+        for name, kernel, types, constants in (
+            ("make_tables", make_tables, tables, {"LANES": decode.ENTRIES}),
+            ("decode_segments", decode_segments, {**_STREAMS, "count": "i32"}, rounds),
+            ("inverse_dct", inverse_dct, samples, {"LANES": decode.BLOCKS}),
+            ("to_rgb", to_rgb, pixels, tile),
+        )
+    ]
+
+
+def _compile(kernel: Any, types: dict[str, str], constants: dict[str, int], warps: int, target: str) -> dict[str, Any]:
+    """Compile for a target; returns Triton's stages by name."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = ASTSource(
+        fn=kernel, signature={**types, **dict.fromkeys(constants, "constexpr")}, constexprs=dict(constants)
+    )
+    cuda = target.startswith("sm_")
+    chosen = GPUTarget("cuda", int(target[3:]), 32) if cuda else GPUTarget("hip", target, 64)
+    made: dict[str, Any] = triton.compile(source, target=chosen, options={"num_warps": warps}).asm
+    return made
+
+
+def _figures(made: dict[str, Any], target: str) -> Row:
+    """Registers, spills and instructions of a compiled kernel."""
+    if not target.startswith("sm_"):
+        text = made["amdgcn"]
+        numbers = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count|sgpr_spill_count):\s+(\d+)", text))
+        spilled = int(numbers["vgpr_spill_count"]) + int(numbers["sgpr_spill_count"])
+        code = len(re.findall(r"^\s+[sv]_\w+|^\s+(?:global|flat|buffer|ds)_\w+", text, re.MULTILINE))
+        return {"registers": int(numbers["vgpr_count"]), "spilled": spilled, "instructions": code}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(made["cubin"])
+        usage = _run("cuobjdump", "--dump-resource-usage", path)
+        code = len(re.findall(r"/\*[0-9a-f]{4,}\*/\s+\S", _run("nvdisasm", "-c", path)))
+    found = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
+    return {"registers": int(found["REG"]), "spilled": int(found["STACK"]) + int(found["LOCAL"]), "instructions": code}
+
+
+def _run(tool: str, *arguments: str | Path) -> str:
+    import triton
+
+    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / tool
+    return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,203 @@
+"""Tiles of JPEGs described for a decoder of segments on a GPU: their bytes as they are, and tables of numbers.
+
+For each image the headers and the rows of tiles that a box touches are copied, without a change: what is held is the
+JPEG of these rows, but for its height (``box.py`` decodes it too). Rows of ``segment_words.py`` say where the box's
+segments lie in them, and which blocks they make. Codes stay as in the headers; the GPU makes lookup tables of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.jpeg import segment_words as words
+from picstore.jpeg.bit_reader import BAD_MARKER, TOO_SHORT
+from picstore.jpeg.cut import MIN_CUT_WIDTH, is_grid
+from picstore.jpeg.decoder import parse
+from picstore.jpeg.decoder.box import NO_GRID, has_tiling
+from picstore.jpeg.tilings import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
+from picstore.kernels.jit import array_at, copy_bytes, device_function, kernel
+from picstore.kernels.simd import load_byte
+
+ROOM = 16  # bytes after a stream: it begins at a multiple of 8, and the GPU reads up to 8 bytes more than it has
+_u64 = np.uint64
+
+
+@kernel(
+    "void(UniTuple(int64, 2), Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1])), "
+    "Tuple((uint8[::1], int64[::1])), Tuple((int32[:, ::1], uint16[::1], int64[::1])), "
+    "Tuple((int64[:, ::1], int64[:, ::1], int64[:, ::1])), Tuple((uint8[:, ::1], int32[:, ::1], int16[:, ::1])))"
+)
+def describe_tiles(slots, streams, data, segments, images, tables):  # type: ignore[no-untyped-def]
+    """Copy what boxes need of some images, and fill their rows.
+
+    Args:
+        slots: the first image, and the last + 1.
+        streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
+            bottom in pixels, not empty, within the image.
+        data: takes bytes; int64 (n,), a multiple of 8 at which those of each image begin, as many as its stream's.
+        segments: int32 (m, 4), takes words; uint16 (m,), takes the lengths of all segments that are held; int64 (n,),
+            the first row of each image, which has as many as its stream has segments.
+        images: int64 (n, IMAGE_WORDS), takes words; (n, 4), takes left, top, width and height of the tiles; (n, 4),
+            takes a code, 0 or negative for an image that is none for the GPU, the numbers of segments and of lengths,
+            and the bytes that are held.
+        tables: uint8 (4 n, HUFFMAN_BYTES) and int32 (4 n, 4), take Huffman tables; int16 (4 n, 64), takes quantisation
+            tables, in zigzag order.
+    """
+    addresses, sizes, tilings, boxes = streams
+    rows, rects, results = images
+    frame, tiles = np.empty(parse.FRAME, np.int64), np.empty(4, np.int64)
+    for i in range(slots[0], slots[1]):
+        source = array_at(addresses[i, 0], sizes[i, 0], np.uint8)
+        lengths = array_at(addresses[i, 1], sizes[i, 1], np.uint16)
+        results[i, 0] = _check(source, lengths, tilings[i], boxes[i], frame)
+        if results[i, 0] == 0:
+            _choose_tiles(tilings[i], boxes[i], rects[i], tiles)
+            target = data[0], data[1][i]
+            stream = source, lengths, tilings[i]
+            _copy_rows(stream, tiles, target, segments, i, _blocks_of_mcu(frame), rows[i], results[i])
+        if results[i, 0] == 0:
+            _describe_planes(frame, tilings[i], rects[i], tiles, rows[i])
+            rows[i, words.DATA] = data[1][i]
+            _copy_tables(frame, i, rows[i], tables)
+
+
+@device_function
+def _check(source, lengths, tiling, box, frame):  # type: ignore[no-untyped-def]
+    """Parse the headers, and check the markers of an image that is wanted whole; 0 or a negative code."""
+    if not is_grid(source.size, tiling, lengths):
+        return NO_GRID
+    code = parse.parse_frame(_u64(source.ctypes.data), source.size, frame, _u64(0))
+    if code:
+        return code
+    if not has_tiling(frame, tiling):
+        return NO_GRID
+    if box[0] > 0 or box[1] > 0 or box[2] < tiling[WIDTH] or box[3] < tiling[HEIGHT]:
+        return 0  # as ``box.py``, which reads lengths and no markers
+    if frame[parse.HEIGHT] != tiling[HEIGHT]:
+        return NO_GRID
+    end = tiling[HEADER]
+    for k in range(lengths.size):
+        end += np.int64(lengths[k]) + 2
+        marker = 0xD9 if k == lengths.size - 1 else 0xD0 + k % 8
+        if source[end - 2] != 0xFF or source[end - 1] != marker:
+            return BAD_MARKER
+    return 0
+
+
+@device_function
+def _choose_tiles(tiling, box, rect, tiles):  # type: ignore[no-untyped-def]
+    """Choose the tiles of a box, widened as in ``jpeg/cut.py``: left, top, right, bottom, and the pixels of them."""
+    width, height = tiling[WIDTH], tiling[HEIGHT]
+    tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
+    tiles[0] = max(box[0] - CUT_MARGIN, 0) // tile_width
+    tiles[1] = max(box[1] - CUT_MARGIN, 0) // tile_height
+    tiles[2] = (min(box[2] + CUT_MARGIN, width) - 1) // tile_width + 1
+    tiles[3] = (min(box[3] + CUT_MARGIN, height) - 1) // tile_height + 1
+    if tiles[0] and width - tiles[0] * tile_width < MIN_CUT_WIDTH:
+        tiles[0] -= 1
+    rect[0], rect[1] = tiles[0] * tile_width, tiles[1] * tile_height
+    rect[2] = min(tiles[2] * tile_width, width) - rect[0]
+    rect[3] = min(tiles[3] * tile_height, height) - rect[1]
+
+
+@device_function
+def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):  # type: ignore[no-untyped-def]
+    """Copy headers and rows of tiles, and describe the segments among them that belong to the box."""
+    left, top, right, bottom = tiles
+    source, lengths, tiling = stream
+    header, interval = tiling[HEADER], tiling[INTERVAL]
+    per_row = lengths.size // ((tiling[HEIGHT] + tiling[MCU_HEIGHT] - 1) // tiling[MCU_HEIGHT])
+    begin = header
+    for k in range(top * per_row):
+        begin += np.int64(lengths[k]) + 2
+    described, kept, firsts = segments
+    at, size, count, first = header, 0, 0, firsts[i]
+    for y in range(top, bottom):
+        for x in range(per_row):
+            length = np.int64(lengths[y * per_row + x])
+            kept[first + (y - top) * per_row + x] = np.uint16(length)
+            if left <= x < right:
+                described[first + count, words.OFFSET] = np.int32(at)
+                described[first + count, words.LENGTH] = np.int32(length)
+                described[first + count, words.BLOCK] = np.int32(count * interval * per_mcu)
+                count += 1
+                size += length
+            at += length + 2
+    result[1], result[2], result[3] = count, (bottom - top) * per_row, at
+    row[words.BLOCKS] = count * interval * per_mcu
+    row[words.PER_ROW], row[words.HELD] = right - left, result[2]
+    # Each block has at least a DC and an AC code: the data bounds all that is allocated.
+    if 8 * size < 2 * row[words.BLOCKS]:
+        result[0] = TOO_SHORT
+        return
+    out, offset = target
+    copy_bytes(out, offset, source, 0, header)
+    copy_bytes(out, offset + header, source, begin, at - header)
+
+
+@device_function
+def _blocks_of_mcu(frame):  # type: ignore[no-untyped-def]
+    return 1 if frame[parse.COMPONENTS] == 1 else frame[parse.HORIZONTAL] * frame[parse.VERTICAL] + 2
+
+
+@device_function
+def _describe_planes(frame, tiling, rect, tiles, row):  # type: ignore[no-untyped-def]
+    """Write where samples and pixels lie, from the first of the image."""
+    h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
+    row[words.WIDTH], row[words.HEIGHT] = rect[2], rect[3]
+    row[words.ACROSS], row[words.DOWN], row[words.COMPONENTS] = h, v, count
+    row[words.INTERVAL] = tiling[INTERVAL]
+    samples = 0
+    for c in range(count):
+        stride = row[words.PER_ROW] * tiling[INTERVAL] * 8 * (h if c == 0 else 1)
+        row[words.PLANE + c], row[words.STRIDE + c] = samples, stride
+        samples += stride * (tiles[3] - tiles[1]) * 8 * (v if c == 0 else 1)
+    row[words.SAMPLES] = samples
+    row[words.PITCH] = (rect[2] + 3) // 4 * 4
+
+
+@device_function
+def _copy_codes(address, codes):  # type: ignore[no-untyped-def]
+    """Copy the codes of a Huffman table; returns how many windows of LOOKUP_BITS bits have an entry each."""
+    total = short = longer = 0
+    for k in range(16):
+        here = load_byte(address + _u64(k))
+        codes[k] = np.uint8(here)
+        total += here
+        if k < words.LOOKUP_BITS:
+            short += here << (words.LOOKUP_BITS - 1 - k)
+        else:
+            longer += here
+    for k in range(16, 16 + 256):
+        codes[k] = np.uint8(load_byte(address + _u64(k)) if k < 16 + total else 0)
+    return short if longer else 1 << words.LOOKUP_BITS  # what follows the last code is none
+
+
+@device_function
+def _copy_tables(frame, i, row, tables):  # type: ignore[no-untyped-def]
+    """Copy the tables that the components use, and note their places among the image's."""
+    codes, places, quantisation = tables
+    entries = 0
+    for k in range(words.HUFFMAN_TABLES):
+        number, is_dc = words.HUFFMAN_TABLES * i + k, k < 2
+        places[number, words.ENTRY_COUNT] = 0
+        chosen, word_of = (parse.DC, words.DC) if is_dc else (parse.AC, words.AC)
+        used = frame[chosen : chosen + frame[parse.COMPONENTS]] == k % 2
+        if not used.any():
+            continue
+        short = _copy_codes(_u64(frame[parse.HUFFMAN_AT + k]), codes[number])
+        size = short + (1 << 16) - (short << (16 - words.LOOKUP_BITS))
+        places[number, words.FIRST_ENTRY], places[number, words.ENTRY_COUNT] = np.int32(entries), np.int32(size)
+        places[number, words.SHORT], places[number, words.IS_DC] = np.int32(short), np.int32(is_dc)
+        word = entries // words.UNIT << 16 | words.BIAS * short
+        for c in range(used.size):
+            if used[c]:
+                row[word_of + c] = word
+        entries += (size + words.UNIT - 1) // words.UNIT * words.UNIT
+    row[words.ENTRIES] = entries
+    for c in range(frame[parse.COMPONENTS]):
+        table = frame[parse.QUANTISATION + c]
+        row[words.QUANTISATION + c] = words.HUFFMAN_TABLES * i + table
+        for k in range(64):
+            factor = load_byte(_u64(frame[parse.QUANTISATION_AT + table]) + _u64(k))
+            quantisation[words.HUFFMAN_TABLES * i + table, k] = np.int16(factor)

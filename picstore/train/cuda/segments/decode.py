@@ -1,0 +1,188 @@
+"""Decoding of a batch's tiles on a GPU: the host's side of the kernels.
+
+    bytes, segments ──→ decode_segments ──→ coefficients ──→ inverse_dct ──→ samples ──→ to_rgb ──→ planes of RGB
+    Huffman codes ────→ make_tables         int16, zigzag    lane = block    Y, Cb, Cr   lane = 4 pixels
+
+Pixels equal those of ``jpeg.decoder``, bit for bit. It needs neither nvJPEG nor a JPEG engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from picstore.arrays import I64, U8, Array
+from picstore.jpeg import segment_words as words
+from picstore.train.batching.host_batch import SegmentTables
+from picstore.train.cuda.segments.color import to_rgb
+from picstore.train.cuda.segments.entropy import BAD_CODE, MARKER, SURPLUS, TOO_SHORT, decode_segments, make_tables
+from picstore.train.cuda.segments.samples import inverse_dct
+from picstore.train.cuda.triton_jit import INTERPRETED, launching
+
+REASONS = {
+    BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
+    TOO_SHORT: "its entropy-coded data ends early",
+    SURPLUS: "a segment with more bytes than it needs",
+    MARKER: "a marker within a segment",
+}
+
+LANES, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 64, 8, 32, 128  # of a program
+ROUNDS, SYMBOLS = 4, 4
+# Registers a thread on sm_90, without a spill: 51 of decode_segments, 96 of inverse_dct, 48 of the others.
+WARPS = {"make_tables": 1, "decode_segments": 1, "inverse_dct": 2, "to_rgb": 4}
+_MOST_BLOCKS = 1 << 21  # that are decoded at once: 268 MB of coefficients
+_MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
+
+
+def decode_tiles(
+    data: U8, tables: SegmentTables, slots: I64, *, device: torch.device
+) -> tuple[list[torch.Tensor], I64]:
+    """Decode the tiles of some slots on the current stream of a device, and wait for it.
+
+    Args:
+        data: of the batch, in the host's memory.
+        tables: of the batch.
+        slots: int64 (k,), with segments.
+        device: a GPU; the CPU where Triton's interpreter runs.
+
+    Returns:
+        k of uint8 (3, h, w), whose rows begin at multiples of 4 bytes; and int64 (k,), 0 or what is wrong with
+        segments of the image, keys of ``REASONS`` added up.
+
+    Raises:
+        MissingDependency: there is no C compiler at the first launch on a machine.
+        torch.cuda.OutOfMemoryError: the device has too little memory.
+    """
+    stream = _upload(data, device)
+    images: list[torch.Tensor] = []
+    found = []
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        for part in _parts(tables.images[slots, words.BLOCKS]):
+            made, status = _decode_part(stream, tables, slots[part], device)
+            images += made
+            found.append(status)
+        problems = torch.cat(found).cpu().numpy()  # waits for the kernels
+    return images, problems.astype(np.int64)
+
+
+def explain(status: int) -> str:
+    """Say what is wrong with the segments of an image."""
+    return next(text for flag, text in REASONS.items() if status & flag)
+
+
+def _parts(blocks: I64) -> Iterator[slice]:
+    """Divide images so that each part has few enough blocks and images."""
+    start = total = 0
+    for number, count in enumerate(blocks.tolist()):
+        if number > start and (total + count > _MOST_BLOCKS or number - start == _MOST_IMAGES):
+            yield slice(start, number)
+            start, total = number, 0
+        total += count
+    yield slice(start, len(blocks))
+
+
+def _upload(array: Array, device: torch.device) -> torch.Tensor:
+    """Copy to the device, by page-locked memory."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def _before(counts: I64) -> I64:
+    """Sum of the counts before each."""
+    sums: I64 = np.cumsum(counts) - counts
+    return sums
+
+
+def _decode_part(
+    stream: torch.Tensor, tables: SegmentTables, slots: I64, device: torch.device
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Queue the kernels for some slots; returns images and status, int32 (k,), on the device."""
+    n, counts = len(slots), tables.count[slots]
+    rows = tables.images[slots]
+    codes = (words.HUFFMAN_TABLES * slots[:, None] + np.arange(words.HUFFMAN_TABLES)).ravel()
+    first_entry, sizes = _before(rows[:, words.ENTRIES]), 3 * rows[:, words.PITCH] * rows[:, words.HEIGHT]
+    rows[:, words.FIRST_BLOCK], rows[:, words.TABLES] = _before(rows[:, words.BLOCKS]), first_entry
+    rows[:, words.PLANE : words.STRIDE] += _before(rows[:, words.SAMPLES])[:, None]
+    rows[:, words.QUANTISATION : words.PLANE] -= words.HUFFMAN_TABLES * (slots - np.arange(n))[:, None]
+    rows[:, words.PIXELS] = _before(sizes)
+    index = np.repeat(tables.first[slots] - _before(counts), counts) + np.arange(counts.sum())
+    segments = tables.segments[index]
+    segments[:, words.IMAGE] = np.repeat(np.arange(n), counts)
+
+    def empty(size: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+    pixels = empty(int(sizes.sum()), torch.uint8)
+    status = torch.zeros(n, dtype=torch.int32, device=device)
+    uploaded = {
+        "images": _upload(rows, device),
+        "segments": _upload(segments, device),
+        "codes": _upload(tables.codes[codes], device),
+        "places": _upload(tables.places[codes], device),
+        "firsts": _upload(np.repeat(first_entry, words.HUFFMAN_TABLES), device),
+        "quantisation": _upload(tables.quantisation[codes], device),
+    }
+    entries = empty(int(rows[:, words.ENTRIES].sum()), torch.int32)
+    coefficients = torch.zeros((int(rows[:, words.BLOCKS].sum()), 64), dtype=torch.int16, device=device)
+    planes = empty(int(rows[:, words.SAMPLES].sum()), torch.uint8)
+    with launching():
+        _launch(stream, uploaded, entries, coefficients, planes, pixels, status, rows)
+    made = []
+    for image, (width, height, pitch) in zip(
+        torch.split(pixels, sizes.tolist()), rows[:, [words.WIDTH, words.HEIGHT, words.PITCH]].tolist(), strict=True
+    ):
+        made.append(image.view(3, height, pitch)[:, :, :width])
+    return made, status
+
+
+def _launch(
+    stream: torch.Tensor,
+    uploaded: dict[str, torch.Tensor],
+    entries: torch.Tensor,
+    coefficients: torch.Tensor,
+    planes: torch.Tensor,
+    pixels: torch.Tensor,
+    status: torch.Tensor,
+    rows: I64,
+) -> None:
+    """Launch the kernels, whose programs are as large as they can be where each operation is interpreted."""
+    images, segments, quantisation = (uploaded[name] for name in ("images", "segments", "quantisation"))
+    count, most = len(segments), int(rows[:, words.BLOCKS].max())
+    lanes, blocks, height, width = LANES, BLOCKS, ROWS, COLUMNS
+    if INTERPRETED:
+        lanes, blocks, height, width = max(_power_of_two(count), 2), _power_of_two(most), 64, 64
+    tiles = -(-rows[:, words.WIDTH] // (4 * width)) * -(-rows[:, words.HEIGHT] // height)
+    options: dict[str, dict[str, Any]] = {name: {"num_warps": warps} for name, warps in WARPS.items()}
+    make_tables[(len(uploaded["codes"]),)](
+        uploaded["codes"],
+        uploaded["places"],
+        uploaded["firsts"],
+        entries,
+        LANES=4096 if INTERPRETED else ENTRIES,
+        **options["make_tables"],
+    )
+    decode_segments[(-(-count // lanes),)](
+        stream,
+        segments,
+        images,
+        entries,
+        coefficients,
+        status,
+        count,
+        LANES=lanes,
+        ROUNDS=ROUNDS,
+        SYMBOLS=SYMBOLS,
+        **options["decode_segments"],
+    )
+    inverse_dct[(-(-most // blocks), len(rows))](
+        images, coefficients, quantisation, planes, LANES=blocks, **options["inverse_dct"]
+    )
+    to_rgb[(int(tiles.max()), len(rows))](images, planes, pixels, ROWS=height, COLUMNS=width, **options["to_rgb"])
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length()

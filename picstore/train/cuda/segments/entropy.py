@@ -1,0 +1,206 @@
+"""Huffman codes read by a lane for each restart segment, and the lookup tables for it (ITU-T T.81, F.2).
+
+A round refills each lane's 64 bits, by up to 4 bytes of which stuffed zeros are left out by arithmetic, and reads some
+symbols, one after another, of whatever block the lane is at. A lane that lacks bits takes an entry that does nothing,
+and waits for the next round. No lane branches by itself, so divergence costs what lanes that are done wait for the
+longest one. An entry covers any code: there is no slow path.
+
+A lane stays within its segment's bytes and blocks whatever these hold, and ends after as many rounds as it has bits.
+"""
+
+from __future__ import annotations
+
+from picstore.jpeg import segment_words as words
+from picstore.train.cuda.triton_jit import device_function, kernel, tl
+
+# What is wrong with a segment; an image's word has those of all.
+BAD_CODE, TOO_SHORT, SURPLUS, MARKER = 1, 2, 4, 8
+_BAD_CODE, _TOO_SHORT = tl.constexpr(BAD_CODE), tl.constexpr(TOO_SHORT)
+_SURPLUS, _MARKER = tl.constexpr(SURPLUS), tl.constexpr(MARKER)
+
+_WORDS, _ACROSS, _DOWN = tl.constexpr(words.IMAGE_WORDS), tl.constexpr(words.ACROSS), tl.constexpr(words.DOWN)
+_COMPONENTS, _INTERVAL = tl.constexpr(words.COMPONENTS), tl.constexpr(words.INTERVAL)
+_FIRST_BLOCK, _DC, _AC = tl.constexpr(words.FIRST_BLOCK), tl.constexpr(words.DC), tl.constexpr(words.AC)
+_TABLES, _DATA = tl.constexpr(words.TABLES), tl.constexpr(words.DATA)
+_OFFSET, _LENGTH = tl.constexpr(words.OFFSET), tl.constexpr(words.LENGTH)
+_BLOCK, _IMAGE = tl.constexpr(words.BLOCK), tl.constexpr(words.IMAGE)
+_BITS, _BIAS, _UNIT = tl.constexpr(words.LOOKUP_BITS), tl.constexpr(words.BIAS), tl.constexpr(words.UNIT)
+_SIZE, _SKIP = tl.constexpr(words.SIZE_SHIFT), tl.constexpr(words.SKIP_SHIFT)
+_END, _NO_CODE = tl.constexpr(words.END_OF_BLOCK), tl.constexpr(words.NO_CODE)
+_CODE_BYTES = tl.constexpr(words.HUFFMAN_BYTES)
+# A lane that has as many bits and still waits has met no code: the longest has 16, and 11 bits of value.
+_ENOUGH = tl.constexpr(27)
+
+
+@kernel
+def make_tables(codes, places, firsts, tables, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Make the lookup table of each Huffman table, by a program each.
+
+    Args:
+        codes: uint8 (n, HUFFMAN_BYTES).
+        places: int32 (n, 4), the words of tables.
+        firsts: int64 (n,), the first entry of each table's image.
+        tables: int32, takes the entries.
+        LANES: entries that are made at once.
+    """
+    place = places + tl.program_id(0) * 4
+    code = codes + tl.program_id(0) * _CODE_BYTES
+    entries = tables + tl.load(firsts + tl.program_id(0)) + tl.load(place)
+    count, short, of_dc = tl.load(place + 1), tl.load(place + 2), tl.load(place + 3) != 0
+    for first in range(0, count, LANES):
+        number = first + tl.arange(0, LANES)
+        known = number < count
+        window = tl.where(number < short, number << (16 - _BITS), number + short * _BIAS)
+        length, symbol = number * 0, number * 0
+        low, index = 0, 0  # the first window of a length, and the number of its first symbol
+        for bits in tl.static_range(1, 17):
+            codes_of = tl.load(code + bits - 1).to(tl.int32)
+            high = low + (codes_of << (16 - bits))
+            found = (window >= low) & (window < high)
+            length = tl.where(found, bits, length)
+            symbol = tl.where(found, index + ((window - low) >> (16 - bits)), symbol)
+            low, index = high, index + codes_of
+        symbol = tl.load(code + 16 + symbol, known & (length > 0), 0).to(tl.int32)
+        size = tl.where(of_dc, symbol, symbol & 15)
+        skip = tl.where((size == 0) & (symbol != 0xF0), _END, (symbol >> 4) + 1)
+        skip = tl.where(of_dc, 1, skip)
+        entry = tl.where(length > 0, length + size | size << _SIZE | skip << _SKIP, _NO_CODE)
+        tl.store(entries + number, entry, known)
+
+
+@kernel
+def decode_segments(  # type: ignore[no-untyped-def]
+    data,
+    segments,
+    images,
+    tables,
+    coefficients,
+    status,
+    count,
+    LANES: tl.constexpr,
+    ROUNDS: tl.constexpr,
+    SYMBOLS: tl.constexpr,
+):
+    """Read the coefficients of segments, LANES in a program.
+
+    Args:
+        data: uint8, the streams, each from a multiple of 4 bytes on.
+        segments, images: int32 (count, 4) and int64 (n, IMAGE_WORDS), words.
+        tables: int32, of ``make_tables``.
+        coefficients: int16 (blocks, 64), zeros; takes those of each block in zigzag order.
+        status: int32 (n,), zeros; takes what is wrong with segments of each image.
+        count: number of segments.
+        LANES: segments of a program.
+        ROUNDS: refills before lanes are asked whether they are done.
+        SYMBOLS: symbols of a refill.
+    """
+    lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    exists = lane < count
+    segment = segments + lane * 4
+    position = tl.load(segment + _OFFSET, exists, 0)
+    end = position + tl.load(segment + _LENGTH, exists, 0)
+    number = tl.load(segment + _IMAGE, exists, 0)
+    image = images + number.to(tl.int64) * _WORDS
+    luma, per_mcu = _blocks_of_mcu(image)
+    blocks = tl.where(exists, tl.load(image + _INTERVAL).to(tl.int32) * per_mcu, 0)
+    stream = data + tl.load(image + _DATA)
+    entries = tables + tl.load(image + _TABLES)
+    dc0, ac0 = tl.load(image + _DC).to(tl.int32), tl.load(image + _AC).to(tl.int32)
+    dc1, ac1 = tl.load(image + _DC + 1).to(tl.int32), tl.load(image + _AC + 1).to(tl.int32)
+    dc2, ac2 = tl.load(image + _DC + 2).to(tl.int32), tl.load(image + _AC + 2).to(tl.int32)
+    first = tl.load(image + _FIRST_BLOCK) + tl.load(segment + _BLOCK, exists, 0)
+    out = coefficients + first * 64
+    buffer = tl.zeros((LANES,), tl.uint64)  # the next bits, at the head
+    valid = tl.zeros((LANES,), tl.int32)  # bits in it
+    at = valid  # index in the segment of the next coefficient
+    stop = blocks * 64
+    block = valid  # index in the MCU
+    furthest, problem = valid, valid
+    dc, ac = dc0, ac0
+    while tl.max(stop - at, 0) > 0:
+        for _ in range(ROUNDS):
+            buffer, valid, position, good = _refill(stream, buffer, valid, position, end)
+            problem |= tl.where(good, 0, _MARKER)
+            for _ in tl.static_range(SYMBOLS):
+                k = at & 63
+                table = tl.where(k == 0, dc, ac)
+                near, far = (buffer >> (64 - _BITS)).to(tl.int32), (buffer >> 48).to(tl.int32)
+                index = (table >> 16) * _UNIT + tl.maximum(near, far - (table & 0xFFFF))
+                entry = tl.load(entries + index, at < stop, _NO_CODE)
+                entry = tl.where((entry & 255) <= valid, entry, 0)
+                total, size = entry & 255, (entry >> _SIZE) & 255
+                skip = entry >> _SKIP
+                # The value: EXTEND (F.2.2.1).
+                bits = ((buffer << (total - size).to(tl.uint64)) >> 32).to(tl.int32)
+                flip = (bits >> 31) ^ -1
+                value = (((bits ^ flip).to(tl.uint32) >> 1 >> (31 - size).to(tl.uint32)).to(tl.int32) ^ flip) - flip
+                reached = (k + skip) & (_END - 1)
+                furthest = tl.maximum(furthest, reached)
+                tl.store(out + (at + skip - 1), value.to(tl.int16), (size > 0) & (reached <= 64))
+                buffer = buffer << total.to(tl.uint64)
+                valid -= total
+                ends = k + skip >= 64
+                at = tl.where(ends, (at | 63) + 1, at + skip)
+                block = tl.where(ends, block + 1, block)
+                block = tl.where(block == per_mcu, 0, block)
+                dc = tl.where(block < luma, dc0, tl.where(block == luma, dc1, dc2))
+                ac = tl.where(block < luma, ac0, tl.where(block == luma, ac1, ac2))
+            # A lane stands still for lack of bits, or because there is no such code.
+            still = (at < stop) & (skip == 0)
+            short = tl.where(still & (position == end), _TOO_SHORT, 0)
+            problem |= tl.where(still & (valid >= _ENOUGH), _BAD_CODE, short)
+            stop = tl.where((problem & (_BAD_CODE | _TOO_SHORT)) != 0, 0, stop)
+    problem |= tl.where(furthest > 64, _BAD_CODE, 0)
+    surplus = (position < end) | (valid >= 8)
+    problem |= tl.where((problem == 0) & surplus, _SURPLUS, 0)
+    tl.atomic_or(status + number, problem, exists & (problem != 0))
+    _sum_differences(out, blocks, luma, per_mcu)
+
+
+@device_function
+def _blocks_of_mcu(image):  # type: ignore[no-untyped-def]
+    """Return the blocks of luma, and all blocks, of an MCU."""
+    three = tl.load(image + _COMPONENTS) == 3
+    luma = tl.where(three, (tl.load(image + _ACROSS) * tl.load(image + _DOWN)).to(tl.int32), 1)
+    return luma, tl.where(three, luma + 2, 1)
+
+
+@device_function
+def _refill(stream, buffer, valid, position, end):  # type: ignore[no-untyped-def]
+    """Append up to 4 bytes, fewer if a stuffed zero follows one: buffer, valid, position, no marker met."""
+    word_at = stream.to(tl.pointer_type(tl.uint32)) + (position >> 2)
+    wanted = (valid <= 32) & (position < end)
+    low = tl.load(word_at, wanted, 0).to(tl.uint64)
+    high = tl.load(word_at + 1, wanted, 0).to(tl.uint64)
+    bytes8 = (high << 32 | low) >> ((position & 3) * 8).to(tl.uint64)  # at least 5 bytes, the first lowest
+    word = bytes8.to(tl.uint32)
+    flipped = word ^ 0xFFFFFFFF
+    ff = (flipped - 0x01010101) & word & 0x80808080  # its lowest bit is that of the first byte FF
+    below = (ff & ((ff ^ 0xFFFFFFFF) + 1)) - 1
+    n = 1 + (below > 0x7F).to(tl.int32) + (below > 0x7FFF).to(tl.int32) + (below > 0x7FFFFF).to(tl.int32)
+    rest = end - position
+    stuffing = wanted & (ff != 0) & (n <= rest)
+    following = (bytes8 >> (n * 8).to(tl.uint64)).to(tl.int32) & 255
+    good = (stuffing == 0) | ((following == 0) & (n < rest))
+    n = tl.where(wanted, tl.minimum(n, rest), 0)
+    swapped = (word << 24) | ((word & 0xFF00) << 8) | ((word >> 8) & 0xFF00) | (word >> 24)
+    unused = (32 - 8 * n).to(tl.uint64)
+    taken = (swapped.to(tl.uint64) >> unused << unused) << 32
+    buffer |= taken >> (valid & 63).to(tl.uint64)
+    return buffer, valid + 8 * n, tl.minimum(position + n + stuffing.to(tl.int32), end), good
+
+
+@device_function
+def _sum_differences(out, blocks, luma, per_mcu):  # type: ignore[no-untyped-def]
+    """Make DC of differences to the component's last block (F.2.2.1)."""
+    block = blocks * 0
+    p0, p1, p2 = block, block, block
+    for number in range(tl.max(blocks, 0)):
+        here = number < blocks
+        difference = tl.load(out + number * 64, here, 0).to(tl.int32)
+        p0 += tl.where(block < luma, difference, 0)
+        p1 += tl.where(block == luma, difference, 0)
+        p2 += tl.where(block > luma, difference, 0)
+        value = tl.where(block < luma, p0, tl.where(block == luma, p1, p2))
+        tl.store(out + number * 64, value.to(tl.int16), here)
+        block = tl.where(block + 1 == per_mcu, 0, block + 1)

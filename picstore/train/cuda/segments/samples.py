@@ -1,0 +1,160 @@
+"""Samples of blocks by libjpeg's "islow" inverse DCT, by a lane for each block.
+
+Numbers wrap and saturate to 16 bits as in decoders for vectors, the CPU's too, so that absurd coefficients give equal
+pixels. Coefficients stay in zigzag order: all indexes are constants of the code.
+"""
+
+from __future__ import annotations
+
+from picstore.jpeg import segment_words as words
+from picstore.train.cuda.triton_jit import device_function, kernel, tl
+
+_WORDS, _ACROSS, _DOWN = tl.constexpr(words.IMAGE_WORDS), tl.constexpr(words.ACROSS), tl.constexpr(words.DOWN)
+_COMPONENTS, _INTERVAL = tl.constexpr(words.COMPONENTS), tl.constexpr(words.INTERVAL)
+_PER_ROW, _FIRST_BLOCK = tl.constexpr(words.PER_ROW), tl.constexpr(words.FIRST_BLOCK)
+_BLOCKS, _QUANTISATION = tl.constexpr(words.BLOCKS), tl.constexpr(words.QUANTISATION)
+_PLANE, _STRIDE = tl.constexpr(words.PLANE), tl.constexpr(words.STRIDE)
+
+# Position in zigzag order of each coefficient of a block (T.81, figure A.6).
+_ORDER = sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k % 8) % 2 else k % 8)))
+_ZIGZAG = tl.constexpr(tuple(_ORDER.index(k) for k in range(64)))
+
+
+@kernel
+def inverse_dct(images, coefficients, quantisation, planes, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Make the samples of LANES blocks of an image; the grid is (programs for the largest image, images).
+
+    Args:
+        images: int64 (n, IMAGE_WORDS), words.
+        coefficients: int16 (blocks, 64), of ``entropy.decode_segments``.
+        quantisation: int16 (tables, 64), in zigzag order.
+        planes: uint8, takes the samples of all components.
+        LANES: blocks of a program.
+    """
+    image = images + tl.program_id(1).to(tl.int64) * _WORDS
+    count = tl.load(image + _BLOCKS).to(tl.int32)
+    if tl.program_id(0) * LANES >= count:
+        return
+    number = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    known = number < count
+    across, down = tl.load(image + _ACROSS).to(tl.int32), tl.load(image + _DOWN).to(tl.int32)
+    luma = across * down
+    per_mcu = luma
+    if tl.load(image + _COMPONENTS) == 3:
+        per_mcu = luma + 2
+    # Blocks lie tile by tile, so those of a segment are neighbors.
+    mcu, block = number // per_mcu, number % per_mcu
+    component = tl.maximum(block - luma + 1, 0)
+    of_luma = component == 0
+    columns = (tl.load(image + _INTERVAL) * tl.load(image + _PER_ROW)).to(tl.int32)
+    x = mcu % columns * tl.where(of_luma, across, 1) + tl.where(of_luma, block % across, 0)
+    y = mcu // columns * tl.where(of_luma, down, 1) + tl.where(of_luma, block // across, 0)
+    stride = tl.load(image + _STRIDE + component)
+    out = planes + tl.load(image + _PLANE + component) + y.to(tl.int64) * 8 * stride + x * 8
+    first = tl.load(image + _FIRST_BLOCK)
+    c = _load_four_at_once(coefficients.to(tl.pointer_type(tl.int64)) + (first + number) * 16, known)
+    table = quantisation.to(tl.pointer_type(tl.int64)) + tl.load(image + _QUANTISATION + component) * 16
+    q = _load_four_at_once(table, known)
+    below = tl.zeros((LANES,), tl.int32)
+    for k in tl.static_range(8, 64):
+        below |= _number(c, _ZIGZAG[k])
+    flat = below == 0
+    made = ()
+    for i in tl.static_range(8):
+        x0 = _product(c, q, _ZIGZAG[i])
+        x0 = tl.where(flat, x0 << 18 >> 18, x0)
+        made = made + _transform(
+            x0,
+            _product(c, q, _ZIGZAG[8 + i]),
+            _product(c, q, _ZIGZAG[16 + i]),
+            _product(c, q, _ZIGZAG[24 + i]),
+            _product(c, q, _ZIGZAG[32 + i]),
+            _product(c, q, _ZIGZAG[40 + i]),
+            _product(c, q, _ZIGZAG[48 + i]),
+            _product(c, q, _ZIGZAG[56 + i]),
+            11,
+        )
+    for i in tl.static_range(8):
+        row = _transform(
+            made[i],
+            made[8 + i],
+            made[16 + i],
+            made[24 + i],
+            made[32 + i],
+            made[40 + i],
+            made[48 + i],
+            made[56 + i],
+            18,
+        )
+        low = _sample(row[0]) | _sample(row[1]) << 8 | _sample(row[2]) << 16 | _sample(row[3]) << 24
+        high = _sample(row[4]) | _sample(row[5]) << 8 | _sample(row[6]) << 16 | _sample(row[7]) << 24
+        eight = (out + i * stride).to(tl.pointer_type(tl.uint32))
+        tl.store(eight, low, known)
+        tl.store(eight + 1, high, known)
+
+
+@device_function
+def _transform(x0, x1, x2, x3, x4, x5, x6, x7, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Transform 8 numbers of 16 bits in one dimension; constants are those of libjpeg's jidctint.c, with 13 bits."""
+    rounding = 1 << (SHIFT - 1)
+    sum04 = (_wrapped(x0 + x4) << 13) + rounding
+    difference04 = (_wrapped(x0 - x4) << 13) + rounding
+    rotated2 = x2 * 4433 + x6 * (4433 - 15137)
+    rotated6 = x2 * (4433 + 6270) + x6 * 4433
+    e0, e1, e2, e3 = sum04 + rotated6, difference04 + rotated2, difference04 - rotated2, sum04 - rotated6
+    z3, z4 = _wrapped(x7 + x3), _wrapped(x5 + x1)
+    w3 = z3 * (9633 - 16069) + z4 * 9633
+    w4 = z3 * 9633 + z4 * (9633 - 3196)
+    o0 = x7 * -7373 + x1 * (12299 - 7373) + w4
+    o1 = x5 * -20995 + x3 * (25172 - 20995) + w3
+    o2 = x5 * (16819 - 20995) + x3 * -20995 + w4
+    o3 = x7 * (2446 - 7373) + x1 * -7373 + w3
+    return (
+        _saturated(e0 + o0, SHIFT),
+        _saturated(e1 + o1, SHIFT),
+        _saturated(e2 + o2, SHIFT),
+        _saturated(e3 + o3, SHIFT),
+        _saturated(e3 - o3, SHIFT),
+        _saturated(e2 - o2, SHIFT),
+        _saturated(e1 - o1, SHIFT),
+        _saturated(e0 - o0, SHIFT),
+    )
+
+
+@device_function
+def _wrapped(x):  # type: ignore[no-untyped-def]
+    """Wrap to 16 bits."""
+    return (x << 16) >> 16
+
+
+@device_function
+def _saturated(x, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Shift, and saturate to 16 bits."""
+    return tl.minimum(tl.maximum(x >> SHIFT, -32768), 32767)
+
+
+@device_function
+def _sample(x):  # type: ignore[no-untyped-def]
+    """Level of a sample."""
+    return (tl.minimum(tl.maximum(x, -128), 127) + 128).to(tl.uint32)
+
+
+@device_function
+def _load_four_at_once(address, known):  # type: ignore[no-untyped-def]
+    """Load 64 numbers of 16 bits as 16 words of 64 bits."""
+    loaded = ()
+    for k in tl.static_range(16):
+        loaded = loaded + (tl.load(address + k, known, 0),)  # type: ignore[assignment]  # noqa: RUF005 - Triton unpacks none
+    return loaded
+
+
+@device_function
+def _number(loaded, Z: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Number ``Z`` of 64, sign-extended."""
+    return (loaded[Z // 4] << (48 - 16 * (Z % 4)) >> 48).to(tl.int32)
+
+
+@device_function
+def _product(c, q, Z: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Coefficient ``Z``, dequantised."""
+    return _wrapped(_number(c, Z) * _number(q, Z))

@@ -1,0 +1,225 @@
+"""Batches on a device, made of HostBatches in a thread whose current stream is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from picstore.arrays import I64, U8, Bools
+from picstore.errors import Corrupt, Damage, ImageError, PicstoreError
+from picstore.jpeg.segment_words import HELD
+from picstore.train.batch import Batch, image_tensors
+from picstore.train.batching.damage import replace_damaged
+from picstore.train.batching.host_batch import EncodedBatch, HostBatch, SegmentTables
+from picstore.train.batching.parameters import TransformParams
+from picstore.train.batching.spec import GroupSpec, OutputSpec
+from picstore.train.cuda.decode import Decode, decode_all
+from picstore.train.transforms.geometry import Geometry
+
+
+@dataclass(frozen=True, slots=True)
+class MadeBatch:
+    """A batch on its device, the records that were replaced, and why a GPU's decoder left images to the CPU."""
+
+    batch: Batch
+    damage: list[Damage]
+    refused: list[str] = field(default_factory=list)
+
+
+MakeBatch: TypeAlias = Callable[[HostBatch], MadeBatch]
+
+
+@dataclass(frozen=True)
+class CopyPixels:
+    """Copies decoded batches to a GPU, by page-locked memory, so that the host does not wait; a ``MakeBatch``."""
+
+    output: OutputSpec
+    device: torch.device
+
+    def __call__(self, host: HostBatch) -> MadeBatch:
+        """Queue the copy of a batch."""
+        tensors = image_tensors(host.images, getattr(torch, self.output.dtype))
+        pinned = Batch.from_host(host, tensors, self.output.groups).pin_memory()
+        host.release()
+        return MadeBatch(pinned.to(self.device, non_blocking=True), host.damage)
+
+
+@dataclass(frozen=True)
+class DecodeStreams:
+    """Decodes streams by nvJPEG and augments the images on a device; a ``MakeBatch``.
+
+    An image that does not decode is replaced, or ends the batches if ``strict`` is set.
+    """
+
+    output: OutputSpec
+    device: torch.device
+    decode: Decode
+    strict: bool
+
+    def __call__(self, host: HostBatch) -> MadeBatch:
+        """Decode and augment a batch; Damage where it cannot be replaced or ``strict`` is set."""
+        encoded = host.encoded
+        if encoded is None:
+            raise TypeError("a batch for a decoder on a device has no streams")
+        slots = np.unique(encoded.shown)
+        data = torch.from_numpy(np.asarray(host.images))
+        streams = [data[start:stop] for start, stop in encoded.bounds[slots].tolist()]
+        decoded = decode_all(streams, encoded.boxes[slots, 2:], decode=self.decode, device=self.device)
+        images = dict(zip(slots.tolist(), decoded.images, strict=True))
+        broken = {int(slots[number]): text for number, text in decoded.problems.items()}
+        damage = _replace_broken(host, encoded, broken, strict=self.strict)
+        batch = _augment(host, encoded, images, self.output).to(self.device, non_blocking=True)
+        return MadeBatch(batch, [*host.damage, *damage], decoded.refused)
+
+
+@dataclass(frozen=True)
+class DecodeTiles:
+    """Decodes tiles by picstore's kernels and augments the images on a GPU; a ``MakeBatch``.
+
+    Images whose segments are not sound are decoded on the CPU, whose decision about damage counts. An image that does
+    not decode is replaced, or ends the batches if ``strict`` is set.
+    """
+
+    output: OutputSpec
+    device: torch.device
+    strict: bool
+
+    def __call__(self, host: HostBatch) -> MadeBatch:
+        """Decode and augment a batch.
+
+        Raises:
+            Damage: an image cannot be replaced, or ``strict`` is set.
+            PicstoreError: the GPU makes other pixels than the CPU.
+        """
+        from picstore.train.cuda.segments.decode import decode_tiles, explain  # with Triton
+
+        encoded, data = host.encoded, np.asarray(host.images)
+        if encoded is None or encoded.segments is None:
+            raise TypeError("a batch for picstore's decoder has no segments")
+        tables = encoded.segments
+        slots = np.unique(encoded.shown)
+        images: dict[int, torch.Tensor | None] = {}
+        broken, refused = {}, []
+        for slot in slots[tables.count[slots] == 0].tolist():
+            images[slot] = torch.from_numpy(tables.pixels[slot]).to(self.device)
+            refused.append(tables.refused[slot])
+        slots = slots[tables.count[slots] > 0]
+        if len(slots):
+            decoded, status = decode_tiles(data, tables, slots, device=self.device)
+            images |= dict(zip(slots.tolist(), decoded, strict=True))
+            for number in np.flatnonzero(status).tolist():
+                slot = int(slots[number])
+                refused.append(explain(int(status[number])))
+                try:
+                    images[slot] = _decode_on_cpu(data, encoded, tables, slot).to(self.device)
+                except ImageError as error:
+                    broken[slot] = str(error)
+            if tables.probe is not None and tables.probe[0] in slots and tables.probe[0] not in broken:
+                _check_pixels(images[tables.probe[0]], encoded.boxes[tables.probe[0]], tables.probe)
+        damage = _replace_broken(host, encoded, broken, strict=self.strict)
+        batch = _augment(host, encoded, images, self.output).to(self.device, non_blocking=True)
+        return MadeBatch(batch, [*host.damage, *damage], refused)
+
+
+def _decode_on_cpu(data: U8, encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
+    """Decode what is held of a slot on the CPU, (3, h, w), and note where it lies; ImageError for damage."""
+    from picstore.train.cpu.decode import decode_held  # loads kernels, which are seldom needed beside a GPU
+
+    tilings, boxes, lengths = tables.held
+    start, stop = encoded.bounds[slot].tolist()
+    first = int(tables.first[slot])
+    held = lengths[first : first + int(tables.images[slot, HELD])]
+    pixels, (left, top) = decode_held(data[start:stop], tilings[slot], boxes[slot], held)
+    encoded.boxes[slot] = left, encoded.boxes[slot, 1] + top, pixels.shape[1], pixels.shape[0]
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+
+
+def _check_pixels(image: torch.Tensor | None, rect: I64, probe: tuple[int, U8, I64]) -> None:
+    """Compare an image with the CPU's pixels of a box in it; PicstoreError if they differ."""
+    _, expected, box = probe
+    left, top, right, bottom = (box - np.tile(rect[:2], 2)).tolist()
+    if image is None or not np.array_equal(image[:, top:bottom, left:right].cpu().numpy(), expected):
+        raise PicstoreError(
+            "the GPU decodes an image to other pixels than the CPU; give decoder='cpu' or 'torchvision', and report "
+            "the GPU, its driver, and the versions of torch and triton"
+        )
+
+
+def _augment(
+    host: HostBatch, encoded: EncodedBatch, image_of: Mapping[int, torch.Tensor | None], output: OutputSpec
+) -> Batch:
+    """Augment the images of a batch, given by slot, on their device; labels and the rest stay in the host's memory."""
+    images: Any = [image_of[slot] for slot in encoded.shown.tolist()]
+    origins = encoded.boxes[encoded.shown, :2]
+    groups = [
+        augment_views(images, origins, params.select_slots(encoded.shown, count=group.count), output, group)
+        for params, group in zip(encoded.params, output.groups, strict=True)
+    ]
+    return Batch.from_host(host, groups, output.groups)
+
+
+def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, str], *, strict: bool) -> list[Damage]:
+    """Replace images that do not decode, given by the slot of their stream; returns or raises their damage."""
+    problems: dict[int, Damage] = {
+        slot: Corrupt(f"record {host.ids[slot]} {broken[shown]}", *encoded.files[shown])
+        for slot, shown in enumerate(encoded.shown.tolist())
+        if shown in broken
+    }
+    damage = list(problems.values())
+    if damage and strict:
+        raise damage[0]
+    replace_damaged(host, problems)
+    return damage
+
+
+def augment_views(
+    images: Sequence[torch.Tensor], origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec
+) -> Any:
+    """Resample and colour decoded images (3, h, w): a group's views (count, N, 3, H, W), or count lists of N images.
+
+    ``origins``, int64 (n, 2), are left and top of each in its stored image.
+    """
+    count, n = group.count, len(images)
+    made = augment_images(list(images) * count, np.tile(origins, (count, 1)), params, output, group)
+    if isinstance(made, list):
+        return [made[k : k + n] for k in range(0, len(made), n)]
+    return made.view(count, n, *made.shape[1:])
+
+
+def augment_images(
+    images: Sequence[torch.Tensor], origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec
+) -> torch.Tensor | list[torch.Tensor]:
+    """Resample and colour decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes."""
+    from picstore.train.cuda.augment import augment  # with Triton
+
+    made: Any = []
+    rest = np.flatnonzero(~_is_unchanged(params, output, group))
+    if len(rest):
+        chosen = [images[slot] for slot in rest.tolist()]
+        if len(rest) < len(images):
+            params = params.select_slots(rest, count=1)
+        ones = np.ones(len(rest), dtype=np.int64)
+        options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last}
+        made = augment(chosen, origins[rest], ones, params.geometry, params.program, **options)
+    if group.stacked:
+        return made  # type: ignore[no-any-return]
+    by_slot = dict(zip(rest.tolist(), made, strict=True))
+    listed = [by_slot[slot] if slot in by_slot else image.contiguous() for slot, image in enumerate(images)]
+    firsts = {id(image): slot for slot, image in reversed(list(enumerate(listed)))}
+    # The replacement of a damaged image is a copy, as are views that equal the decoded image: writing to one must not
+    # change another.
+    return [image if firsts[id(image)] == slot else image.clone() for slot, image in enumerate(listed)]
+
+
+def _is_unchanged(params: TransformParams, output: OutputSpec, group: GroupSpec) -> Bools:
+    """bool (n,): which outputs equal the decoded image; none of a batch that is one tensor."""
+    geometry = params.geometry
+    if group.stacked or output.dtype != "uint8" or output.channels_last or not params.program.empty:
+        return np.zeros(len(geometry.size), dtype=np.bool_)
+    same = (geometry.frame == Geometry.identity(*geometry.source_size.T).frame).all(axis=(1, 2))
+    unchanged: Bools = same & (geometry.size == geometry.source_size).all(axis=1) & ~geometry.shows_edges
+    return unchanged

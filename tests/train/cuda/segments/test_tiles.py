@@ -1,0 +1,191 @@
+"""Tiles decoded by picstore's kernels for GPUs, interpreted: the pixels of the CPU's decoder, and its refusals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from grids import slow_except
+
+from picstore.errors import ImageError
+from picstore.jpeg import segment_words as words
+from picstore.jpeg.cut import TiledJpegs
+from picstore.jpeg.decoder.decode import decode
+from picstore.jpeg.decoder.describe import ROOM, describe_tiles
+from picstore.jpeg.markers import parse_header
+from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.transcode import add_restart_markers
+from picstore.train.batching.host_batch import SegmentTables
+
+pytest.importorskip("triton")
+
+from picstore.train.cuda.segments.decode import decode_tiles
+
+pytestmark = pytest.mark.interpreted
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Described:
+    """What ``describe_tiles`` makes of JPEGs."""
+
+    data: np.ndarray
+    tables: SegmentTables
+    rects: np.ndarray  # (n, 4), of the tiles
+    codes: np.ndarray  # (n,), 0 or why the GPU does not decode an image
+
+    def decode(self) -> tuple[list[np.ndarray], np.ndarray]:
+        """Pixels (h, w, 3) of each, and status."""
+        slots = np.flatnonzero(self.codes == 0)
+        images, status = decode_tiles(self.data, self.tables, slots, device=CPU)
+        return [image.numpy().transpose(1, 2, 0) for image in images], status
+
+
+def describe(jpegs: list[bytes], boxes: list[tuple[int, int, int, int]] | None = None) -> Described:
+    """Describe the tiles that boxes touch, or all."""
+    headers = [parse_header(jpeg) for jpeg in jpegs]
+    found = [find_restart_segments(jpeg, header) for jpeg, header in zip(jpegs, headers, strict=True)]
+    tilings = np.array([[h.width, h.height, *h.mcu_size, h.restart_interval, h.length] for h in headers])
+    tiled = TiledJpegs.from_streams(jpegs, tilings, [(ends - starts).astype(np.uint16) for starts, ends in found])
+    n, segments = len(jpegs), int(tiled.sizes[:, 1].sum())
+    room = -(-tiled.sizes[:, 0] // 8) * 8 + ROOM
+    starts, firsts = np.cumsum(room) - room, np.cumsum(tiled.sizes[:, 1]) - tiled.sizes[:, 1]
+    data = np.full(int(room.sum()), 0xA5, np.uint8)
+    rows, rects, results = np.zeros((n, words.IMAGE_WORDS), np.int64), *np.zeros((2, n, 4), np.int64)
+    chosen = np.array(boxes or [(0, 0, header.width, header.height) for header in headers])
+    described, lengths = np.zeros((segments, 4), np.int32), np.zeros(segments, np.uint16)
+    codes, places = np.zeros((4 * n, words.HUFFMAN_BYTES), np.uint8), np.zeros((4 * n, 4), np.int32)
+    quantisation = np.zeros((4 * n, 64), np.int16)
+    streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen
+    images, tables = (rows, rects, results), (codes, places, quantisation)
+    describe_tiles((0, n), streams, (data, starts), (described, lengths, firsts), images, tables)
+    count = np.where(results[:, 0] == 0, results[:, 1], 0)
+    held = tilings, chosen, lengths
+    return Described(data, SegmentTables(rows, described, firsts, count, *tables, held), rects, results[:, 0])
+
+
+def smooth(width: int, height: int, seed: int = 0, channels: int = 3) -> np.ndarray:
+    """A picture of few coefficients, as the interpreter takes a millisecond for each."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width]
+    levels = [random.uniform(60, 190) + x * random.uniform(-2, 2) + y * random.uniform(-2, 2) for _ in range(channels)]
+    return np.clip(np.stack(levels, axis=2), 0, 255).astype(np.uint8)
+
+
+def tiled(image: np.ndarray, sampling: str, quality: int = 50) -> bytes:
+    space = "GRAY" if image.shape[2] == 1 else "RGB"
+    options = {} if space == "GRAY" else {"colorsubsampling": sampling}
+    return add_restart_markers(simplejpeg.encode_jpeg(image, quality, space, **options))
+
+
+def cut(pixels: np.ndarray, rect: np.ndarray) -> np.ndarray:
+    left, top, width, height = rect.tolist()
+    return pixels[top : top + height, left : left + width]
+
+
+ALL = [("444", 29, 9), ("422", 21, 7), ("420", 19, 18), ("440", 9, 18), ("420", 3, 2), ("422", 5, 9), ("grey", 18, 9)]
+
+
+@pytest.mark.parametrize("chosen", slow_except([ALL[2:3]], [ALL[2:3], ALL]), ids=len)
+def test_pixels_of_all_samplings_odd_sizes_grey_and_boxes_are_the_cpus(chosen: list[tuple[str, int, int]]) -> None:
+    jpegs = [
+        tiled(smooth(width, height, k, 1 if kind == "grey" else 3), kind)
+        for k, (kind, width, height) in enumerate(chosen)
+    ]
+    jpegs.append(tiled(smooth(130, 33, 9), "420"))
+    boxes = [(0, 0, width, height) for _, width, height in chosen] + [(66, 17, 90, 30)]
+    described = describe(jpegs, boxes)
+    assert not described.codes.any()
+    assert described.rects[-1].tolist() == [48, 16, 48, 16]  # a tile of 3 MCUs, of 9 a row
+    images, status = described.decode()
+    assert not status.any()
+    for jpeg, image, rect, (left, top, right, bottom) in zip(jpegs, images, described.rects, boxes, strict=True):
+        whole, (x, y, width, height) = decode(jpeg), rect.tolist()
+        assert image.shape == (height, width, 3)
+        inner = image[top - y : bottom - y, left - x : right - x]
+        assert np.array_equal(inner, whole[top:bottom, left:right])
+
+
+@pytest.mark.slow
+def test_long_codes_and_large_coefficients_make_the_cpus_pixels() -> None:
+    """Noise at quality 100 uses all of the standard tables: codes of 16 bits beside values of 10."""
+    random = np.random.default_rng(1)
+    noise = random.integers(0, 2, (8, 8, 1), np.uint8) * 255
+    jpegs = [tiled(noise, "", 100), tiled(random.integers(0, 256, (8, 8, 3), np.uint8), "444", 100)]
+    images, status = describe(jpegs).decode()
+    assert not status.any()
+    assert all(np.array_equal(image, decode(jpeg)) for image, jpeg in zip(images, jpegs, strict=True))
+
+
+def damaged(jpeg: bytes, random: np.random.Generator) -> bytes:
+    """A stream with other bytes in a segment, none of which makes a marker that the headers do not announce."""
+    header = parse_header(jpeg)
+    starts, ends = find_restart_segments(jpeg, header)
+    k = int(random.integers(len(starts)))
+    part = bytearray(jpeg[starts[k] : ends[k]])
+    at = int(random.integers(len(part)))
+    kind = int(random.integers(6))
+    if kind == 0:
+        part[at] ^= 1 << int(random.integers(8))
+    elif kind == 1:
+        part[at] = int(random.integers(256))
+    elif kind == 2:
+        part[at:] = random.integers(0, 256, len(part) - at, np.uint8).tobytes()
+    elif kind == 3:
+        del part[at:]
+    elif kind == 4:
+        part += random.integers(0, 255, int(random.integers(1, 4)), np.uint8).tobytes()
+    else:
+        part[at:] = bytes([0 if random.random() < 0.5 else 0xFE]) * (len(part) - at)
+    return jpeg[: starts[k]] + bytes(part) + jpeg[ends[k] :]
+
+
+@pytest.mark.parametrize("count", slow_except([3], [3, 40]))
+def test_damaged_segments_end_and_are_refused_where_the_cpu_refuses_them(count: int) -> None:
+    random = np.random.default_rng(count)
+    sound = [tiled(smooth(16, 16, 3), "420"), tiled(smooth(16, 8, 4), "422"), tiled(smooth(8, 8, 5, 1), "")]
+    jpegs: list[bytes] = []
+    while len(jpegs) < count:
+        jpeg = damaged(sound[len(jpegs) % 3], random)
+        try:
+            find_restart_segments(jpeg, parse_header(jpeg))
+        except ImageError:
+            continue  # another number of segments, of which the index says otherwise
+        jpegs.append(jpeg)
+    described = describe(jpegs)
+    before = described.data.copy()
+    images, status = described.decode()
+    assert np.array_equal(described.data, before)
+    refused = 0
+    decoded = iter(zip(images, status.tolist(), strict=True))
+    for jpeg, code in zip(jpegs, described.codes.tolist(), strict=True):
+        image, problem = next(decoded) if code == 0 else (None, 1)
+        try:
+            expected = decode(jpeg)
+        except ImageError:
+            assert problem
+            refused += 1
+        else:
+            assert problem or np.array_equal(image, expected)
+            # Fill bytes before a marker are the CPU's to judge.
+            assert not problem or b"\xff\xff" in jpeg[parse_header(jpeg).length :]
+    assert refused
+
+
+def test_images_of_other_kinds_are_left_to_the_cpu() -> None:
+    image = smooth(24, 20)
+    sound = tiled(image, "420")
+    header = parse_header(sound)
+    plain = simplejpeg.encode_jpeg(image, 50, "RGB", "420")
+    rgb = sound[:2] + b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00" + sound[2:]
+    rgb = rgb.replace(b"\xff\xe0", b"\xff\xe1", 1)  # no JFIF any more
+    sixteen = bytearray(sound)
+    sixteen[sixteen.index(b"\xff\xdb") + 4] |= 0x10  # quantisation of 16 bits
+    marker = sound.index(b"\xff\xd0", header.length)
+    wrong = sound[: marker + 1] + b"\xd0" + sound[marker + 2 :]
+    assert describe([sound, plain, rgb, bytes(sixteen)]).codes.tolist()[0] == 0
+    assert (describe([sound, plain, rgb, bytes(sixteen)]).codes[1:] < 0).all()
+    assert describe([wrong]).codes[0] == 0  # the right marker

@@ -1,0 +1,67 @@
+"""Launches of Triton's kernels: what is missing is said, and threads take turns."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from picstore.errors import MissingDependency
+
+pytest.importorskip("triton")
+
+from picstore.train.cuda import augment
+from picstore.train.cuda.color_phases import ColorPhases
+from picstore.train.cuda.descriptor_table import DescriptorTable
+from picstore.train.cuda.triton_jit import launching
+
+
+def test_a_missing_compiler_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    from triton.runtime import build
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    build._find_compiler.cache_clear()
+    with pytest.raises(MissingDependency, match="apt install gcc libc6-dev"), launching():
+        build._find_compiler("c")
+    build._find_compiler.cache_clear()
+
+
+def test_missing_headers_are_named_and_other_errors_stay() -> None:
+    failed = subprocess.CalledProcessError(1, ["gcc", "main.c", "-O3", "-shared", "-fPIC"])
+    with pytest.raises(MissingDependency, match="headers of C and Python"), launching():
+        raise failed
+    for error in (RuntimeError("CUDA error"), subprocess.CalledProcessError(1, ["ptxas"])):
+        with pytest.raises(type(error)), launching():
+            raise error
+
+
+def table(words: int) -> DescriptorTable:
+    return DescriptorTable(np.zeros(words, np.int64), np.zeros(1, np.int64), 3, 1, ColorPhases.empty(1).starts)
+
+
+def test_threads_launch_in_turn_and_each_table_begins_at_16_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most, places = 0, 0, []
+
+    def launch(_: Any, words: torch.Tensor, *rest: Any) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        places.append(words.data_ptr() % 16)
+        time.sleep(0.01)
+        inside -= 1
+
+    monkeypatch.setattr(augment, "_launch", launch)
+    out = torch.empty(3, dtype=torch.uint8)
+    jobs = [(table(41), out, False), (table(43), out, False), (table(50), out, False)]
+    threads = [threading.Thread(target=augment._launch_all, args=(jobs,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1 and places == [0] * 12
