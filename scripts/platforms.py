@@ -168,7 +168,7 @@ def unpack_packages(root: Path) -> None:
     """Unpack all packages of a chroot, without their scripts, which take longest where they are emulated."""
     for package in (root / "var/cache/apt/archives").glob("*.deb"):
         with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as archive:
-            unpacking = ["tar", "-x", "--keep-directory-symlink", "-C", root]
+            unpacking = ["tar", "-x", "--keep-directory-symlink", "-C", str(root)]
             if subprocess.run(unpacking, stdin=archive.stdout).returncode:
                 raise Missing(f"{package.name} cannot be unpacked")
     if (root / "proc").is_symlink():  # to this system's, which mounted would cover
