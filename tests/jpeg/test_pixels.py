@@ -145,6 +145,8 @@ def test_damage_is_an_image_error(kind: str, damage: str) -> None:
         ({"box": (0, 0, 5)}, "left, top, width, height"),
         ({"box": (0.5, 0, 5, 5)}, "left, top, width, height"),
         ({"size": 0}, "size is 0"),
+        ({"size": (0, 5)}, "size is"),
+        ({"size": (5, 0)}, "size is"),
         ({"size": (40, 1 << 16)}, "size is"),
         ({"size": "224"}, "size is '224'"),
         ({"size": (1, 2, 3)}, "size is"),

@@ -200,6 +200,8 @@ def test_levels_after_a_conversion_are_those_of_floats() -> None:
         assert plain(only(FLOATS, theirs)) == plain(ours)
     erasing = steps_of(FLOATS, v2.Normalize(MEAN, STD), v2.RandomErasing(value=0.5)).steps[-1]
     assert plain(erasing) == plain(picstore.RandomErasing(value=0.5))
+    with pytest.raises(UsageError, match=r"Pad: fill is 1\.01 after"):
+        steps_of(FLOATS, v2.Pad(2, fill=1.01))
     with pytest.raises(UsageError, match="Pad: fill is 128 after a conversion to floats; give levels of 0 to 1"):
         steps_of(FLOATS, v2.Pad(2, fill=128))
     with pytest.raises(UsageError, match="fill of their own"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -152,3 +153,7 @@ def test_a_transform_of_tones_uses_the_documented_number_of_random_numbers(trans
 def test_wrong_arguments_of_tones_are_refused_when_the_transform_is_made(make: Any) -> None:
     with pytest.raises(UsageError, match="give"):
         make()
+
+
+def test_the_channels_are_put_in_each_of_their_six_orders() -> None:
+    assert sorted(map(tuple, tone._PERMUTATIONS.tolist())) == list(itertools.permutations(range(3)))
