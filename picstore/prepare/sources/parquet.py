@@ -95,7 +95,7 @@ def _schema(file: Location, image_field: str | None, label_field: str | None, sk
     try:
         with _import_parquet().ParquetFile(_openable(file)) as opened:
             schema = opened.schema_arrow
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
         raise Damage(f"not a Parquet file: {error}", printable(str(file))) from error
     binary = [field.name for field in schema if _is_binary(field.type)]
     images = [field.name for field in schema if _is_image(field.type)] or binary
@@ -151,7 +151,7 @@ def _samples(file: Location, name: str, schema: _Schema) -> Iterator[SourceSampl
                     sample.label = pop_label(sample.extra, schema.label)
                     yield sample
                     number += 1
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names and texts may be any bytes
         raise Damage(f"{error}", printable(str(file))) from error
 
 

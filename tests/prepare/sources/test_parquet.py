@@ -49,6 +49,8 @@ def test_a_parquet_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
     data = (DATA / "huggingface" / "data" / "train-00000-of-00002.parquet").read_bytes()
     with pytest.raises(Damage, match="not a Parquet file"):
         open_source(put(tmp_path / "a.parquet", data[: len(data) // 2]))
+    with pytest.raises(Damage, match="not a Parquet file"):  # a name that is not UTF-8
+        open_source(put(tmp_path / "c.parquet", data.replace(b"label", b"l\xb3bel")))
     damaged = bytearray(data)
     damaged[200:400] = bytes(200)
     listing = open_source(put(tmp_path / "b.parquet", bytes(damaged)))
