@@ -88,7 +88,7 @@ def mutations(options: Options) -> Table:
     end = time.monotonic() + (float("inf") if options.rounds else options.seconds)
     try:
         with ThreadPoolExecutor(options.workers) as pool:
-            tried = [*pool.map(lambda each: bench.try_one(each) if time.monotonic() < end else None, chosen)]
+            tried = [*pool.map(lambda each: bench.try_one(each, end=end), chosen)]
     finally:
         bench.close()
     about = (
@@ -212,8 +212,8 @@ class _Bench:
         while not self._free.empty():
             self._free.get().close()
 
-    def try_one(self, mutation: Mutation) -> dict[str, Any] | None:
-        """Run tests with a mutation, or take an earlier result; None if there is no test that passes without it.
+    def try_one(self, mutation: Mutation, *, end: float = float("inf")) -> dict[str, Any] | None:
+        """Run tests with a mutation, or take an earlier result; None after the ``end``, or if there are no tests.
 
         Returns:
             ``mutation``, ``noticed``, and ``by``: the test that failed, or what ended the run.
@@ -222,6 +222,8 @@ class _Bench:
         name = mutation.describe(source)
         if name in self._known:
             return self._known[name]
+        if time.monotonic() >= end:
+            return None
         server = self._free.get()
         try:
             answer = self._run(server, mutation, source)
