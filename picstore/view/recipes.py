@@ -20,6 +20,7 @@ from picstore.train.transforms.compose import plan_transforms
 from picstore.view.drawn import Drawn, draw_views
 
 MAX_DRAWS = 64
+DEFAULT_RECIPE = "torchvision_resnet50_v2"  # a training; the first in the list is the evaluation, which draws nothing
 
 
 @dataclass(frozen=True)

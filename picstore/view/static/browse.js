@@ -1,6 +1,6 @@
 // The grid of images, page by page, with filters beside it.
 
-import { address, className, latest, pictureOf, superseded } from "./api.js";
+import { address, className, latest, pictureOf, superseded, whyNotShown } from "./api.js";
 import { announce, delayed, field, h } from "./dom.js";
 import * as format from "./format.js";
 import { filterPanel } from "./filters.js";
@@ -190,6 +190,11 @@ function picture(source, item) {
   const img = h("img", { src: source, alt: "", loading: "lazy", decoding: "async" });
   img.width = item.width;
   img.height = item.height;
-  img.addEventListener("error", () => img.parentElement.replaceChildren("not decoded"));
+  img.addEventListener("error", async () => {
+    const frame = img.parentElement;
+    const why = await whyNotShown(source);
+    frame.title = why;
+    frame.replaceChildren(h("span", { class: "why" }, `not decoded: ${why}`));
+  });
   return img;
 }

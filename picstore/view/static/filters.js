@@ -35,9 +35,10 @@ export function filterPanel(dataset, changed) {
     note,
   );
   const names = new Set(["id", "label", "sampling", ...dataset.numbers, ...dataset.columns]);
-  note.textContent = dataset.sql
+  const hint = dataset.sql
     ? `Columns: ${[...names].join(", ")}. Ctrl-Enter applies.`
     : "Conditions need pip install 'picstore[sql]'.";
+  note.textContent = hint;
 
   /** Set a member, or leave it out. */
   function set(name, value) {
@@ -122,6 +123,7 @@ export function filterPanel(dataset, changed) {
   async function loadHistograms() {
     try {
       const histograms = await fetchHistograms("api/histograms", { filter: panelText() });
+      note.textContent = hint;
       if (!charts.size && !listed) makeSections(histograms);
       for (const each of histograms) {
         if (each.name === "label") {
