@@ -69,7 +69,7 @@ LAYERS = {
     ],
     "picstore.view": [
         "connections | evaluation | images | kept | overview | pages | parameters | queries | security | text_search",
-        "filters",
+        "extra_texts | filters",
         "details | drawn | ledger | records | verification",
         "recipes",
         "replay",

@@ -50,7 +50,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A recipe in the page's list, with the first line of what its function says of it."""
+    """A recipe in the page's list, with the first paragraph of what its function says of it."""
 
     name: str
     about: str
@@ -59,7 +59,10 @@ class Offered:
 def offered_recipes(given: str | None) -> list[Offered]:
     """The recipe that the command was given, and those with a name."""
     first = {} if given is None else {given: "The recipe of --recipe."}
-    named = {name: (made.__doc__ or "").partition("\n")[0].replace("``", "") for name, made in recipes.NAMED.items()}
+    named = {
+        name: " ".join((made.__doc__ or "").partition("\n\n")[0].replace("``", "").split())
+        for name, made in recipes.NAMED.items()
+    }
     return [Offered(name, named.get(name, about)) for name, about in (first | named).items()]
 
 

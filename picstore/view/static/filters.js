@@ -15,7 +15,7 @@ export function filterPanel(dataset, changed) {
   let listed = null; // the histogram of labels
   const charts = new Map();
 
-  const text = h("input", { type: "search", placeholder: "class or caption", autocomplete: "off", spellcheck: "false" });
+  const text = h("input", { type: "search", placeholder: "class, caption or extra", autocomplete: "off", spellcheck: "false" });
   const ids = h("input", { type: "text", placeholder: "7, 100-200", autocomplete: "off", spellcheck: "false" });
   const where = h("textarea", { rows: 2, spellcheck: "false", placeholder: "label = 3 AND width > 512", disabled: !dataset.sql });
   const clear = h("button", { type: "button", class: "quiet", onclick: () => changed({}) }, "Clear all");
