@@ -38,7 +38,7 @@ _SETTINGS = (
 
 @click.command("convert")
 @click.argument("source", metavar="SRC", type=locate)
-@click.argument("out", metavar="DST", type=locate, required=False)
+@click.argument("destination", metavar="DST", type=locate, required=False)
 @options.source
 @click.option(
     "--resize",
@@ -116,7 +116,7 @@ _SETTINGS = (
 @options.as_json
 def command(
     source: Location,
-    out: Location | None,
+    destination: Location | None,
     append: bool,
     measure: int | None,
     plot: Path | None,
@@ -129,15 +129,15 @@ def command(
     resized keeps its coefficients. DST/ledger.jsonl lists the status of every input; an input that fails is left out
     and does not stop the conversion. With --measure there is no DST, and nothing is written.
     """
-    if append and out is None:
+    if append and destination is None:
         raise click.UsageError("--append needs DST")
-    if (out is None) == (measure is None):
+    if (destination is None) == (measure is None):
         raise click.UsageError("give either DST or --measure")
     if plot is not None and measure is None:
         raise click.UsageError("--plot goes with --measure")
     if append + given["retry_failed"] + bool(given["shard"]) > 1:
         raise click.UsageError("--append, --retry-failed and --shard exclude each other")
-    if out is None:
+    if destination is None:
         from picstore.cli.measure import print_quality
 
         of_images = {name: value for name, value in given.items() if name not in _OF_DATASET}
@@ -151,7 +151,7 @@ def command(
         given = {name: value for name, value in settings.items() if name not in _NOT_OF_APPEND}
     else:
         from picstore.verbs.convert import convert as run
-    report_outcome("convert", lambda bar: run(source, out, progress=bar, **given), as_json=as_json)
+    report_outcome("convert", lambda bar: run(source, destination, progress=bar, **given), as_json=as_json)
 
 
 def _is_given(name: str) -> bool:

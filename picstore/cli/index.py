@@ -13,7 +13,7 @@ from picstore.storage.location.resolve import Location, locate
 
 @click.command("index")
 @click.argument("source", metavar="SRC", type=locate)
-@click.argument("out", metavar="DST", type=locate)
+@click.argument("destination", metavar="DST", type=locate)
 @options.source
 @click.option(
     "--shuffle/--no-shuffle",
@@ -31,7 +31,7 @@ from picstore.storage.location.resolve import Location, locate
 @options.max_errors
 @options.quiet
 @options.as_json
-def command(source: Location, out: Location, as_json: bool, **given: Any) -> None:
+def command(source: Location, destination: Location, as_json: bool, **given: Any) -> None:
     """Index the images of SRC in DST, a data set that refers to them where they lie.
 
     Loader, verify and all other readers take DST as they take a converted data set, as long as SRC is there.
@@ -39,4 +39,4 @@ def command(source: Location, out: Location, as_json: bool, **given: Any) -> Non
     """
     from picstore.verbs.index import index
 
-    report_outcome("index", lambda bar: index(source, out, progress=bar, **given), as_json=as_json)
+    report_outcome("index", lambda bar: index(source, destination, progress=bar, **given), as_json=as_json)

@@ -10,12 +10,12 @@ from picstore.storage.location.resolve import Location, locate
 
 
 @click.command("merge")
-@click.argument("out", metavar="DST", type=locate)
-@click.argument("shards", metavar="[SHARD]...", type=locate, nargs=-1)
+@click.argument("destination", metavar="DST", type=locate)
+@click.argument("sources", metavar="[SHARD]...", type=locate, nargs=-1)
 @options.max_errors
 @options.quiet
 @options.as_json
-def command(out: Location, shards: tuple[Location, ...], max_errors: str, as_json: bool) -> None:
+def command(destination: Location, sources: tuple[Location, ...], max_errors: str, as_json: bool) -> None:
     """Join the shards that `picstore convert --shard` made to one data set DST, with the bytes of a single run.
 
     Each SHARD is the DST of such a run; shards that were converted into DST itself are not named. Files are linked,
@@ -23,4 +23,6 @@ def command(out: Location, shards: tuple[Location, ...], max_errors: str, as_jso
     """
     from picstore.verbs.merge import merge
 
-    report_outcome("merge", lambda bar: merge(out, shards, max_errors=max_errors, progress=bar), as_json=as_json)
+    report_outcome(
+        "merge", lambda bar: merge(destination, sources, max_errors=max_errors, progress=bar), as_json=as_json
+    )

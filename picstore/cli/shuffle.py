@@ -12,8 +12,8 @@ from picstore.storage.location.resolve import Location, locate
 
 
 @click.command("shuffle")
-@click.argument("source", metavar="SRC…", type=locate, nargs=-1, required=True)
-@click.argument("out", metavar="DST", type=locate)
+@click.argument("sources", metavar="SRC…", type=locate, nargs=-1, required=True)
+@click.argument("destination", metavar="DST", type=locate)
 @click.option(
     "--method",
     type=click.Choice(["transpose", "uniform"]),
@@ -28,7 +28,7 @@ from picstore.storage.location.resolve import Location, locate
 @options.engine
 @options.quiet
 @options.as_json
-def command(source: tuple[Location, ...], out: Location, as_json: bool, **given: Any) -> None:
+def command(sources: tuple[Location, ...], destination: Location, as_json: bool, **given: Any) -> None:
     """Write a shuffled copy of the data set SRC, or of some of its images, to DST.
 
     Several data sets become one, with classes joined by name. Each worker holds one file in memory.
@@ -37,7 +37,7 @@ def command(source: tuple[Location, ...], out: Location, as_json: bool, **given:
     from picstore.verbs.shuffle import shuffle
 
     with show_progress("shuffle") as bar:
-        done = shuffle(source, out, progress=bar, **given)
+        done = shuffle(sources, destination, progress=bar, **given)
     if as_json:
         echo_json(done.to_json())
     else:

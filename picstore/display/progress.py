@@ -239,7 +239,8 @@ class Lines:
     def _tick(self) -> None:
         while not self._ended.wait(self._interval):
             with self._lock:
-                self._print()
+                if self._meter.report().stage:
+                    self._print()
 
     def __enter__(self) -> Lines:
         self._thread.start()

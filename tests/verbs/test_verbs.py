@@ -84,11 +84,11 @@ def test_a_function_has_the_options_of_its_verb(verb: str, function: str, withou
     signature = inspect.signature(getattr(picstore, function)).parameters
     command = importlib.import_module(f"picstore.cli.{verb}").command
     of_command = [each for each in command.params if each.name not in without | SHOWN]
-    names = {each.name for each in of_command}
-    beside = {"progress", "images"} if function == "measure_quality" else {"progress"}
-    if function == "measure_quality":
-        names.discard("out")
-    assert names == set(signature) - beside
+    arguments = sum(isinstance(each, click.Argument) for each in of_command)
+    by_position = [each.name for each in signature.values() if each.kind is not each.KEYWORD_ONLY]
+    by_keyword = {each.name for each in of_command if isinstance(each, click.Option)}
+    assert len(by_position) == {"delete": 2, "warm": 1}.get(function, arguments)
+    assert by_keyword | set(by_position) == set(signature) - {"progress"}
     for option in of_command:
         if not isinstance(option, click.Option) or (verb, option.name) == ("delete", "ids"):
             continue
