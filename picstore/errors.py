@@ -5,6 +5,8 @@ Errors of other libraries are translated where they arise, with ``from``.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PicstoreError(Exception):
     """Root of the tree. The message names the problem, the file and the remedy, in one line."""
@@ -82,6 +84,15 @@ class NotTranscodable(ImageError):
 
 
 class TooManyFailures(PicstoreError):
-    """The conversion ended, and more inputs failed than ``--max-errors`` allows."""
+    """The conversion ended, and more inputs failed than ``max_errors`` allows.
+
+    Attributes:
+        result: the ``picstore.results.ConvertResult`` of the finished data set; None where no input became an image,
+            and none was made.
+    """
 
     exit_code = 3
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result

@@ -23,6 +23,12 @@ PHOTOGRAPHS = {
     "sky": ("hubble_deep_field.jpg", "moon.png"),
     "textures": ("brick.png", "grass.png", "gravel.png"),
 }
+NEXT = """
+Next:
+  source .venv/bin/activate               # has the command picstore
+  picstore view {shuffled}      # the images, what transforms make of them, the batches of a training
+  less docs/tutorial.md                   # from your pictures to a training that resumes
+"""
 FORMATS = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP", "tif": "TIFF", "bmp": "BMP", "gif": "GIF"}
 
 
@@ -87,6 +93,8 @@ def main() -> None:
         batch_size=batch_size,
         transform=[picstore.RandomResizedCrop(224), picstore.RandomHorizontalFlip()],
     )
+    images = len(picstore.Dataset(shuffled))
+    whole = images // batch_size * batch_size
     print(f"\nfor images, labels in picstore.Loader({str(shuffled)!r}, batch_size={batch_size}, ...):")
     batch = None
     for epoch in range(3):
@@ -94,9 +102,13 @@ def main() -> None:
         for batch in loader:
             count += len(batch)
         print(f"  epoch {epoch}: {count} images, {count / (time.perf_counter() - start):,.0f} images/s")
+    if whole < images:
+        rest = f"{images - whole} of {images} images fill no batch of {batch_size} and are left out of an epoch"
+        print(f"  {rest}, others in each; drop_last=False gives them too")
     if batch is not None:
         contact_sheet(batch, WORK / "batch.png")
         print(f"\nOne augmented batch: {WORK / 'batch.png'}")
+    print(NEXT.format(shuffled=shuffled))
 
 
 if __name__ == "__main__":

@@ -13,17 +13,19 @@ find_python() {
   return 1
 }
 
-# Install picstore in .venv, editable, with an extra ("dev"): once for each pyproject.toml and constraints.txt, at its
+# Install picstore in .venv, editable, with extras ("dev"), and other packages, if they are given: once for each pyproject.toml and constraints.txt, at its
 # versions: with the newest, one script replaced the PyTorch of another that was running. uv compares what it installs
 # with the hashes of constraints.txt, which pip cannot do beside a folder that has none; pip compares uv.
 install_picstore() {
-  local stamp=".venv/installed-$1" extra=$1
+  local extra=$1 stamp
+  stamp=".venv/installed-$(IFS=-; echo "$*")"
+  shift
   if ! cat pyproject.toml constraints.txt | cmp -s - "$stamp"; then
     echo "Installing picstore[$extra] into .venv (minutes the first time: PyTorch is large) ..."
     sed -n '/^uv==/,/[^\\]$/p' constraints.txt >.venv/uv.txt
     python -m pip install --quiet --require-hashes --requirement .venv/uv.txt
     uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --build-constraint constraints.txt \
-      --editable ".[$extra]"
+      --editable ".[$extra]" "$@"
     cat pyproject.toml constraints.txt >"$stamp"
   fi
 }

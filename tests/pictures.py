@@ -34,6 +34,15 @@ def missing(what: str) -> NoReturn:
     pytest.skip(f"{what} is missing", allow_module_level=True)
 
 
+def draws_svg() -> bool:
+    """Whether ImageMagick's library has a renderer of SVG; Debian has both in a package of its own, ``-extra``."""
+    try:
+        from wand.version import formats
+    except ImportError:
+        return False
+    return bool({"RSVG", "MSVG"} & {*formats("RSVG"), *formats("MSVG")})
+
+
 def quadrants(width: int = 64, height: int = 48) -> Image.Image:
     """Red, green, blue and near-white quarters, in mode RGB."""
     image = Image.new("RGB", (width, height), CORNERS[3])

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "picstore"
 # Of each package its layers, the lowest first. Parts of one layer, separated by |, do not import each other.
 LAYERS = {
     "picstore": [
-        "_version | errors | arrays | deprecation | helper_main",
+        "_public | _version | errors | arrays | deprecation | helper_main | results",
         "helper_process",
         "rng",
         "kernels",
@@ -23,7 +23,8 @@ LAYERS = {
         "storage",
         "prepare",
         "train",
-        "lightning | recipes",
+        "lightning | recipes | transforms",
+        "verbs",
         "view",
         "cli",
     ],
@@ -60,9 +61,15 @@ LAYERS = {
         "mux_classes | mux_config | profile",
         "mux",
     ],
+    "picstore.verbs": [
+        "engine | selection",
+        "conversion",
+        "append | convert | delete | dupes | export | index | info | measure_quality | merge | repair | shuffle | "
+        "verify | warm",
+    ],
     "picstore.view": [
         "connections | evaluation | images | kept | overview | pages | parameters | queries | security | text_search",
-        "filters",
+        "extra_texts | filters",
         "details | drawn | ledger | records | verification",
         "recipes",
         "replay",
@@ -87,8 +94,8 @@ HEAVY = {
     "lmdb": {"prepare"},
     "ray": {"prepare"},
     "lightning": {"lightning.py"},
-    "matplotlib": {"cli", "display"},
-    "rich": {"cli", "kernels"},
+    "matplotlib": {"display"},
+    "rich": {"display", "kernels"},
     "click": {"cli"},
     "starlette": {"view"},
     "uvicorn": {"view"},

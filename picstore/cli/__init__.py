@@ -1,4 +1,4 @@
-"""Command line ``picstore``: one module per verb, imported when its verb is called, so ``--help`` is instant."""
+"""Internal: command line ``picstore``, one module per verb, imported when it is called, so ``--help`` is instant."""
 
 from __future__ import annotations
 

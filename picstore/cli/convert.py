@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from picstore.cli import options
 from picstore.cli.outcome import report_outcome
-from picstore.cli.terminal import echo, on_terminal
-from picstore.errors import UsageError
-from picstore.prepare.image.settings import ENCODERS, EncodeSettings, Size
+from picstore.prepare.image.settings import ENCODERS
 from picstore.storage.location.resolve import Location, locate
 
 if TYPE_CHECKING:
-    from picstore.prepare.convert.convert import ConvertOptions
-    from picstore.prepare.convert.finish import ConversionResult
-    from picstore.prepare.progress import Progress
-    from picstore.prepare.sources.inputs import Listing
+    from picstore.results import ConvertResult
 
-_SHAPE_OPTIONS = ("streams", "file_size", "container_size", "seed")
-_ENCODE_OPTIONS = ("quality", "subsampling", "background", "max_pixels", "reencode", "encoder")
-
-
-def parse_color(text: str) -> tuple[int, int, int]:
-    """Parse ``ffffff`` to red, green and blue."""
-    try:
-        red, green, blue = bytes.fromhex(text.removeprefix("#"))
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a colour; write ffffff") from error
-    return red, green, blue
+# Options that a measurement does not have.
+_OF_DATASET = (
+    "streams",
+    "file_size",
+    "container_size",
+    "engine",
+    "shard",
+    "resume",
+    "retry_failed",
+    "dedupe",
+    "max_errors",
+)
+_NOT_OF_APPEND = ("shard", "retry_failed")
+# Options of an append that are the data set's unless they are given.
+_SETTINGS = (
+    *("resize", "quality", "subsampling", "background", "max_pixels", "reencode", "encoder"),
+    *("streams", "file_size", "container_size", "seed"),
+)
 
 
 @click.command("convert")
@@ -56,10 +57,10 @@ def parse_color(text: str) -> tuple[int, int, int]:
 @click.option(
     "--background",
     metavar="COLOR",
-    type=parse_color,
+    type=options.color,
     default="ffffff",
     show_default=True,
-    help="Background colour of transparent images.",
+    help="Background color of transparent images.",
 )
 @options.max_pixels
 @options.image_timeout
@@ -114,7 +115,13 @@ def parse_color(text: str) -> tuple[int, int, int]:
 @options.quiet
 @options.as_json
 def command(
-    source: Location, destination: Location | None, max_errors: Callable[[int], float], as_json: bool, **arguments: Any
+    source: Location,
+    destination: Location | None,
+    append: bool,
+    measure: int | None,
+    plot: Path | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Convert the images of SRC, in many formats, to a picstore data set DST.
 
@@ -122,93 +129,31 @@ def command(
     resized keeps its coefficients. DST/ledger.jsonl lists the status of every input; an input that fails is left out
     and does not stop the conversion. With --measure there is no DST, and nothing is written.
     """
-    if (destination is None) == (arguments["measure"] is None):
+    if append and destination is None:
+        raise click.UsageError("--append needs DST")
+    if (destination is None) == (measure is None):
         raise click.UsageError("give either DST or --measure")
-    if arguments["plot"] is not None and arguments["measure"] is None:
+    if plot is not None and measure is None:
         raise click.UsageError("--plot goes with --measure")
-    from picstore.prepare.convert.fork_server import start_fork_server
-
-    started = time.monotonic()
-    if arguments["append"]:
-        if destination is None:
-            raise click.UsageError("--append needs DST")
-        arguments |= _settings_of(destination)
-    resize = None if arguments["resize"] is None else Size.parse(arguments["resize"])
-    encode = EncodeSettings(resize=resize, **{name: arguments[name] for name in _ENCODE_OPTIONS})
-    start_fork_server(encode)  # it imports while this process does
-
-    from picstore.cli.progress import show_progress
-    from picstore.prepare.convert.convert import ConvertOptions
-    from picstore.prepare.convert.job import DatasetShape
-    from picstore.prepare.engine.processes import default_workers, wait_for_fork_server
-    from picstore.prepare.sources.dedupe import mark_duplicates
-
-    shape = DatasetShape(**{name: arguments[name] for name in _SHAPE_OPTIONS})
+    if append + given["retry_failed"] + bool(given["shard"]) > 1:
+        raise click.UsageError("--append, --retry-failed and --shard exclude each other")
     if destination is None:
-        from picstore.cli.measure import measure
+        from picstore.cli.measure import print_quality
 
-        with show_progress("convert") as bar:
-            listing = _list(source, arguments, bar)
-        measure(listing, encode, arguments, as_json=as_json)
+        of_images = {name: value for name, value in given.items() if name not in _OF_DATASET}
+        print_quality(source, measure, as_json=as_json, plot=plot, **of_images)
         return
-    with show_progress("convert") as bar:
-        listing = _list(source, arguments, bar)
-        seconds = {"listing": time.monotonic() - started}
-        if arguments["dedupe"]:
-            bar.begin_stage("dedupe")
-            listing = mark_duplicates(listing, workers=default_workers())
-            seconds["dedupe"] = time.monotonic() - started - seconds["listing"]
-        if on_terminal():
-            wait_for_fork_server()  # else two bars would overwrite each other
-        with options.make_engine(arguments["engine"], arguments["workers"]) as engine:
-            convert_options = ConvertOptions(
-                encode=encode, shape=shape, workers=engine, progress=bar, image_timeout=arguments["image_timeout"]
-            )
-            result = _convert(listing, destination, convert_options, arguments)
-    result = replace(result, seconds={**seconds, **result.seconds})
-    report_outcome(result, destination, time.monotonic() - started, as_json=as_json, max_errors=max_errors)
+    run: Callable[..., ConvertResult]
+    if append:
+        from picstore.verbs.append import append as run
+
+        settings = {name: value for name, value in given.items() if name not in _SETTINGS or _is_given(name)}
+        given = {name: value for name, value in settings.items() if name not in _NOT_OF_APPEND}
+    else:
+        from picstore.verbs.convert import convert as run
+    report_outcome("convert", lambda bar: run(source, destination, progress=bar, **given), as_json=as_json)
 
 
-def _list(source: Location, arguments: dict[str, Any], progress: Progress) -> Listing:
-    """List the inputs of a source, and print the source's remarks on them."""
-    from picstore.prepare.sources.open import open_source
-
-    progress.begin_stage("listing")
-    listing = open_source(source, **{name: arguments[name] for name in options.SOURCE})
-    for remark in listing.remarks:
-        echo(remark, err=True)
-    return listing
-
-
-def _convert(
-    listing: Listing, destination: Location, convert_options: ConvertOptions, arguments: dict[str, Any]
-) -> ConversionResult:
-    """Convert, append or retry."""
-    from picstore.prepare.convert.append import append
-    from picstore.prepare.convert.convert import convert
-    from picstore.prepare.convert.job import Shard
-    from picstore.prepare.convert.retry import retry_failed
-
-    if arguments["append"] + arguments["retry_failed"] + bool(arguments["shard"]) > 1:
-        raise UsageError("--append, --retry-failed and --shard exclude each other")
-    if arguments["append"]:
-        return append(listing, destination, convert_options, resume=arguments["resume"])
-    if arguments["retry_failed"]:
-        return retry_failed(listing, destination, convert_options)
-    shard = Shard.parse(arguments["shard"]) if arguments["shard"] else None
-    return convert(listing, destination, convert_options, resume=arguments["resume"], shard=shard)
-
-
-def _settings_of(destination: Location) -> dict[str, Any]:
-    """Return the settings of a data set, except those that the command line gives."""
-    from picstore.storage.manifest import read_manifest
-
-    manifest = read_manifest(destination)
-    shape = {"container_size": manifest.container_size, **manifest.provenance.get("shape", {})}
-    stored = {name: value for name, value in shape.items() if name in _SHAPE_OPTIONS}
-    if manifest.encode is not None:
-        encode = EncodeSettings.from_json(manifest.encode)
-        stored |= {name: getattr(encode, name) for name in _ENCODE_OPTIONS}
-        stored["resize"] = manifest.encode["resize"]
-    given = click.get_current_context().get_parameter_source
-    return {name: value for name, value in stored.items() if given(name) is click.core.ParameterSource.DEFAULT}
+def _is_given(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is not click.core.ParameterSource.DEFAULT

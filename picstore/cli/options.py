@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from picstore.errors import UsageError
-from picstore.prepare.image.settings import IMAGE_TIMEOUT
+from picstore.prepare.image.settings import IMAGE_TIMEOUT, parse_color
 from picstore.storage.location.resolve import locate
 from picstore.storage.sizes import parse_size
-
-if TYPE_CHECKING:
-    from picstore.prepare.engine.processes import Engine
-    from picstore.storage.dataset import Dataset
-    from picstore.storage.location.resolve import Where
 
 PATH = click.Path(path_type=Path)
 C = TypeVar("C", bound=Callable[..., Any])
@@ -74,13 +66,19 @@ def size(text: str) -> int:
         raise click.BadParameter(str(error)) from error
 
 
-def failure_limit(text: str) -> Callable[[int], float]:
-    """Parse a number of inputs, ``10``, or a fraction of them, ``1%``, to a function of the number of inputs."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
-    if match is None or (not match[2] and "." in match[1]):
+def color(text: str) -> tuple[int, int, int]:
+    """Parse ``ffffff`` to red, green and blue."""
+    try:
+        return parse_color(text)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def failure_limit(text: str) -> str:
+    """Check a number of inputs, ``10``, or a fraction of them, ``1%``."""
+    if re.fullmatch(r"\d+|\d+(\.\d+)?%", text.strip()) is None:
         raise click.BadParameter(f"{text!r} is neither a number of inputs nor a percentage such as 1%")
-    limit = float(match[1])
-    return (lambda inputs: inputs * limit / 100) if match[2] else (lambda _: limit)
+    return text
 
 
 max_errors = click.option(
@@ -155,10 +153,6 @@ engine = click.option(
 )
 
 
-# Arguments of ``open_source`` that the options of :func:`source` give.
-SOURCE = ("kind", "root", "synsets", "annotations", "image_field", "label_field", "classes")
-
-
 def source(command: C) -> C:
     """Add the options that say how to read SRC."""
     for option in reversed(_SOURCE_OPTIONS):
@@ -172,35 +166,6 @@ def fractions(text: str) -> tuple[float, ...]:
         return tuple(map(float, text.split(",")))
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is not a list of numbers such as 0.8,0.1") from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The records that ``--where`` and ``--split`` name: of those with the condition, one part of the split."""
-
-    where: str | None
-    split: tuple[float, ...] | None
-    part: int | None
-    split_seed: int
-    split_by: str | None
-
-    def open(self, path: Where, *others: Where, root: Where | None = None) -> Dataset:
-        """Open a data set, or several as one, and select the records; ``root`` is that of an index."""
-        from picstore.storage.dataset import Dataset
-
-        dataset = Dataset(path, root=root)
-        if others:
-            dataset = dataset.concat(*map(Dataset, others))
-        if self.where is not None:
-            dataset = dataset.where(self.where)
-        if (self.split is None) != (self.part is None):
-            raise UsageError("--split and --part belong together: --split 0.9 --part 1")
-        if self.split is None or self.part is None:
-            return dataset
-        parts = dataset.split(*self.split, seed=self.split_seed, by=self.split_by)
-        if self.part > len(parts):
-            raise UsageError(f"--part {self.part} of a split into {len(parts)} parts")
-        return parts[self.part - 1]
 
 
 _SELECTION = (
@@ -222,26 +187,8 @@ _SELECTION = (
 )
 
 
-def selection(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--where``, ``--split`` and their like, as an argument ``selection``."""
-
-    @functools.wraps(command)
-    def with_selection(*args: Any, **given: Any) -> None:
-        mine = {name: given.pop(name) for name in Selection.__slots__}
-        command(*args, selection=Selection(**mine), **given)
-
-    decorated: Callable[..., None] = with_selection
+def selection(command: C) -> C:
+    """Add ``--where``, ``--split`` and their like."""
     for option in reversed(_SELECTION):
-        decorated = option(decorated)
-    return decorated
-
-
-def make_engine(engine: str, workers: int | None) -> AbstractContextManager[Engine]:
-    """Make the engine of ``--engine`` and ``--workers``."""
-    from picstore.prepare.engine.processes import LocalEngine, default_workers
-
-    if engine == "ray":
-        from picstore.prepare.engine.ray import connect
-
-        return connect(workers)
-    return nullcontext(LocalEngine(workers or default_workers()))
+        command = option(command)
+    return command

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from picstore.cli.terminal import echo, echo_json
 from picstore.errors import TooManyFailures
 
 if TYPE_CHECKING:
-    from picstore.prepare.convert.finish import ConversionResult
-    from picstore.prepare.convert.ledger import FormatTotals
-    from picstore.storage.location.resolve import Location
+    from picstore.display.progress import Display
+    from picstore.results import ConvertResult, FormatCount
 
 _SHOWN_REASONS = 8
 _SHOWN_FORMATS = 10
@@ -30,75 +29,32 @@ def format_outcome(outcome: dict[str, int]) -> str:
     return f"{counts}; {jpeg / 1e6:,.1f} MB of JPEGs from {source / 1e6:,.1f} MB" + _format_change(source, jpeg)
 
 
-def report_outcome(
-    result: ConversionResult,
-    destination: Location,
-    seconds: float,
-    *,
-    as_json: bool,
-    max_errors: Callable[[int], float],
-) -> None:
-    """Print the result of a conversion or of a shard.
+def report_outcome(verb: str, convert: Callable[[Display], ConvertResult], *, as_json: bool) -> None:
+    """Convert with the progress of a verb, and print the result, also that of a conversion with too many failures."""
+    from picstore.cli.progress import show_progress
 
-    Raises:
-        TooManyFailures: more inputs failed than ``max_errors`` allows for their number.
-    """
-    if as_json:
-        echo_json(_to_json(result, destination, seconds))
-    else:
-        _print(result, destination, seconds)
-    tally = result.tally
-    if tally.failed > max_errors(tally.inputs):
-        ledger = f", see {destination / 'ledger.jsonl'}" if result.manifest else ""
-        raise TooManyFailures(
-            f"{tally.failed} of {tally.inputs} inputs failed, more than --max-errors allows; "
-            f"{destination} is finished{ledger}"
-        )
+    try:
+        with show_progress(verb) as bar:
+            result = convert(bar)
+    except TooManyFailures as error:
+        if error.result is not None:
+            _print(error.result, as_json=as_json)
+        raise
+    _print(result, as_json=as_json)
 
 
-def _to_json(result: ConversionResult, destination: Location, seconds: float) -> dict[str, Any]:
-    manifest, tally = result.manifest, result.tally
-    return {
-        "dataset": str(destination),
-        "uuid": manifest.uuid if manifest else None,
-        "inputs": tally.inputs,
-        "images": manifest.images if manifest else tally.images,
-        "bytes": manifest.bytes if manifest else None,
-        "seconds": round(seconds, 3),
-        "stages": {stage: round(value, 3) for stage, value in result.seconds.items()},
-        "outcome": tally.outcome(),
-        "status": dict(tally.status),
-        "formats": [
-            {"format": name, "inputs": of.inputs, "lossless": of.lossless}
-            | {"source_bytes": of.source_bytes, "jpeg_bytes": of.bytes}
-            for name, of in tally.formats().items()
-        ],
-        "reasons": [
-            {"status": status, "reason": reason, "count": count} for (status, reason), count in _reasons(result)
-        ],
-    }
-
-
-def _reasons(result: ConversionResult) -> list[tuple[tuple[str, str], int]]:
-    """Return (status, reason) with its number of inputs, the most frequent first."""
-    return [(key, count) for key, count in result.tally.reasons.most_common() if any(key[1:])]
-
-
-def format_lines(formats: dict[str, FormatTotals]) -> list[str]:
+def format_lines(formats: Iterable[FormatCount]) -> list[str]:
     """Format a line for each of the most frequent formats, and one for all others."""
-    rows = list(formats.items())
+    rows = [(each.format, each.inputs, each.lossless, each.source_bytes, each.jpeg_bytes) for each in formats]
     rest = rows[_SHOWN_FORMATS:]
     if len(rest) > 1:
-        others = rest[0][1]
-        for _, totals in rest[1:]:
-            others += totals
-        rows[_SHOWN_FORMATS:] = [(f"{len(rest)} others", others)]
-    width = max((len(name) for name, _ in rows), default=0)
+        inputs, lossless, source, jpeg = (sum(row[k] for row in rest) for k in (1, 2, 3, 4))  # type: ignore[misc]
+        rows[_SHOWN_FORMATS:] = [(f"{len(rest)} others", inputs, lossless, source, jpeg)]
+    width = max((len(name) for name, *_ in rows), default=0)
     return [
-        f"  {totals.inputs:>9,} {name:<{width}} {totals.lossless:>9,} lossless, "
-        f"{totals.source_bytes / 1e6:,.1f} MB to {totals.bytes / 1e6:,.1f} MB"
-        + _format_change(totals.source_bytes, totals.bytes)
-        for name, totals in rows
+        f"  {inputs:>9,} {name:<{width}} {lossless:>9,} lossless, "
+        f"{source / 1e6:,.1f} MB to {jpeg / 1e6:,.1f} MB" + _format_change(source, jpeg)
+        for name, inputs, lossless, source, jpeg in rows
     ]
 
 
@@ -106,21 +62,24 @@ def _format_change(before: int, after: int) -> str:
     return f", {after / before - 1:+.1%}" if before else ""
 
 
-def _print(result: ConversionResult, destination: Location, seconds: float) -> None:
-    manifest, tally = result.manifest, result.tally
-    contents = f"of {len(manifest.classes)} classes, {manifest.bytes / 1e6:,.1f} MB" if manifest else "in this shard"
-    rate = tally.inputs / max(seconds, 1e-9)
-    images = manifest.images if manifest else tally.images
-    echo(f"{destination}: {images:,} images {contents}, {seconds:.1f} s ({rate:,.0f} images/s)")
-    echo("  " + format_outcome(tally.outcome()))
-    if result.seconds:
-        echo("  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in result.seconds.items()))
-    formats = {} if manifest and manifest.references else tally.formats()
-    for line in format_lines(formats):
-        echo(line)
-    reasons = [item for item in _reasons(result) if item[0][1] not in formats]
-    for (status, reason), count in reasons[:_SHOWN_REASONS]:
-        echo(f"  {count:>9,} {status}: {reason}")
+def _print(result: ConvertResult, *, as_json: bool) -> None:
+    if as_json:
+        echo_json(result.to_json())
+        return
+    contents = "in this shard"
+    if result.bytes is not None:
+        contents = f"of {result.classes} classes, {result.bytes / 1e6:,.1f} MB"
+    rate = result.inputs / max(result.seconds, 1e-9)
+    echo(f"{result.dataset}: {result.images:,} images {contents}, {result.seconds:.1f} s ({rate:,.0f} images/s)")
+    echo("  " + format_outcome(result.outcome))
+    if result.stages:
+        echo("  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in result.stages.items()))
+    formats = [] if result.outcome.get("indexed") else result.formats
+    echo(*format_lines(formats))
+    named = {each.format for each in formats}
+    reasons = [each for each in result.reasons if each.reason not in named]
+    for each in reasons[:_SHOWN_REASONS]:
+        echo(f"  {each.count:>9,} {each.status}: {each.reason}")
     others = len(reasons) - _SHOWN_REASONS
     if others > 0:
-        echo(f"  and {others} other reasons" + (f", see {destination / 'ledger.jsonl'}" if manifest else ""))
+        echo(f"  and {others} other reasons" + (f", see {result.dataset}/ledger.jsonl" if result.uuid else ""))

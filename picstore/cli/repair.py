@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from picstore.cli import options
@@ -24,15 +22,12 @@ def command(dataset: Location, root: Location | None, as_json: bool) -> None:
     Writes no file of images.
     """
     from picstore.cli.progress import show_progress
-    from picstore.prepare.upkeep.repair import repair
+    from picstore.verbs.repair import repair
 
     with show_progress("repair") as bar:
         done = repair(dataset, root=root, progress=bar)
     if as_json:
-        result = {"dataset": str(dataset), "uuid": done.dataset.uuid, "images": len(done.dataset)}
-        result |= {"manifest": done.manifest, "copy": done.copy, "index": done.index, "counts": done.counts}
-        result |= {"records_lost": done.lost, "losses": [asdict(loss) for loss in done.losses]}
-        echo_json(result)
+        echo_json(done.to_json())
         return
     for loss in done.losses:
         echo(f"{loss.file} at byte {loss.offset}: {loss.problem} ({loss.records} records deleted)")
@@ -44,4 +39,4 @@ def command(dataset: Location, root: Location | None, as_json: bool) -> None:
     ):
         if restored:
             echo(f"{dataset}: {text}")
-    echo(f"{dataset}: {done.lost:,} lost records deleted, {len(done.dataset):,} images left")
+    echo(f"{dataset}: {done.records_lost:,} lost records deleted, {done.images:,} images left")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from picstore.cli import options
@@ -26,28 +28,18 @@ from picstore.storage.location.resolve import Location, locate
 @options.engine
 @options.quiet
 @options.as_json
-def command(
-    sources: tuple[Location, ...],
-    destination: Location,
-    method: str,
-    seed: int,
-    selection: options.Selection,
-    workers: int | None,
-    engine: str,
-    as_json: bool,
-) -> None:
+def command(sources: tuple[Location, ...], destination: Location, as_json: bool, **given: Any) -> None:
     """Write a shuffled copy of the data set SRC, or of some of its images, to DST.
 
     Several data sets become one, with classes joined by name. Each worker holds one file in memory.
     """
     from picstore.cli.progress import show_progress
-    from picstore.prepare.upkeep.shuffle import shuffle
+    from picstore.verbs.shuffle import shuffle
 
-    with options.make_engine(engine, workers) as processes, show_progress("shuffle") as bar:
-        dataset = selection.open(*sources)
-        manifest = shuffle(dataset, destination, seed=seed, method=method, workers=processes, progress=bar)
+    with show_progress("shuffle") as bar:
+        done = shuffle(sources, destination, progress=bar, **given)
     if as_json:
-        result = {"dataset": str(destination), "uuid": manifest.uuid, "images": manifest.images}
-        echo_json({**result, "shuffle": manifest.shuffle[-1]})
+        echo_json(done.to_json())
     else:
-        echo(f"{destination}: {manifest.images:,} images shuffled ({method}, seed {seed})")
+        method, seed = done.shuffle["method"], done.shuffle["seed"]
+        echo(f"{done.dataset}: {done.images:,} images shuffled ({method}, seed {seed})")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 import click
+
+from picstore.display.terminal import ascii_json, visible
 
 
 def echo(*lines: str, err: bool = False) -> None:
@@ -17,16 +17,4 @@ def echo(*lines: str, err: bool = False) -> None:
 
 def echo_json(value: Any, *, err: bool = False) -> None:
     """Print a value as one line of JSON, in ASCII."""
-    click.echo(json.dumps(value).replace("\x7f", "\\u007f"), err=err)
-
-
-def on_terminal() -> bool:
-    """Whether stderr, where progress bars are, is a terminal."""
-    return sys.stderr.isatty()
-
-
-def visible(text: str) -> str:
-    """Escape control characters, marks that change the direction of text, and halves of UTF-16 pairs."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    click.echo(ascii_json(value), err=err)

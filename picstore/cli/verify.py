@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -21,36 +21,24 @@ _DAMAGE_FOUND = 3
 @options.quiet
 @options.as_json
 @click.pass_context
-def command(
-    context: click.Context,
-    dataset: Location,
-    decode: bool,
-    root: Location | None,
-    workers: int | None,
-    as_json: bool,
-) -> None:
+def command(context: click.Context, /, dataset: Location, as_json: bool, **given: Any) -> None:
     """Read all of DATASET, check every checksum, and report file and offset of all damage.
 
     The exit code is 3 if there is damage.
     """
     from picstore.cli.progress import show_progress
-    from picstore.prepare.engine.processes import default_workers
-    from picstore.prepare.upkeep.verify import verify
+    from picstore.verbs.verify import verify
 
     with show_progress("verify") as bar:
-        manifest, findings, remarks = verify(
-            dataset, root=root, decode=decode, workers=workers or default_workers(), progress=bar
-        )
-    lost = sum(finding.records_lost for finding in findings)
+        done = verify(dataset, progress=bar, **given)
     if as_json:
-        result = {"dataset": str(dataset), "images": manifest.images_left, "ok": not findings, "records_lost": lost}
-        echo_json({**result, "remarks": remarks, "damage": [asdict(finding) for finding in findings]})
+        echo_json(done.to_json())
     else:
-        for finding in findings:
-            echo(f"{finding.file} at byte {finding.offset}: {finding.problem} ({finding.records_lost} records lost)")
-        for remark in remarks:
+        for each in done.damage:
+            echo(f"{each.file} at byte {each.offset}: {each.problem} ({each.records_lost} records lost)")
+        for remark in done.remarks:
             echo(f"{dataset}: {remark}")
-        state = f"{len(findings)} damaged places, {lost:,} records lost" if findings else "no damage"
-        echo(f"{dataset}: {manifest.images_left:,} images in {len(manifest.files):,} files, {state}")
-    if findings:
+        state = "no damage" if done.ok else f"{len(done.damage)} damaged places, {done.records_lost:,} records lost"
+        echo(f"{dataset}: {done.images:,} images in {done.files:,} files, {state}")
+    if not done.ok:
         context.exit(_DAMAGE_FOUND)

@@ -48,8 +48,8 @@ def command(
     recipe: str | None,
     state: Path | None,
     inputs: Path | None,
-    selection: options.Selection,
     root: Location | None,
+    **selection: Any,
 ) -> None:
     """Show DATASET on a web page of this machine.
 
@@ -59,12 +59,13 @@ def command(
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise MissingDependency("the page needs Starlette and uvicorn: pip install 'picstore[view]'")
     with _ending_at_once():
+        from picstore.verbs.selection import open_selection
         from picstore.view.records import Records
         from picstore.view.security import new_token, redirecting_file
         from picstore.view.server import bind, end_by, serve
         from picstore.view.session import Session
 
-        records = Records(selection.open(dataset, root=root))
+        records = Records(open_selection(dataset, root=root, **selection))
         session = Session(records, recipe, None if state is None else _read_state(state), inputs)
         if recipe is not None:
             _check_recipe(recipe)

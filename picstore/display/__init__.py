@@ -1,1 +1,1 @@
-"""How images, histograms and facts are drawn: as figures of matplotlib, and as HTML in a notebook."""
+"""Internal: how images, histograms and facts are drawn: as figures of matplotlib, and as HTML in a notebook."""

@@ -1,1 +1,1 @@
-"""One JPEG: headers, segments, Huffman tables, lossless restart markers, cuts."""
+"""Internal: one JPEG: headers, segments, Huffman tables, lossless restart markers, cuts."""

@@ -1,1 +1,1 @@
-"""Kernels that both sides use, and how numba compiles kernels."""
+"""Internal: kernels that both sides use, and how numba compiles kernels."""

@@ -1,1 +1,1 @@
-"""Before training: converting, shuffling, verifying, repairing, exporting; without torch."""
+"""Internal: before training: converting, shuffling, verifying, repairing, exporting; without torch."""

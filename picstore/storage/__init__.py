@@ -1,1 +1,1 @@
-"""Bytes at rest: locations, the storage format, edits, the manifest, data sets."""
+"""Internal: bytes at rest: locations, the storage format, edits, the manifest, data sets."""

@@ -1,4 +1,4 @@
-"""Training: order → prefetch → decode → augment → batch. The only package of picstore that imports torch."""
+"""Internal: training: order → prefetch → decode → augment → batch. The only package of picstore that imports torch."""
 
 from importlib.util import find_spec
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
-from torch.utils._pytree import register_dataclass
+from torch.utils._pytree import register_dataclass, register_pytree_node
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from picstore.arrays import Array
@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 
 
 _THUMBNAILS = 8  # in a notebook
+
+
+class ViewImages(dict[str, Any]):
+    """Images by group of ``Views``; an index that is no group says how to write it."""
+
+    def __missing__(self, key: object) -> NoReturn:
+        name = next(iter(self), "views")
+        raise KeyError(
+            f"{key!r} is no group of these views, which are {', '.join(self)}; the first images of a group are "
+            f"images[{name!r}][:, :2], of shape (count, N, 3, H, W)"
+        )
+
+    def __getitem__(self, key: Any) -> Any:
+        # Before Python 3.12 a slice cannot be a key.
+        return self.__missing__(key) if isinstance(key, slice) else super().__getitem__(key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +86,7 @@ class Batch:
         if groups[0].name:
             names = [group.name for group in groups]
             moved = None if targets is None else dict(zip(names, targets, strict=True))
-            return cls(dict(zip(names, images, strict=True)), labels, ids, moved, columns, weight)
+            return cls(ViewImages(zip(names, images, strict=True)), labels, ids, moved, columns, weight)
         flat = _join_views(images[0])
         batch = cls(flat, labels, ids, None if targets is None else _join_views(targets[0]), columns, weight)
         return batch if groups[0].count == 1 else batch._repeat_labels(groups[0].count)
@@ -228,7 +243,14 @@ class Batch:
         return Batch(images, labels, ids, self.targets, columns, weight)
 
 
-register_dataclass(Batch, serialized_type_name="picstore.Batch")  # with torch's pytree
+# With torch's pytree.
+register_dataclass(Batch, serialized_type_name="picstore.Batch")
+register_pytree_node(
+    ViewImages,
+    lambda views: (list(views.values()), list(views)),
+    lambda values, names: ViewImages(zip(names, values, strict=True)),
+    serialized_type_name="picstore.ViewImages",
+)
 
 
 def _refuse_to_collate(*_: Any, **__: Any) -> Any:
@@ -249,7 +271,7 @@ default_collate_fn_map[Record] = _refuse_records
 def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Apply a function to the tensors of dicts and lists; other values stay."""
     if isinstance(value, dict):
-        return {name: _map_tensors(function, each) for name, each in value.items()}
+        return type(value)((name, _map_tensors(function, each)) for name, each in value.items())
     if isinstance(value, list):
         return [_map_tensors(function, each) for each in value]
     return function(value) if isinstance(value, torch.Tensor) else value

@@ -10,6 +10,7 @@ from pathlib import Path
 from picstore.errors import NotADataset, UsageError
 from picstore.prepare.convert.ledger import LedgerLine, Tally, read_lines
 from picstore.storage.dataset import Dataset
+from picstore.storage.joined_reader import JoinedFolders
 from picstore.storage.location.resolve import LEDGER
 from picstore.view.images import Picture
 
@@ -44,10 +45,10 @@ class LedgerSummary:
 
 def summarize_ledger(dataset: Dataset) -> LedgerSummary:
     """Read the ledger beside a data set, once through; damaged lines are left out."""
-    path = dataset.path / LEDGER
     tally, examples = Tally(), dict[tuple[str, str], list[LedgerLine]]()
     try:
-        if path.is_file():
+        # Several data sets have a ledger each, whose ids are others than those of the joined one.
+        if not isinstance(dataset.path, JoinedFolders) and (path := dataset.path / LEDGER).is_file():
             for line in read_lines(path, skip_damaged=True):
                 if (line.status, line.reason) not in tally.reasons and len(tally.reasons) >= _MAX_COUNTED:
                     status = line.status if line.status in tally.status else _OTHERS
@@ -56,7 +57,7 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
                 kept = examples.setdefault((line.status, line.reason), [])
                 if len(kept) < _EXAMPLES and len(examples) <= _MAX_REASONS:
                     kept.append(line)
-    except (NotADataset, UsageError) as error:  # a data set of several, whose folder is none
+    except (NotADataset, UsageError) as error:
         logger.info("no ledger: %s", error)
     reasons = [
         Reason(*key, inputs, tally.sources[key], tally.jpegs[key], examples[key])

@@ -20,6 +20,7 @@ from picstore.train.transforms.compose import plan_transforms
 from picstore.view.drawn import Drawn, draw_views
 
 MAX_DRAWS = 64
+DEFAULT_RECIPE = "torchvision_resnet50_v2"  # a training; the first in the list is the evaluation, which draws nothing
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A recipe in the page's list, with the first line of what its function says of it."""
+    """A recipe in the page's list, with the first paragraph of what its function says of it."""
 
     name: str
     about: str
@@ -58,7 +59,10 @@ class Offered:
 def offered_recipes(given: str | None) -> list[Offered]:
     """The recipe that the command was given, and all named recipes."""
     first = {} if given is None else {given: "The recipe of --recipe."}
-    named = {name: (made.__doc__ or "").partition("\n")[0].replace("``", "") for name, made in recipes.NAMED.items()}
+    named = {
+        name: " ".join((made.__doc__ or "").partition("\n\n")[0].replace("``", "").split())
+        for name, made in recipes.NAMED.items()
+    }
     return [Offered(name, named.get(name, about)) for name, about in (first | named).items()]
 
 

@@ -15,6 +15,7 @@ from picstore.errors import MissingDependency, UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import SAMPLINGS
 from picstore.view.evaluation import Interrupted, evaluate
+from picstore.view.extra_texts import ExtraTexts
 from picstore.view.filters import Filter
 from picstore.view.text_search import texts_with
 
@@ -32,7 +33,8 @@ class Records:
         self.dataset = dataset
         self._table = dataset.table
         self._lock = threading.Lock()  # of all below
-        self._found: OrderedDict[Filter, Future[Array]] = OrderedDict()
+        self.extras = ExtraTexts(dataset)
+        self._found: OrderedDict[tuple[Filter, int], Future[Array]] = OrderedDict()
         self._binned: dict[str, Binned] | None = None
         self._whole: dict[str, Histogram] = {}
         self._samplings: Array | None = None
@@ -114,14 +116,15 @@ class Records:
     def _positions(self, chosen: Filter, gone: threading.Event) -> Array:
         """Positions that a filter leaves, found by the first of its requests; the others wait for it."""
         while True:
+            key = (chosen, self.extras.read.done if chosen.text else 0)  # more is found when more was read
             with self._lock:
-                found = self._found.get(chosen)
+                found = self._found.get(key)
                 mine = found is None
                 if found is None:
-                    found = self._found[chosen] = Future()
+                    found = self._found[key] = Future()
                     while len(self._found) > _KEPT_FILTERS:
                         self._found.popitem(last=False)
-                self._found.move_to_end(chosen)
+                self._found.move_to_end(key)
             if not mine:
                 try:
                     return found.result()
@@ -134,8 +137,8 @@ class Records:
                 return found.result()
             except BaseException as error:
                 with self._lock:
-                    if self._found.get(chosen) is found:
-                        del self._found[chosen]
+                    if self._found.get(key) is found:
+                        del self._found[key]
                 found.set_exception(error)
                 raise
 
@@ -184,10 +187,11 @@ class Records:
         return marks
 
     def _mark_text(self, text: str) -> Bools:
-        """Mark records by the names of their classes and by their texts in columns."""
+        """Mark records by the names of their classes, their texts in columns, and the extras that were read."""
         wanted = text.lower()
         labels = [label for label, name in enumerate(self.dataset.classes) if wanted in name.lower()]
         marks: Bools = np.isin(self._numbers("label"), labels)
+        marks |= self.extras.mark(text)
         for column in map(self.dataset.column, self._texts):
             if column.ends is not None and len(column.ids):
                 indices, found = column.find_ids(self._numbers("id"))

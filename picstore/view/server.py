@@ -244,7 +244,8 @@ def _answer_records(session: Session, query: Query) -> dict[str, Any]:
     chosen = _filter_of(query)
     count = query.integer("count", 100, least=1, most=MAX_PAGE)
     positions = session.records.positions(chosen, query.integer("start", 0), count, query.gone)
-    return {"total": session.records.count(chosen, query.gone), "items": read_items(session.dataset, positions)}
+    total, items = session.records.count(chosen, query.gone), read_items(session.dataset, positions)
+    return {"total": total, "items": items, "extras": session.records.extras.read if chosen.text else None}
 
 
 def _answer_cut(session: Session, query: Query) -> images.Cut:

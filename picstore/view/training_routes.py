@@ -17,12 +17,13 @@ Answer = Callable[[Session, Query], Any]
 
 
 def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
-    """The recipes that can be chosen, the options that a file gives, and the state of ``--state``."""
-    from picstore.view.recipes import Recipe, offered_recipes
+    """The recipes that can be chosen, the one to begin with, a file's options, and the state of ``--state``."""
+    from picstore.view.recipes import DEFAULT_RECIPE, Recipe, offered_recipes
 
     options = Recipe.find(session.recipe).options if session.recipe is not None else {}
     given = {name: value for name, value in options.items() if isinstance(value, (int, float, str))}
-    return {"recipes": offered_recipes(session.recipe), "options": given, "state": session.state}
+    chosen = session.recipe or DEFAULT_RECIPE
+    return {"recipes": offered_recipes(session.recipe), "default": chosen, "options": given, "state": session.state}
 
 
 def answer_draws(session: Session, query: Query) -> dict[str, Any]:

@@ -14,9 +14,10 @@ import pytest
 from commands import picstore_command, said
 from samples import jpeg
 
-import picstore.cli.progress
-from picstore.cli.progress import Lines, Silence, show_progress
+from picstore.cli.progress import show_progress
 from picstore.cli.verify import command as verify
+from picstore.display import progress
+from picstore.display.progress import Bar, Lines, Silence
 
 Make = Callable[..., Path]
 
@@ -67,24 +68,24 @@ def test_a_line_of_json_has_the_same_facts(capsys: pytest.CaptureFixture[str]) -
 def test_lines_come_each_interval_though_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     printed, enough = [], threading.Event()
 
-    def echo(line: str, *, err: bool) -> None:
-        printed.append((line, err))
+    def say(line: str) -> None:
+        printed.append(line)
         if len(printed) == 4:
             enough.set()
 
-    monkeypatch.setattr(picstore.cli.progress, "echo", echo)
+    monkeypatch.setattr(progress, "say", say)
     with Lines("convert", interval=0.001) as lines:
         lines.begin_stage("listing")
         assert enough.wait(30)
     assert not lines._thread.is_alive()
-    assert set(printed) == {("picstore convert: listing", True)}
+    assert set(printed) == {"picstore convert: listing"}
 
 
 def test_a_verb_goes_on_where_nobody_reads_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(picstore.cli.progress, "echo", fail)
+    monkeypatch.setattr(progress, "say", fail)
     with Lines("convert") as lines:
         lines.begin_stage("listing")
 
@@ -95,14 +96,16 @@ def test_a_conversion_names_its_stages_as_they_begin(
 ) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "0.jpg").write_bytes(jpeg(0))
-    monkeypatch.setattr(picstore.cli.progress, "INTERVAL", 1e6)
+    monkeypatch.setattr(progress, "INTERVAL", 1e6)
     done = picstore_command("convert", tmp_path / "photos", tmp_path / "out", "--workers", 1, *arguments)
     if arguments == ["--json"]:
         stages = [json.loads(line)["stage"] for line in done.stderr.splitlines() if line.startswith("{")]
         assert json.loads(done.stdout)["images"] == 1
     else:
         stages = re.findall(r"^picstore convert: (\w+)", done.stderr, re.MULTILINE)
-    assert stages == ([] if arguments == ["--quiet"] else ["listing", "sampling", "rows", "finishing"])
+    assert stages == (
+        [] if arguments == ["--quiet"] else ["starting", "listing", "kernels", "sampling", "rows", "finishing"]
+    )
     assert said(done) == []
 
 
@@ -126,6 +129,6 @@ def test_every_long_verb_names_a_stage_and_keeps_quiet(make_dataset: Make, tmp_p
 def test_an_interactive_terminal_has_a_bar_unless_it_is_to_be_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes stderr for a terminal
     monkeypatch.setenv("TERM", "xterm")
-    for arguments, kind in ((["x"], picstore.cli.progress.Bar), (["x", "--quiet"], Silence)):
+    for arguments, kind in ((["x"], Bar), (["x", "--quiet"], Silence)):
         with verify.make_context("verify", arguments), show_progress("verify") as shown:
             assert type(shown) is kind

@@ -17,7 +17,8 @@ from source_files import make_tar, put
 
 import picstore
 from picstore.cli import terminal
-from picstore.cli.terminal import echo_json, visible
+from picstore.cli.terminal import echo_json
+from picstore.display.terminal import visible
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\nPASSWORD:\r"
 CLI = Path(terminal.__file__).parent

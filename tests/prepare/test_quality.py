@@ -17,7 +17,7 @@ from pictures import reencode, require, saved, smooth
 from PIL import Image
 from samples import jpeg, picture
 
-from picstore.cli.plot import require_matplotlib
+from picstore.display.quality_plot import require_matplotlib
 from picstore.errors import MissingDependency
 from picstore.prepare import quality
 from picstore.prepare.image.settings import EncodeSettings

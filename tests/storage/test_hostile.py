@@ -177,7 +177,7 @@ def use_all_of(root: Path) -> None:
     list(dataset)
     assert len(dataset.ids) == len(dataset)
     [dataset.column(name).take(dataset.ids) for name in dataset.columns]
-    info._lines(locate(root), info._facts(dataset))
+    info._lines(locate(root), picstore.info(dataset))
     copy.deepcopy(dataset).without([0])  # opened again, as in another process
 
 

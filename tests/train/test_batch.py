@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,3 +106,19 @@ def test_a_printed_loader_tells_its_batches(make_dataset: Make) -> None:
     assert repr(picstore.Loader(path, batch_size=8)) == f"Loader({path}, 20 images, uint8, cpu, 2 batches of 8)"
     mux = picstore.DataMux([(picstore.Dataset(path), 0, 4)])
     assert repr(mux) == f"DataMux({path}, 20 images, uint8, cpu)"
+
+
+def test_a_slice_of_views_says_how_to_write_it(make_dataset: Make) -> None:
+    transform = picstore.Views(big=(2, [picstore.RandomResizedCrop(16)]), small=(1, [picstore.RandomResizedCrop(8)]))
+    batch = first_batch(make_dataset(8), batch_size=4, transform=transform)
+    images, _ = batch
+    for key in (slice(2), 0, "large"):
+        with pytest.raises(
+            KeyError, match=r"no group of these views, which are big, small; .* images\['big'\]\[:, :2\]"
+        ):
+            images[key]
+    assert images["big"][:, :2].shape == (2, 2, 3, 16, 16) and images.get("large") is None
+    moved = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.float(), batch)
+    assert type(moved.images) is type(batch.to("cpu").images) is type(images)
+    assert moved.images["small"].dtype == torch.float32
+    assert list(copy.deepcopy(images)) == list(pickle.loads(pickle.dumps(images))) == ["big", "small"]  # noqa: S301

@@ -320,6 +320,52 @@ def test_the_steps_at_which_an_image_is_seen_are_listed_and_lead_there(page: Any
     expect(page.locator(".drawn .parameters > span:first-child").nth(slot)).to_have_text("id 17")
 
 
+def test_a_text_of_an_extra_is_found_when_the_extras_were_read(page: Any) -> None:
+    page.get_by_label("Text").fill("<b>file 7<")
+    count_tiles(page, 1)
+    assert "id 7," in tiles(page)[0]
+    page.get_by_label("Text").fill("")
+    count_tiles(page, COUNT)
+
+
+def test_replay_and_recipe_begin_with_a_training_and_a_batch_that_fits(page: Any) -> None:
+    go(page, "#replay")
+    count_tiles(page, 32)
+    assert page.get_by_label("Batch size", exact=True).input_value() == "32"
+    assert page.locator("select[name=recipe]").input_value() == "torchvision_resnet50_v2"
+    go(page, "#recipe?position=99")
+    assert "position is 99" in page.locator(".results .problem").inner_text()
+    go(page, "#recipe?position=1")
+    count_tiles(page, 12)
+    assert page.locator(".problem").count() == 0
+
+
+def test_a_loaders_state_is_taken_as_python_prints_it(page: Any, dataset: picstore.Dataset) -> None:
+    loader = picstore.Loader(dataset, batch_size=8, transform=picstore.recipes.mae(32), isolate=False)
+    batches = iter(loader)
+    seen = [next(batches).ids.tolist() for _ in range(2)][-1]
+    go(page, "#replay?recipe=mae&batch_size=8")
+    page.get_by_text("A loader's state").click()
+    page.get_by_label("loader.state_dict()").fill(str(loader.state_dict()))
+    loader.close()
+    page.get_by_role("button", name="Show the batch before it").click()
+    expect(page.locator(".summary")).to_contain_text("step 1 of 4")
+    count_tiles(page, 8)
+    shown = [int(text.split()[1]) for text in page.locator(".parameters > span:first-child").all_inner_texts()]
+    assert shown == seen
+
+
+def test_on_a_phone_pictures_come_before_forms(browser: Any, address: str) -> None:
+    page = browser.new_context(viewport={"width": 390, "height": 844}).new_page()
+    for place in ("#recipe?position=2&recipe=mae", "#replay?recipe=mae&batch_size=8", "#health"):
+        page.goto(f"{address}{place}")
+        page.wait_for_selector(".results")
+        settled(page)
+        top = "(e) => e.getBoundingClientRect().top"
+        assert page.eval_on_selector(".results", top) < page.eval_on_selector(".panel", top), place
+    page.context.close()
+
+
 def test_a_data_set_is_verified_and_its_files_turn_sound(page: Any, dataset: picstore.Dataset) -> None:
     go(page, "#health")
     files = len(dataset.manifest.files)

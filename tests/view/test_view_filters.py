@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from samples import jpeg
 
 import picstore
 from picstore.display.histograms import bin_edges
 from picstore.errors import UsageError
 from picstore.storage.edits.columns import make_column
 from picstore.storage.format.record import Record
+from picstore.view.extra_texts import ExtrasRead
 from picstore.view.filters import parse_filter, parse_ids
 from picstore.view.records import Records
 from picstore.view.text_search import texts_with
@@ -45,6 +49,43 @@ def test_a_filter_leaves_the_records_for_which_it_holds(
     assert records.count(chosen) == len(expected)
     assert records.positions(chosen, 0, 1000).tolist() == expected
     assert records.positions(chosen, 2, 3).tolist() == expected[2:5]
+
+
+def search(records: Records, text: str) -> list[int]:
+    """Positions of the records with a text, once all extras were read."""
+    chosen = parse_filter(json.dumps({"text": text}))
+    records.count(chosen)
+    until = time.monotonic() + 30
+    while records.extras.read.state == "reading" and time.monotonic() < until:
+        time.sleep(0.01)
+    return records.positions(chosen, 0, 1000).tolist()
+
+
+def test_a_text_is_found_in_extras_as_soon_as_they_are_read(dataset: picstore.Dataset) -> None:
+    records = Records(dataset)
+    assert records.extras.read.state == "idle"
+    assert search(records, "FILE 7<") == [k for k, record in enumerate(dataset) if record.id == 7]
+    assert records.extras.read == ExtrasRead("done", len(dataset.rows), len(dataset.rows))
+    assert search(records, "no such file") == []
+
+
+def test_extras_of_selections_and_without_any_are_looked_through(tmp_path: Path) -> None:
+    with picstore.Writer(tmp_path / "train") as writer:
+        for k in range(9):
+            writer.add(jpeg(k), label=0, extra=None if k == 4 else {"text": f'say "{k}" é'})
+    dataset = picstore.Dataset(tmp_path / "train").without([0]).select(ids=[1, 2, 4, 5])
+    for text, ids in (('"5"', {5}), ("é", {1, 2, 5}), ("say", {1, 2, 5})):
+        assert {dataset[k].id for k in search(Records(dataset), text)} == ids
+
+
+def test_extras_beyond_the_memory_for_them_are_left_out(
+    dataset: picstore.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MAX_BYTES", "_BLOCK_BYTES"):
+        monkeypatch.setattr(f"picstore.view.extra_texts.{name}", 1)
+    records = Records(dataset)
+    assert len(search(records, "file")) < len(dataset) and len(dataset.rows) > 1
+    assert records.extras.read == ExtrasRead("full", 1, len(dataset.rows))
 
 
 def test_no_filter_leaves_all_records_and_reads_no_index(records: Records) -> None:

@@ -74,6 +74,21 @@ class Size:
         return f"{self.width}x{self.height}" if self.kind == "exact" else f"{self.kind}:{self.width}"
 
 
+def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
+    """Parse ``ffffff`` or ``#ffffff`` to red, green and blue, and return such a tuple as it is.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    if not isinstance(color, str):
+        return color
+    try:
+        red, green, blue = bytes.fromhex(color.removeprefix("#"))
+    except ValueError as error:
+        raise UsageError(f"{color!r} is not a color; write ffffff") from error
+    return red, green, blue
+
+
 class EncodeOptions(TypedDict, total=False):
     """Attributes of EncodeSettings as a user writes them."""
 

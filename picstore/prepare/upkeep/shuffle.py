@@ -28,7 +28,8 @@ from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.file import FileSummary, FileWriter
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.format.unpack_container import unpack_container
-from picstore.storage.location.resolve import UNFINISHED, Location, Where, file_name, locate, read_at
+from picstore.storage.joined_reader import JoinedFolders
+from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import Manifest
 from picstore.storage.publish import publish_dataset
 from picstore.storage.record_shift import NO_SHIFT, RecordShift
@@ -121,6 +122,7 @@ def shuffle(
         if (written := sum(summary.records for summary in summaries)) != len(dataset):
             text = f"{written} of {len(dataset)} records were written; the source changed during the shuffle"
             raise PicstoreError(text)
+        _copy_ledger(dataset, destination)
         event = {"method": method, "seed": seed, "parent": dataset.uuid}
         if isinstance(dataset.live, SelectedRecords):
             event["selection"] = dataset.live.digest
@@ -139,6 +141,12 @@ def shuffle(
         )
         job.remove_job(destination)
     return manifest
+
+
+def _copy_ledger(dataset: Dataset, root: Location) -> None:
+    """Copy or link the ledger of the conversion, whose ids are those of the copy; that of several data sets is none."""
+    if not isinstance(dataset.path, JoinedFolders) and (ledger := dataset.path / LEDGER).is_file():
+        ledger.copy_to(root / LEDGER)
 
 
 def _copy_columns(dataset: Dataset, root: Location) -> Edits | None:

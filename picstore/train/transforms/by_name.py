@@ -2,73 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from picstore import _public
 from picstore.errors import UsageError
-from picstore.train.transforms import (
-    affine,
-    aspect,
-    auto_augment,
-    color,
-    containers,
-    crops,
-    detection,
-    distort,
-    iou_crop,
-    mix,
-    timm_augment,
-    tone,
-)
 
+_NOT_IN_CONFIGURATIONS = {"Buckets", "PerImage", "Progressive", "Sequences", "Views"}  # they take functions or lists
 TRANSFORMS: Mapping[str, Any] = {
-    transform.__name__: transform
-    for transform in (
-        crops.CenterCrop,
-        crops.Pad,
-        crops.RandomCrop,
-        crops.RandomHorizontalFlip,
-        crops.RandomResizedCrop,
-        crops.RandomVerticalFlip,
-        crops.Resize,
-        color.ColorJitter,
-        color.GaussianBlur,
-        color.GaussianNoise,
-        color.Normalize,
-        color.RandomErasing,
-        color.RandomGrayscale,
-        color.RandomInvert,
-        color.RandomPosterize,
-        color.RandomSolarize,
-        auto_augment.AugMix,
-        auto_augment.AutoAugment,
-        auto_augment.RandAugment,
-        auto_augment.TrivialAugmentWide,
-        timm_augment.TimmAutoAugment,
-        aspect.ResizeToCover,
-        aspect.ResizeToSequence,
-        detection.RandomResize,
-        detection.RandomShortestSize,
-        detection.RandomSizeCrop,
-        detection.RandomZoomOut,
-        detection.ScaleJitter,
-        iou_crop.RandomIoUCrop,
-        distort.ElasticTransform,
-        distort.RandomPerspective,
-        tone.Grayscale,
-        tone.RandomAdjustSharpness,
-        tone.RandomAutocontrast,
-        tone.RandomChannelPermutation,
-        tone.RandomEqualize,
-        tone.RandomPhotometricDistort,
-        containers.RandomApply,
-        containers.RandomChoice,
-        containers.RandomOrder,
-        affine.RandomAffine,
-        affine.RandomRotation,
-        mix.CutMix,
-        mix.MixUp,
-    )
+    name: getattr(importlib.import_module(f"picstore.{module}"), name)
+    for name, module in _public.modules_by_name(_public.TRANSFORMS).items()
+    if name not in _NOT_IN_CONFIGURATIONS
 }
 
 

@@ -29,6 +29,17 @@ async function answered(response) {
   throw new Error(message || `the server answered ${response.status}`);
 }
 
+/** Why a picture was not shown: what the server says of it, or its format, which this browser does not know. */
+export async function whyNotShown(source) {
+  try {
+    const response = await fetch(source);
+    if (!response.ok) await answered(response);
+    return `this browser shows no ${response.headers.get("content-type") ?? "such format"}`;
+  } catch (error) {
+    return error.message;
+  }
+}
+
 /** Requests of one kind of which the last one counts: earlier ones are aborted. */
 export function latest() {
   let controller = null;

@@ -1,6 +1,6 @@
 // The grid of images, page by page, with filters beside it.
 
-import { address, className, latest, pictureOf, superseded } from "./api.js";
+import { address, className, latest, pictureOf, superseded, whyNotShown } from "./api.js";
 import { announce, delayed, field, h } from "./dom.js";
 import * as format from "./format.js";
 import { filterPanel } from "./filters.js";
@@ -18,11 +18,13 @@ export function browse(main, dataset, parameters) {
   let filter = {};
   let start = 0;
   let total = dataset.images;
+  let reading = 0; // the timer of the next look
   let size = Number(localStorage.getItem("tile-size")) || 176;
   if (!SIZES.includes(size)) size = 176;
 
   const grid = h("div", { class: "grid", role: "list", "aria-label": "Images" });
   const summary = h("p", { class: "summary" });
+  const looked = h("p", { class: "note", role: "status" });
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const seek = h("input", { type: "range", min: 0, step: 1, value: 0, "aria-label": "Page", class: "seek" });
   const previous = h("button", { type: "button", "aria-label": "Previous page", onclick: () => turn(-1) }, "‹");
@@ -37,6 +39,7 @@ export function browse(main, dataset, parameters) {
     { class: "toolbar" },
     h("button", { type: "button", class: "filters-toggle", "aria-expanded": "false", onclick: togglePanel }, "Filters"),
     summary,
+    looked,
     h("div", { class: "pager" }, previous, pageNumber, pages, next, seek),
     field("Size", slider, "inline"),
   );
@@ -61,13 +64,25 @@ export function browse(main, dataset, parameters) {
     if (target * page() !== start) go(filter, target * page());
   }
 
-  async function load() {
-    grid.setAttribute("aria-busy", "true");
+  /** Tell how far the extras were looked through, and look again until they all were. */
+  function showReading(extras) {
+    clearTimeout(reading);
+    const part = extras && extras.total ? format.percent(extras.done / extras.total) : "";
+    const texts = { idle: "looking through extras …", reading: `looking through extras: ${part} …`, full: `extras were looked through in ${part} of the containers` };
+    looked.textContent = texts[extras?.state] ?? "";
+    if (extras?.state === "reading" || extras?.state === "idle") reading = setTimeout(() => load(true), 500);
+  }
+
+  async function load(again = false) {
+    const before = total;
+    clearTimeout(reading);
+    if (!again) grid.setAttribute("aria-busy", "true");
     try {
       const answer = await fetchRecords("api/records", { filter: panel.text(), start, count: page() });
       total = answer.total;
       problem.hidden = true;
-      show(answer.items);
+      if (!again || answer.total !== before) show(answer.items);
+      showReading(answer.extras);
     } catch (error) {
       if (superseded(error)) return;
       problem.textContent = error.message;
@@ -132,6 +147,7 @@ export function browse(main, dataset, parameters) {
   update(parameters);
   return {
     update,
+    close: () => clearTimeout(reading),
     key(event) {
       if (event.key === "/") panel.focus();
       else if (event.key === "n") turn(1);
@@ -190,6 +206,11 @@ function picture(source, item) {
   const img = h("img", { src: source, alt: "", loading: "lazy", decoding: "async" });
   img.width = item.width;
   img.height = item.height;
-  img.addEventListener("error", () => img.parentElement.replaceChildren("not decoded"));
+  img.addEventListener("error", async () => {
+    const frame = img.parentElement;
+    const why = await whyNotShown(source);
+    frame.title = why;
+    frame.replaceChildren(h("span", { class: "why" }, `not decoded: ${why}`));
+  });
   return img;
 }

@@ -33,6 +33,13 @@ export function announce(text) {
   document.getElementById("status").textContent = text;
 }
 
+/** Say in an element that something is being drawn: in place of a message, or of nothing; pictures stay, and fade. */
+export function showBusy(element) {
+  element.setAttribute("aria-busy", "true");
+  if (!element.querySelector(".grid")) element.replaceChildren(h("p", { class: "empty", role: "status" }, "Drawing …"));
+  announce("drawing");
+}
+
 /** Call a function at most once in so many milliseconds, with its last arguments. */
 export function delayed(milliseconds, callback) {
   let timer = 0;

@@ -15,7 +15,7 @@ export function filterPanel(dataset, changed) {
   let listed = null; // the histogram of labels
   const charts = new Map();
 
-  const text = h("input", { type: "search", placeholder: "class or caption", autocomplete: "off", spellcheck: "false" });
+  const text = h("input", { type: "search", placeholder: "class, caption or extra", autocomplete: "off", spellcheck: "false" });
   const ids = h("input", { type: "text", placeholder: "7, 100-200", autocomplete: "off", spellcheck: "false" });
   const where = h("textarea", { rows: 2, spellcheck: "false", placeholder: "label = 3 AND width > 512", disabled: !dataset.sql });
   const clear = h("button", { type: "button", class: "quiet", onclick: () => changed({}) }, "Clear all");
@@ -35,9 +35,10 @@ export function filterPanel(dataset, changed) {
     note,
   );
   const names = new Set(["id", "label", "sampling", ...dataset.numbers, ...dataset.columns]);
-  note.textContent = dataset.sql
+  const hint = dataset.sql
     ? `Columns: ${[...names].join(", ")}. Ctrl-Enter applies.`
     : "Conditions need pip install 'picstore[sql]'.";
+  note.textContent = hint;
 
   /** Set a member, or leave it out. */
   function set(name, value) {
@@ -122,6 +123,7 @@ export function filterPanel(dataset, changed) {
   async function loadHistograms() {
     try {
       const histograms = await fetchHistograms("api/histograms", { filter: panelText() });
+      note.textContent = hint;
       if (!charts.size && !listed) makeSections(histograms);
       for (const each of histograms) {
         if (each.name === "label") {

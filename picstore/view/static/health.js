@@ -1,6 +1,6 @@
 // Health: a map of files and containers with what verify finds, and the ledger of the conversion.
 
-import { address, get, pictureOf, post } from "./api.js";
+import { address, get, pictureOf, post, whyNotShown } from "./api.js";
 import { announce, h } from "./dom.js";
 import * as format from "./format.js";
 
@@ -108,7 +108,7 @@ export function health(main, dataset) {
   }
 
   function showLedger({ statuses, reasons }) {
-    if (!reasons.length) return ledger.replaceChildren(h("p", { class: "note" }, "There is none: the data set was not made by convert."));
+    if (!reasons.length) return ledger.replaceChildren(h("p", { class: "note" }, "There is none: the data set was not made by convert, or of several data sets."));
     const all = Object.values(statuses).reduce((sum, each) => sum + each, 0);
     const bar = h("div", { class: "statuses", role: "img", "aria-label": Object.entries(statuses).map(([name, value]) => `${name} ${value}`).join(", ") }, Object.entries(statuses).map(([name, value]) => h("span", { class: name, style: { flexGrow: String(value) }, title: `${name}: ${format.count(value)}` })));
     const legend = h("p", { class: "note" }, Object.entries(statuses).map(([name, value]) => `${name} ${format.count(value)} (${format.percent(value / all)})`).join(" · "));
@@ -134,7 +134,7 @@ export function health(main, dataset) {
       const shown = line.position >= 0 || (line.status === "failed" && hasInputs);
       const source = line.position >= 0 ? pictureOf(line.position, "thumbnail", { size: 256 }) : address("input", { name: line.input });
       const picture = shown && h("img", { src: source, alt: "", loading: "lazy" });
-      if (picture) picture.addEventListener("error", () => picture.replaceWith("not shown"));
+      if (picture) picture.addEventListener("error", async () => picture.replaceWith(h("span", { class: "why" }, `not shown: ${await whyNotShown(source)}`)));
       const inner = [h("span", { class: "frame" }, picture || "no picture"), h("span", { class: "name", title: line.input }, line.input), h("span", { class: "facts" }, h("span", null, `id ${line.id}`), h("span", null, line.of === null ? "" : `same as ${line.of}`))];
       const href = line.position >= 0 ? address("#image", { position: line.position }) : null;
       return h("div", { role: "listitem", class: "cell" }, href ? h("a", { class: "tile", href }, inner) : h("div", { class: "tile" }, inner));

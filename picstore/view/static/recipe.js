@@ -1,7 +1,7 @@
 // A recipe: what its transforms make of one image, epoch by epoch.
 
 import { address, className, get, latest, superseded } from "./api.js";
-import { announce, h } from "./dom.js";
+import { announce, h, showBusy } from "./dom.js";
 import { control, drawnGrid, formValues, framedSource } from "./drawn.js";
 
 const DEFAULTS = { position: 0, seed: 0, epoch: 0, count: 12 };
@@ -17,12 +17,12 @@ export function recipe(main, dataset, parameters) {
 
   function showForm() {
     const choices = offered.recipes.map((each) => [each.name, each.name]);
-    const defaults = { ...DEFAULTS, recipe: choices[0][0], seed: offered.options.seed ?? 0 };
+    const defaults = { ...DEFAULTS, recipe: offered.default, seed: offered.options.seed ?? 0 };
     const form = h(
       "form",
       { class: "options", "aria-label": "Options of the recipe" },
       control("recipe", "Recipe", given, defaults.recipe, { choices }),
-      control("position", "Image, dataset[…]", given, defaults.position, { type: "number", min: 0, max: dataset.images - 1 }),
+      control("position", "Position, dataset[…]", given, defaults.position, { type: "number", min: 0, max: dataset.images - 1 }),
       control("seed", "Seed", given, defaults.seed, { type: "number", min: 0 }),
       control("epoch", "First epoch", given, defaults.epoch, { type: "number", min: 0 }),
       control("count", "Epochs", given, defaults.count, { type: "number", min: 1, max: 64 }),
@@ -37,11 +37,12 @@ export function recipe(main, dataset, parameters) {
 
   async function load() {
     try {
+      if (!offered) showBusy(results);
       offered ??= await get("api/recipes");
       const { defaults, elements } = showForm();
       panel.replaceChildren(...elements);
       const query = { ...defaults, ...given };
-      results.setAttribute("aria-busy", "true");
+      showBusy(results);
       const drawn = await fetchDraws("api/draws", query);
       const source = framedSource(dataset, query.position, drawn.images);
       const steps = h("ul", { class: "steps" }, drawn.steps.map((text) => h("li", null, text)));

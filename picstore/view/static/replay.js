@@ -1,7 +1,7 @@
 // Replay: the batch that a training saw at a step, and the steps at which an image is seen.
 
 import { address, className, get, latest, superseded } from "./api.js";
-import { announce, h } from "./dom.js";
+import { announce, h, showBusy } from "./dom.js";
 import { control, drawnGrid, formValues } from "./drawn.js";
 import * as format from "./format.js";
 
@@ -9,6 +9,27 @@ const DEFAULTS = { batch_size: 256, global_batch_size: 0, seed: 0, epoch: 0, ste
 const SHOWN = 64;
 const SEEN_EPOCHS = 12;
 const YES_NO = [["true", "yes"], ["false", "no"]];
+
+/** A batch size of which an epoch has one at least: the usual one, or the next power of two below the images. */
+function fitting(images) {
+  return Math.min(DEFAULTS.batch_size, 2 ** Math.floor(Math.log2(Math.max(1, images))));
+}
+
+/** A state as JSON, or as Python prints it: with other quotes, True, False and None. */
+export function parsedState(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    const words = { True: "true", False: "false", None: "null" };
+    const tokens = /'((?:[^'\\]|\\.)*)'|"(?:[^"\\]|\\.)*"|\b(True|False|None)\b/g;
+    const json = text.replace(tokens, (whole, inner, word) => (word ? words[word] : inner === undefined ? whole : JSON.stringify(inner)));
+    try {
+      return JSON.parse(json);
+    } catch {
+      throw error;
+    }
+  }
+}
 
 export function replay(main, dataset, parameters) {
   const fetchBatch = latest();
@@ -29,7 +50,7 @@ export function replay(main, dataset, parameters) {
     const { seed, lanes, shuffle, world_size: worldSize, reducing_gap: gap } = offered.state ?? {};
     const givenGap = offered.state ? (gap ?? 0) : offered.options.reducing_gap;
     const known = Object.entries({ seed: seed ?? offered.options.seed, lanes, shuffle, world_size: worldSize, reducing_gap: givenGap });
-    defaults = { ...DEFAULTS, recipe: choices[0][0], ...Object.fromEntries(known.filter(([, value]) => value !== undefined)) };
+    defaults = { ...DEFAULTS, batch_size: fitting(dataset.images), recipe: offered.default, ...Object.fromEntries(known.filter(([, value]) => value !== undefined)) };
     const numeric = { type: "number", min: 0, step: 1 };
     const form = h(
       "form",
@@ -63,10 +84,10 @@ export function replay(main, dataset, parameters) {
     async function apply() {
       problem.hidden = true;
       try {
-        const state = JSON.parse(area.value);
-      const { seed, lanes, shuffle, world_size, reducing_gap = 0 } = state;
-      const changed = Object.fromEntries(Object.entries({ seed, lanes, shuffle, world_size, reducing_gap }).filter(([, value]) => value !== undefined));
-      const { epoch, step } = await get("api/replay/position", { ...query(), ...changed, state: area.value });
+        const state = parsedState(area.value);
+        const { seed, lanes, shuffle, world_size, reducing_gap = 0 } = state;
+        const changed = Object.fromEntries(Object.entries({ seed, lanes, shuffle, world_size, reducing_gap }).filter(([, value]) => value !== undefined));
+        const { epoch, step } = await get("api/replay/position", { ...query(), ...changed, state: JSON.stringify(state) });
         go({ ...changed, epoch, step, first: "" });
       } catch (error) {
         problem.textContent = error.message;
@@ -74,7 +95,7 @@ export function replay(main, dataset, parameters) {
       }
     }
 
-    const element = h("details", { open: Boolean(offered.state) }, h("summary", null, "A loader's state"), h("label", { class: "field" }, h("span", null, "loader.state_dict() as JSON"), area), h("div", { class: "buttons" }, show), problem);
+    const element = h("details", { open: Boolean(offered.state) }, h("summary", null, "A loader's state"), h("label", { class: "field" }, h("span", null, "loader.state_dict(), as JSON or as Python prints it"), area), h("div", { class: "buttons" }, show), problem);
     return { element, apply };
   }
 
@@ -105,6 +126,7 @@ export function replay(main, dataset, parameters) {
 
   async function load() {
     try {
+      if (!offered) showBusy(results);
       offered ??= await get("api/recipes");
       const seen = seenField();
       const state = stateField();
@@ -114,7 +136,7 @@ export function replay(main, dataset, parameters) {
         await state.apply();
         return;
       }
-      results.setAttribute("aria-busy", "true");
+      showBusy(results);
       const batch = await fetchBatch("api/replay", query());
       length = batch.steps;
       show(batch);

@@ -250,12 +250,13 @@ def test_an_append_of_other_images_with_the_same_names_is_not_taken_for_one_that
     assert run(append, other, dataset, resume=True).manifest.images == 40
 
 
-def test_a_shuffled_copy_of_an_append_is_resumed_as_one_that_has_not_begun(
-    dataset: Path, more: Path, tmp_path: Path
-) -> None:
-    """It names the appends of its source, and has no ledger."""
+def test_an_append_that_a_shuffled_copy_has_is_finished_there_too(dataset: Path, more: Path, tmp_path: Path) -> None:
+    """The copy names the appends of its source, and has its ledger; without that the append begins anew."""
     run(append, more, dataset)
     shuffle(dataset, tmp_path / "copy", seed=1, method="uniform", workers=INLINE)
+    assert ledger(tmp_path / "copy") == ledger(dataset)
+    assert run(append, more, tmp_path / "copy", resume=True).manifest.images == 25
+    (tmp_path / "copy" / "ledger.jsonl").unlink()
     for _ in range(2):
         assert run(append, more, tmp_path / "copy", resume=True).manifest.images == 40
     assert verify(tmp_path / "copy", workers=INLINE).findings == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import engine_tasks
 import pytest
 from commands import ledger, picstore_command
-from pictures import by_imagemagick, open_image, quadrants, require, saved
+from pictures import by_imagemagick, draws_svg, open_image, quadrants, require, saved
 from PIL import Image
 from samples import jpeg
 
@@ -170,7 +170,7 @@ def test_pixel_bombs_of_every_kind_are_refused_without_taking_memory(tmp_path: P
 @pytest.mark.parametrize("name", ["PNG", "GIF", "GIF of which the frame is larger", "TIFF", "WebP", "SVG"])
 def test_the_reason_of_a_pixel_bomb_names_the_option(name: str) -> None:
     if name == "SVG":
-        require(by_imagemagick(quadrants(), "miff"), "ImageMagick")
+        require(draws_svg(), "ImageMagick's renderer of SVG")
     with pytest.raises(ImageError, match=r"more pixels than|more than --max-pixels allows"):
         open_image(BOMBS[name], settings=SMALL)
 

@@ -301,7 +301,7 @@ def test_an_edited_data_set_is_not_tried_again(source: Path, tmp_path: Path) -> 
 
 def test_convert_says_how_long_its_stages_took(source: Path, tmp_path: Path) -> None:
     result = picstore_json("convert", source, tmp_path / "train", *OPTIONS, "--dedupe")
-    assert list(result["stages"]) == ["listing", "dedupe", "sampling", "rows", "finishing"]
+    assert " ".join(result["stages"]) == "starting listing dedupe kernels sampling rows finishing"
     assert sum(result["stages"].values()) <= result["seconds"] + 0.01
 
 

@@ -9,7 +9,7 @@ import zlib
 
 import numpy as np
 import pytest
-from pictures import CORNERS, by_imagemagick, close, corners, open_image, quadrants, require, saved, smooth
+from pictures import CORNERS, by_imagemagick, close, corners, draws_svg, open_image, quadrants, require, saved, smooth
 from PIL import Image, ImageCms
 
 from picstore.errors import ImageError
@@ -259,7 +259,7 @@ def drawing(body: str = SHAPES, size: str = 'viewBox="0 0 64 48"') -> bytes:
 
 
 def test_an_svg_is_drawn_on_the_background():
-    require(by_imagemagick(quadrants(), "miff"), "ImageMagick")
+    require(draws_svg(), "ImageMagick's renderer of SVG")
     image = open_image(drawing(), settings=EncodeSettings(background=(1, 2, 3)))
     assert (image.mode, image.size) == ("RGB", (64, 48))
     assert close(corners(image), [*CORNERS[:3], (1, 2, 3)], 1)

@@ -14,6 +14,7 @@ import picstore
 from picstore.cli.dupes import _lines
 from picstore.errors import UsageError
 from picstore.prepare.upkeep import dupes
+from picstore.results import Duplicate, DuplicateGroup
 
 
 def write(path: Path, numbers: Sequence[int]) -> Path:
@@ -104,6 +105,6 @@ def test_a_distance_out_of_range_is_a_usage_error(dataset: Path) -> None:
 
 
 def test_long_lists_are_cut_short_for_people() -> None:
-    found = [dupes.Group(k, ((100 + k, 0),) * 30) for k in range(25)]
+    found = [DuplicateGroup(id=k, duplicates=[Duplicate(id=100 + k, distance=0)] * 30) for k in range(25)]
     lines = _lines(found)
     assert len(lines) == 21 and lines[0].endswith("and 10 more") and lines[-1].startswith("… and 5 groups more")

@@ -1,4 +1,4 @@
-"""``--plot``: PSNR and SSIM over bytes as an SVG file, drawn by matplotlib (the extra ``plot``)."""
+"""Plot of ``measure_quality``: PSNR and SSIM over bytes as SVG, drawn by matplotlib (the extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise MissingDependency("--plot needs matplotlib: pip install 'picstore[plot]'") from error
+        raise MissingDependency("a plot needs matplotlib: pip install 'picstore[plot]'") from error
 
 
 def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:

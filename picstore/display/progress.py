@@ -1,0 +1,271 @@
+"""Progress of a verb: a bar on a terminal, elsewhere a line a minute on stderr; or a callback; or nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from picstore.display.terminal import ascii_json, say
+from picstore.results import ProgressReport
+
+INTERVAL = 60.0  # seconds from one line to the next
+CALLBACK_INTERVAL = 0.1  # seconds between calls of a callback within a stage
+
+
+@runtime_checkable
+class Display(Protocol):
+    """Display of how far a verb is; see ``picstore.prepare.progress``."""
+
+    def begin_stage(self, stage: str) -> None:
+        """Name the stage that begins."""
+
+    def set_total(self, total: int, done: int) -> None:
+        """Announce ``total`` items, of which an earlier run finished ``done``."""
+
+    def advance(self, count: int) -> None:
+        """Count ``count`` more items as done."""
+
+    def remark(self, text: str) -> None:
+        """Tell something about the input that does not stop the verb."""
+
+
+ProgressOption: TypeAlias = bool | Callable[[ProgressReport], object] | Display
+
+
+def open_display(verb: str, progress: ProgressOption) -> AbstractContextManager[Display]:
+    """Make the display that the argument ``progress`` of a verb asks for.
+
+    Args:
+        progress: True for a bar or lines, False for nothing, a callback, or an open display.
+    """
+    if progress is True:
+        return Bar(verb) if has_bar() else Lines(verb)
+    if progress is False:
+        return nullcontext(Silence())
+    return nullcontext(progress if isinstance(progress, Display) else Callback(verb, progress))
+
+
+def has_bar() -> bool:
+    """Whether stderr is a terminal, or this is a notebook."""
+    console = Console(stderr=True)
+    return console.is_interactive or console.is_jupyter
+
+
+class Silence:
+    """Shows no progress; remarks on the input appear all the same if ``remarks`` is set."""
+
+    def __init__(self, *, remarks: bool = False) -> None:
+        self._remarks = remarks
+
+    def begin_stage(self, stage: str) -> None:
+        pass
+
+    def set_total(self, total: int, done: int) -> None:
+        pass
+
+    def advance(self, count: int) -> None:
+        pass
+
+    def remark(self, text: str) -> None:
+        if self._remarks:
+            say(text)
+
+
+class Bar:
+    """Shows the stage, the number of items done and in total, the rate, and the time left."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]} images/s"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._progress.add_task(verb, total=None, rate="")
+
+    def begin_stage(self, stage: str) -> None:
+        self._progress.update(self._task, description=f"{self._verb}: {stage}")
+
+    def set_total(self, total: int, done: int) -> None:
+        self._progress.start()  # not before, as compiling kernels has a bar of its own
+        self._progress.update(self._task, total=total, completed=done)
+
+    def advance(self, count: int) -> None:
+        self._progress.advance(self._task, count)
+        speed = self._progress.tasks[0].speed
+        self._progress.update(self._task, rate=f"{speed:,.0f}" if speed else "")
+
+    def remark(self, text: str) -> None:
+        say(text)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+class Meter:
+    """Counts and times of a verb and its stage.
+
+    Args:
+        clock: seconds, which never go back.
+    """
+
+    def __init__(self, verb: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._verb, self._clock = verb, clock
+        self._began = clock()
+        self._stage = ""
+        self._since = self._began  # of the stage
+        self._done = self._earlier = 0  # of them done by an earlier run
+        self._total: int | None = None
+
+    def begin_stage(self, stage: str) -> None:
+        self._stage, self._since = stage, self._clock()
+        self._done = self._earlier = 0
+        self._total = None
+
+    def set_total(self, total: int, done: int) -> None:
+        self._total, self._done, self._earlier, self._since = total, done, done, self._clock()
+
+    def advance(self, count: int) -> None:
+        self._done += count
+
+    def is_complete(self) -> bool:
+        """Whether all items of the stage are done."""
+        return self._done == self._total
+
+    def report(self) -> ProgressReport:
+        """Collect the figures: the stage's counts and rate, the verb's seconds past and left; None if unknown."""
+        now, made = self._clock(), self._done - self._earlier
+        rate = made / (now - self._since) if made and now > self._since else None
+        left = (self._total - self._done) / rate if rate and self._total is not None else None
+        return ProgressReport(
+            verb=self._verb,
+            stage=self._stage,
+            done=None if self._total is None else self._done,
+            total=self._total,
+            rate=rate and round(rate, 1),
+            seconds=round(now - self._began, 1),
+            left=None if left is None else round(left, 1),
+        )
+
+
+class Callback:
+    """Calls a function with a :class:`ProgressReport` as a stage begins and while it lasts, in the verb's thread.
+
+    What the function raises ends the verb.
+    """
+
+    def __init__(self, verb: str, function: Callable[[ProgressReport], object]) -> None:
+        self._meter, self._function = Meter(verb), function
+        self._last = 0.0
+
+    def begin_stage(self, stage: str) -> None:
+        self._meter.begin_stage(stage)
+        self._call()
+
+    def set_total(self, total: int, done: int) -> None:
+        self._meter.set_total(total, done)
+        self._call()
+
+    def advance(self, count: int) -> None:
+        self._meter.advance(count)
+        if time.monotonic() - self._last >= CALLBACK_INTERVAL or self._meter.is_complete():
+            self._call()
+
+    def remark(self, text: str) -> None:
+        pass  # it is in the result
+
+    def _call(self) -> None:
+        self._last = time.monotonic()
+        self._function(self._meter.report())
+
+
+class Lines:
+    """Prints a line when a stage begins, and one each interval while it lasts, from a thread of its own.
+
+    Args:
+        as_json: print JSON objects with the same facts.
+        interval: seconds from one line to the next; INTERVAL by default.
+        clock: seconds, which never go back.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        *,
+        as_json: bool = False,
+        interval: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._meter = Meter(verb, clock=clock)
+        self._as_json, self._interval = as_json, INTERVAL if interval is None else interval
+        self._lock = threading.Lock()  # of the meter, as the thread prints
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+
+    def begin_stage(self, stage: str) -> None:
+        with self._lock:
+            self._meter.begin_stage(stage)
+            self._print()
+
+    def set_total(self, total: int, done: int) -> None:
+        with self._lock:
+            self._meter.set_total(total, done)
+
+    def advance(self, count: int) -> None:
+        with self._lock:
+            self._meter.advance(count)
+
+    def remark(self, text: str) -> None:
+        say(text)
+
+    def _print(self) -> None:
+        report = self._meter.report()
+        with suppress(OSError):  # who read the lines has gone, or the disk of the log is full
+            say(ascii_json(report.to_json()) if self._as_json else _line(report))
+
+    def _tick(self) -> None:
+        while not self._ended.wait(self._interval):
+            with self._lock:
+                if self._meter.report().stage:
+                    self._print()
+
+    def __enter__(self) -> Lines:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def _line(report: ProgressReport) -> str:
+    """Format as ``picstore convert: rows, 120,000 of 1,281,000 images, 812 images/s, 24 min left``."""
+    parts = [report.stage]
+    if report.total is not None:
+        parts.append(f"{report.done:,} of {report.total:,} images")
+        parts.append(f"{report.rate:,.0f} images/s" if report.rate else "")
+        parts.append(f"{_duration(report.left)} left" if report.left is not None else "")
+    elif report.seconds >= 1:
+        parts.append(f"after {_duration(report.seconds)}")
+    return f"picstore {report.verb}: " + ", ".join(filter(None, parts))
+
+
+def _duration(seconds: float) -> str:
+    """Format as ``45 s``, ``24 min`` or ``3 h 5 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,24 @@
+"""Lines for a terminal. Names and reasons come from files of strangers, so no control character reaches it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def say(text: str) -> None:
+    """Print a line on stderr."""
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+def ascii_json(value: Any) -> str:
+    """Write a value as one line of JSON, in ASCII."""
+    return json.dumps(value).replace("\x7f", "\\u007f")
+
+
+def visible(text: str) -> str:
+    """Escape control characters, marks that change the direction of text, and halves of UTF-16 pairs."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

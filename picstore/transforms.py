@@ -1,0 +1,16 @@
+"""The transforms: ``import picstore.transforms as T`` reads as torchvision's ``transforms.v2``.
+
+``picstore`` has the same names. They are loaded on first use.
+"""
+
+from __future__ import annotations
+
+from picstore import _public
+
+_MODULES_OF = _public.modules_by_name(_public.TRANSFORMS)
+__getattr__ = _public.load_lazily(__name__, globals(), _MODULES_OF)
+__all__ = list(_MODULES_OF)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

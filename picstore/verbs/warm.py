@@ -1,0 +1,60 @@
+"""``picstore.warm``: compile kernels ahead of their first use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from picstore.errors import MissingDependency, PicstoreError, UsageError
+from picstore.kernels.ahead import compile_ahead
+from picstore.kernels.cache import cache_folders
+from picstore.results import WarmResult
+
+
+def warm(recipe: str | None = None, *, processes: int | None = None) -> WarmResult:
+    """Compile kernels now, which their first use would otherwise wait for, once on a machine.
+
+    They are kept in NUMBA_CACHE_DIR, if it is set, else beside the package, or in the user's cache folder if that
+    cannot be written.
+
+    Args:
+        recipe: a TOML file with a list ``transform``, or a name in ``picstore.recipes``: compile what training by
+            it needs; None for what convert, and cropping and flipping, need.
+        processes: that compile; None for the number of cores.
+
+    Raises:
+        UsageError: there is no such recipe, or it cannot be used.
+        MissingDependency: a recipe needs torch, which is not installed.
+        PicstoreError: no folder for compiled kernels can be written.
+    """
+    if processes is not None and processes < 1:
+        raise UsageError(f"processes={processes}; give at least 1, or None for the number of cores")
+    kernels = _kernels_of_convert() if recipe is None else []
+    try:
+        kernels += _kernels_of_training(recipe)
+    except MissingDependency:
+        if recipe is not None:
+            raise
+    folder = cache_folders()[0]
+    if folder is None:
+        raise PicstoreError("no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one")
+    done = compile_ahead(kernels, processes=processes)
+    return WarmResult(compiled=done.compiled, cached=done.cached, seconds=done.seconds, folder=str(folder))
+
+
+def _kernels_of_convert() -> list[Any]:
+    from picstore.prepare.convert.needed_kernels import MARKERS_AND_ENCODER, PIXELS
+
+    return [*MARKERS_AND_ENCODER, *PIXELS]
+
+
+def _kernels_of_training(recipe: str | None) -> list[Any]:
+    from picstore.recipes import find_recipe
+    from picstore.train.core import make_output
+    from picstore.train.cpu.needed_kernels import needed_kernels
+    from picstore.train.transforms.compose import plan_transforms
+    from picstore.train.transforms.crops import RandomHorizontalFlip, RandomResizedCrop
+
+    standard: list[Any] = [RandomResizedCrop(224), RandomHorizontalFlip()]
+    lists, given = ([standard], {}) if recipe is None else find_recipe(recipe)
+    plans = [plan_transforms(each, targets=tuple(given.get("targets", ())))[0] for each in lists]
+    return needed_kernels(plans, make_output(plans, given.get("dtype"), given.get("memory_format")))

@@ -1,0 +1,265 @@
+"""The verbs as functions: the command line's options, results and promises, without a subprocess."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from commands import picstore_json, tree
+from samples import jpeg
+
+import picstore
+from picstore.cli import options, program
+from picstore.errors import NotADataset, TooManyFailures, Unfinished, UsageError
+from picstore.prepare.exports.export import FORMATS
+from picstore.results import ProgressReport
+
+# Functions of each verb, with the options that each of them has not.
+OF_DATASET = {"streams", "file_size", "container_size", "engine", "shard", "resume", "retry_failed", "dedupe"}
+FUNCTIONS: list[tuple[str, str, set[str]]] = [
+    ("convert", "convert", {"append", "measure", "plot"}),
+    ("convert", "append", {"append", "measure", "plot", "shard", "retry_failed"}),
+    ("convert", "measure_quality", {"append", "measure", "max_errors", *OF_DATASET}),
+    ("delete", "delete", {"file"}),  # its argument `ids` may be one
+    *(
+        (verb, verb, set())
+        for verb in ["dupes", "export", "index", "info", "merge", "repair", "shuffle", "verify", "warm"]
+    ),
+]
+SHOWN = {"as_json", "quiet"}  # how the command line shows results and progress
+NAMED_OTHERWISE = {"kind": "--source"}  # `source` is SRC
+# Settings of a data set, which `append` takes from it.
+KEPT = {"quality", "subsampling", "background", "max_pixels", "reencode", "encoder", "seed", "streams"}
+KEPT |= {"file_size", "container_size"}
+
+
+def photos(folder: Path, numbers: range) -> Path:
+    for k in numbers:
+        path = folder / ("cat", "dog")[k % 2] / f"{k:03d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(k))
+    return folder
+
+
+def annotation(parameter: click.Parameter) -> str:
+    """The type that the function's parameter of an option or argument has, without None."""
+    kind: Any = parameter.type
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return "bool"
+    called = {
+        options.size: "int | str",
+        options.color: "str | tuple[int, int, int]",
+        options.failure_limit: "int | str",
+        options.fractions: "float | Sequence[float]",
+        options.locate: "Where",
+    }
+    if getattr(kind, "func", None) in called:
+        return called[kind.func]
+    if isinstance(kind, click.Path):
+        return "str | os.PathLike[str]"
+    return {"integer range": "int", "float range": "float"}.get(kind.name, "str")
+
+
+def default_of(option: click.Option) -> Any:
+    """The default of an option, for which newer releases of click have a mark where it is not given."""
+    if isinstance(option.default, (str, int, float)):
+        return option.default
+    return False if option.is_flag and option.default is not None else None
+
+
+@pytest.mark.parametrize(("verb", "function", "without"), FUNCTIONS, ids=lambda each: str(each))
+def test_a_function_has_the_options_of_its_verb(verb: str, function: str, without: set[str]) -> None:
+    signature = inspect.signature(getattr(picstore, function)).parameters
+    command = importlib.import_module(f"picstore.cli.{verb}").command
+    of_command = [each for each in command.params if each.name not in without | SHOWN]
+    arguments = sum(isinstance(each, click.Argument) for each in of_command)
+    by_position = [each.name for each in signature.values() if each.kind is not each.KEYWORD_ONLY]
+    by_keyword = {each.name for each in of_command if isinstance(each, click.Option)}
+    assert len(by_position) == {"delete": 2, "warm": 1}.get(function, arguments)
+    assert by_keyword | set(by_position) == set(signature) - {"progress"}
+    for option in of_command:
+        if not isinstance(option, click.Option) or (verb, option.name) == ("delete", "ids"):
+            continue
+        name = str(option.name)
+        assert NAMED_OTHERWISE.get(name, "--" + name.replace("_", "-")) in option.opts
+        parameter = signature[name]
+        assert parameter.kind is parameter.KEYWORD_ONLY or name == "recipe"
+        kept = function == "append" and name in KEPT
+        if option.required:
+            assert parameter.default is parameter.empty
+        else:
+            default = None if kept else default_of(option)
+            assert parameter.default == default and type(parameter.default) in (type(default), float)
+        optional = " | None" if parameter.default is None else ""
+        assert parameter.annotation == annotation(option) + optional, name
+
+
+def test_each_verb_but_those_for_people_is_a_function() -> None:
+    verbs = set(program.list_commands(click.Context(program)))
+    assert verbs - {verb for verb, *_ in FUNCTIONS} == {"bench", "view"}
+
+
+def without_times(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name not in ("seconds", "stages", "dataset", "out")}
+
+
+def test_a_result_is_what_the_command_prints(tmp_path: Path) -> None:
+    source, more = photos(tmp_path / "photos", range(8)), photos(tmp_path / "more", range(7, 10))
+    small = {"streams": 2, "workers": 1}
+    a, b = tmp_path / "a", tmp_path / "b"
+    pairs = [
+        (picstore.convert(source, a, **small), ("convert", source, b, "--streams", 2, "--workers", 1)),
+        (picstore.append(more, a, workers=1), ("convert", more, b, "--append", "--workers", 1)),
+        (picstore.verify(a, workers=1), ("verify", b, "--workers", 1)),
+        (picstore.dupes(a, workers=1), ("dupes", b, "--workers", 1)),
+        (picstore.delete(a, [10]), ("delete", b, "--id", 10)),
+        (picstore.info(a), ("info", b)),
+        (picstore.repair(a), ("repair", b)),
+        (picstore.shuffle(a, tmp_path / "c", seed=3, workers=1), ("shuffle", b, tmp_path / "d", "--seed", 3)),
+        (picstore.index(source, tmp_path / "e", workers=1), ("index", source, tmp_path / "f", "--workers", 1)),
+        (picstore.export(a, tmp_path / "g", format="folder"), ("export", b, tmp_path / "h", "--format", "folder")),
+        (picstore.measure_quality(source, 2, workers=1), ("convert", source, "--measure", 2, "--workers", 1)),
+    ]
+    for result, command in pairs:
+        assert without_times(result.to_json()) == without_times(picstore_json(*command)), command
+    converted, appended, verified, duplicates, deleted = (result for result, _ in pairs[:5])
+    assert (converted.images, converted.classes, appended.inputs, appended.images) == (8, 2, 3, 11)
+    assert verified.ok and [group.id for group in duplicates.groups] == [7] and deleted.images == 10
+    with pytest.raises(FrozenInstanceError):
+        converted.images = 9
+    for one, other in (("a", "b"), ("c", "d"), ("g", "h")):
+        assert tree(tmp_path / one) == tree(tmp_path / other)
+
+
+def test_shards_of_a_conversion_are_merged(tmp_path: Path) -> None:
+    source = photos(tmp_path / "photos", range(8))
+    for k in range(2):
+        part = picstore.convert(source, tmp_path / f"{k}", shard=f"{k}/2", file_size=4096, streams=1, workers=1)
+        assert part.uuid is None and part.bytes is None
+    merged = picstore.merge(tmp_path / "train", [tmp_path / "0", tmp_path / "1"])
+    assert merged.images == 8 and merged.uuid == picstore.Dataset(tmp_path / "train").uuid
+
+
+def test_an_open_selection_is_shuffled_exported_and_told_of(tmp_path: Path) -> None:
+    picstore.convert(photos(tmp_path / "photos", range(8)), tmp_path / "train", workers=1)
+    chosen = picstore.Dataset(tmp_path / "train").select(ids=[1, 2, 3])
+    assert picstore.info(chosen).images == 3
+    assert picstore.shuffle(chosen, tmp_path / "three", workers=1).images == 3
+    assert picstore.export(chosen, tmp_path / "out", format=FORMATS[0]).images == 3
+    both = picstore.shuffle([tmp_path / "train", tmp_path / "three"], tmp_path / "both", workers=1)
+    assert both.images == 11
+    half = picstore.info(tmp_path / "train", split=0.5, part=1).images
+    assert half + picstore.info(tmp_path / "train", split=(0.5, 0.5), part=2).images == 8
+
+
+def test_a_callback_is_told_of_stages_and_of_all_that_is_done(tmp_path: Path) -> None:
+    told: list[ProgressReport] = []
+    picstore.convert(photos(tmp_path / "photos", range(8)), tmp_path / "train", workers=1, progress=told.append)
+    stages = list(dict.fromkeys(report.stage for report in told))
+    assert stages == ["starting", "listing", "kernels", "sampling", "rows", "finishing"]
+    rows = [report for report in told if report.stage == "rows" and report.total is not None]
+    assert (rows[0].done, rows[-1].done, rows[-1].total) == (0, 8, 8)
+    assert {report.verb for report in told} == {"convert"}
+
+
+def test_what_a_callback_raises_ends_the_verb_and_resume_goes_on(tmp_path: Path) -> None:
+    source = photos(tmp_path / "photos", range(8))
+
+    def stop(report: ProgressReport) -> None:
+        if report.stage == "finishing":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        picstore.convert(source, tmp_path / "train", workers=1, progress=stop)
+    with pytest.raises(Unfinished):
+        picstore.Dataset(tmp_path / "train")
+    assert picstore.convert(source, tmp_path / "train", workers=1, resume=True).images == 8
+    picstore.convert(source, tmp_path / "whole", workers=1)
+    assert tree(tmp_path / "train") == tree(tmp_path / "whole")
+
+
+def test_too_many_failures_are_an_error_with_the_result(tmp_path: Path) -> None:
+    source = photos(tmp_path / "photos", range(4))
+    (source / "cat" / "bad.jpg").write_bytes(b"no image")
+    with pytest.raises(TooManyFailures) as error:
+        picstore.convert(source, tmp_path / "train", workers=1)
+    assert error.value.result.status == {"lossless": 4, "failed": 1}
+    assert picstore.convert(source, tmp_path / "again", workers=1, max_errors=1).images == 4
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda at: picstore.convert(at, at / "x", max_errors="some"), "neither a number of inputs"),
+        (lambda at: picstore.convert(at, at / "x", background="blue"), "write ffffff"),
+        (lambda at: picstore.convert(at, at / "x", engine="spark"), "known are local, ray"),
+        (lambda at: picstore.convert(at, at / "x", workers=0), "give at least 1"),
+        (lambda at: picstore.convert(at, at / "x", shard="0/2", retry_failed=True), "exclude each other"),
+        (lambda at: picstore.convert(at, at / "x", file_size="8 apples"), "is not a size"),
+        (lambda at: picstore.delete(at, []), "nothing to delete"),
+        (lambda at: picstore.shuffle([], at / "x"), "no data set is given"),
+        (lambda at: picstore.measure_quality(at, 0), "give at least 1"),
+        (lambda at: picstore.warm(processes=0), "give at least 1"),
+    ],
+)
+def test_wrong_arguments_say_what_to_write(tmp_path: Path, call: Callable[[Path], object], words: str) -> None:
+    photos(tmp_path, range(2))
+    with pytest.raises(UsageError, match=words):
+        call(tmp_path)
+
+
+SCRIPT = """
+import sys, picstore
+print("main module runs", flush=True)
+try:
+    result = picstore.convert(sys.argv[1], sys.argv[2], workers=2, reencode=True, resume=len(sys.argv) > 3,
+        progress=lambda report: print(report.stage, flush=True))
+    print("images", result.images)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def processes_of(group: int) -> list[int]:
+    """Processes of a process group."""
+    stats = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            stats.append(path.read_text().rpartition(")")[2].split())
+    return [int(fields[2]) for fields in stats if int(fields[2]) == group and fields[0] != "Z"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
+def test_a_script_without_main_guard_is_interrupted_and_resumed(tmp_path: Path) -> None:
+    source = photos(tmp_path / "photos", range(300))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, tmp_path / "script.py", source, tmp_path / "train"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line == "rows\n":
+            break
+    os.killpg(running.pid, signal.SIGINT)
+    said = running.stdout.read().splitlines()
+    assert said[-1] == "interrupted" and running.wait() == 0
+    until = time.monotonic() + 20
+    while processes_of(running.pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert processes_of(running.pid) == []
+    with pytest.raises(NotADataset):
+        picstore.Dataset(tmp_path / "train")
+    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "images 300" and not done.stderr
+    assert done.stdout.count("main module runs") == 1  # no process of the engine imports it
