@@ -1,6 +1,6 @@
 """picstore: image data sets for training: convert, shuffle, verify, and stream augmented batches.
 
-The public names are those of ``_public.py``, with the modules ``picstore.transforms``, ``picstore.recipes``,
+``_public.py`` has the public names, with the modules ``picstore.transforms``, ``picstore.recipes``,
 ``picstore.results`` and ``picstore.lightning``. They are loaded on first use, so that ``import picstore`` is instant
 and needs no torch. All other modules are internal.
 """

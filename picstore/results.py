@@ -38,7 +38,7 @@ class ProgressReport(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatCount:
-    """Converted inputs of one format of files; bytes are those of the files and of their JPEGs."""
+    """Converted inputs of one format of files; bytes are the files' and their JPEGs'."""
 
     format: str
     inputs: int
@@ -229,7 +229,7 @@ class InfoResult(Result):
     Attributes:
         format_version, read_by: of the manifest, and the first picstore that reads it.
         images: that a loader gives; of a selection its own.
-        stored_images, deleted: records in the files, and those of them that are deleted.
+        stored_images, deleted: records in the files, and how many are deleted.
         read_bytes, copy_bytes: that an epoch reads, and that it would read of a copy, about.
         bytes: of the files.
         encode, references, provenance, outcome: from the manifest: settings of the JPEGs, folder of an index's images,
@@ -271,7 +271,7 @@ class InfoResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicate:
-    """A near-duplicate: its id, and the bits by which its hash differs from that of the group's image."""
+    """A near-duplicate: its id, and the bits by which its hash differs from the hash of the group's image."""
 
     id: int
     distance: int

@@ -122,9 +122,6 @@ FINE = {
 }
 # Messages to mend; a mended one leaves the list.
 TO_MEND = {
-    "cli/delete.py: line {} of {} is {}, not an id",
-    "cli/delete.py: {} is edited all the time; nothing was deleted",
-    "cli/options.py: --part {} of a split into {} parts",
     "lightning.py: without a length Lightning takes batches ahead, which its checkpoints ",
     "prepare/convert/append.py: the source has attachments {}, the data set {}",
     "prepare/convert/append.py: the source has the label {} without a name, the data set {} classes",

@@ -30,7 +30,7 @@ def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
     """Draw PSNR and SSIM over the mean bytes of an image, as SVG: a line per subsampling, a point per quality.
 
     The axis of bytes is logarithmic: qualities are about evenly spaced on it, and a saving is a distance. ``rows`` are
-    those of ``QualityReport.rows``, at least one.
+    ``QualityReport.rows``, at least one.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

@@ -22,7 +22,7 @@ HUFFMAN_BYTES = 16 + 256  # numbers of codes by length, symbols
 
 # A lookup table takes any code in one step. Canonical codes grow with their length, so all codes longer than
 # LOOKUP_BITS lie at the end of the code space: each of the first SHORT windows of LOOKUP_BITS bits has an entry, and
-# each window of 16 bits of the rest. With a bias of BIAS · SHORT the entry of either kind is that of number
+# each window of 16 bits of the rest. With a bias of BIAS · SHORT an entry of either kind is the number
 # max(next LOOKUP_BITS bits, next 16 bits - bias).
 LOOKUP_BITS = 9
 BIAS = (1 << (16 - LOOKUP_BITS)) - 1

@@ -44,7 +44,7 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
                 images=len(after),
                 deleted=len(before) - len(after),
             )
-    raise UsageError(f"{locate(dataset)} is edited all the time; nothing was deleted")
+    raise UsageError(f"{locate(dataset)} is edited all the time; nothing was deleted, begin again")
 
 
 def read_ids(file: Path) -> list[int]:
@@ -56,6 +56,6 @@ def read_ids(file: Path) -> list[int]:
         if not line.strip():
             continue
         if not (line.strip().isascii() and line.strip().isdecimal() and len(line.strip()) < 19):
-            raise UsageError(f"line {number} of {file} is {line[:40]!r}, not an id")
+            raise UsageError(f"line {number} of {file} is {line[:40]!r}; give one id a line")
         ids.append(int(line))
     return ids

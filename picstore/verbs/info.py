@@ -37,7 +37,7 @@ def info(
 ) -> InfoResult:
     """Tell what a data set holds, how it was made, and how well it is shuffled.
 
-    Counts by class are those of all images. Other figures are those of 1,000 containers where there are more.
+    Counts by class cover all images; other figures 1,000 containers, where there are more.
 
     Args:
         dataset: path or URL, or an open data set.
@@ -92,7 +92,7 @@ def _describe(dataset: Dataset, display: Display) -> InfoResult:
 
 
 def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset) -> dict[str, Any]:
-    """Count all records by class, and those of index entries by width, height and bytes.
+    """Count all records by class, and index entries by width, height and bytes.
 
     Each histogram says how many ``records`` it counts, in how many ``containers``.
     """

@@ -35,7 +35,7 @@ def open_selection(
     several = isinstance(source, (list, tuple))  # a data set is a sequence too
     sources = cast("Sequence[Where | Dataset]", source if several else [source])
     if not sources:
-        raise UsageError("no data set is given")
+        raise UsageError(f"{sources!r} names no data set; give at least one")
     dataset, *others = (each if isinstance(each, Dataset) else Dataset(each, root=root) for each in sources)
     if others:
         dataset = dataset.concat(*others)
@@ -48,5 +48,5 @@ def open_selection(
     fractions = [split] if isinstance(split, (int, float)) else split
     parts = dataset.split(*fractions, seed=split_seed, by=split_by)
     if not 1 <= part <= len(parts):
-        raise UsageError(f"part {part} of a split into {len(parts)} parts; 1 is the first")
+        raise UsageError(f"part {part} of a split into {len(parts)} parts; give 1 to {len(parts)}")
     return parts[part - 1]

@@ -47,7 +47,7 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
     """Read the ledger beside a data set, once through; damaged lines are left out."""
     tally, examples = Tally(), dict[tuple[str, str], list[LedgerLine]]()
     try:
-        # Several data sets have a ledger each, whose ids are others than those of the joined one.
+        # Several data sets have a ledger each, whose ids differ from the joined one's.
         if not isinstance(dataset.path, JoinedFolders) and (path := dataset.path / LEDGER).is_file():
             for line in read_lines(path, skip_damaged=True):
                 if (line.status, line.reason) not in tally.reasons and len(tally.reasons) >= _MAX_COUNTED:

@@ -34,7 +34,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
         slots: the first image, and the last + 1.
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
             bottom in pixels, not empty, within the image.
-        data: takes bytes; int64 (n,), a multiple of 8 at which those of each image begin, as many as its stream's.
+        data: takes bytes; int64 (n,), a multiple of 8 at which each image's begin, as many as its stream's.
         segments: int32 (m, 4), takes words; uint16 (m,), takes the lengths of all segments that are held; int64 (n,),
             the first row of each image, which has as many as its stream has segments.
         images: int64 (n, IMAGE_WORDS), takes words; (n, 4), takes left, top, width and height of the tiles; (n, 4),

@@ -77,7 +77,7 @@ def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array) -> tuple[U8, 
         stream: the headers, and the rows.
         tiling: int64 (6,), of what is held, see ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom in pixels of what is held.
-        lengths: uint16, those of the segments.
+        lengths: uint16, of the segments.
 
     Raises:
         ImageError: the stream is damaged.

@@ -23,8 +23,8 @@ class Span:
     """Steps of an order from batch ``first`` of ``epoch`` on; called with its sources, it makes their requests.
 
     Attributes:
-        step: as of :meth:`Order.requests`; 0 but in a DataLoader's worker.
-        count: steps; None for those of all epochs that follow.
+        step: see :meth:`Order.requests`; 0 but in a DataLoader's worker.
+        count: steps; None for all epochs that follow.
     """
 
     order: Order

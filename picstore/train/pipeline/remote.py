@@ -399,7 +399,7 @@ def pickle_spec(spec: PipelineSpec) -> bytes:
         dumps(spec.collate)
     except Exception as error:  # pickle raises any, and so may __reduce__
         text = f"remote workers cannot have collate: {first_line(error)}"
-        raise UsageError(f"{text}; define it in a module that all nodes have") from error
+        raise UsageError(f"{text}; give a function of a module that all nodes have") from error
     pickled: bytes = dumps(spec)
     return pickled
 

@@ -77,7 +77,7 @@ class RemoteWorker:
             return PicstoreError(f"{error}; all nodes must see the data sets under the same names")
         except (ImportError, AttributeError) as error:
             text = f"it cannot import collate or a transform: {error}"
-            return UsageError(f"{text}; install their module on all nodes, or define them in the main program")
+            return UsageError(f"{text}; give functions of the main program, or of modules that all nodes have")
         return None
 
     def begin(self, key: int, kept: list[int], order: Order, epoch: int, first: int, count: int) -> None:

@@ -357,7 +357,7 @@ def test_for_a_decoder_on_a_device_workers_send_cuts(
     ("options", "message"),
     [
         ({"engine": "spark"}, "engine is 'spark'; give 'local' or 'ray'"),
-        ({"workers": 2}, "workers are those of engine='ray'"),
+        ({"workers": 2}, "workers are set with engine='ray'"),
         ({"engine": "ray", "workers": 0}, "workers is 0"),
         ({"engine": "ray", "isolate": False}, "leave one out"),
     ],
