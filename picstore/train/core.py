@@ -330,7 +330,7 @@ def _remote_of(options: LoaderOptions) -> Remote | None:
     """The remote workers that a loader's options ask for; UsageError if the options do not fit together."""
     if options["engine"] == "local":
         if options["workers"] is not None:
-            raise UsageError("workers are set with engine='ray'; with engine='local' give threads=")
+            raise UsageError("workers are set with engine='ray'; give threads= with engine='local'")
         return None
     if not options["isolate"]:
         raise UsageError("isolate=False makes batches in this process, engine='ray' on other machines; leave one out")

@@ -94,8 +94,8 @@ def gather_nearest(operands, slot, step, positions, image):  # type: ignore[no-u
     height, width = image.shape[1:]
     pixels = np.empty(width, np.uint32)
     stride = packed.shape[1]
-    start = packed.ctypes.data + 4 * _BORDER * (stride + 1)
     for y in range(height):
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # here, or numba would free it before
         to_x, to_y = positions[0, y], positions[1, y]
         for x in range(width):
             pixels[x] = load_u32(_u64(start + 4 * (to_y[x] * stride + to_x[x])))
@@ -191,11 +191,11 @@ def gather_linear(operands, slot, step, positions, image):  # type: ignore[no-un
     neighbours = np.empty((4, width), np.uint32)
     p, q, r, s = neighbours[0], neighbours[1], neighbours[2], neighbours[3]
     stride = packed.shape[1]
-    start = packed.ctypes.data + 4 * _BORDER * (stride + 1)
     fill = _fill_levels(numbers)
     pillow = numbers[SAMPLING] == PILLOW_BILINEAR
     half = _u32(0) if pillow else _HALF  # Pillow truncates
     for y in range(height):
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # here, or numba would free it before
         to_x, to_y = positions[0, y], positions[1, y]
         for x in range(width):
             pixel = start + 4 * ((to_y[x] >> BITS) * stride + (to_x[x] >> BITS))
@@ -254,9 +254,9 @@ def gather_cubic(operands, slot, step, positions, image):  # type: ignore[no-unt
     p, q, r, s = neighbours[0], neighbours[1], neighbours[2], neighbours[3]
     sums = np.empty((3, width), np.float32)
     stride = packed.shape[1]
-    start = packed.ctypes.data + 4 * _BORDER * (stride + 1)
     fill = _fill_levels(numbers)
     for y in range(height):
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # here, or numba would free it before
         to_x, to_y = positions[0, y], positions[1, y]
         _write_cubic_weights(to_x, across)
         _write_cubic_weights(to_y, down)

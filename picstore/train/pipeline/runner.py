@@ -124,7 +124,7 @@ class PipelineRunner:
     @workers.setter
     def workers(self, count: int) -> None:
         if self._remote is None:
-            raise UsageError("workers are set with engine='ray'; with engine='local' give threads=")
+            raise UsageError("workers are set with engine='ray'; give threads= with engine='local'")
         self._remote = replace(self._remote, workers=count)
         if self._workers is not None:
             self._workers.count = count

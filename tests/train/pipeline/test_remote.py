@@ -24,7 +24,7 @@ import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
 from picstore.prepare.engine import ray as engine
 from picstore.train.batch import Batch
-from picstore.train.pipeline import device, remote, runner
+from picstore.train.pipeline import device_batch, remote, runner
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
@@ -297,7 +297,7 @@ def test_a_data_set_that_a_worker_does_not_see_is_named(make_dataset: Make, clus
 
 
 def test_what_cannot_be_sent_to_workers_is_named(make_dataset: Make, cluster: InlineRay) -> None:
-    with pytest.raises(UsageError, match=r"remote workers cannot have collate: .*define it in a module"):
+    with pytest.raises(UsageError, match=r"remote workers cannot have collate: .*give a function of a module"):
         remote_loader(make_dataset(20), collate=lambda batch: {})  # plain pickle stands for Ray's, which can
 
 
@@ -345,8 +345,10 @@ def test_for_a_decoder_on_a_device_workers_send_cuts(
         pixels = [simplejpeg.decode_jpeg(stream.numpy().tobytes(), "RGB") for stream in streams]
         return [torch.from_numpy(each.transpose(2, 0, 1).copy()) for each in pixels]
 
-    monkeypatch.setattr(runner, "find_decoder", lambda name, _: decode if name == "torchvision" else None)
-    monkeypatch.setattr(device, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures]))
+    monkeypatch.setattr(runner, "choose_decoder", lambda name, _: "cpu" if name == "auto" else name)
+    monkeypatch.setattr(runner, "load_decoder", lambda name, _: decode)
+    monkeypatch.setattr(runner, "check_decoder", lambda decode, device: None)
+    monkeypatch.setattr(device_batch, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures]))
     path = make_dataset(50)
     remote_batches = take(remote_loader(path, decoder="torchvision"), 1)
     assert_same(remote_batches, take(local_loader(path, decoder="torchvision"), 1))
