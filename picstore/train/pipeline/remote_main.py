@@ -105,6 +105,8 @@ class RemoteWorker:
             batch = pipeline.receive()
         except (PicstoreError, OSError) as error:
             self._pipelines[key] = error  # for calls that follow: after an error a pipeline may have nothing to give
+            if isinstance(pipeline, Pipeline):
+                pipeline.close()
             return pickle.dumps(error), None
         if batch is None:
             raise IndexError(f"span {key} has no further batch")

@@ -38,7 +38,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[InlineRay]:
     for module in (engine, remote):
         monkeypatch.setattr(module, "import_ray", lambda *_: made)
     yield made
-    for actor in made.living:
+    for actor in made.actors:
         made.kill(actor)
 
 
