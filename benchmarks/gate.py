@@ -1,7 +1,7 @@
 """A gate for speed: no job of the working tree may take 5 % longer than at another commit.
 
 Both trees run on the same Python with the same libraries, each with kernels of its own, in turn: before, after, before,
-after, …, so that a disturbance meets both. The ratio of a round compares neighbours; the median of all rounds counts.
+after, …, so that a disturbance meets both. The ratio of a round compares neighbors; the median of all rounds counts.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Sample:
         items: images or bytes processed.
         seconds: time they took.
         figures: further columns, such as peak memory; the last round's are shown.
-        check: numbers that must agree between the cases, such as the mean colour.
+        check: numbers that must agree between the cases, such as the mean color.
     """
 
     items: float

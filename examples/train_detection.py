@@ -36,7 +36,7 @@ class Detector(nn.Module):
         self.classify, self.locate = nn.Linear(WIDTH, classes + 1), nn.Linear(WIDTH, 4)
 
     def forward(self, images: torch.Tensor, padding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits (N, Q, classes + 1) and boxes (N, Q, 4), centre and size as fractions of the padded images."""
+        """Logits (N, Q, classes + 1) and boxes (N, Q, 4), center and size as fractions of the padded images."""
         features = self.backbone(images)
         rows, columns = (torch.linspace(0, 1, size, device=images.device) for size in features.shape[2:])
         places = torch.stack(torch.meshgrid(rows, columns, indexing="ij"), -1)

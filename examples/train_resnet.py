@@ -39,7 +39,7 @@ def make_model(name: str, classes: int) -> nn.Module:
 
 
 def make_loader(options: argparse.Namespace) -> picstore.Loader:
-    """Augmented, normalised batches."""
+    """Augmented, normalized batches."""
     return picstore.Loader(
         options.dataset,
         batch_size=options.batch_size,

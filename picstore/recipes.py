@@ -43,7 +43,7 @@ def evaluation(
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Transforms:
-    """The usual evaluation on ImageNet: resize the shorter side, crop the centre."""
+    """The usual evaluation on ImageNet: resize the shorter side, crop the center."""
     return [Resize(resize, interpolation=interpolation), CenterCrop(size), Normalize(mean, std)]
 
 
@@ -91,7 +91,7 @@ def timm_default(
 
 
 def deit3(size: int = 224, *, color_jitter: float = 0.3) -> Transforms:
-    """DeiT III's 3-Augment: grey, solarised or blurred, then color jitter (Touvron et al., ECCV 2022).
+    """DeiT III's 3-Augment: grey, solarized or blurred, then color jitter (Touvron et al., ECCV 2022).
 
     Its training repeats each record three times (``aug_repeats=3``) and mixes batches by ``MixUp(0.8)`` and
     ``CutMix(1.0)``. Its simple crop, for ImageNet-21k, reflects the border of a resized image, which one resampling

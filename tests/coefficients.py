@@ -38,7 +38,7 @@ class Coefficients:
     sampling: list[tuple[int, int]]
     blocks: list[list[int]]
     tables: list[tuple[bytes, bytes]] = field(default_factory=lambda: [DC_TABLE, AC_TABLE, DC_TABLE, AC_TABLE])
-    quantisation: bytes = bytes([1] * 64)
+    quantization: bytes = bytes([1] * 64)
     interval: int = 0
 
     @property
@@ -118,7 +118,7 @@ def write(of: Coefficients, *, padding: str = "1", headers: bytes | None = None)
     """The JPEG; ``headers`` replaces the DQT and DHT segments."""
     count = len(of.sampling)
     if headers is None:
-        headers = segment(0xDB, b"\0" + of.quantisation) + segment(0xDB, b"\1" + of.quantisation)
+        headers = segment(0xDB, b"\0" + of.quantization) + segment(0xDB, b"\1" + of.quantization)
         for name, table in zip((0x00, 0x10, 0x01, 0x11), of.tables, strict=True):
             headers += segment(0xC4, bytes([name]) + table[0] + table[1])
     frame = struct.pack(">BHHB", 8, of.height, of.width, count)
@@ -131,7 +131,7 @@ def write(of: Coefficients, *, padding: str = "1", headers: bytes | None = None)
 
 def read(jpeg: bytes) -> Coefficients:
     """Read a baseline JPEG whose luma uses tables 0, and whose chroma uses tables 0 or 1."""
-    at, tables, quantisation, interval = 2, {}, {}, 0
+    at, tables, quantization, interval = 2, {}, {}, 0
     while True:
         assert jpeg[at] == 0xFF
         marker, length = struct.unpack_from(">BH", jpeg, at + 1)
@@ -139,7 +139,7 @@ def read(jpeg: bytes) -> Coefficients:
         at += 2 + length
         if marker == 0xDB:
             for k in range(0, len(body), 65):
-                quantisation[body[k]] = body[k + 1 : k + 65]
+                quantization[body[k]] = body[k + 1 : k + 65]
         elif marker == 0xC4:
             while body:
                 end = 17 + sum(body[1:17])
@@ -157,7 +157,7 @@ def read(jpeg: bytes) -> Coefficients:
     if len(sampling) == 1:
         sampling = [(1, 1)]
     used = [tables[name] for pair in (selectors[0], selectors[-1]) for name in pair]
-    found = Coefficients(width, height, sampling, [], used, b"".join(quantisation[k] for k in wanted), interval)
+    found = Coefficients(width, height, sampling, [], used, b"".join(quantization[k] for k in wanted), interval)
     end = re.compile(rb"\xff+(?:[\x01-\xcf]|[\xd8-\xfe])").search(jpeg, at)
     parts = re.split(rb"\xff+[\xd0-\xd7]", jpeg[at : end.start() if end else len(jpeg)])
     return replace(found, blocks=_blocks(found, [part.replace(b"\xff\0", b"\xff") for part in parts]))

@@ -21,7 +21,7 @@ def noise(height: int, width: int, seed: int = 0) -> U8:
 
 
 def smooth(height: int, width: int, seed: int = 0) -> U8:
-    """Like a photograph in that neighbours are alike, and with levels of 40 to 215."""
+    """Like a photograph in that neighbors are alike, and with levels of 40 to 215."""
     coarse = torch.from_numpy(np.random.default_rng(seed).integers(40, 216, (3, height // 8 + 2, width // 8 + 2)))
     image = functional.resize(coarse.to(torch.uint8), [max(height, 8), max(width, 8)], antialias=True)
     return np.ascontiguousarray(image.numpy()[:, :height, :width])

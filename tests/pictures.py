@@ -54,7 +54,7 @@ def quadrants(width: int = 64, height: int = 48) -> Image.Image:
 
 
 def corners(image: Image.Image) -> list[tuple[int, ...]]:
-    """The colours in the middle of the four quarters."""
+    """The colors in the middle of the four quarters."""
     rgb = image.convert("RGB")
     width, height = image.size
     return [rgb.getpixel((width * x // 4, height * y // 4)) for y in (1, 3) for x in (1, 3)]

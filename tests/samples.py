@@ -9,7 +9,7 @@ from PIL import Image
 
 
 def picture(number: int, *, width: int = 60, height: int = 40) -> np.ndarray:
-    """Smooth colour picture, uint8 (height, width, 3), a different one for each number."""
+    """Smooth color picture, uint8 (height, width, 3), a different one for each number."""
     rng = np.random.default_rng(number)
     small = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
     return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))

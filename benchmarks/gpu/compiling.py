@@ -45,7 +45,7 @@ def _kernels() -> list[tuple[str, Any, dict[str, str], dict[str, int], int]]:
 
     tables = {"codes": "*u8", "places": "*i32", "firsts": "*i64", "tables": "*i32"}
     rounds = {"LANES": decode.LANES, "ROUNDS": decode.ROUNDS, "SYMBOLS": decode.SYMBOLS}
-    samples = {**_IMAGES, "coefficients": "*i16", "quantisation": "*i16", "planes": "*u8"}
+    samples = {**_IMAGES, "coefficients": "*i16", "quantization": "*i16", "planes": "*u8"}
     pixels, tile = {**_IMAGES, "planes": "*u8", "pixels": "*u8"}, {"ROWS": decode.ROWS, "COLUMNS": decode.COLUMNS}
     return [
         (name, kernel, types, constants, decode.WARPS[name])

@@ -19,7 +19,7 @@ from picstore.kernels.filters import BICUBIC, BILINEAR
 from picstore.kernels.resample import resample as resample_one
 
 SIZE = 224
-TOLERANCE = 1.5  # levels of the mean colour: filters differ at edges
+TOLERANCE = 1.5  # levels of the mean color: filters differ at edges
 
 
 def photographs(options: Options) -> list[np.ndarray]:

@@ -150,7 +150,7 @@ def _epoch(batches: Iterable[Any], job: Job, *, means: bool) -> dict[str, Any]:
         _check_batch(images, labels, job)
         seen += torch.bincount(labels, minlength=len(seen))
         if means:
-            # Normalised ones in levels of their deviation: a swap of channels shows as much as it does in uint8.
+            # Normalized ones in levels of their deviation: a swap of channels shows as much as it does in uint8.
             sums += images.sum(dim=(0, 2, 3), dtype=torch.float64) * (1 if images.dtype == torch.uint8 else 58)
     seconds = time.perf_counter() - began
     if tuple(seen.tolist()) != job.per_class:

@@ -76,7 +76,7 @@ def color_augmentation(size: int) -> v2.Transform:
 
 CONTENDERS = {
     "torchvision-color": Contender(
-        "as torchvision, with color jitter, normalised, float16",
+        "as torchvision, with color jitter, normalized, float16",
         nothing,
         lambda job: _batches(job, color_augmentation(job.size), loader=_decode),
     ),

@@ -63,7 +63,7 @@ def batches(job: Job, name: str = "shuffled") -> Iterable[Any]:
 
 
 def color_batches(job: Job) -> Iterable[Any]:
-    """The job with color jitter, normalised, in float16."""
+    """The job with color jitter, normalized, in float16."""
     return picstore.Loader(
         str(job.data / "shuffled"),
         batch_size=job.batch,
@@ -81,7 +81,7 @@ def color_batches(job: Job) -> Iterable[Any]:
 
 
 CONTENDERS = {
-    "picstore-color": Contender("as picstore, with color jitter, normalised, float16", write, color_batches),
+    "picstore-color": Contender("as picstore, with color jitter, normalized, float16", write, color_batches),
     "picstore": Contender("own format; crops are cut out of the bitstream before decoding", write, batches),
     "picstore-index": Contender(
         "the image files, indexed; decoded whole, as they have no restart markers",

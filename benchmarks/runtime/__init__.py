@@ -1,1 +1,1 @@
-"""Behaviour at run time: randomness of the order, resuming an epoch, memory bounds."""
+"""Behavior at run time: randomness of the order, resuming an epoch, memory bounds."""

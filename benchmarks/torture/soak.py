@@ -63,7 +63,7 @@ class _Workload:
     def stop(self) -> list[str]:
         """End the processes, and tell what was wrong: those that had ended or do not end, and what is left."""
         wrong = [f"ended with {process.returncode}" for process in self.processes if process.poll() is not None]
-        for _ in range(4):  # Python drops an interrupt that meets it in a finaliser
+        for _ in range(4):  # Python drops an interrupt that meets it in a finalizer
             for process in self.processes:
                 process.send_signal(self._end)
             _wait(lambda: all(process.poll() is not None for process in self.processes), 20)

@@ -18,7 +18,7 @@ from picstore.storage.location.resolve import Location, locate
 @click.option(
     "--shuffle/--no-shuffle",
     default=None,
-    help="Whether each container refers to images from all of SRC, or to neighbours, which are read together.  "
+    help="Whether each container refers to images from all of SRC, or to neighbors, which are read together.  "
     "[default: shuffle images with a file each]",
 )
 @options.max_pixels

@@ -74,7 +74,7 @@ def _lines(dataset: Location, facts: InfoResult) -> list[str]:
     lines.append("  shuffled    " + (f"{event['method']}, seed {event['seed']}" if event else "no"))
     if order := facts.order:
         lines.append(
-            f"  order       correlation with the input {order['correlation']:+.3f}; neighbours of one class "
+            f"  order       correlation with the input {order['correlation']:+.3f}; neighbors of one class "
             f"{order['same_class_neighbours']:.1%}, {order['expected_same_class_neighbours']:.1%} in a random order"
             f"{sample_note(facts.sampled_containers, facts.containers)}"
         )

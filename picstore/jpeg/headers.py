@@ -31,7 +31,7 @@ class CodingParameters:
     """Contents of the headers besides size and sampling.
 
     Attributes:
-        quantisation: bodies of the tables by destination, with their precision in the upper half of the first byte.
+        quantization: bodies of the tables by destination, with their precision in the upper half of the first byte.
         huffman: by class and destination; a later definition replaces an earlier one.
         selectors: of the first scan's components.
         spectral: the last three bytes of the scan header: 0, 63, 0 in a sequential scan.
@@ -39,7 +39,7 @@ class CodingParameters:
         orientation: of EXIF, 1 … 8.
     """
 
-    quantisation: dict[int, bytes]
+    quantization: dict[int, bytes]
     huffman: HuffmanTables
     selectors: tuple[TableSelector, ...]
     spectral: bytes
@@ -50,13 +50,13 @@ class CodingParameters:
 
 def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameters:
     """Read the segments of ``markers.iterate_marker_segments``; ImageError for one cut off or without a valid table."""
-    quantisation: dict[int, bytes] = {}
+    quantization: dict[int, bytes] = {}
     huffman: HuffmanTables = {}
     jfif = adobe = body = b""
     orientation = 1
     for marker, body, _ in segments:
         if marker == DQT:
-            quantisation.update(_read_quantisation(body))
+            quantization.update(_read_quantization(body))
         elif marker == DHT:
             huffman.update(_read_huffman(body))
         elif marker == APP0 and body.startswith(b"JFIF\0") and len(body) >= 14:  # libjpeg ignores shorter ones
@@ -71,16 +71,16 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
     if len(body) != 4 + 2 * count:
         raise ImageError("the scan header has a wrong length")
     selectors = tuple(TableSelector(body[1 + 2 * k], body[2 + 2 * k] >> 4, body[2 + 2 * k] & 15) for k in range(count))
-    return CodingParameters(quantisation, huffman, selectors, body[1 + 2 * count :], jfif, adobe, orientation)
+    return CodingParameters(quantization, huffman, selectors, body[1 + 2 * count :], jfif, adobe, orientation)
 
 
-def _read_quantisation(body: bytes) -> dict[int, bytes]:
+def _read_quantization(body: bytes) -> dict[int, bytes]:
     """Read the tables of a DQT segment (B.2.4.1)."""
     tables = {}
     while body:
         size = 1 + (128 if body[0] >> 4 else 64)
         if size > len(body):
-            raise ImageError("a quantisation table is cut off")
+            raise ImageError("a quantization table is cut off")
         tables[body[0] & 15] = body[:size]
         body = body[size:]
     return tables
@@ -116,19 +116,19 @@ def _read_orientation(tiff: bytes) -> int:
 
 def write_headers(header: Header, coding: CodingParameters, huffman: HuffmanTables, interval: int) -> bytes:
     """Write the headers of a baseline JPEG of one scan, SOI to SOS, with nothing that decoders do not need."""
-    quantisation = sorted({component.quantisation for component in header.components})
+    quantization = sorted({component.quantization for component in header.components})
     frame = struct.pack(">BHHB", header.precision, header.height, header.width, len(header.components))
     for c in header.components:
         # The sampling factors of a single component mean nothing (A.2.2), and 1 × 1 is what decoders expect.
         sampling = 0x11 if len(header.components) == 1 else c.horizontal << 4 | c.vertical
-        frame += bytes([c.id, sampling, c.quantisation])
+        frame += bytes([c.id, sampling, c.quantization])
     used = sorted({(0, s.dc) for s in coding.selectors} | {(1, s.ac) for s in coding.selectors})
     tables = [bytes([k << 4 | n]) + huffman[k, n].counts + huffman[k, n].symbols for k, n in used]
     scan = b"".join(bytes([s.component, s.dc << 4 | s.ac]) for s in coding.selectors)
     segments = (
         (APP0, coding.jfif),
         (APP14, coding.adobe),
-        (DQT, b"".join(coding.quantisation[k] for k in quantisation)),
+        (DQT, b"".join(coding.quantization[k] for k in quantization)),
         (SOF0, frame),
         (DHT, b"".join(tables)),
         (DRI, struct.pack(">H", interval)),

@@ -30,7 +30,7 @@ def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
     AC coefficients are skipped: 0.43 ms for a photograph of 107 KB, which takes 0.79 ms to decode.
 
     Returns:
-        int32 (rows, columns), 8 times the mean of each block less 128, in units of its quantisation step; and the
+        int32 (rows, columns), 8 times the mean of each block less 128, in units of its quantization step; and the
         image's width and height in pixels.
 
     Raises:

@@ -24,12 +24,12 @@ _SAMPLINGS = {(1, 1): "444", (2, 1): "422", (1, 2): "440", (2, 2): "420"}
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Component of a frame: identifier, sampling factors and quantisation table (T.81, B.2.2)."""
+    """Component of a frame: identifier, sampling factors and quantization table (T.81, B.2.2)."""
 
     id: int
     horizontal: int
     vertical: int
-    quantisation: int
+    quantization: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 # Words of an image, int64 (IMAGE_WORDS,): size in pixels of its tiles together; sampling factors of the luma;
 # components; MCUs of a segment, and segments in a row; the first block, and their number; of each component the tables
-# for DC and AC, the row of its quantisation, the first byte of its samples, and the bytes between rows of samples; the
+# for DC and AC, the row of its quantization, the first byte of its samples, and the bytes between rows of samples; the
 # first byte of the pixels, and the bytes between rows of them; the first entry of the lookup tables; the first byte of
 # the stream; bytes of samples; entries of lookup
 # tables; segments that are held. Firsts are counted in the batch once it is known.
 (WIDTH, HEIGHT, ACROSS, DOWN, COMPONENTS, INTERVAL, PER_ROW, FIRST_BLOCK, BLOCKS) = range(9)
-DC, AC, QUANTISATION, PLANE, STRIDE, PIXELS, PITCH = 9, 12, 15, 18, 21, 24, 25
+DC, AC, QUANTIZATION, PLANE, STRIDE, PIXELS, PITCH = 9, 12, 15, 18, 21, 24, 25
 TABLES, DATA, SAMPLES, ENTRIES, HELD = 26, 27, 28, 29, 30
 IMAGE_WORDS = 32
 

@@ -53,7 +53,7 @@ class TranscodedJpeg:
 def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -> bytes:
     """Add restart markers to a baseline JPEG, or replace its old ones, without loss.
 
-    Coefficients, and so pixels, stay the same. JFIF and Adobe markers stay, as they decide how colours are read; other
+    Coefficients, and so pixels, stay the same. JFIF and Adobe markers stay, as they decide how colors are read; other
     APPn and COM segments are dropped. A Huffman table without a code for a DC difference that begins a segment is
     extended.
 
@@ -143,7 +143,7 @@ def reason_not_lossless(header: Header, coding: CodingParameters) -> str:
     adobe = coding.adobe[11] if coding.adobe else None
     ids = bytes(component.id for component in header.components)
     tables = {table for s in coding.selectors for table in ((0, s.dc), (1, s.ac))}
-    missing = {component.quantisation for component in header.components} - (set(coding.quantisation) & {0, 1, 2, 3})
+    missing = {component.quantization for component in header.components} - (set(coding.quantization) & {0, 1, 2, 3})
     dc = [coding.huffman[table].symbols for table in tables & set(coding.huffman) if table[0] == 0]
     reasons = (
         (header.process not in ("baseline", "extended"), f"{header.process} JPEG"),
@@ -159,8 +159,8 @@ def reason_not_lossless(header: Header, coding: CodingParameters) -> str:
         (any(k > 1 for _, k in tables), "JPEG with more than two tables of a kind"),
         (bool(tables - set(coding.huffman)), "damaged JPEG: a Huffman table is missing"),
         (any(max(symbols, default=0) > 15 for symbols in dc), "damaged JPEG: a DC Huffman table has codes for no size"),
-        (bool(missing), "damaged JPEG: a quantisation table is missing"),
-        (any(body[0] >> 4 for body in coding.quantisation.values()), "JPEG with quantisation tables of 16 bits"),
+        (bool(missing), "damaged JPEG: a quantization table is missing"),
+        (any(body[0] >> 4 for body in coding.quantization.values()), "JPEG with quantization tables of 16 bits"),
     )
     return next((reason for holds, reason in reasons if holds), "")
 

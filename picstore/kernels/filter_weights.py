@@ -48,8 +48,8 @@ def _lanczos(distance):  # type: ignore[no-untyped-def]
 
 @device_function
 def _filter_value(distance, interpolation, a):  # type: ignore[no-untyped-def]
-    """A filter's value, up to a factor, at a distance from its centre in half-widths; ``a`` is the cubic's."""
-    if interpolation < BILINEAR:  # a box: pixels are chosen by their centres, so each has all the weight
+    """A filter's value, up to a factor, at a distance from its center in half-widths; ``a`` is the cubic's."""
+    if interpolation < BILINEAR:  # a box: pixels are chosen by their centers, so each has all the weight
         return 1.0
     if distance >= 1.0:
         return 0.0
@@ -59,26 +59,26 @@ def _filter_value(distance, interpolation, a):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _set_triangle(values, centre, support, begin, end):  # type: ignore[no-untyped-def]
-    """Set the triangle's values at pixels about a centre; returns their sum."""
+def _set_triangle(values, center, support, begin, end):  # type: ignore[no-untyped-def]
+    """Set the triangle's values at pixels about a center; returns their sum."""
     total = 0.0
     for j in range(begin, end):
-        values[j - begin] = max(1.0 - abs(j + 0.5 - centre) / support, 0.0)
+        values[j - begin] = max(1.0 - abs(j + 0.5 - center) / support, 0.0)
         total += values[j - begin]
     return total
 
 
 @device_function
-def _set_values(values, centre, support, begin, end, interpolation, antialias):  # type: ignore[no-untyped-def]
+def _set_values(values, center, support, begin, end, interpolation, antialias):  # type: ignore[no-untyped-def]
     """Set the values of another filter; without antialiasing the first and last pixel stand for all beyond."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:
-        first, last = math.floor(centre - support + 0.5), math.floor(centre + support + 0.5)
+        first, last = math.floor(center - support + 0.5), math.floor(center + support + 0.5)
     values[: end - begin] = 0.0
     total = 0.0
     for j in range(first, last):
-        value = _filter_value(abs(j + 0.5 - centre) / support, interpolation, a)
+        value = _filter_value(abs(j + 0.5 - center) / support, interpolation, a)
         values[min(max(j, begin), end - 1) - begin] += value
         total += value
     return total
@@ -126,14 +126,14 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
     weights = np.zeros((length, taps + 2), np.int16)  # passes take two at once
     values = np.empty(min(most, max(high - low, 1)))
     for i in range(length):
-        centre = start + (i + 0.5) * scale + tie
-        if not low <= centre < high:
+        center = start + (i + 0.5) * scale + tie
+        if not low <= center < high:
             continue
-        begin, end = max(math.floor(centre - support + 0.5), low), min(math.floor(centre + support + 0.5), high)
+        begin, end = max(math.floor(center - support + 0.5), low), min(math.floor(center + support + 0.5), high)
         if interpolation == BILINEAR:  # apart, which is a quarter faster
-            total = _set_triangle(values, centre, support, begin, end)
+            total = _set_triangle(values, center, support, begin, end)
         else:
-            total = _set_values(values, centre, support, begin, end, interpolation, antialias)
+            total = _set_values(values, center, support, begin, end, interpolation, antialias)
         if begin < extent and end > 0:
             first[i] = max(begin, 0)
             count[i] = min(end, extent) - first[i]

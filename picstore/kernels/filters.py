@@ -1,15 +1,15 @@
 """Interpolations: their codes, in the order of their filters' widths, and what defines the filters.
 
-- ``NEAREST``: the pixel under the centre of the output pixel, as torch's "nearest-exact" and Pillow's NEAREST. It is
-  never widened. A centre between two pixels takes the right or lower one.
-- ``BOX``: the mean of the pixels whose centres lie under the output pixel, as Pillow's; ties likewise.
+- ``NEAREST``: the pixel under the center of the output pixel, as torch's "nearest-exact" and Pillow's NEAREST. It is
+  never widened. A center between two pixels takes the right or lower one.
+- ``BOX``: the mean of the pixels whose centers lie under the output pixel, as Pillow's; ties likewise.
 - ``BILINEAR``: a triangle.
 - ``BICUBIC``: Keys' cubic, with the parameter −0.5 if it is antialiased, as torch's and Pillow's, otherwise −0.75, as
   torch's.
 - ``LANCZOS``: of three lobes, as Pillow's.
 
 Antialiased filters are widened by the scale where the source is larger than the output, and their weights are
-normalised over the pixels within the clip. Without antialiasing the border of the clip is repeated.
+normalized over the pixels within the clip. Without antialiasing the border of the clip is repeated.
 
 This module needs no numba: transforms use it too.
 """

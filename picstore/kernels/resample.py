@@ -6,8 +6,8 @@ triangle of bilinear interpolation.
 All arithmetic on pixels is in integers, with 14-bit weights, so no result depends on the machine's vector unit. The
 vertical pass comes first, along the contiguous bytes of rows. It keeps 6 fractional bits: pixels are rounded to 8 bits
 once, and bicubic's and Lanczos' over- and undershoots are clipped at the end only, as torch does for floats (for bytes
-torch and Pillow clip after each pass). For the horizontal pass ``_BLOCK`` rows of an output column are neighbours in
-memory, so each step is one operation on vectors of neighbours; docs/measurements.md has the figures of alternatives.
+torch and Pillow clip after each pass). For the horizontal pass ``_BLOCK`` rows of an output column are neighbors in
+memory, so each step is one operation on vectors of neighbors; docs/measurements.md has the figures of alternatives.
 
 Source rows are read from the first to the last, and only within a window of the filter's height. So a decoder need not
 have made all of an image before: it is called for rows as they are needed, and a few of them stay in the cache.

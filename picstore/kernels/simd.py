@@ -124,7 +124,7 @@ class Vector:
         return self.shuffled(other, lower), self.shuffled(other, [k + part // 2 for k in lower])
 
     def sums_of_products(self, other: Vector) -> Vector:
-        """Multiply by another vector and add neighbours: 256 bits, int16 to int32, without overflow."""
+        """Multiply by another vector and add neighbors: 256 bits, int16 to int32, without overflow."""
         if _X86:
             return self._instruction("pmadd.wd", other, 32)
         parities = range(0, self.value.type.count, 2), range(1, self.value.type.count, 2)
@@ -210,7 +210,7 @@ class VectorMemory:
         return self._builder.add(address, ir.Constant(number, count) if isinstance(count, int) else count)
 
     def load(self, address: Any, count: int, bits: int) -> Vector:
-        """Load ``count`` neighbouring integers, at any alignment."""
+        """Load ``count`` neighboring integers, at any alignment."""
         pointer = self._builder.inttoptr(address, ir.VectorType(ir.IntType(bits), count).as_pointer())
         return Vector(self._builder, self._builder.load(pointer, align=1))
 

@@ -32,7 +32,7 @@ class Objects:
         boxes: float64 (k, 4), left, top, right, bottom in pixels, counted from the corner of the image.
         labels: int64 (k,), the field ``box_labels``.
         polygons: for each object its outlines, float64 (p, 2) of x, y counted as boxes are.
-        keypoints: for each object float64 (m, 3) of x, y, visibility; (0, 0) is the centre of the first pixel.
+        keypoints: for each object float64 (m, 3) of x, y, visibility; (0, 0) is the center of the first pixel.
     """
 
     count: int = 0

@@ -47,7 +47,7 @@ def ordinals_of(rows: Table) -> I64:
 
 
 def index_file(rows: Table) -> bytes:
-    """Serialise an index: header and rows."""
+    """Serialize an index: header and rows."""
     raw = rows.tobytes()
     header = layout.IndexHeader(
         layout.FORMAT_VERSION, layout.INDEX_ROW.itemsize, len(rows), int(rows["records"].sum()), crc32c(raw)

@@ -118,7 +118,7 @@ def uuid_of_containers(manifest: Manifest, rows: Table) -> str:
 
 
 def _canonical(value: Any) -> bytes:
-    """Serialise a value as canonical JSON."""
+    """Serialize a value as canonical JSON."""
     return json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -134,7 +134,7 @@ def _body(manifest: Manifest) -> dict[str, Any]:
 
 
 def manifest_file(manifest: Manifest) -> bytes:
-    """Serialise a manifest: one line a field and one a file, so that it reads well and compares line by line."""
+    """Serialize a manifest: one line a field and one a file, so that it reads well and compares line by line."""
     document = {"format": "picstore", "format_version": manifest.format_version, **_body(manifest)}
     document["crc32c"] = crc32c(_canonical(document))
     lines = []

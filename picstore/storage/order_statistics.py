@@ -20,7 +20,7 @@ class OrderStatistics:
     Attributes:
         records: number of records measured: all, or the records of 1,000 evenly spaced containers.
         correlation: of id and stored position by rank (Spearman): 1 in input order, about 0 ± 1/√records when shuffled.
-        same_class_neighbours: fraction of neighbours in a container that have the same label.
+        same_class_neighbours: fraction of neighbors in a container that have the same label.
         expected_same_class_neighbours: that fraction in a uniformly random order.
     """
 
@@ -49,9 +49,9 @@ def order_statistics(indexes: Sequence[Table]) -> OrderStatistics | None:
     labels = np.concatenate([index["label"] for index in indexes])
     ranks = np.argsort(np.argsort(ids, kind="stable"), kind="stable")
     correlation = float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
-    neighbours = sum(max(0, len(index) - 1) for index in indexes)
+    neighbors = sum(max(0, len(index) - 1) for index in indexes)
     same = sum(int((index["label"][1:] == index["label"][:-1]).sum()) for index in indexes)
     _, per_class = np.unique(labels, return_counts=True)
     n = len(labels)
     expected = float((per_class * (per_class - 1.0)).sum() / (n * (n - 1.0)))
-    return OrderStatistics(n, correlation, same / neighbours if neighbours else 0.0, expected)
+    return OrderStatistics(n, correlation, same / neighbors if neighbors else 0.0, expected)

@@ -114,7 +114,7 @@ def counts_path(root: Location, manifest: Manifest) -> Location:
 
 
 def counts_file(counts: RecordCounts, version: str = NO_UUID) -> bytes:
-    """Serialise counts: header and rows."""
+    """Serialize counts: header and rows."""
     rows = np.zeros(len(counts.labels), dtype=layout.COUNT_ROW)
     rows["label"], rows["records"] = counts.labels, counts.counts
     raw = rows.tobytes()

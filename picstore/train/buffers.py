@@ -106,7 +106,7 @@ class BufferPool:
         return borrowed.data
 
     def _give_back(self, block: U8) -> None:
-        # Without the lock, as a finaliser may run in the thread that holds it; so it only appends, which is atomic.
+        # Without the lock, as a finalizer may run in the thread that holds it; so it only appends, which is atomic.
         if len(self._free) + len(self._returned) < self._max_free:
             self._returned.append(block)
 
@@ -132,4 +132,4 @@ class ThreadBuffer(threading.local):
         return self._buffer
 
 
-CUTS, PIXELS, PLAIN = ThreadBuffer(), ThreadBuffer(), ThreadBuffer()  # streams; decoded images; resampled, uncoloured
+CUTS, PIXELS, PLAIN = ThreadBuffer(), ThreadBuffer(), ThreadBuffer()  # streams; decoded images; resampled, uncolored

@@ -85,7 +85,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         global_batch_size: images in the batches of all ranks together, instead of ``batch_size``. The ranks' shares
             differ by one at most, so that a run keeps its global batches when 8 ranks become 7;
             :attr:`picstore.Batch.weight` is what a rank's loss is then multiplied by.
-        transform: geometric transforms, then those of colour, each composed into one pass; then ``MixUp``, ``CutMix``
+        transform: geometric transforms, then those of color, each composed into one pass; then ``MixUp``, ``CutMix``
             and any callables, which take the images of the batch on its device, with torch's generators seeded for that
             batch. Or ``Views``, ``Buckets`` of several sizes, ``Sequences`` of several
             lengths, or ``Progressive`` lists by epoch.
@@ -135,7 +135,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         workers: actors of this rank with ``engine="ray"``, each of ``threads`` CPUs, 1 by default; without it as many
             as the cluster has CPUs for. :attr:`workers` can be set at any time.
         collate: a function that is called with each batch where it is made, ahead of the training loop, for instance to
-            tokenise. It gets the dict of ``Batch.asdict()``, of NumPy arrays, and returns further values of the records
+            tokenize. It gets the dict of ``Batch.asdict()``, of NumPy arrays, and returns further values of the records
             by name, arrays (N, …) or lists of N, which come in ``batch.columns``. One thread at a time calls it. With
             ``isolate`` it must stand in a module that the loader's process can import.
         cache, cache_limit: a folder that keeps the containers that were read, for a data set far away, and its largest

@@ -22,7 +22,7 @@ def patchify(
 
     Returns:
         ``patches``, (N, length, patch_size² · 3) of the images' dtype, in which the three values of a pixel are
-        neighbours; ``patch_coord``, int64 (N, length, 2), the row and column of each; ``patch_valid``, bool (N,
+        neighbors; ``patch_coord``, int64 (N, length, 2), the row and column of each; ``patch_valid``, bool (N,
         length), False where a sequence is padded.
 
     Raises:

@@ -28,7 +28,7 @@ _QUALITY = 85
 _SEND_AS_STORED_UP_TO = 2  # × the requested size
 _MAX_PIXELS = 1 << 26  # that are decoded for a picture: 0.2 GB as RGB
 _MAX_CROP = 1 << 22  # pixels of a crop that is sent
-_PHI = 0.618034  # of a turn of hue between two values of a mask, so that neighbours differ
+_PHI = 0.618034  # of a turn of hue between two values of a mask, so that neighbors differ
 
 
 @dataclass(frozen=True, slots=True)

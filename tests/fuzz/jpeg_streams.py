@@ -180,7 +180,7 @@ def _restart(segments: Segments, rng: Random) -> None:
 
 
 def _tables(segments: Segments, rng: Random) -> None:
-    """Change Huffman or quantisation tables: too many codes, too few symbols, odd sizes, other destinations."""
+    """Change Huffman or quantization tables: too many codes, too few symbols, odd sizes, other destinations."""
     chosen = [k for k, (marker, _) in enumerate(segments) if marker in (_DHT, _DQT)]
     if not chosen:
         return

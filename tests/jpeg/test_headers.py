@@ -300,7 +300,7 @@ def test_tables_and_selectors_are_those_of_the_segments() -> None:
     dht = bytes([0x01]) + counts[0] + b"ab" + bytes([0x13]) + counts[1] + b"cde"
     scan = bytes([3, 7, 0x21, 8, 0x30, 9, 0x03, 0, 63, 0])
     found = read_coding_parameters([(DQT, wide + narrow, 0), (DHT, dht, 0), (SOS, scan, 0)])
-    assert found.quantisation == {2: wide, 3: narrow}
+    assert found.quantization == {2: wide, 3: narrow}
     assert found.huffman == {(0, 1): HuffmanTable(counts[0], b"ab"), (1, 3): HuffmanTable(counts[1], b"cde")}
     assert found.selectors == (TableSelector(7, 2, 1), TableSelector(8, 3, 0), TableSelector(9, 0, 3))
     assert (found.spectral, found.jfif, found.adobe, found.orientation) == (b"\0\x3f\0", b"", b"", 1)

@@ -164,7 +164,7 @@ def test_every_interval_gives_its_segments_and_the_same_coefficients(sampling: s
         after = add_restart_markers(before, interval)
         assert header(after).interval == interval
         found = read(after)  # which counts the segments
-        assert (found.blocks, found.quantisation) == (expected.blocks, expected.quantisation)
+        assert (found.blocks, found.quantization) == (expected.blocks, expected.quantization)
         assert same_pixels(before, after)
 
 
@@ -304,16 +304,16 @@ def test_tables_may_stand_in_one_segment_in_several_or_twice() -> None:
     source = crafted("444")
     names = (0x00, 0x10, 0x01, 0x11)
     bodies = [bytes([name]) + counts + symbols for name, (counts, symbols) in zip(names, source.tables, strict=True)]
-    quantisation = [bytes([k]) + source.quantisation for k in (0, 1)]
+    quantization = [bytes([k]) + source.quantization for k in (0, 1)]
     wrong = bytes([0x00]) + bytes([0, 1, 1] + [0] * 13) + b"\5\6"
     expected = add_restart_markers(write(source))
     forms = (
-        segment(0xDB, b"".join(quantisation)) + segment(0xC4, b"".join(bodies)),
-        segment(0xDB, quantisation[1] + quantisation[0]) + b"".join(segment(0xC4, body) for body in reversed(bodies)),
-        segment(0xC4, wrong + b"".join(bodies)) + segment(0xDB, b"".join(quantisation)),
+        segment(0xDB, b"".join(quantization)) + segment(0xC4, b"".join(bodies)),
+        segment(0xDB, quantization[1] + quantization[0]) + b"".join(segment(0xC4, body) for body in reversed(bodies)),
+        segment(0xC4, wrong + b"".join(bodies)) + segment(0xDB, b"".join(quantization)),
         segment(0xC4, wrong)
         + segment(0xDB, b"\0" + bytes([9] * 64) + b"\3" + bytes([9] * 64))
-        + segment(0xDB, b"".join(quantisation))
+        + segment(0xDB, b"".join(quantization))
         + segment(0xC4, b"".join(bodies) + b"\x03" + wrong[1:]),
     )
     for form in forms:
@@ -601,14 +601,14 @@ def wrong_dc_table() -> bytes:
         (lambda: encode("411", 60, 44), "JPEG of an unusual sampling"),
         (lambda: patched(11, b"\x31"), "JPEG of an unusual sampling"),
         (lambda: patched(14, b"\x21"), "JPEG of an unusual sampling"),
-        (of_16_bits, "JPEG with quantisation tables of 16 bits"),
+        (of_16_bits, "JPEG with quantization tables of 16 bits"),
         (third_table, "JPEG with more than two tables of a kind"),
         (lambda: patched(9, b"\4"), "frame header has a wrong length"),
         (lambda: patched(10, b"\7"), "its scan has other components"),
         (wrong_spectral, "its scan is not sequential"),
         (wrong_dc_table, "a DC Huffman table has codes for no size"),
-        (lambda: patched(12, b"\7"), "a quantisation table is missing"),
-        (lambda: without(0xDB), "a quantisation table is missing"),
+        (lambda: patched(12, b"\7"), "a quantization table is missing"),
+        (lambda: without(0xDB), "a quantization table is missing"),
         (lambda: without(0xC4), "a Huffman table is missing"),
         (lambda: without(0xC0), "a scan begins before any frame header"),
         (lambda: b"", "not a JPEG"),
@@ -621,7 +621,7 @@ def test_what_does_not_qualify_is_refused_with_its_reason(make: object, reason: 
         add_restart_markers(make())
 
 
-def test_the_patched_quantisation_selector_is_what_is_refused() -> None:
+def test_the_patched_quantization_selector_is_what_is_refused() -> None:
     assert patched(12, b"\0") == encode("420", 60, 44)
     add_restart_markers(patched(12, b"\1"))
 

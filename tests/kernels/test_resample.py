@@ -32,7 +32,7 @@ def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def smooth(height: int, width: int) -> np.ndarray:
-    """Like a photograph in that neighbours are alike."""
+    """Like a photograph in that neighbors are alike."""
     coarse = torch.from_numpy(noise(height // 8 + 2, width // 8 + 2)).permute(2, 0, 1)
     image = functional.resize(coarse, [height, width], antialias=False)
     return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
@@ -187,16 +187,16 @@ def test_every_interpolation_of_photographs_is_pillows_but_for_clipping_between_
 
 def box_weights(size: int, length: int) -> np.ndarray:
     """Of each output pixel (length, size), in integers."""
-    centres, i = (2 * np.arange(size) + 1) * length, np.arange(length)[:, None]
+    centers, i = (2 * np.arange(size) + 1) * length, np.arange(length)[:, None]
     if size < length:
         under = np.arange(size) == (2 * i + 1) * size // (2 * length)
     else:
-        under = (centres > 2 * i * size) & (centres <= 2 * (i + 1) * size)
+        under = (centers > 2 * i * size) & (centers <= 2 * (i + 1) * size)
     return under / under.sum(axis=1, keepdims=True)
 
 
 @given(sides, sides, sides, sides)
-def test_a_box_filter_takes_the_mean_of_the_pixels_whose_centres_it_covers(height, width, down, across):
+def test_a_box_filter_takes_the_mean_of_the_pixels_whose_centers_it_covers(height, width, down, across):
     image = noise(height, width)
     rows, columns = box_weights(height, down), box_weights(width, across)
     expected = np.einsum("yi,xj,ijc->cyx", rows, columns, image, optimize=True)
@@ -204,7 +204,7 @@ def test_a_box_filter_takes_the_mean_of_the_pixels_whose_centres_it_covers(heigh
 
 
 @given(sides, sides, sides, sides)
-def test_the_nearest_pixel_is_the_one_under_the_centre_and_ties_go_right_and_down(height, width, down, across):
+def test_the_nearest_pixel_is_the_one_under_the_center_and_ties_go_right_and_down(height, width, down, across):
     image = noise(height, width)
     rows = (2 * np.arange(down) + 1) * height // (2 * down)
     columns = (2 * np.arange(across) + 1) * width // (2 * across)

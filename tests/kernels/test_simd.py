@@ -42,7 +42,7 @@ def integers(dtype: Any, seed: int) -> np.ndarray:
 
 
 @PLATFORMS
-def test_products_of_neighbours_are_summed_in_32_bits() -> None:
+def test_products_of_neighbors_are_summed_in_32_bits() -> None:
     @vector_function(3)
     def sums(memory: VectorMemory, a: Any, b: Any, out: Any) -> None:
         memory.store(out, memory.load(a, 16, 16).sums_of_products(memory.load(b, 16, 16)))

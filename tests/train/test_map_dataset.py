@@ -206,7 +206,7 @@ def test_an_index_beyond_the_end_is_an_index_error(make_dataset: Make, index: in
         dataset[1.5]
 
 
-def test_a_damaged_record_raises_and_its_neighbours_do_not(make_dataset: Make) -> None:
+def test_a_damaged_record_raises_and_its_neighbors_do_not(make_dataset: Make) -> None:
     path = make_dataset(30)
     dataset = picstore.Dataset(path)
     record = dataset[4]

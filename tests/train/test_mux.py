@@ -199,7 +199,7 @@ def test_arguments_have_precedence_over_toml(config: Path) -> None:
         ("seed = 1", r"no \[\[source\]\]"),
         ("source = 3", r"no \[\[source\]\]"),
         ("seed = ", "cannot be read"),
-        ("colour = 1\n[[source]]\npath = 'a'\ncount = 1", "has 'colour'; possible are"),
+        ("color = 1\n[[source]]\npath = 'a'\ncount = 1", "has 'color'; possible are"),
         ("seed = 'x'\n[[source]]\npath = 'a'\ncount = 1", "seed is 'x'; it must be of type int"),
         ("seed = true\n[[source]]\npath = 'a'\ncount = 1", "seed is True"),
         ("dtype = 'int8'\n[[source]]\npath = 'a'\ncount = 1", "dtype is 'int8'; possible are uint8"),

@@ -144,7 +144,7 @@ def test_views_have_the_dtype_and_layout_of_the_loader(make_dataset: Make, dtype
             assert torch.allclose(views.float() * scale, plain.views[name].float(), atol=0.2)
 
 
-def test_one_group_that_normalises_makes_all_views_floats(make_dataset: Make) -> None:
+def test_one_group_that_normalizes_makes_all_views_floats(make_dataset: Make) -> None:
     batch = next(iter(loader_of(make_dataset(), picstore.Views(a=(1, [*LARGE, NORMALIZE]), b=(1, SMALL)))))
     assert {views.dtype for views in batch.views.values()} == {torch.float32}
     assert batch.views["a"].min() < 0 <= batch.views["b"].min()

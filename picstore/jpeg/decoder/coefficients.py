@@ -29,10 +29,10 @@ _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)
 
-# Offsets in bytes of the tables of an image: quantisation, int16 (4, 128); pairs of AC codes, uint64 (2,
+# Offsets in bytes of the tables of an image: quantization, int16 (4, 128); pairs of AC codes, uint64 (2,
 # 2**LOOKUP_BITS); and for DC 0, DC 1, AC 0 and AC 1 single codes, int16 (4, 2**LOOKUP_BITS), and codes by length, int32
 # (4, BY_LENGTH). The tables end at TABLES.
-QUANTISATIONS, PAIRS = 0, 1024
+QUANTIZATIONS, PAIRS = 0, 1024
 SINGLES = PAIRS + (16 << LOOKUP_BITS)
 BY_LENGTHS = SINGLES + (8 << LOOKUP_BITS)
 TABLES = BY_LENGTHS + 16 * BY_LENGTH

@@ -1,6 +1,6 @@
-"""Colour conversion and chroma upsampling of rows of samples by kernels, bit for bit as in libjpeg.
+"""Color conversion and chroma upsampling of rows of samples by kernels, bit for bit as in libjpeg.
 
-Chroma is interpolated ("fancy upsampling"): each of the two new samples lies a quarter of the way to its neighbour. The
+Chroma is interpolated ("fancy upsampling"): each of the two new samples lies a quarter of the way to its neighbor. The
 first and last sample of a row must be repeated before and after it.
 """
 

@@ -40,7 +40,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
         images: int64 (n, IMAGE_WORDS), takes words; (n, 4), takes left, top, width and height of the tiles; (n, 4),
             takes a code, 0 or negative for an image that is none for the GPU, the numbers of segments and of lengths,
             and the bytes that are held.
-        tables: uint8 (4 n, HUFFMAN_BYTES) and int32 (4 n, 4), take Huffman tables; int16 (4 n, 64), takes quantisation
+        tables: uint8 (4 n, HUFFMAN_BYTES) and int32 (4 n, 4), take Huffman tables; int16 (4 n, 64), takes quantization
             tables, in zigzag order.
     """
     addresses, sizes, tilings, boxes = streams
@@ -176,7 +176,7 @@ def _copy_codes(address, codes):  # type: ignore[no-untyped-def]
 @device_function
 def _copy_tables(frame, i, row, tables):  # type: ignore[no-untyped-def]
     """Copy the tables that the components use, and note their places among the image's."""
-    codes, places, quantisation = tables
+    codes, places, quantization = tables
     entries = 0
     for k in range(words.HUFFMAN_TABLES):
         number, is_dc = words.HUFFMAN_TABLES * i + k, k < 2
@@ -196,8 +196,8 @@ def _copy_tables(frame, i, row, tables):  # type: ignore[no-untyped-def]
         entries += (size + words.UNIT - 1) // words.UNIT * words.UNIT
     row[words.ENTRIES] = entries
     for c in range(frame[parse.COMPONENTS]):
-        table = frame[parse.QUANTISATION + c]
-        row[words.QUANTISATION + c] = words.HUFFMAN_TABLES * i + table
+        table = frame[parse.QUANTIZATION + c]
+        row[words.QUANTIZATION + c] = words.HUFFMAN_TABLES * i + table
         for k in range(64):
-            factor = load_byte(_u64(frame[parse.QUANTISATION_AT + table]) + _u64(k))
-            quantisation[words.HUFFMAN_TABLES * i + table, k] = np.int16(factor)
+            factor = load_byte(_u64(frame[parse.QUANTIZATION_AT + table]) + _u64(k))
+            quantization[words.HUFFMAN_TABLES * i + table, k] = np.int16(factor)

@@ -60,13 +60,13 @@ def _transform(x: list[Vector], shift: int) -> list[Vector]:
     return [each.packed(shift) for each in sums]
 
 
-def _take_rows(memory: VectorMemory, block: Any, quantisation: Any, used: Iterable[int]) -> list[Vector]:
-    """Load the rows of two blocks that are used, and dequantise them; all are zeroed."""
+def _take_rows(memory: VectorMemory, block: Any, quantization: Any, used: Iterable[int]) -> list[Vector]:
+    """Load the rows of two blocks that are used, and dequantize them; all are zeroed."""
     rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
     for k in range(8):
         memory.store(memory.offset(block, 32 * k), memory.zeros(16, 16))
     flat = reduce(or_, rows[1:]).is_zero()
-    factors = [memory.load(memory.offset(quantisation, 32 * k), 16, 16) for k in used]
+    factors = [memory.load(memory.offset(quantization, 32 * k), 16, 16) for k in used]
     rows = list(map(mul, rows, factors))
     # libjpeg's SIMD shifts a block of one row of coefficients without saturation, which shows beyond 13 bits.
     rows[0] = (rows[0] << PASS_FRACTION >> PASS_FRACTION).chosen(flat, rows[0])
@@ -74,17 +74,17 @@ def _take_rows(memory: VectorMemory, block: Any, quantisation: Any, used: Iterab
 
 
 @vector_function(5)
-def inverse_dct(memory: VectorMemory, block: Any, quantisation: Any, out: Any, step: Any, stride: Any) -> None:
+def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
     """Compute the samples of two blocks, and zero their coefficients; kernels call this with uint64 arguments.
 
     Args:
         block: address of coefficients, int16 (8, 16): the rows of both blocks.
-        quantisation: address of their quantisation table, int16 (8, 16), the rows twice.
+        quantization: address of their quantization table, int16 (8, 16), the rows twice.
         out: address of the first sample of the first block, uint8.
         step: bytes from there to the first sample of the second block.
         stride: bytes between rows of samples.
     """
-    rows = _take_rows(memory, block, quantisation, range(8))
+    rows = _take_rows(memory, block, quantization, range(8))
     columns = transposed(_transform(rows, FRACTION - PASS_FRACTION))
     columns = _transform(columns, FRACTION + PASS_FRACTION + 3)
     samples = transposed([columns[k].packed(columns[k + 1]) ^ -128 for k in range(0, 8, 2)])
@@ -106,10 +106,10 @@ def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int)
 
 
 @vector_function(5)
-def _inverse_dct_4(memory: VectorMemory, block: Any, quantisation: Any, out: Any, step: Any, stride: Any) -> None:
+def _inverse_dct_4(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
     """Compute 4 × 4 samples of two blocks; arguments: see ``inverse_dct``."""
     used = 0, 1, 2, 3, 5, 6, 7  # coefficients 4 do not matter
-    row = dict(zip(used, _take_rows(memory, block, quantisation, used), strict=True))
+    row = dict(zip(used, _take_rows(memory, block, quantization, used), strict=True))
     shift = FRACTION - PASS_FRACTION + 1
     pairs = {"0": (row[0], row[0].filled(16)), "26": (row[2], row[6]), "75": (row[7], row[5]), "31": (row[3], row[1])}
     rows = [each.packed(shift) for each in _four_samples(lambda name, f: _summed(*pairs[name], f)[0], shift)]
@@ -136,13 +136,13 @@ def _inverse_dct_4(memory: VectorMemory, block: Any, quantisation: Any, out: Any
 
 
 @vector_function(5)
-def _inverse_dct_2(memory: VectorMemory, block: Any, quantisation: Any, out: Any, step: Any, stride: Any) -> None:
+def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
     """Compute 2 × 2 samples of two blocks; arguments: see ``inverse_dct``."""
     used = 0, 1, 3, 5, 7  # even coefficients but 0 do not matter
     rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
     for k in range(8):
         memory.store(memory.offset(block, 32 * k), memory.zeros(16, 16))
-    rows = [row * memory.load(memory.offset(quantisation, 32 * k), 16, 16) for k, row in zip(used, rows, strict=True)]
+    rows = [row * memory.load(memory.offset(quantization, 32 * k), 16, 16) for k, row in zip(used, rows, strict=True)]
     first = _Wide([half.cast(32) >> 14 - FRACTION for half in rows[0].filled(0).interleaved(rows[0])])
     odd = _summed(rows[1], rows[2], TWO[:2])[0] + _summed(rows[3], rows[4], TWO[2:])[0]
     shift = FRACTION - PASS_FRACTION + 2
@@ -168,23 +168,23 @@ def _inverse_dct_2(memory: VectorMemory, block: Any, quantisation: Any, out: Any
 
 
 @device_function
-def _store_mean(block, quantisation, out):  # type: ignore[no-untyped-def]
+def _store_mean(block, quantization, out):  # type: ignore[no-untyped-def]
     """Store the mean of a block; libjpeg's table of samples has a period of 1024."""
-    level = (np.int64(_i16(load_u16(block))) * np.int64(_i16(load_u16(quantisation))) + 4) >> 3
+    level = (np.int64(_i16(load_u16(block))) * np.int64(_i16(load_u16(quantization))) + 4) >> 3
     level = ((level + 512) & 1023) - 512
     store_u8(out, np.uint8(min(max(level + 128, 0), 255)))
 
 
 @device_function
-def inverse_dct_reduced(side, block, quantisation, out, step, stride):  # type: ignore[no-untyped-def]
+def inverse_dct_reduced(side, block, quantization, out, step, stride):  # type: ignore[no-untyped-def]
     """Compute ``side`` × ``side`` samples of two blocks, 4, 2 or 1; other arguments: see ``inverse_dct``.
 
     For one sample a block holds the DC alone, which stays.
     """
     if side == 4:
-        _inverse_dct_4(block, quantisation, out, step, stride)
+        _inverse_dct_4(block, quantization, out, step, stride)
     elif side == 2:
-        _inverse_dct_2(block, quantisation, out, step, stride)
+        _inverse_dct_2(block, quantization, out, step, stride)
     else:
-        _store_mean(block, quantisation, out)
-        _store_mean(block + _u64(16), quantisation, out + step)
+        _store_mean(block, quantization, out)
+        _store_mean(block + _u64(16), quantization, out + step)

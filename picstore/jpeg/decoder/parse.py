@@ -11,7 +11,7 @@ from picstore.jpeg.decoder.coefficients import (
     OTHER_BLOCK,
     PAIR_ZIGZAG,
     PAIRS,
-    QUANTISATIONS,
+    QUANTIZATIONS,
     SINGLES,
     fill_pairs,
     fill_table,
@@ -27,11 +27,11 @@ DAMAGED_HEADER, UNSUPPORTED = -10, -11
 
 # Indexes in a frame, int64 (FRAME,): size in pixels, sampling factors of the luma, number of components, MCUs between
 # restart markers (0 for none), bytes before the entropy-coded data, and the tables of each component.
-WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTISATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
+WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTIZATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
 _IDS, _DEFINED, _COLORS = 16, 19, 20  # ids of components; flags of defined tables; flags of _JFIF and _ADOBE_RGB
-# Addresses in the stream: of the 64 bytes of each quantisation table, and of the counts and symbols of the Huffman
+# Addresses in the stream: of the 64 bytes of each quantization table, and of the counts and symbols of the Huffman
 # tables DC 0, DC 1, AC 0 and AC 1.
-QUANTISATION_AT, HUFFMAN_AT = 21, 25
+QUANTIZATION_AT, HUFFMAN_AT = 21, 25
 FRAME = 29
 _JFIF, _ADOBE_RGB = 1, 2
 
@@ -80,7 +80,7 @@ def parse_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
 def _parse_segment(marker, body, length, frame, tables):  # type: ignore[no-untyped-def]
     """Parse one marker segment; return 0 or negative."""
     if marker == 0xDB:
-        return _parse_quantisation(body, length, frame, tables)
+        return _parse_quantization(body, length, frame, tables)
     if marker == 0xC4:
         return _parse_huffman(body, length, frame, tables)
     if marker == 0xC0:
@@ -106,17 +106,17 @@ def _parse_colors(marker, body, length, frame):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _parse_quantisation(body, length, frame, tables):  # type: ignore[no-untyped-def]
-    """Parse quantisation tables of 8 bits (B.2.4.1)."""
+def _parse_quantization(body, length, frame, tables):  # type: ignore[no-untyped-def]
+    """Parse quantization tables of 8 bits (B.2.4.1)."""
     if length % 65:
         return UNSUPPORTED
     for _ in range(length // 65):
         table = load_byte(body)
         if table > 3:
             return UNSUPPORTED
-        frame[QUANTISATION_AT + table] = np.int64(body + _u64(1))
+        frame[QUANTIZATION_AT + table] = np.int64(body + _u64(1))
         for k in range(64 if tables else 0):
-            target = tables + _u64(QUANTISATIONS + 256 * table + 2 * np.int64(PAIR_ZIGZAG[k]))
+            target = tables + _u64(QUANTIZATIONS + 256 * table + 2 * np.int64(PAIR_ZIGZAG[k]))
             factor = np.int16(load_byte(body + _u64(1 + k)))
             store_i16(target, factor)
             store_i16(target + _u64(2 * OTHER_BLOCK), factor)
@@ -190,12 +190,12 @@ def _parse_frame_header(body, length, frame):  # type: ignore[no-untyped-def]
     for c in range(count):
         field = body + _u64(6 + 3 * c)
         frame[_IDS + c], factors = load_byte(field), load_byte(field + _u64(1))
-        frame[QUANTISATION + c] = load_byte(field + _u64(2))
+        frame[QUANTIZATION + c] = load_byte(field + _u64(2))
         if c == 0:
             frame[HORIZONTAL], frame[VERTICAL] = factors >> 4, factors & 15
             if not (1 <= frame[HORIZONTAL] <= 4 and 1 <= frame[VERTICAL] <= 4):
                 return DAMAGED_HEADER
-        if frame[QUANTISATION + c] > 3 or (c and factors != 0x11):
+        if frame[QUANTIZATION + c] > 3 or (c and factors != 0x11):
             return UNSUPPORTED
     if count == 1:  # sampling factors of a single component mean nothing (A.2.2)
         frame[HORIZONTAL], frame[VERTICAL] = 1, 1
@@ -215,7 +215,7 @@ def _parse_scan_header(body, length, frame):  # type: ignore[no-untyped-def]
         if load_byte(field) != frame[_IDS + c] or dc > 1 or ac > 1:
             return UNSUPPORTED
         frame[DC + c], frame[AC + c] = dc, ac
-        needed = 1 << frame[QUANTISATION + c] | 1 << (4 + dc) | 1 << (6 + ac)
+        needed = 1 << frame[QUANTIZATION + c] | 1 << (4 + dc) | 1 << (6 + ac)
         if frame[_DEFINED] & needed != needed:
             return DAMAGED_HEADER
     rest = body + _u64(1 + 2 * count)

@@ -20,7 +20,7 @@ from picstore.jpeg.decoder.coefficients import (
     LOOKUP_BITS,
     OTHER_BLOCK,
     PAIRS,
-    QUANTISATIONS,
+    QUANTIZATIONS,
     SINGLES,
     read_ac,
     read_dc,
@@ -36,7 +36,7 @@ from picstore.jpeg.decoder.parse import (
     HEIGHT,
     HORIZONTAL,
     INTERVAL,
-    QUANTISATION,
+    QUANTIZATION,
     VERTICAL,
     WIDTH,
 )
@@ -114,7 +114,7 @@ def begin_scan(frame, tables, addresses, plan):  # type: ignore[no-untyped-def]
         dc, ac, row = frame[DC + c], 2 + frame[AC + c], _FIELDS * b
         plan[row + _PREVIOUS_DC // 8] = plan.ctypes.data + 8 * (_FIELDS * BLOCKS + c)
         plan[row + _STEP // 8] = side * h if c == 0 else side
-        plan[row + _FACTORS // 8] = tables + _u64(QUANTISATIONS + 256 * frame[QUANTISATION + c])
+        plan[row + _FACTORS // 8] = tables + _u64(QUANTIZATIONS + 256 * frame[QUANTIZATION + c])
         plan[row + _AC // 8] = tables + _u64(PAIRS + (8 << LOOKUP_BITS) * frame[AC + c])
         plan[row + _DC // 8] = tables + _u64(SINGLES + (2 << LOOKUP_BITS) * dc)
         plan[row + _AC_BY_LENGTH // 8] = tables + _u64(BY_LENGTHS + 4 * BY_LENGTH * ac)

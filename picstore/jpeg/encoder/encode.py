@@ -1,6 +1,6 @@
 """Encoder of training JPEGs: the scan of libjpeg-turbo, bit for bit, with optimal Huffman tables.
 
-libjpeg-turbo optimises tables at the price of a second pass over all coefficients without SIMD; docs/measurements.md
+libjpeg-turbo optimizes tables at the price of a second pass over all coefficients without SIMD; docs/measurements.md
 has the figures.
 """
 
@@ -126,7 +126,7 @@ class _Scan:
         if not 1 <= interval <= 0xFFFF:
             raise UsageError(f"restart interval is {interval}; give 1 to 65,535 MCUs")
         self._header = _header(*size, factors, interval, grey=grey)
-        self._quantisation, self._divisors = _quantisation(quality)
+        self._quantization, self._divisors = _quantization(quality)
         self._frequencies = np.zeros((4, 256), np.uint32)
         self._scratch = np.empty(0, np.uint32)
         self._found: deque[tuple[U32, I64]] = deque()
@@ -161,8 +161,8 @@ class _Scan:
         header = self._header
         used = [(0, 0), (1, 0)] if len(header.components) == 1 else [(0, 0), (1, 0), (0, 1), (1, 1)]
         tables = {(kind, k): _table(counts[2 * kind + k], values[2 * kind + k]) for kind, k in used}
-        selectors = tuple(TableSelector(c.id, c.quantisation, c.quantisation) for c in header.components)
-        coding = CodingParameters(self._quantisation, tables, selectors, b"\0\x3f\0", _JFIF, b"", 1)
+        selectors = tuple(TableSelector(c.id, c.quantization, c.quantization) for c in header.components)
+        coding = CodingParameters(self._quantization, tables, selectors, b"\0\x3f\0", _JFIF, b"", 1)
         headers = write_headers(header, coding, tables, header.restart_interval)
         pieces: list[bytes | memoryview] = [headers]
         lengths: list[I64] = []
@@ -181,7 +181,7 @@ class _Scan:
 
 
 @lru_cache(maxsize=16)
-def _quantisation(quality: int) -> tuple[dict[int, bytes], U16]:
+def _quantization(quality: int) -> tuple[dict[int, bytes], U16]:
     """Scale the tables of T.81 as libjpeg does: bodies for DQT, and ``make_divisors`` of luma and chroma."""
     percent = 5000 // quality if quality < 50 else 200 - 2 * quality
     scaled = [[min(max((k * percent + 50) // 100, 1), 255) for k in table] for table in (_LUMA, _CHROMA)]

@@ -44,10 +44,10 @@ def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
 
 
 def make_divisors(factors: list[int]) -> U16:
-    """Make the numbers by which a block is quantised without a division.
+    """Make the numbers by which a block is quantized without a division.
 
     Args:
-        factors: 64 quantisation factors, row by row.
+        factors: 64 quantization factors, row by row.
 
     Returns:
         uint16 (3, 64): for each the addend, the reciprocal and the scale, such that
@@ -74,7 +74,7 @@ def _times(left: Vector, right: Vector) -> Vector:
     return (left.widened(32, signed=False) * right.widened(32, signed=False) >> 16).narrowed(16)
 
 
-def _quantised(memory: VectorMemory, row: Vector, divisors: Any) -> Vector:
+def _quantized(memory: VectorMemory, row: Vector, divisors: Any) -> Vector:
     addend, reciprocal, scale = (memory.load(memory.offset(divisors, 128 * k), 8, 16) for k in range(3))
     sign = row >> 15
     magnitude = _times(_times((row ^ sign) - sign + addend, reciprocal), scale)
@@ -83,7 +83,7 @@ def _quantised(memory: VectorMemory, row: Vector, divisors: Any) -> Vector:
 
 @vector_function(4, returns=True)
 def forward_dct(memory: VectorMemory, samples: Any, stride: Any, divisors: Any, out: Any) -> Any:
-    """Compute the quantised coefficients of a block; kernels call this with uint64 arguments.
+    """Compute the quantized coefficients of a block; kernels call this with uint64 arguments.
 
     Args:
         samples: address of the first sample, uint8.
@@ -99,7 +99,7 @@ def forward_dct(memory: VectorMemory, samples: Any, stride: Any, divisors: Any, 
         rows.append(memory.load(samples, 8, 8).widened(16, signed=False) - 128)
         samples = memory.offset(samples, stride)
     rows = _transform(transposed(_transform(transposed(rows), first=True)), first=False)
-    rows = [_quantised(memory, row, memory.offset(divisors, 16 * k)) for k, row in enumerate(rows)]
+    rows = [_quantized(memory, row, memory.offset(divisors, 16 * k)) for k, row in enumerate(rows)]
     while len(rows) > 1:  # join them to one vector of 64
         count = 2 * rows[0].value.type.count
         rows = [left.shuffled(right, range(count)) for left, right in zip(rows[::2], rows[1::2], strict=True)]

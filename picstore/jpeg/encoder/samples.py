@@ -10,7 +10,7 @@ from picstore.kernels.jit import device_function, memcpy, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
 STEP = 16  # pixels or samples at a time; up to STEP - 1 samples after the end of a row are written too
-_CENTRE = (128 << 16) + (1 << 15) - 1  # of Cb and Cr; halves are rounded down
+_CENTER = (128 << 16) + (1 << 15) - 1  # of Cb and Cr; halves are rounded down
 _u64 = np.uint64
 
 
@@ -18,7 +18,7 @@ def _convert(memory: VectorMemory, color: tuple[Vector, ...], out: Any, step: An
     """Convert 16 pixels to Y at ``out`` and Cb and Cr one and two steps after it (JFIF 1.02, 16 fractional bits)."""
     r, g, b = (each.widened(32, signed=False) for each in color)
     luma = r * 19595 + g * 38470 + b * 7471 + (1 << 15)
-    blue, red = (b << 15) - r * 11059 - g * 21709 + _CENTRE, (r << 15) - g * 27439 - b * 5329 + _CENTRE
+    blue, red = (b << 15) - r * 11059 - g * 21709 + _CENTER, (r << 15) - g * 27439 - b * 5329 + _CENTER
     for plane in (luma, blue, red):
         memory.store(out, (plane >> 16).narrowed(8))
         out = memory.offset(out, step)
@@ -40,7 +40,7 @@ def _convert_planes(memory: VectorMemory, source: Any, plane: Any, out: Any, ste
 
 
 def _pairs(memory: VectorMemory, row: Any) -> Vector:
-    """Sum neighbours among 32 samples."""
+    """Sum neighbors among 32 samples."""
     samples = memory.load(row, 2 * STEP, 8)
     left, right = (samples.shuffled(samples, range(k, 2 * STEP, 2)).widened(16, signed=False) for k in (0, 1))
     return left + right

@@ -106,7 +106,7 @@ def _fill_rows(source, row, shape, rows, stride):  # type: ignore[no-untyped-def
 
 @kernel("(UniTuple(int64, 4), UniTuple(int64, 6), int64, uint16[:, :, ::1], uint32[::1], int64[::1], uint32[:, ::1])")
 def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):  # type: ignore[no-untyped-def]
-    """Quantise an image, or whole segments of one, and find its symbols.
+    """Quantize an image, or whole segments of one, and find its symbols.
 
     Args:
         source: address of the first pixel; bytes from one row, pixel and channel to the next; 0 is the last for grey.

@@ -39,7 +39,7 @@ def make_reference_record(
 
 
 def _refer(source: Input, data: bytes, root: Location) -> bytes:
-    """Serialise a reference to an input's bytes, or the first of them."""
+    """Serialize a reference to an input's bytes, or the first of them."""
     if source.reader is not None:
         raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
     folder = str(root).rstrip("/") + "/"

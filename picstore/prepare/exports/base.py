@@ -38,7 +38,7 @@ def safe_name(text: str) -> str:
 
 
 class UsedNames:
-    """Names in one folder or archive, equal also where a file system ignores case or normalises Unicode.
+    """Names in one folder or archive, equal also where a file system ignores case or normalizes Unicode.
 
     Keeps 8 bytes of a hash of each name, some 70 bytes in memory: 1.3 million names take 90 MB.
     """

@@ -25,7 +25,7 @@ class FolderWriter:
 
     Names are the last part of the extra's ``path``, made safe; the id is added to equal ones. Attachments are hidden
     files, ``.<name>.<attachment>``, which readers of folders skip. No two names are equal on a file system that ignores
-    case or normalises Unicode.
+    case or normalizes Unicode.
     """
 
     def __init__(self, root: Path, classes: list[str], attachments: tuple[str, ...]) -> None:

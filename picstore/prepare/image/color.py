@@ -1,4 +1,4 @@
-"""Colour conversion of every Pillow mode to "L" or "RGB" (docs/formats.md, "Colour")."""
+"""Color conversion of every Pillow mode to "L" or "RGB" (docs/formats.md, "Color")."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _with_alpha(image: Image.Image) -> Image.Image:
         return image
     if image.mode == "La":
         return image.convert("LA")
-    return image.convert("RGBA")  # P, PA, RGBa, and 1, L, RGB with a transparent colour
+    return image.convert("RGBA")  # P, PA, RGBa, and 1, L, RGB with a transparent color
 
 
 def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:

@@ -84,8 +84,8 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
 
 
 def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> list[list[float]]:
-    """Map keypoints, which count from the centre of the first pixel; [0, 0, 0] is unmarked and stays."""
-    centres = coordinates.map_points(points[:, :2] + 0.5, rotate=rotate) - 0.5
+    """Map keypoints, which count from the center of the first pixel; [0, 0, 0] is unmarked and stays."""
+    centers = coordinates.map_points(points[:, :2] + 0.5, rotate=rotate) - 0.5
     marked = (points != 0).any(axis=1, keepdims=True)
-    rows = np.round(np.where(marked, centres, 0.0), _DECIMALS).tolist()
+    rows = np.round(np.where(marked, centers, 0.0), _DECIMALS).tolist()
     return [[x, y, int(v)] for (x, y), v in zip(rows, points[:, 2].tolist(), strict=True)]

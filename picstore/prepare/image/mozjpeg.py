@@ -22,12 +22,12 @@ def require_mozjpeg() -> None:
 
 
 def encode_by_mozjpeg(image: Image.Image, *, quality: int, subsampling: str) -> TranscodedJpeg:
-    """Encode a baseline JPEG by trellis quantisation, with optimal Huffman tables and restart markers.
+    """Encode a baseline JPEG by trellis quantization, with optimal Huffman tables and restart markers.
 
     The image is in mode "L" or "RGB", the quality on libjpeg's scale, 1 … 100, the subsampling "420" or "444".
     MissingDependency as from :func:`require_mozjpeg`.
     """
-    # mozjpeg must not write restart markers itself: with trellis quantisation the stream is broken (its issue 195).
+    # mozjpeg must not write restart markers itself: with trellis quantization the stream is broken (its issue 195).
     jpeg = _encode(_vips(), image, quality=quality, subsampling=subsampling, trellis=True)
     return transcode(jpeg, *read_marker_segments(jpeg))
 

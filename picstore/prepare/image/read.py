@@ -262,7 +262,7 @@ def _jpeg_origin(image: Image.Image, settings: EncodeSettings) -> str:
 
 
 def _scale_transparency(image: Image.Image) -> None:
-    """Scale a PNG's transparent colour to 8 bits; Pillow scales only the samples."""
+    """Scale a PNG's transparent color to 8 bits; Pillow scales only the samples."""
     value = image.info.get("transparency")
     if image.format != "PNG" or value is None or not isinstance(image, ImageFile.ImageFile) or not image.tile:
         return

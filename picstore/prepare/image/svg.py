@@ -1,4 +1,4 @@
-"""SVG documents recognised and sanitized: parsed, and only harmless elements and attributes written out again.
+"""SVG documents recognized and sanitized: parsed, and only harmless elements and attributes written out again.
 
 ImageMagick turns SVG into drawing commands of its own language, in which an unexpected quote or an ``image`` command
 reads files. So none of the original text reaches it.

@@ -1,4 +1,4 @@
-"""SourceFormat, which lists the inputs of one kind of source, and SourceProbe, by which kinds are recognised."""
+"""SourceFormat, which lists the inputs of one kind of source, and SourceProbe, by which kinds are recognized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open a source: recognise its kind and list its inputs in a fixed order.
+"""Open a source: recognize its kind and list its inputs in a fixed order.
 
 An input names bytes (a file, a byte range of one, or a row that a reader finds) and a label; listing reads no image.
 Its position in the list is its id. Each kind is a module of ``picstore.prepare.sources``, or an entry point of the
@@ -43,7 +43,7 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
 
     Args:
         where: the source, local or in an object store, as may be the files that options name.
-        kind: one of KINDS or the name of an entry point; or ``"auto"``: the first kind that recognises it. The option
+        kind: one of KINDS or the name of an entry point; or ``"auto"``: the first kind that recognizes it. The option
             ``annotations`` selects coco.
         classes: a file of class names, one per line, in the order of labels. It names integer labels, or reorders
             labels that have names.

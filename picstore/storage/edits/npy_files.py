@@ -46,7 +46,7 @@ class NpyFile:
 
 
 def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
-    """Serialise an array; the first 64 bits of its bytes' SHA-256 name the file."""
+    """Serialize an array; the first 64 bits of its bytes' SHA-256 name the file."""
     out = io.BytesIO()
     np.lib.format.write_array(out, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
     raw = out.getvalue()

@@ -1,4 +1,4 @@
-"""Writing a container: serialise records to one aligned block (docs/format.md, "Container")."""
+"""Writing a container: serialize records to one aligned block (docs/format.md, "Container")."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def packed_size(records: int, *, attachments: int, segments: int, extras: int, p
 
 
 def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref: ContainerRef) -> list[Buffer]:
-    """Serialise records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
+    """Serialize records to one container, a multiple of 4,096 bytes; the same records give the same bytes.
 
     Returns:
         The container as buffers to write one after the other, the header first. They are not joined, since that takes

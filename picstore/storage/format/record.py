@@ -111,7 +111,7 @@ def copy_record(record: Record) -> Record:
 
 
 def extra_to_json(extra: Any) -> bytes:
-    """Serialise an extra as compact JSON, None as ``b""``; UsageError if JSON cannot hold it or it is too long."""
+    """Serialize an extra as compact JSON, None as ``b""``; UsageError if JSON cannot hold it or it is too long."""
     if extra is None:
         return b""
     try:

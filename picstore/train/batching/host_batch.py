@@ -38,7 +38,7 @@ class SegmentTables:
     count: I64  # (n,), of them; 0 for images that the GPU does not decode
     codes: U8  # (4 n, HUFFMAN_BYTES)
     places: Array  # int32 (4 n, 4)
-    quantisation: Array  # int16 (4 n, 64)
+    quantization: Array  # int16 (4 n, 64)
     held: tuple[I64, I64, Array]  # tilings (n, 6), boxes (n, 4) and segments' lengths, uint16 (m,), of what is held
     pixels: dict[int, U8] = field(default_factory=dict)  # (3, h, w), by slot
     refused: dict[int, str] = field(default_factory=dict)  # why a slot's pixels were made on the CPU

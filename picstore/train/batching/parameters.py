@@ -21,7 +21,7 @@ _FAR = 1 << 40  # pixels; beyond every image
 
 @dataclass(frozen=True, slots=True)
 class TransformParams:
-    """Composed geometry and colour of a group's views in a batch: row v · n + i is view v of slot i, of n slots."""
+    """Composed geometry and color of a group's views in a batch: row v · n + i is view v of slot i, of n slots."""
 
     geometry: Geometry
     program: ColorProgram

@@ -44,7 +44,7 @@ class OutputSpec:
 
     groups: tuple[GroupSpec, ...] = (GroupSpec(),)
     dtype: str = "uint8"  # torch's name for it: uint8, float16, bfloat16 or float32
-    channels_last: bool = False  # whether the three values of a pixel are neighbours in memory
+    channels_last: bool = False  # whether the three values of a pixel are neighbors in memory
     targets: tuple[str, ...] = ()  # names of what goes with the images
     reducing_gap: float | None = None  # of resampling, where images may be decoded smaller before it
     form: str = "pixels"  # or "streams", cut, or "segments", described, for a decoder on a device
@@ -65,12 +65,12 @@ class OutputSpec:
             raise UsageError(f"the lists of transforms give the views {sorted(views)}; all need the same")
         if len(set(given)) > 1:
             raise UsageError("some lists of transforms fix the size of images, others do not; end all with a size")
-        normalised = any(plan.normalises for plan in plans)
+        normalized = any(plan.normalizes for plan in plans)
         if dtype is None:
-            dtype = common_dtype([plan.dtype for plan in plans]) or ("float32" if normalised else "uint8")
-        if dtype not in _NUMPY_DTYPES or (normalised and dtype == "uint8"):
-            possible = "float16, bfloat16 or float32" + ("" if normalised else " or uint8")
-            raise UsageError(f"dtype {dtype} is not possible{' after Normalize' if normalised else ''}; use {possible}")
+            dtype = common_dtype([plan.dtype for plan in plans]) or ("float32" if normalized else "uint8")
+        if dtype not in _NUMPY_DTYPES or (normalized and dtype == "uint8"):
+            possible = "float16, bfloat16 or float32" + ("" if normalized else " or uint8")
+            raise UsageError(f"dtype {dtype} is not possible{' after Normalize' if normalized else ''}; use {possible}")
         return cls(given[0], dtype, channels_last, plans[0].targets, plans[0].reducing_gap)
 
     @property

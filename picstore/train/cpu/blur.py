@@ -3,7 +3,7 @@
 Weights, border and rounding are torchvision's. Rows pass the horizontal pass once, as float32, into a ring buffer of as
 many rows as the kernel is tall, which stays in the first- or second-level cache. Each output row is the vertical pass
 over the ring. Equal weights multiply sums of two values, four pairs at a time: a loop without dependencies, which LLVM
-vectorises. Outer taps that together change a value by less than 1/60 grey level are dropped.
+vectorizes. Outer taps that together change a value by less than 1/60 grey level are dropped.
 """
 
 from __future__ import annotations

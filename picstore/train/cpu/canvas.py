@@ -113,7 +113,7 @@ def _channel(pixel, shift):  # type: ignore[no-untyped-def]
 
 @inlined
 def _weights(to_x, to_y):  # type: ignore[no-untyped-def]
-    """12-bit weights of the four neighbours. Each operation is cast, or numba would go on in 64 bits."""
+    """12-bit weights of the four neighbors. Each operation is cast, or numba would go on in 64 bits."""
     fx, fy = _u32(to_x & _FRACTION), _u32(to_y & _FRACTION)
     both = _u32(_u32(fx * fy + _HALF) >> _SHIFT)
     return _u32(_u32(ONE) - fx - fy + both), _u32(fx - both), _u32(fy - both), both
@@ -121,7 +121,7 @@ def _weights(to_x, to_y):  # type: ignore[no-untyped-def]
 
 @inlined
 def _sum_of(pixels, shift, weights):  # type: ignore[no-untyped-def]
-    """Sum of a channel of four neighbours by their weights."""
+    """Sum of a channel of four neighbors by their weights."""
     return _u32(
         _u32(weights[0] * _channel(pixels[0], shift))
         + _u32(weights[1] * _channel(pixels[1], shift))
@@ -131,9 +131,9 @@ def _sum_of(pixels, shift, weights):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _interpolate_row(neighbours, position, half, rows):  # type: ignore[no-untyped-def]
+def _interpolate_row(neighbors, position, half, rows):  # type: ignore[no-untyped-def]
     """Interpolate a row of bytes, adding ``half`` before the fraction is dropped."""
-    p, q, r, s = neighbours[0], neighbours[1], neighbours[2], neighbours[3]
+    p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     to_x, to_y = position
     red, green, blue = rows
     for x in range(p.size):
@@ -144,10 +144,10 @@ def _interpolate_row(neighbours, position, half, rows):  # type: ignore[no-untyp
 
 
 @device_function
-def _blend_border(neighbours, position, fill, y, image):  # type: ignore[no-untyped-def]
-    """Blend pixels of row ``y`` with neighbours outside of the image with the fill, as torchvision does.
+def _blend_border(neighbors, position, fill, y, image):  # type: ignore[no-untyped-def]
+    """Blend pixels of row ``y`` with neighbors outside of the image with the fill, as torchvision does.
 
-    There neighbours outside are black, and then the fill is blended in: a border pixel gets darker than either.
+    There neighbors outside are black, and then the fill is blended in: a border pixel gets darker than either.
     """
     to_x, to_y = position
     high_x, high_y = (image.shape[2] - 1) * ONE, (image.shape[1] - 1) * ONE
@@ -155,7 +155,7 @@ def _blend_border(neighbours, position, fill, y, image):  # type: ignore[no-unty
         if 0 <= to_x[x] <= high_x and 0 <= to_y[x] <= high_y:
             continue
         weights = _weights(to_x[x], to_y[x])
-        pixels = neighbours[0, x], neighbours[1, x], neighbours[2, x], neighbours[3, x]
+        pixels = neighbors[0, x], neighbors[1, x], neighbors[2, x], neighbors[3, x]
         if pixels[0] | pixels[1] | pixels[2] | pixels[3] == 0:
             image[0, y, x], image[1, y, x], image[2, y, x] = fill
             continue
@@ -188,8 +188,8 @@ def gather_linear(operands, slot, step, positions, image):  # type: ignore[no-un
     numbers = operands[slot, step]
     packed = _packed(image, numbers)
     height, width = image.shape[1:]
-    neighbours = np.empty((4, width), np.uint32)
-    p, q, r, s = neighbours[0], neighbours[1], neighbours[2], neighbours[3]
+    neighbors = np.empty((4, width), np.uint32)
+    p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     stride = packed.shape[1]
     fill = _fill_levels(numbers)
     pillow = numbers[SAMPLING] == PILLOW_BILINEAR
@@ -203,16 +203,16 @@ def gather_linear(operands, slot, step, positions, image):  # type: ignore[no-un
             pixel += 4 * stride
             r[x], s[x] = load_u32(_u64(pixel)), load_u32(_u64(pixel + 4))
         rows = image[0, y], image[1, y], image[2, y]
-        _interpolate_row(neighbours, (to_x, to_y), half, rows)
+        _interpolate_row(neighbors, (to_x, to_y), half, rows)
         if pillow:
             _fill_outside((to_x, to_y), (width, height), fill, rows)
         elif numbers[FILL] >= 0:
-            _blend_border(neighbours, (to_x, to_y), fill, y, image)
+            _blend_border(neighbors, (to_x, to_y), fill, y, image)
 
 
 @inlined
 def _cubic_weights(t):  # type: ignore[no-untyped-def]
-    """Weights of four neighbours, of which the second is ``t`` pixels before the position: Pillow's, with a = -1."""
+    """Weights of four neighbors, of which the second is ``t`` pixels before the position: Pillow's, with a = -1."""
     square, cube = t * t, t * t * t
     return _f32(2) * square - cube - t, _f32(1) - _f32(2) * square + cube, t + square - cube, cube - square
 
@@ -225,9 +225,9 @@ def _write_cubic_weights(positions, weights):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _add_cubic_row(neighbours, across, down, sums):  # type: ignore[no-untyped-def]
-    """Add a row of the 4 × 4 neighbours, times its weights, to sums of red, green and blue."""
-    p, q, r, s = neighbours[0], neighbours[1], neighbours[2], neighbours[3]
+def _add_cubic_row(neighbors, across, down, sums):  # type: ignore[no-untyped-def]
+    """Add a row of the 4 × 4 neighbors, times its weights, to sums of red, green and blue."""
+    p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     a, b, c, d = across[0], across[1], across[2], across[3]
     for k in range(3):
         line, shift = sums[k], _u32(8 * k)
@@ -249,9 +249,9 @@ def gather_cubic(operands, slot, step, positions, image):  # type: ignore[no-unt
     numbers = operands[slot, step]
     packed = _packed(image, numbers)
     height, width = image.shape[1:]
-    neighbours = np.empty((4, width), np.uint32)
+    neighbors = np.empty((4, width), np.uint32)
     across, down = np.empty((4, width), np.float32), np.empty((4, width), np.float32)
-    p, q, r, s = neighbours[0], neighbours[1], neighbours[2], neighbours[3]
+    p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     sums = np.empty((3, width), np.float32)
     stride = packed.shape[1]
     fill = _fill_levels(numbers)
@@ -266,7 +266,7 @@ def gather_cubic(operands, slot, step, positions, image):  # type: ignore[no-unt
                 pixel = start + 4 * (((to_y[x] >> BITS) + k - 1) * stride + (to_x[x] >> BITS) - 1)
                 p[x], q[x] = load_u32(_u64(pixel)), load_u32(_u64(pixel + 4))
                 r[x], s[x] = load_u32(_u64(pixel + 8)), load_u32(_u64(pixel + 12))
-            _add_cubic_row(neighbours, across, down[k], sums)
+            _add_cubic_row(neighbors, across, down[k], sums)
         rows = image[0, y], image[1, y], image[2, y]
         for c in range(3):
             _truncate(sums[c], rows[c])

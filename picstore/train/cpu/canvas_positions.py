@@ -1,7 +1,7 @@
 """Positions that the pixels of a canvas move from, in numba: by affine and perspective maps, and by elastic noise.
 
-A position is an integer of 2**-12 pixels, from the centre of the first pixel, for the nearest pixel of whole pixels.
-LLVM vectorises its arithmetic in float64: 26 us for an affine map of 224 × 224 pixels, 61 us for a perspective one.
+A position is an integer of 2**-12 pixels, from the center of the first pixel, for the nearest pixel of whole pixels.
+LLVM vectorizes its arithmetic in float64: 26 us for an affine map of 224 × 224 pixels, 61 us for a perspective one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _fixed(at, scale, shift, extent):  # type: ignore[no-untyped-def]
 
 @inlined
 def _scale_and_shift(sampling):  # type: ignore[no-untyped-def]
-    """Nearest takes the pixel under a position, the others count from the centre of the first pixel, rounded."""
+    """Nearest takes the pixel under a position, the others count from the center of the first pixel, rounded."""
     return (1.0, 0.0) if sampling == NEAREST else (float(ONE), 0.5 - ONE / 2)
 
 

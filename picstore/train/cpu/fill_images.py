@@ -69,7 +69,7 @@ class ImageFiller:
         self.encoded: EncodedBatch | None = None
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Decode, resample and colour some slots; returns by slot why one has no image."""
+        """Decode, resample and color some slots; returns by slot why one has no image."""
         records, plain = self._records, self._plain(slots)
         described = self._describe(plain) if self._strided is None else self._strided[:, slots.start : slots.stop]
         self._fused.run(records, slots, np.ascontiguousarray(described).reshape(-1, described.shape[2]))

@@ -70,7 +70,7 @@ class SegmentFiller:
             count=np.zeros(n, np.int64),
             codes=self._tables[0],
             places=self._tables[1],
-            quantisation=self._tables[2],
+            quantization=self._tables[2],
             held=(self._tilings, self._boxes, self._lengths),
         )
         self._encoded = EncodedBatch(

@@ -4,7 +4,7 @@ Normals are pure functions of a key and a counter, the same on every machine. Co
 64 bits ``rng.bits(k, c)`` the highest 31 are the radius, the next 31 an angle within ±45°, the last two swap the pair
 and change a sign: Box and Muller ("A note on the generation of random normal deviates", 1958) by a quarter of the
 circle, where short series for sine and cosine are exact to float32. All operations are additions, multiplications,
-divisions and square roots of float32, which IEEE 754 defines to the last bit and LLVM vectorises; neither holds for
+divisions and square roots of float32, which IEEE 754 defines to the last bit and LLVM vectorizes; neither holds for
 ``math.log`` and its like. The greatest magnitude is 6.7.
 """
 
@@ -25,7 +25,7 @@ _LOW31 = np.uint64((1 << 31) - 1)
 _ZERO, _HALF, _ONE, _TOP = (np.float32(number) for number in (0, 0.5, 1, 255))
 _SCALE = np.float32(2.0**-31)
 _TURN = np.float32(np.pi / 4 * 2.0**-30)  # angle per unit of a 31-bit number
-_CENTRE = np.float32(2.0**30)
+_CENTER = np.float32(2.0**30)
 # Bits of sqrt(1/2): subtracted, they make the exponent 0 for numbers from sqrt(1/2) to sqrt(2).
 _ROOT = np.int32(0x3F3504F3)
 _MANTISSA, _BITS = np.int32((1 << 23) - 1), np.int32(23)
@@ -44,7 +44,7 @@ def _random_words(key, first, uniform, angle, choice):  # type: ignore[no-untype
         z = (z ^ (z >> _S27)) * _M2
         z ^= z >> _S31
         uniform[j] = (_f32(_i32(z >> _S33)) + _HALF) * _SCALE
-        angle[j] = (_f32(_i32((z >> _S2) & _LOW31)) - _CENTRE) * _TURN
+        angle[j] = (_f32(_i32((z >> _S2) & _LOW31)) - _CENTER) * _TURN
         choice[j] = _i32(z & _S3)
 
 

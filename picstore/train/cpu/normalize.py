@@ -46,7 +46,7 @@ def round_floats(line, dtype, patterns):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _normalise(levels, mean, deviation, line):  # type: ignore[no-untyped-def]
+def _normalize(levels, mean, deviation, line):  # type: ignore[no-untyped-def]
     for i in range(line.size):
         line[i] = np.divide(_f32(levels[i]) * _PER_LEVEL - mean, deviation)
 
@@ -63,7 +63,7 @@ def bit_patterns(values: F32, dtype: OutputDtype) -> Array:
 
 @kernel("(uint8[:, :, ::1], float64[:, :, ::1], int64, int64, int64, int64[::1])")
 def normalize_image(image, operands, slot, step, dtype, target):  # type: ignore[no-untyped-def]
-    """Normalise an image of bytes into the batch; bytes are copied.
+    """Normalize an image of bytes into the batch; bytes are copied.
 
     Args:
         image: uint8 (3, height, width), C-contiguous.
@@ -84,7 +84,7 @@ def normalize_image(image, operands, slot, step, dtype, target):  # type: ignore
             if dtype == _UINT8:
                 put_bytes(source.ctypes.data, width, first + c * planes + y * rows, target[3])
                 continue
-            _normalise(source, _f32(numbers[c]), _f32(numbers[3 + c]), line)
+            _normalize(source, _f32(numbers[c]), _f32(numbers[3 + c]), line)
             if dtype != _FLOAT32:
                 round_floats(line, dtype, patterns)
             put_patterns(words, width, first + c * planes + y * rows, target[3], 4 if dtype == _FLOAT32 else 2)

@@ -3,7 +3,7 @@
 A pass takes ``_CHUNK`` pixels at a time: chunks of the three planes become float32, all steps run on them while they
 are in the first-level cache, and they are written back as bytes. After each step values are whole grey levels within
 0 … 255. The arithmetic is torchvision's float32 arithmetic on uint8 images; a step differs by one level at most, where
-torch fuses a multiplication with an addition. All loops run along planes, so LLVM vectorises them; float32 without
+torch fuses a multiplication with an addition. All loops run along planes, so LLVM vectorizes them; float32 without
 reordering gives the same bits on every machine.
 """
 

@@ -83,7 +83,7 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
 
 
 def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill: int = 0) -> None:
-    """Render a mask, integers (h, w), into ``out`` (H, W) by nearest-neighbour interpolation.
+    """Render a mask, integers (h, w), into ``out`` (H, W) by nearest-neighbor interpolation.
 
     UsageError for other shapes or dtypes, a ``fill`` that the dtype cannot hold, or a geometry that is not finite.
     """

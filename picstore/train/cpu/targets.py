@@ -80,13 +80,13 @@ def make_target(
         By name, for k remaining objects and an output of H × W pixels:
 
         - ``boxes``: float32 (k, 4), XYXY; with them ``labels``, int64 (k,), −1 if the extra has none.
-        - ``keypoints``: float32 (k, m, 2), x and y from the centre of the first pixel; with them
+        - ``keypoints``: float32 (k, m, 2), x and y from the center of the first pixel; with them
           ``visibility``, int64 (k, m). Points that are not marked or lie outside have visibility 0 and x = y = 0;
           objects of fewer points are padded with such points.
         - ``polygons``: for each object a list of float32 (p, 2), clipped to the output; an outline outside is left out.
         - ``index``: int64 (k,), with any of the above: numbers of the objects in the extra.
         - ``extra``: the extra as it is.
-        - an attachment: a mask (H, W) by nearest neighbour, 0 outside; uint8, or int64 if it has more than 8 bits; of
+        - an attachment: a mask (H, W) by nearest neighbor, 0 outside; uint8, or int64 if it has more than 8 bits; of
           a JPEG uint8 (3, h, w), see ``image_targets``. None if the record has none.
 
     Raises:
@@ -159,10 +159,10 @@ def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry,
     table = np.zeros((len(chosen), most, 3))
     for row, each in zip(table, chosen, strict=True):
         row[: len(each)] = each
-    centres = table[:, :, :2].reshape(-1, 2) + 0.5
+    centers = table[:, :, :2].reshape(-1, 2) + 0.5
     low, high = _visible_rect(geometry, slot)
-    moved = geometry.points_to_output(slot, centres)
-    seen = ((centres >= low) & (centres <= high)).all(axis=1) & _inside(centres, geometry.edges[slot]).all(axis=1)
+    moved = geometry.points_to_output(slot, centers)
+    seen = ((centers >= low) & (centers <= high)).all(axis=1) & _inside(centers, geometry.edges[slot]).all(axis=1)
     seen &= ((moved >= -_TOLERANCE) & (moved <= geometry.size[slot] + _TOLERANCE)).all(axis=1)
     visibility = np.where(seen.reshape(table.shape[:2]), table[:, :, 2], 0).astype(np.int64)
     points = np.where(visibility[:, :, None] != 0, moved.reshape(*table.shape[:2], 2) - 0.5, 0)

@@ -101,9 +101,9 @@ def _sharpen_row(rows, y, rest, column, out):  # type: ignore[no-untyped-def]
     for i in range(row.size):
         column[i] = above[i] + row[i] + below[i]
     left, right = column[:-2], column[2:]
-    middle, centre, out = column[1:-1], row[1:-1], out[1:-1]
+    middle, center, out = column[1:-1], row[1:-1], out[1:-1]
     for i in range(out.size):
-        level = centre[i]
+        level = center[i]
         smooth = np.rint((left[i] + middle[i] + right[i] + _FOUR * level) * _THIRTEENTH)
         out[i] = _i32(min(max(level + rest * (smooth - level), _f32(0)), _TOP))
 

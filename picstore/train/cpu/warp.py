@@ -1,8 +1,8 @@
 """Affine warps of slanted images by bilinear interpolation, and of masks by nearest; soft edges.
 
 Half-planes meet a row of the output in an interval, so bounds are checked once for a run of pixels, not in the inner
-loops. The first inner loop gathers the four neighbours of each pixel as two 64-bit words, the only scalar part. The
-second interpolates, which LLVM vectorises: 110 us for 224 × 224, where one loop for both took 280. Weights are 12-bit
+loops. The first inner loop gathers the four neighbors of each pixel as two 64-bit words, the only scalar part. The
+second interpolates, which LLVM vectorizes: 110 us for 224 × 224, where one loop for both took 280. Weights are 12-bit
 integers, and positions advance in steps of 2**-32 pixels from the start of each row's run: no result depends on a
 machine's vector unit.
 """
@@ -35,7 +35,7 @@ _MAX_STEP = float(1 << 20)  # pixels; larger steps leave every image and would e
 
 @device_function
 def visible_run(edges, y, width, least):  # type: ignore[no-untyped-def]
-    """First and last + 1 of the pixels of a row whose centres lie at least ``least`` inside of every edge."""
+    """First and last + 1 of the pixels of a row whose centers lie at least ``least`` inside of every edge."""
     low = 0.0
     high = width - 1.0
     for k in range(edges.shape[0]):
@@ -69,7 +69,7 @@ def _narrow(start, step, low, high, first, last):  # type: ignore[no-untyped-def
 
 @inlined
 def _interpolated(top, bottom, bits, weights):  # type: ignore[no-untyped-def]
-    """Interpolate a channel of four neighbours; it is at ``bits`` of the left ones, and of the right ones 24 below."""
+    """Interpolate a channel of four neighbors; it is at ``bits`` of the left ones, and of the right ones 24 below."""
     left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
     total = (
         weights[0] * (_u32(top >> left) & low)
@@ -82,7 +82,7 @@ def _interpolated(top, bottom, bits, weights):  # type: ignore[no-untyped-def]
 
 @device_function
 def _warp_inner(source, start, step, rows, line, run):  # type: ignore[no-untyped-def]
-    """Interpolate pixels whose neighbours are all in the array; 8 bytes are read from each left one on."""
+    """Interpolate pixels whose neighbors are all in the array; 8 bytes are read from each left one on."""
     start_x, start_y = start
     step_x, step_y = step
     address = _u64(source.ctypes.data)
@@ -164,7 +164,7 @@ def warp(source, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-
     height, width = target[5], target[6]
     rows = np.empty((2, width), np.uint64)
     line = np.empty((3, width), np.uint8)
-    # Bounds of the left top neighbour; two columns follow it, so that 8 bytes can be read.
+    # Bounds of the left top neighbor; two columns follow it, so that 8 bytes can be read.
     low_x, high_x = max(clip[0], 0), min(clip[2] - 2, source.shape[1] - 3)
     low_y, high_y = max(clip[1], 0), min(clip[3] - 2, source.shape[0] - 2)
     step_x, step_y = matrix[0, 0], matrix[1, 0]
@@ -201,7 +201,7 @@ def apply_edges(edges, fill, hard, target):  # type: ignore[no-untyped-def]
     Args:
         edges: float64 (k, 3), in output pixels.
         fill: uint8 (3,).
-        hard: fill pixels whose centres lie outside, and blend none.
+        hard: fill pixels whose centers lie outside, and blend none.
         target: ``strided_image`` of the output, uint8 (3, H, W).
     """
     height, width = target[5], target[6]
@@ -245,7 +245,7 @@ def _copy_element(at, size, fill, to):  # type: ignore[no-untyped-def]
 
 @kernel("(Tuple((int64[::1], int64)), float64[:, ::1], int64[::1], float64[:, ::1], uint64, int64[::1])")
 def warp_nearest(mask, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-def]
-    """Copy the mask's elements under the centres of the output's pixels; ``fill`` outside of clip, mask or edges.
+    """Copy the mask's elements under the centers of the output's pixels; ``fill`` outside of clip, mask or edges.
 
     Args:
         mask: ``strided_image`` of (h, w), and bytes of an element: 1, 2, 4 or 8.

@@ -1,6 +1,6 @@
 """Affine warps of slanted images by the nearest pixel or bicubic interpolation; ``warp.py`` has the bilinear one.
 
-Both take a square of neighbours of each output pixel, with 14-bit weights, so no result depends on a machine's vector
+Both take a square of neighbors of each output pixel, with 14-bit weights, so no result depends on a machine's vector
 unit. 224 × 224 take 0.24 ms by the nearest pixel and 2.8 ms by bicubic interpolation, in scalar code.
 """
 
@@ -24,7 +24,7 @@ _i32, _u8, _u64 = np.int32, np.uint8, np.uint64
 # that take ten times as long as the pixel.
 @device_function
 def _cubic_taps(position, a):  # type: ignore[no-untyped-def]
-    """The first of four neighbours along an axis, and their weights."""
+    """The first of four neighbors along an axis, and their weights."""
     near = math.floor(position - 0.5)
     away = position - 0.5 - near
     first = _i32(math.floor(cubic(1.0 + away, a) * ONE + 0.5))
@@ -35,7 +35,7 @@ def _cubic_taps(position, a):  # type: ignore[no-untyped-def]
 
 @device_function
 def _cubic_sum(pixel, stride, across, down):  # type: ignore[no-untyped-def]
-    """Interpolate a channel of 4 × 4 neighbours from an address on; 6 fractional bits are kept between the passes."""
+    """Interpolate a channel of 4 × 4 neighbors from an address on; 6 fractional bits are kept between the passes."""
     total = _i32(1 << 19)
     for v in range(4):
         partial = _i32(1 << 7)
@@ -66,7 +66,7 @@ def _nearest_row(source, matrix, clip, fill, line, y, run):  # type: ignore[no-u
 
 
 @device_function
-def _copy_neighbours(source, clip, fill, corner, square):  # type: ignore[no-untyped-def]
+def _copy_neighbors(source, clip, fill, corner, square):  # type: ignore[no-untyped-def]
     """Copy 4 × 4 pixels, some of them outside of the clip or the image."""
     for v in range(4):
         for u in range(4):
@@ -86,7 +86,7 @@ def _cubic_row(source, matrix, clip, fill, a, line, y, run):  # type: ignore[no-
         stride = 3 * source.shape[1]
         pixel = _u64(source.ctypes.data + top * stride + 3 * left)
         if not (low_x <= left <= high_x and low_y <= top <= high_y):
-            _copy_neighbours(source, clip, fill, (left, top), square)
+            _copy_neighbors(source, clip, fill, (left, top), square)
             stride, pixel = 12, _u64(square.ctypes.data)
         for c in range(3):
             line[c, x] = _cubic_sum(pixel + _u64(c), _u64(stride), across, down)

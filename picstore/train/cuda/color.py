@@ -1,7 +1,7 @@
 """Color steps on a tile on the GPU, in the arithmetic of the CPU's kernels: equal to the bit, except blur.
 
 Pointwise steps follow each other in registers (``run_steps``). Contrast, which needs the mean grey level of the image,
-and steps that need other pixels begin a new phase, another launch (``kernels.py``). Before normalisation values are
+and steps that need other pixels begin a new phase, another launch (``kernels.py``). Before normalization values are
 whole grey levels in float32.
 """
 
@@ -40,7 +40,7 @@ def run_steps(descriptor, begin, end, r, g, b, y, x):  # type: ignore[no-untyped
         step = descriptor + load_i32(descriptor, STEPS) + k * STEP
         opcode = load_i32(step, 0)
         if opcode == _NORMALIZE:
-            r, g, b = _normalised(step, r, 0), _normalised(step, g, 1), _normalised(step, b, 2)
+            r, g, b = _normalized(step, r, 0), _normalized(step, g, 1), _normalized(step, b, 2)
         elif opcode == _SCALE:
             factor = load_f32(step, OPERANDS)
             r, g, b = blended(r, factor, 0.0), blended(g, factor, 0.0), blended(b, factor, 0.0)
@@ -123,7 +123,7 @@ def reflected(i, extent):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _normalised(step, value, channel: tl.constexpr):  # type: ignore[no-untyped-def]
+def _normalized(step, value, channel: tl.constexpr):  # type: ignore[no-untyped-def]
     mean = load_f32(step, OPERANDS + channel)
     deviation = load_f32(step, OPERANDS + 3 + channel)
     return tl.math.div_rn(value * _PER_LEVEL - mean, tl.full(value.shape, 1.0, tl.float32) * deviation)
@@ -184,7 +184,7 @@ def _noisy(descriptor, step, value, y, x, channel: tl.constexpr):  # type: ignor
 
 @device_function
 def _erased(step, opcode, r, g, b, y, x):  # type: ignore[no-untyped-def]
-    """Erase a box with one colour or with random values."""
+    """Erase a box with one color or with random values."""
     if opcode == _ERASE:
         inside = _in_box(step, y, x)
         r = tl.where(inside, load_f32(step, OPERANDS + 4), r)

@@ -46,13 +46,13 @@ class ColorPhases:
 
     @classmethod
     def from_program(cls, program: ColorProgram, size: I64, *, floats: bool) -> ColorPhases:
-        """Split the color program of images of int64 (n, 2) widths and heights; only floats are normalised."""
+        """Split the color program of images of int64 (n, 2) widths and heights; only floats are normalized."""
         opcode, operands = program.opcode.copy(), program.operands.copy()
         counts = (opcode != opcodes.NOTHING).sum(axis=1)
-        normalised = (np.cumsum(opcode == opcodes.NORMALIZE, axis=1) > 0) & floats
-        _prepare_boxes(opcode, operands, size, normalised)
+        normalized = (np.cumsum(opcode == opcodes.NORMALIZE, axis=1) > 0) & floats
+        _prepare_boxes(opcode, operands, size, normalized)
         _prepare_operands(opcode, operands)
-        opcode[(opcode == opcodes.ERASE_RANDOM) & normalised] = ERASE_NORMALS
+        opcode[(opcode == opcodes.ERASE_RANDOM) & normalized] = ERASE_NORMALS
         if not floats:
             opcode[opcode == opcodes.NORMALIZE] = opcodes.NOTHING
         words = np.empty((*opcode.shape, STEP.value), dtype=np.int64)
@@ -66,8 +66,8 @@ class ColorPhases:
         return cls(words, counts, begins, starts)
 
 
-def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalised: Bools) -> None:
-    """Clip boxes to erase to the image, and truncate their levels to integers unless they are normalised values."""
+def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> None:
+    """Clip boxes to erase to the image, and truncate their levels to integers unless they are normalized values."""
     erases = (opcode == opcodes.ERASE) | (opcode == opcodes.ERASE_RANDOM)
     if not erases.any():
         return
@@ -75,7 +75,7 @@ def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalised: Bools) -> 
     boxes = np.clip(np.trunc(operands[:, :, :4]), 0, highest)
     operands[:, :, :4] = np.where(erases[:, :, None], boxes, operands[:, :, :4])
     levels = operands[:, :, 4:7]
-    operands[:, :, 4:7] = np.where((erases & ~normalised)[:, :, None], np.trunc(levels), levels)
+    operands[:, :, 4:7] = np.where((erases & ~normalized)[:, :, None], np.trunc(levels), levels)
 
 
 def _prepare_operands(opcode: I64, operands: F64) -> None:

@@ -15,7 +15,7 @@ _M2 = tl.constexpr(0x94D049BB133111EB)
 _LOW31 = tl.constexpr((1 << 31) - 1)
 _SCALE = tl.constexpr(2.0**-31)
 _TURN = tl.constexpr(math.pi / 4 * 2.0**-30)
-_CENTRE = tl.constexpr(2.0**30)
+_CENTER = tl.constexpr(2.0**30)
 _ROOT = tl.constexpr(0x3F3504F3)
 _MANTISSA = tl.constexpr((1 << 23) - 1)
 _LN2 = tl.constexpr(math.log(2.0))
@@ -45,7 +45,7 @@ def random_normals(key, number):  # type: ignore[no-untyped-def]
     """``standard_normals``: float32 normals by their int64 numbers."""
     z = random_bits(key, number >> 1)
     uniform = ((z >> 33).to(tl.int32).to(tl.float32) + 0.5) * _SCALE
-    a = (((z >> 2) & _LOW31).to(tl.int32).to(tl.float32) - _CENTRE) * _TURN
+    a = (((z >> 2) & _LOW31).to(tl.int32).to(tl.float32) - _CENTER) * _TURN
     shifted = uniform.to(tl.int32, bitcast=True) - _ROOT
     exponent = (shifted >> 23).to(tl.float32)
     m = ((shifted & _MANTISSA) + _ROOT).to(tl.float32, bitcast=True)

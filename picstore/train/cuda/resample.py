@@ -1,7 +1,7 @@
 """Resampling of an output tile on the GPU, as ``kernels/resample.py`` and ``train/cpu/warp.py`` do it on the CPU.
 
 An upright image is one antialiased resampling. The filter is separable, but an output pixel sums its whole
-neighbourhood at once: at scale s (2 s)² loads of bytes, where two passes take 2 s + 2 s · s and memory between them.
+neighborhood at once: at scale s (2 s)² loads of bytes, where two passes take 2 s + 2 s · s and memory between them.
 For a random crop (s ≤ 2.5 for most photographs at 224) these are 25 loads against 17, nearly all from the first-level
 cache, and one pass saves a launch and 2 × 150,528 values an image in memory. Larger filters are rare, and such an image
 takes longer to decode than to resample.
@@ -83,24 +83,24 @@ def _window(descriptor, i, interpolation, cubic, axis: tl.constexpr):  # type: i
     """One axis of the filter, for output pixels ``i``.
 
     Returns:
-        The first source pixel of each; its distance from the filter's centre, or from the end of a box; the sums of
-        weights within the clip, and within clip and image; and whether the centre lies within the clip.
+        The first source pixel of each; its distance from the filter's center, or from the end of a box; the sums of
+        weights within the clip, and within clip and image; and whether the center lies within the clip.
     """
     length = load_i32(descriptor, SIZE + axis)
     i = tl.where(load_i32(descriptor, FLIP + axis) != 0, length - 1 - i, i)
-    centre = load_f64(descriptor, MAP + axis) + (i.to(tl.float64) + 0.5) * load_f64(descriptor, MAP + 2 + axis)
+    center = load_f64(descriptor, MAP + axis) + (i.to(tl.float64) + 0.5) * load_f64(descriptor, MAP + 2 + axis)
     low = load_i32(descriptor, CLIP + axis)
     high = load_i32(descriptor, CLIP + 2 + axis)
     support = load_f64(descriptor, MAP + 4 + axis)
     if interpolation < _BILINEAR:
-        centre += _TIE
-    first = tl.floor(centre - support + 0.5).to(tl.int32)
+        center += _TIE
+    first = tl.floor(center - support + 0.5).to(tl.int32)
     antialias = load_i32(descriptor, FILTER + 1)
     if antialias != 0:
         first = tl.maximum(first, low)
-    distance = (first.to(tl.float64) + 0.5 - centre).to(tl.float32)
+    distance = (first.to(tl.float64) + 0.5 - center).to(tl.float32)
     if interpolation < _BILINEAR:
-        distance = (first - tl.floor(centre + support + 0.5).to(tl.int32)).to(tl.float32)
+        distance = (first - tl.floor(center + support + 0.5).to(tl.int32)).to(tl.float32)
     extent = load_i32(descriptor, SOURCE + axis)
     slope = 1.0 / load_f32(descriptor, MAP + 4 + axis)
     in_clip = distance * 0.0
@@ -112,12 +112,12 @@ def _window(descriptor, i, interpolation, cubic, axis: tl.constexpr):  # type: i
         weight = tl.where(j < high, _weight(distance, k, slope, interpolation, cubic), 0.0)
         in_clip += weight
         in_image += tl.where((j >= 0) & (j < extent), weight, 0.0)
-    return first, distance, in_clip, in_image, (centre >= low) & (centre < high)
+    return first, distance, in_clip, in_image, (center >= low) & (center < high)
 
 
 @device_function
 def _weight(distance, k, slope, interpolation, cubic):  # type: ignore[no-untyped-def]
-    """Weights before normalisation, ``k`` pixels after the first one."""
+    """Weights before normalization, ``k`` pixels after the first one."""
     if interpolation == _BILINEAR:
         weight = tl.maximum(1.0 - tl.abs(distance + k) * slope, 0.0)
     elif interpolation < _BILINEAR:
@@ -187,7 +187,7 @@ def _filtered(descriptor, y, x, interpolation):  # type: ignore[no-untyped-def]
             r += weight * tl.load(pixel, known, 0).to(tl.float32)
             g += weight * tl.load(pixel + plane, known, 0).to(tl.float32)
             b += weight * tl.load(pixel + 2 * plane, known, 0).to(tl.float32)
-    # A pixel whose centre lies within the clip gives weight to the source pixel under it, so its ``total`` is not 0.
+    # A pixel whose center lies within the clip gives weight to the source pixel under it, so its ``total`` is not 0.
     seen = seen_y & seen_x
     scale = 1.0 / tl.where(seen, total, 1.0)
     return (
@@ -253,8 +253,8 @@ def _bicubic(descriptor, y, x):  # type: ignore[no-untyped-def]
 @device_function
 def _interpolated(descriptor, y, x):  # type: ignore[no-untyped-def]
     """Bilinear interpolation: outside of the clip its border is repeated, outside of the image there is ``fill``."""
-    left, right, fx = _neighbours(descriptor, y, x, 0)
-    top, bottom, fy = _neighbours(descriptor, y, x, 1)
+    left, right, fx = _neighbors(descriptor, y, x, 0)
+    top, bottom, fy = _neighbors(descriptor, y, x, 1)
     both = (fx * fy + _HALF) >> _BITS
     r0, g0, b0 = _corner(descriptor, top, left, _ONE - fx - fy + both)
     r1, g1, b1 = _corner(descriptor, top, right, fx - both)
@@ -269,7 +269,7 @@ def _rounded(total):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _neighbours(descriptor, y, x, axis: tl.constexpr):  # type: ignore[no-untyped-def]
+def _neighbors(descriptor, y, x, axis: tl.constexpr):  # type: ignore[no-untyped-def]
     """The two nearest source pixels along an axis, and the 12-bit weight of the second."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
@@ -286,7 +286,7 @@ def _neighbours(descriptor, y, x, axis: tl.constexpr):  # type: ignore[no-untype
 
 @device_function
 def _corner(descriptor, y, x, weight):  # type: ignore[no-untyped-def]
-    """The three levels of a neighbour times its weight."""
+    """The three levels of a neighbor times its weight."""
     source = tl.load(descriptor + ADDRESS).to(tl.pointer_type(tl.uint8))
     plane = tl.load(descriptor + PLANE)
     known = (y >= 0) & (y < load_i32(descriptor, SOURCE + 1)) & (x >= 0) & (x < load_i32(descriptor, SOURCE))

@@ -179,7 +179,7 @@ def _replace_broken(host: HostBatch, encoded: EncodedBatch, broken: dict[int, st
 def augment_views(
     images: Sequence[torch.Tensor], origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec
 ) -> Any:
-    """Resample and colour decoded images (3, h, w): a group's views (count, N, 3, H, W), or count lists of N images.
+    """Resample and color decoded images (3, h, w): a group's views (count, N, 3, H, W), or count lists of N images.
 
     ``origins``, int64 (n, 2), are left and top of each in its stored image.
     """
@@ -193,7 +193,7 @@ def augment_views(
 def augment_images(
     images: Sequence[torch.Tensor], origins: I64, params: TransformParams, output: OutputSpec, group: GroupSpec
 ) -> torch.Tensor | list[torch.Tensor]:
-    """Resample and colour decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes."""
+    """Resample and color decoded images, one for each row of ``params``: (n, 3, H, W), or a list of sizes."""
     from picstore.train.cuda.augment import augment  # with Triton
 
     made: Any = []

@@ -34,8 +34,8 @@ class RandomRotation:
         degrees: least and greatest angle, or d for (−d, d).
         interpolation: as for ``Resize``; nearest is torchvision's default.
         expand: make the canvas as large as the rotated image needs; then sizes of images differ.
-        center: (x, y) in pixels of the canvas; None is its centre.
-        fill: colour outside of the image: grey level 0 to 255, or (red, green, blue).
+        center: (x, y) in pixels of the canvas; None is its center.
+        fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
 
     Raises:
         UsageError: an argument has another value.
@@ -77,7 +77,7 @@ class RandomRotation:
 
 
 class RandomAffine:
-    """Rotate, translate, scale and shear about a centre. Uses 6 random numbers, and as ``Resize``.
+    """Rotate, translate, scale and shear about a center. Uses 6 random numbers, and as ``Resize``.
 
     These are angle, translation in x and y, scale, shear in x and y, each uniform in its range. Positive angles turn
     clockwise, as torchvision's, but unlike RandomRotation's. Translations are whole pixels.
@@ -89,8 +89,8 @@ class RandomAffine:
         shear: degrees, above −90 and below 90: d for (−d, d) along x, or least and greatest along x, or these and then
             least and greatest along y.
         interpolation: as for ``Resize``; nearest is torchvision's default.
-        fill: colour outside of the image: grey level 0 to 255, or (red, green, blue).
-        center: (x, y) in pixels of the canvas; None is its centre.
+        fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
+        center: (x, y) in pixels of the canvas; None is its center.
 
     Raises:
         UsageError: an argument has another value.
@@ -171,7 +171,7 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
 def _expanded(linear: F64, shift: F64, size: I64) -> I64:
     """Sizes of rotated canvases in whole pixels, int64 (n, 2); less than a ten-thousandth of a pixel is dropped."""
     half = size / 2
-    offset = shift + _times(linear, half) - half  # of the centre
+    offset = shift + _times(linear, half) - half  # of the center
     extent = _times(np.abs(linear), half)
     high = np.ceil(np.trunc((offset + extent + half) * 1e4) / 1e4)
     low = np.floor(np.trunc((offset - extent + half) * 1e4) / 1e4)

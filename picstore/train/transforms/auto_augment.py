@@ -99,7 +99,7 @@ class RandAugment(_AutoAugmentBase):
         magnitude: number of the bin of magnitudes, from 0.
         num_magnitude_bins: bins, at least 2.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
-        fill: colour outside of the image: grey level 0 to 255, or (red, green, blue); None is black.
+        fill: color outside of the image: grey level 0 to 255, or (red, green, blue); None is black.
 
     Raises:
         UsageError: an argument has another value.

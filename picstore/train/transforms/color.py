@@ -219,11 +219,11 @@ class RandomErasing(ColorTransform):
         self._random = isinstance(value, str)
         self._color = checked_channels(0.0 if value == "random" else value, "RandomErasing: value", 'or "random"')
 
-    def check(self, *, normalised: bool) -> None:
-        if not normalised and not all(0 <= level <= 255 for level in self._color):
+    def check(self, *, normalized: bool) -> None:
+        if not normalized and not all(0 <= level <= 255 for level in self._color):
             raise UsageError(
                 f"RandomErasing: value is {self._color}; before Normalize give grey levels of 0 to 255, or put it after"
-                " Normalize, where values are normalised"
+                " Normalize, where values are normalized"
             )
 
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
@@ -257,7 +257,7 @@ class Normalize(ColorTransform):
         UsageError: an argument is something else, or a ``std`` is zero.
     """
 
-    normalises = True
+    normalizes = True
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], inplace: bool = False) -> None:
         self._mean = checked_channels(mean, "Normalize: mean")

@@ -100,12 +100,12 @@ class ColorTransform(ABC):
     """One step of a color program; the base of all transforms in ``color.py``.
 
     Attributes:
-        normalises: whether its output is normalised values instead of grey levels.
-        erases: whether it also works on normalised values.
+        normalizes: whether its output is normalized values instead of grey levels.
+        erases: whether it also works on normalized values.
         moves_pixels: whether it moves pixels, which targets do not follow.
     """
 
-    normalises = False
+    normalizes = False
     erases = False
     moves_pixels = False
 
@@ -118,8 +118,8 @@ class ColorTransform(ABC):
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         """Make the step for images of these sizes, int64 (n, 2), width first; all use equally many random numbers."""
 
-    def check(self, *, normalised: bool) -> None:  # noqa: B027 - most take both
-        """Raise UsageError if this cannot work on grey levels or, if ``normalised``, on normalised values."""
+    def check(self, *, normalized: bool) -> None:  # noqa: B027 - most take both
+        """Raise UsageError if this cannot work on grey levels or, if ``normalized``, on normalized values."""
 
 
 def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: BatchRandom) -> ColorProgram:
@@ -127,26 +127,26 @@ def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: Batc
     if not transforms:
         return ColorProgram.identity(len(sizes))
     programs = [transform(sizes, random) for transform in transforms]
-    if not normalises(transforms):
+    if not normalizes(transforms):
         programs.append(ColorProgram.identity(len(sizes)))
     return ColorProgram.chain(programs)
 
 
-def normalises(transforms: Sequence[ColorTransform]) -> bool:
+def normalizes(transforms: Sequence[ColorTransform]) -> bool:
     """Whether a transform makes the images floats."""
-    return any(transform.normalises for transform in transforms)
+    return any(transform.normalizes for transform in transforms)
 
 
 def check_color(transforms: Sequence[ColorTransform]) -> None:
     """Raise UsageError if a transform after ``Normalize`` needs grey levels, or an erasing value does not fit."""
-    normalised = False
+    normalized = False
     for transform in transforms:
-        if normalised and transform.normalises:
+        if normalized and transform.normalizes:
             raise UsageError("Normalize stands twice in the list of transforms; keep one")
-        if normalised and not transform.erases:
+        if normalized and not transform.erases:
             raise UsageError(
                 f"{transform.name} follows Normalize but works on grey levels; put it before Normalize"
                 " (only RandomErasing and callables of your own may follow)"
             )
-        transform.check(normalised=normalised)
-        normalised = normalised or transform.normalises
+        transform.check(normalized=normalized)
+        normalized = normalized or transform.normalizes

@@ -47,9 +47,9 @@ class TransformPlan:
     dtype: str | None = None
 
     @property
-    def normalises(self) -> bool:
+    def normalizes(self) -> bool:
         """Whether the images are floats."""
-        return any(group.normalises for group in self.groups)
+        return any(group.normalizes for group in self.groups)
 
     @property
     def view_count(self) -> int:

@@ -177,7 +177,7 @@ class _ColorStep(ColorTransform):
     """A container of color transforms as one of them."""
 
     def __init__(self, container: Container, steps: Sequence[ColorTransform]) -> None:
-        if any(step.normalises for step in steps):
+        if any(step.normalizes for step in steps):
             raise UsageError(f"{type(container).__name__} holds Normalize; put it after {type(container).__name__}")
         self._container, self._steps = container, steps
         self.erases = all(step.erases for step in steps)
@@ -196,9 +196,9 @@ class _ColorStep(ColorTransform):
         rows = order % len(programs) * n + np.arange(n)[:, None]
         return ColorProgram.chain([ColorProgram.concatenate(programs, column) for column in rows.T])
 
-    def check(self, *, normalised: bool) -> None:
+    def check(self, *, normalized: bool) -> None:
         for step in self._steps:
-            step.check(normalised=normalised)
+            step.check(normalized=normalized)
 
 
 class _BatchStep(BatchTransform):

@@ -38,7 +38,7 @@ class Resize:
             ``max_size``.
         interpolation: "nearest", "box", "bilinear", "bicubic" or "lanczos", torchvision's or Pillow's member of that
             name, a sequence of which each image gets one, or "random" for bilinear or bicubic. Of several in a list of
-            transforms the widest is used. "nearest" takes the pixel under the centre, as torch's "nearest-exact".
+            transforms the widest is used. "nearest" takes the pixel under the center, as torch's "nearest-exact".
         max_size: the longer side is at most that.
         antialias: widen the filter on minification; one False makes the whole list plain interpolation.
 
@@ -73,7 +73,7 @@ class Resize:
 
 
 class CenterCrop:
-    """Crop (height, width), or a square, from the centre. Uses no random numbers.
+    """Crop (height, width), or a square, from the center. Uses no random numbers.
 
     A smaller image is padded with the fill of the list of transforms, black by default.
     Raises:
@@ -91,7 +91,7 @@ class CenterCrop:
 
 
 class Pad:
-    """Pad the image with one colour. Uses no random numbers.
+    """Pad the image with one color. Uses no random numbers.
 
     Args:
         padding: pixels, 0 to 32768: on all sides, or (left and right, top and bottom), or (left, top, right, bottom).
@@ -124,7 +124,7 @@ class RandomCrop:
         size: pixels.
         padding: pixels added on each side before the crop, see ``Pad``.
         pad_if_needed: pad an image smaller than ``size`` on both sides.
-        fill: colour of the padding: grey level 0 to 255, or (red, green, blue).
+        fill: color of the padding: grey level 0 to 255, or (red, green, blue).
         padding_mode: "constant"; or "edge", "reflect" or "symmetric", which repeat the image's border, if this is the
             list's first transform but for flips.
         multiple_of: pixels of which left and top are a multiple, so that the crop falls on whole pixels of the image

@@ -147,7 +147,7 @@ class RandomZoomOut:
     These are the chance, the factor by which both sides grow, and the image's position, x and y.
 
     Args:
-        fill: colour of the canvas: grey level 0 to 255, or (red, green, blue).
+        fill: color of the canvas: grey level 0 to 255, or (red, green, blue).
         side_range: least and greatest factor, at least 1.
         p: probability.
 

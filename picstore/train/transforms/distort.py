@@ -34,7 +34,7 @@ class RandomPerspective(ColorTransform):
         distortion_scale: greatest distance, 0 to 1, as a fraction of half the width and height.
         p: probability.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
-        fill: colour outside of the image: grey level 0 to 255, or (red, green, blue); None is black, without the
+        fill: color outside of the image: grey level 0 to 255, or (red, green, blue); None is black, without the
             darker seam that torchvision's blending with a fill leaves.
 
     Raises:

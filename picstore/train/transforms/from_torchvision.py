@@ -57,7 +57,7 @@ class Steps:
     steps: list[Any] = field(default_factory=list)
     dtype: str | None = None
     _unit: bool = False  # levels are 0 … 1 here, and not 0 … 255
-    _normalised: bool = False
+    _normalized: bool = False
     _called: bool = False  # a callable stands before
 
     def read(self, transform: Any) -> None:
@@ -85,7 +85,7 @@ class Steps:
 
     def _add(self, step: Any) -> None:
         self.steps.append(step)
-        self._normalised = self._normalised or getattr(step, "normalises", False) is True
+        self._normalized = self._normalized or getattr(step, "normalizes", False) is True
         step = unfolded(step)
         self._called = self._called or not (hasattr(step, "fixes_size") or isinstance(step, ColorTransform))
 
@@ -128,14 +128,14 @@ class Steps:
             raise UsageError(f"{name}: fill is {value}; give the fill of images, as targets have a fill of their own")
         if name == "RandomErasing" and parameter == "value" and value is None:
             return "random"
-        if parameter not in _LEVELS or not self._unit or self._normalised:
+        if parameter not in _LEVELS or not self._unit or self._normalized:
             return value
         levels = _levels(value, f"{name}: {parameter}")
         return levels if parameter != "fill" else _rounded(levels)
 
     def _choice(self, transform: Any, container: str) -> Any:
         """One of a container's transforms; of a Compose with several a container that applies all."""
-        inner = Steps(_unit=self._unit, _normalised=self._normalised)
+        inner = Steps(_unit=self._unit, _normalized=self._normalized)
         inner.read(transform)
         if inner.dtype is not None or not inner.steps:
             raise UsageError(
@@ -159,7 +159,7 @@ class Steps:
             raise UsageError(f"{name}: dtype is torch.{dtype}; give float32, float16, bfloat16 or uint8")
         if not scaled and (dtype in _FLOATS) != self._unit:
             raise UsageError(f"{name}: dtype is torch.{dtype} and scale False; give scale=True, for levels of 0 to 1")
-        if self._normalised and dtype == "uint8":
+        if self._normalized and dtype == "uint8":
             raise UsageError(f"{name} makes bytes of what Normalize returned; leave it out")
         self._unit = dtype in _FLOATS
         self.dtype = dtype if self._unit else None

@@ -57,7 +57,7 @@ class Geometry:
         interpolation: int64 (n,), of ``kernels/filters.py``: the widest that a transform of the list asks for, as the
             whole list is one resampling.
         antialias: bool (n,), whether the filter is widened on minification; nearest never is.
-        fill: uint8 (n, 3), the colour outside of the image.
+        fill: uint8 (n, 3), the color outside of the image.
         border: int64 (n,), of ``borders.py``: what stands outside of the image instead of ``fill``, up to the edges.
         boxes: float64 (n, m, 4), the objects' boxes in source pixels, NaN where an image has fewer; None if no
             transform needs them.
@@ -251,7 +251,7 @@ class Geometry:
         return replace(self, interpolation=widest, antialias=self.antialias & antialias)
 
     def with_fill(self, fill: Fill) -> Geometry:
-        """A copy with another colour outside of the image."""
+        """A copy with another color outside of the image."""
         return replace(self, fill=np.tile(np.array(fill, dtype=np.uint8), (len(self.size), 1)))
 
     def with_border(self, border: int) -> Geometry:
@@ -310,7 +310,7 @@ def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[st
 
 
 class Transform(Protocol):
-    """A step on the geometry of a batch. One that pads has its colour as the attribute ``fill``."""
+    """A step on the geometry of a batch. One that pads has its color as the attribute ``fill``."""
 
     @property
     def fixes_size(self) -> tuple[int, int] | None:

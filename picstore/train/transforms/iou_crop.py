@@ -22,8 +22,8 @@ class RandomIoUCrop:
     """Crop a box that overlaps enough with at least one object (Liu et al., "SSD", ECCV 2016).
 
     A least overlap is drawn from ``sampler_options``; 1 leaves the image as it is. Up to ``trials`` boxes are drawn;
-    the first one is taken that holds the centre of an object's box and whose intersection over union with such a box is
-    large enough. If none is, another least overlap is drawn. Objects whose centre is outside are dropped. The loader's
+    the first one is taken that holds the center of an object's box and whose intersection over union with such a box is
+    large enough. If none is, another least overlap is drawn. Objects whose center is outside are dropped. The loader's
     ``targets`` must name ``"boxes"``.
 
     Args:
@@ -101,7 +101,7 @@ class RandomIoUCrop:
 
 
 def _largest_overlap(crops: F64, boxes: F64) -> F64:
-    """Largest intersection over union of crops (n, t, 4) with the boxes (n, m, 4) whose centres they hold: (n, t).
+    """Largest intersection over union of crops (n, t, 4) with the boxes (n, m, 4) whose centers they hold: (n, t).
 
     Crops are left, top, width, height; boxes left, top, right, bottom. −1 where there is no such box.
     """
@@ -121,7 +121,7 @@ def _overlaps(crops: F64, boxes: F64) -> F64:
 
 
 def _hold_centers(crops: F64, boxes: F64) -> Bools:
-    """Whether crops (n, t, 4) hold the centres of boxes (n, m, 4): bool (n, t, m)."""
+    """Whether crops (n, t, 4) hold the centers of boxes (n, m, 4): bool (n, t, m)."""
     corner, center = crops[:, :, None, :2], (boxes[:, None, :, :2] + boxes[:, None, :, 2:]) / 2
     hold: Bools = np.logical_and.reduce((corner < center) & (center < corner + crops[:, :, None, 2:]), axis=3)
     return hold

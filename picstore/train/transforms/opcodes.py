@@ -40,7 +40,7 @@ SAMPLING = 8  # how to interpolate
 FILL = 9  # red, green, blue outside of the image; NO_FILL is torchvision's None: black
 
 # Values of SAMPLING. torchvision's interpolation blends pixels at the border with the fill; Pillow's repeats the
-# border, and shows the fill where the centre of a pixel lies outside.
+# border, and shows the fill where the center of a pixel lies outside.
 NEAREST = 0
 BILINEAR = 1
 PILLOW_BILINEAR = 2

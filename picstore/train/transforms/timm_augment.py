@@ -58,7 +58,7 @@ class TimmAutoAugment(ColorTransform):
 
     Args:
         config: timm's ``auto_augment``.
-        img_mean: colour outside of the image. timm's ``create_transform`` takes the mean of its normalisation.
+        img_mean: color outside of the image. timm's ``create_transform`` takes the mean of its normalization.
         translate_const: greatest translation in pixels, of policies that move by pixels.
         translate_pct: greatest translation as a fraction of the side. timm's ``create_transform`` has 0.3 for AugMix.
         interpolation: ``"bilinear"`` or ``"bicubic"``, Pillow's; ``"nearest"``; a sequence of these, of which each

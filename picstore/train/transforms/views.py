@@ -8,7 +8,7 @@ from typing import Any
 
 from picstore.errors import UsageError
 from picstore.train.transforms.callables import apply_callable, name_of
-from picstore.train.transforms.color_program import ColorTransform, normalises
+from picstore.train.transforms.color_program import ColorTransform, normalizes
 from picstore.train.transforms.geometry import Transform, output_size
 
 _MAX_VIEWS = 256  # of a record, in all groups
@@ -73,9 +73,9 @@ class ViewGroup:
         return output_size(self.geometry)
 
     @property
-    def normalises(self) -> bool:
+    def normalizes(self) -> bool:
         """Whether the images are floats."""
-        return normalises(self.color)
+        return normalizes(self.color)
 
     @property
     def needs_boxes(self) -> bool:

@@ -161,7 +161,7 @@ ADOBE_RGB = b"\xff\xee\x00\x0eAdobe\x00\x64\0\0\0\0\0"
         pytest.param(with_body(pillow(), 0xC0, replaced(0, 12)), id="12 bits"),
         pytest.param(with_body(pillow(), 0xC0, replaced(13, 0x21)), id="chroma sampled twice"),
         pytest.param(with_body(pillow(), 0xDA, replaced(7, 1)), id="a scan of some coefficients"),
-        pytest.param(with_body(pillow(), 0xDB, replaced(0, 0x10)), id="quantisation of 16 bits"),
+        pytest.param(with_body(pillow(), 0xDB, replaced(0, 0x10)), id="quantization of 16 bits"),
         pytest.param(with_body(pillow(), 0xC0, replaced(2, 0)), id="height by DNL"),
     ],
 )
@@ -247,7 +247,7 @@ def test_coefficients_beyond_the_range_of_encoders_have_the_pixels_of_libjpeg_or
     for steps in (59, 255):
         for others in (0, 3):
             empty = Coefficients(
-                40, 24, FACTORS[kind], [], quantisation=bytes([steps] * 64), tables=[DC_TABLE, AC_TABLE] * 2
+                40, 24, FACTORS[kind], [], quantization=bytes([steps] * 64), tables=[DC_TABLE, AC_TABLE] * 2
             )
             blocks = [[random_.randrange(-1000, 1000)] + [0] * 63 for _ in range(empty.mcus * len(empty.order))]
             for block in blocks:
@@ -331,7 +331,7 @@ def test_extreme_coefficients_at_a_reduced_scale_have_the_pixels_of_libjpeg_or_a
     random_, compared = random.Random(f"{kind}{factor}"), 0
     for steps, others in ((59, 0), (59, 3), (255, 0), (255, 3), (255, 20)):
         empty = Coefficients(
-            40, 24, FACTORS[kind], [], quantisation=bytes([steps] * 64), tables=[DC_TABLE, AC_TABLE] * 2
+            40, 24, FACTORS[kind], [], quantization=bytes([steps] * 64), tables=[DC_TABLE, AC_TABLE] * 2
         )
         blocks = [[random_.randrange(-1000, 1000)] + [0] * 63 for _ in range(empty.mcus * len(empty.order))]
         for block in blocks:

@@ -35,7 +35,7 @@ def by_libjpeg(jpeg: bytes) -> np.ndarray:
 
 
 def grey(coefficients: np.ndarray, factors: np.ndarray) -> bytes:
-    """A grey JPEG of 8 × 8 blocks, int (n, 64), and a quantisation table, both row by row."""
+    """A grey JPEG of 8 × 8 blocks, int (n, 64), and a quantization table, both row by row."""
     blocks = [[int(block[k]) for k in DIAGONALS] for block in coefficients]
     table = bytes(int(factors[k]) for k in DIAGONALS)
     tables = [DC_TABLE, AC_TABLE] * 2

@@ -1,4 +1,4 @@
-"""The project's own encoder: libjpeg-turbo's scan with optimised tables, bit by bit."""
+"""The project's own encoder: libjpeg-turbo's scan with optimized tables, bit by bit."""
 
 from __future__ import annotations
 

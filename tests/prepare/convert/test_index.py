@@ -181,7 +181,7 @@ def test_attachments_are_references_too(tmp_path: Path) -> None:
     picstore_command("index", tmp_path / "shards", tmp_path / "index")
     dataset = picstore.Dataset(tmp_path / "index")
     assert [bytes(record.attachments["seg"]) for record in dataset] == [b"mask%d" % k for k in range(4)]
-    assert [record.id for record in dataset] == [0, 1, 2, 3], "neighbours in a shard are read together"
+    assert [record.id for record in dataset] == [0, 1, 2, 3], "neighbors in a shard are read together"
     picstore_command("convert", tmp_path / "index", tmp_path / "converted")
     assert [bytes(r.attachments["seg"]) for r in picstore.Dataset(tmp_path / "converted")] == [
         b"mask%d" % k for k in range(4)

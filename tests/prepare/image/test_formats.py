@@ -1,4 +1,4 @@
-"""What docs/formats.md promises: each format and each kind of colour comes out right, and damage is an ImageError."""
+"""What docs/formats.md promises: each format and each kind of color comes out right, and damage is an ImageError."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from picstore.prepare.image.settings import EncodeSettings
 PLAIN = EncodeSettings()
 WHITE = (255, 255, 255)
 
-# Formats that Pillow writes and that come back in colour, with the largest error of a channel.
+# Formats that Pillow writes and that come back in color, with the largest error of a channel.
 PILLOW = {
     "AVIF": 12, "BLP": 40, "BMP": 0, "DDS": 0, "DIB": 0, "GIF": 0, "ICO": 0, "ICNS": 0, "IM": 0, "JPEG": 12,
     "JPEG2000": 0, "MPO": 12, "PCX": 0, "PNG": 0, "PPM": 0, "QOI": 0, "SGI": 0, "TGA": 0, "TIFF": 0, "WEBP": 12,
@@ -341,7 +341,7 @@ def test_what_imagemagick_s_own_renderer_draws_wrongly_is_refused():
         svg.sanitize_svg(gradient, max_pixels=9_999, basic_only=True)
 
 
-# --- colour -------------------------------------------------------------------------------------------------------
+# --- color -------------------------------------------------------------------------------------------------------
 
 
 def reduced(image: Image.Image, background: tuple[int, int, int] = WHITE) -> Image.Image:

@@ -42,7 +42,7 @@ def halves(image: Image.Image) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "La", "RGBa", "PA", "P", "CMYK", "1"])
-def test_colours_of_strips_are_those_of_the_image(mode: str) -> None:
+def test_colors_of_strips_are_those_of_the_image(mode: str) -> None:
     image = noise(*LARGE, "LA" if mode in ("La", "PA") else "RGBA" if mode == "RGBa" else "L" if mode == "P" else mode)
     if "A" in image.getbands():
         image.putalpha(noise(*LARGE, "L"))

@@ -97,7 +97,7 @@ LEFT = {
         noise("RGB"), (b"eXIf", b"II*\0\x08\0\0\0\1\0\x12\1\3\0\1\0\0\0\6\0\0\0\0\0\0\0"), after=True
     ),
     "raw profile": lambda: png(noise("RGB"), (b"tEXt", b"Raw profile type exif\0"), after=True),
-    "transparent colour": lambda: saved(noise("RGB"), "PNG", transparency=(1, 2, 3)),
+    "transparent color": lambda: saved(noise("RGB"), "PNG", transparency=(1, 2, 3)),
     "white is zero": lambda: saved(noise("L"), "TIFF", tiffinfo={262: 0}),
     "webp": lambda: saved(noise("RGB"), "WEBP"),
 }

@@ -169,7 +169,7 @@ def turned(image: Image.Image, orientation: int, format: str = "JPEG") -> bytes:
 
 
 def box_of_mark(data: bytes) -> list[int]:
-    """Left, top, right, bottom of what has the colour of the mark, in the pixels as they are in the file."""
+    """Left, top, right, bottom of what has the color of the mark, in the pixels as they are in the file."""
     with Image.open(io.BytesIO(data)) as image:
         pixels = np.asarray(image).astype(int)
     ys, xs = np.nonzero(np.abs(pixels - MARK).max(axis=2) < 60)
@@ -183,8 +183,8 @@ def shows(record: picstore.Record, tolerance: float) -> None:
     outline = np.reshape(record.extra["polygons"][0][0], (-1, 2))
     assert np.abs(np.subtract([*outline.min(axis=0), *outline.max(axis=0)], box)).max() <= tolerance
     (x, y, visibility), unmarked = record.extra["keypoints"][0]
-    centre = (box[0] + box[2] - 1) / 2, (box[1] + box[3] - 1) / 2
-    assert np.abs(np.subtract((x, y), centre)).max() <= tolerance
+    center = (box[0] + box[2] - 1) / 2, (box[1] + box[3] - 1) / 2
+    assert np.abs(np.subtract((x, y), center)).max() <= tolerance
     assert (visibility, unmarked) == (2, [0, 0, 0])
 
 

@@ -53,7 +53,7 @@ def test_equal_hashes_take_no_longer_than_different_ones() -> None:
     assert not indices.any() and not found.any()
 
 
-def test_no_hashes_have_no_neighbours() -> None:
+def test_no_hashes_have_no_neighbors() -> None:
     nothing = np.zeros(0, np.uint64)
     assert [len(each) for each in find_leaders(nothing, 6)] == [0, 0]
     indices, _ = find_nearest(np.ones(3, np.uint64), nothing, 6)

@@ -72,19 +72,19 @@ def test_uniform_leaves_no_trace_of_the_old_order(make_dataset: Callable[..., Pa
     source = make_dataset(40, streams=2, container_size=8 << 10, file_size=10 << 10, width=16, height=16)
     seeds, parts = 12, 4
     counts = np.zeros((40, parts))
-    neighbours: Counter[bool] = Counter()
+    neighbors: Counter[bool] = Counter()
     for seed in range(seeds):
         out = tmp_path / f"out{seed}"
         shuffle(source, out, seed=seed, method="uniform", workers=2)
         ids = [record.id for record in picstore.Dataset(out)]
         for position, id_ in enumerate(ids):
             counts[id_, position * parts // 40] += 1
-        neighbours.update(b == a + 1 for a, b in pairwise(ids))
+        neighbors.update(b == a + 1 for a, b in pairwise(ids))
     expected = seeds / parts
     chi_square = ((counts - expected) ** 2 / expected).sum()
     degrees = 40 * (parts - 1)
     assert abs(chi_square - degrees) < 4 * np.sqrt(2 * degrees)
-    assert neighbours[True] / neighbours.total() == pytest.approx(39 / (40 * 39), abs=0.022)
+    assert neighbors[True] / neighbors.total() == pytest.approx(39 / (40 * 39), abs=0.022)
 
 
 def test_attachments_and_repeated_shuffles_are_kept(tmp_path: Path, make_dataset: Callable[..., Path]) -> None:

@@ -125,7 +125,7 @@ def test_no_container_exceeds_its_size_unless_it_has_one_record(tmp_path: Path, 
     large = summary.footer[summary.footer["size"] > container_size]
     assert (large["records"] == 1).all()
     assert len(summary.footer) > 3
-    # and none is left emptier than it must be: two neighbours never fit into one
+    # and none is left emptier than it must be: two neighbors never fit into one
     used = summary.footer["size"].astype(int)
     assert (used[:-1] + used[1:] > container_size).all()
 

@@ -188,7 +188,7 @@ def test_a_data_set_is_interrupted_resumed_verified_and_read_through_a_cache(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mds-zstd", "tfrecord", "images"])
-def test_sources_are_recognised_and_read(container: str, kind: str) -> None:
+def test_sources_are_recognized_and_read(container: str, kind: str) -> None:
     listing = open_source(copied(DATA / kind, f"{container}/sources/{kind}"))
     assert listing.digest() == open_source(DATA / kind).digest()
     assert [read_input(one) for one in listing.inputs] == JPEGS

@@ -212,7 +212,7 @@ def test_lines_come_one_by_one_wherever_the_bytes_were_cut(root: Location, monke
     assert [line.rstrip(b"\n") for line in (root / "f").lines()] == expected
 
 
-def test_a_listing_has_every_file_below_and_no_neighbour(root: Location) -> None:
+def test_a_listing_has_every_file_below_and_no_neighbor(root: Location) -> None:
     for name in ("ds/a", "ds/b/c", "ds/b/d", "ds2/x", "dsx"):
         (root / name).write(name.encode())
     assert sorted((root / "ds").files()) == [("a", 4), ("b/c", 6), ("b/d", 6)]

@@ -443,7 +443,7 @@ def test_a_map_that_keeps_no_area_moves_points_nowhere_and_shows_fill():
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
-def test_masks_hold_the_values_under_the_centres_of_pixels(dtype):
+def test_masks_hold_the_values_under_the_centers_of_pixels(dtype):
     image = np.arange(90 * 120).reshape(90, 120)
     mask = (image % 60_000 if dtype != np.uint8 else image % 251).astype(dtype)
     lists = [

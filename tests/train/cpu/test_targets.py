@@ -118,10 +118,10 @@ def test_masks_agree_with_torchvision(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [(96, 128), (24, 32), (31, 77)])
-def test_a_resized_mask_agrees_with_torchvision_s_exact_nearest_neighbour(size: tuple[int, int]) -> None:
+def test_a_resized_mask_agrees_with_torchvision_s_exact_nearest_neighbor(size: tuple[int, int]) -> None:
     target = target_of(["mask"], None, [Resize(size)], {"mask": png(MASK)})
     expected = tv.resize(torch.from_numpy(MASK)[None], list(size), interpolation=InterpolationMode.NEAREST_EXACT)[0]
-    assert (target["mask"] != expected).float().mean() < 0.01  # ties of centres between two pixels
+    assert (target["mask"] != expected).float().mean() < 0.01  # ties of centers between two pixels
 
 
 @pytest.mark.parametrize("angle", [-170.0, -35.0, 10.0, 90.0])
@@ -192,7 +192,7 @@ def test_what_is_dropped_does_not_depend_on_the_names_and_without_boxes_nothing_
     assert target["index"].tolist() == [0, 1]
 
 
-def test_keypoints_count_from_pixel_centres_so_that_a_flip_is_torchvision_s() -> None:
+def test_keypoints_count_from_pixel_centers_so_that_a_flip_is_torchvision_s() -> None:
     points = [[0, 0], [63, 47], [10.25, 20]]
     target = target_of(["keypoints"], {"keypoints": [[[*point, 2] for point in points]]}, [FLIP])
     like = tv_tensors.KeyPoints(points, canvas_size=(HEIGHT, WIDTH))

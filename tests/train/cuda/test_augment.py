@@ -1,4 +1,4 @@
-"""The GPU's kernels against the CPU's: the same pixels within a level, and the same colour of them to the bit.
+"""The GPU's kernels against the CPU's: the same pixels within a level, and the same color of them to the bit.
 
 Without a GPU the kernels run in Triton's interpreter, so pictures are small there; the same tests take larger ones on
 a GPU. Resampling sums up in float32 where the CPU has integers of 14 bits: on noise, the worst there is, 1 value in 500
@@ -127,7 +127,7 @@ def made(
 
 
 def rendered(images: list[np.ndarray], geometry: Geometry, origins: Any = None, factors: Any = None) -> torch.Tensor:
-    """The batch that the CPU makes, before its colour."""
+    """The batch that the CPU makes, before its color."""
     width, height = geometry.size[0]
     out = np.empty((len(images), 3, height, width), dtype=np.uint8)
     for slot, image in enumerate(images):
@@ -138,7 +138,7 @@ def rendered(images: list[np.ndarray], geometry: Geometry, origins: Any = None, 
 
 
 def colored(batch: torch.Tensor, program: ColorProgram, dtype: str = "uint8") -> torch.Tensor:
-    """What the CPU's kernels of colour make of a batch of bytes."""
+    """What the CPU's kernels of color make of a batch of bytes."""
     out = torch.empty(batch.shape, dtype=getattr(torch, dtype))
     raw = out.view(torch.int16) if out.element_size() == 2 else out
     for slot, image in enumerate(batch):
@@ -326,7 +326,7 @@ def test_outputs_of_different_sizes_come_as_a_list_of_what_each_is_alone(last: b
         assert torch.equal(picture.cpu(), expected[0]) and picture.stride() == expected[0].stride()
 
 
-# Colour
+# Color
 
 EVERY = {
     "brightness": [ColorJitter(brightness=0.9)],
@@ -416,7 +416,7 @@ def test_types_and_layouts_hold_the_cpus_values_to_the_bit(dtype: str, last: boo
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # NumPy's, in the interpreter
 @pytest.mark.parametrize("dtype", DTYPES[1:])
-def test_all_levels_are_normalised_as_by_the_cpu(dtype: str, device: str) -> None:
+def test_all_levels_are_normalized_as_by_the_cpu(dtype: str, device: str) -> None:
     images = [np.repeat(np.arange(256, dtype=np.uint8).reshape(8, 32, 1), 3, axis=2)]
     geometry = geometry_of(images, [CenterCrop((8, 32))])
     for transforms in ([], [NORMALIZE], [Normalize((0, 1, -50), (1e-7, 1e5, 3e-6))]):  # with infinite and tiny values

@@ -97,7 +97,7 @@ def test_steps_are_the_cpus_to_the_bit(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", slow_except([], ["float16", "float32", "bfloat16"], when=INTERPRETED))
-def test_steps_are_the_cpus_before_normalisation(dtype: str, device: str) -> None:
+def test_steps_are_the_cpus_before_normalization(dtype: str, device: str) -> None:
     images = [smooth(17, 23, k) for k in range(4)]
     transforms = [RandAugment(2), NORMALIZE, RandomErasing(0.5, value="random")]
     ours, expected = made_on_both(transforms, images, device, dtype)

@@ -123,7 +123,7 @@ def test_an_interrupt_ends_a_run_as_it_ends_any_python(make_dataset: Make, isola
 def interrupt(process: Program) -> tuple[str, int]:
     """Interrupt a run as a user does, again where nothing happens; its stderr, and how many interrupts were dropped.
 
-    Python drops one that meets it in a finaliser, and says so; here they are much of what the main thread does.
+    Python drops one that meets it in a finalizer, and says so; here they are much of what the main thread does.
     """
     for dropped in range(4):
         process.send_signal(signal.SIGINT)

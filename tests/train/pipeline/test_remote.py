@@ -348,7 +348,9 @@ def test_for_a_decoder_on_a_device_workers_send_cuts(
     monkeypatch.setattr(runner, "choose_decoder", lambda name, _: "cpu" if name == "auto" else name)
     monkeypatch.setattr(runner, "load_decoder", lambda name, _: decode)
     monkeypatch.setattr(runner, "check_decoder", lambda decode, device: None)
-    monkeypatch.setattr(device_batch, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures]))
+    monkeypatch.setattr(
+        device_batch, "augment_images", lambda pictures, *_: torch.stack([p[:, :2, :2] for p in pictures])
+    )
     path = make_dataset(50)
     remote_batches = take(remote_loader(path, decoder="torchvision"), 1)
     assert_same(remote_batches, take(local_loader(path, decoder="torchvision"), 1))

@@ -46,7 +46,7 @@ def test_a_record_is_in_the_bucket_of_the_nearest_logarithm_of_ratios(
         assert distances[bucket] <= min(distances) + 1e-12
 
 
-def test_the_limits_are_the_geometric_means_of_neighbouring_ratios() -> None:
+def test_the_limits_are_the_geometric_means_of_neighboring_ratios() -> None:
     limits = AspectRatios.of([(30, 10), (7, 7), (20, 50)]).limits
     np.testing.assert_allclose(np.sqrt(limits), [math.sqrt(10 / 30), math.sqrt(50 / 20)], rtol=1e-15)
     images = np.tile([[10, 100], [1, 1], [0, 0], [100, 1]], (20_000, 1))  # more than are assigned at a time

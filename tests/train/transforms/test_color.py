@@ -1,4 +1,4 @@
-"""Transforms of colour: torchvision's pixels within a grey level, its types to the bit, and draws as documented.
+"""Transforms of color: torchvision's pixels within a grey level, its types to the bit, and draws as documented.
 
 Where a list of several steps is compared with torchvision's, the one level by which a step differs is multiplied by
 the factors of the next ones: by three of 1.8 it becomes 6. On average the lists here differ by less than 0.05, since
@@ -53,7 +53,7 @@ def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Like a photograph in that neighbours are alike, and partly without colour."""
+    """Like a photograph in that neighbors are alike, and partly without color."""
     coarse = torch.from_numpy(noise(height // 8 + 2, width // 8 + 2, seed))
     image = functional.resize(coarse, [height, width], antialias=True)
     image[:, : height // 4] = image[:1, : height // 4]
@@ -302,7 +302,7 @@ tiny_to_huge = st.floats(1e-7, 1e5)
 
 @examples(100)
 @given(st.tuples(moderate, moderate, moderate), st.tuples(tiny_to_huge, tiny_to_huge, tiny_to_huge))
-def test_normalised_values_are_torchs_for_all_levels(mean: tuple, std: tuple) -> None:
+def test_normalized_values_are_torchs_for_all_levels(mean: tuple, std: tuple) -> None:
     image = np.tile(np.arange(256, dtype=np.uint8), (3, 1, 1))
     program = program_of([Normalize(mean, std)], 1)
     for dtype in DTYPES:  # with infinities and subnormal numbers
@@ -321,7 +321,7 @@ def test_channels_last_holds_the_same_values(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_box_behind_normalize_has_the_value_in_normalised_units(dtype: torch.dtype) -> None:
+def test_a_box_behind_normalize_has_the_value_in_normalized_units(dtype: torch.dtype) -> None:
     program = program_of([Normalize(MEAN, STD), RandomErasing(1, value=(0.1, -2.0, 300.3))], 4)
     image = noise(30, 20)
     for slot in range(4):

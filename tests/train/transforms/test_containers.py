@@ -103,7 +103,7 @@ def test_a_child_has_the_key_that_the_documentation_names():
     assert random.uniform(1).tolist() == [rng.unit(parent, [4]).tolist()]
 
 
-def test_an_image_is_the_same_in_any_batch_and_after_any_neighbours():
+def test_an_image_is_the_same_in_any_batch_and_after_any_neighbors():
     transforms = [
         RandomOrder([picstore.RandomResizedCrop(20), RandomApply([picstore.RandomRotation(30)])]),
         RandomChoice([JITTER, RandomApply([picstore.RandomPosterize(3), picstore.GaussianNoise()])]),

@@ -35,7 +35,7 @@ def warped(image: np.ndarray, coefficients: Any, sampling: int, fill: Any) -> np
 
 
 def rotation(degrees: float, width: int, height: int) -> list[float]:
-    """Coefficients of a rotation about the centre, counter-clockwise."""
+    """Coefficients of a rotation about the center, counter-clockwise."""
     c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     x, y = width / 2, height / 2
     return [c, -s, x - c * x + s * y, s, c, y - s * x - c * y, 0, 0]

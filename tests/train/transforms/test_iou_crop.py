@@ -65,7 +65,7 @@ def test_crops_around_objects_are_distributed_as_torchvisions(options: Any) -> N
     assert kept.min() >= 1 and stats.ks_2samp(kept, counts).pvalue > 1e-3
 
 
-def test_a_crop_around_objects_holds_the_centres_of_those_that_it_keeps() -> None:
+def test_a_crop_around_objects_holds_the_centers_of_those_that_it_keeps() -> None:
     flipped = drawn(picstore.RandomHorizontalFlip(0.5), BOXES)
     geometry = picstore.RandomIoUCrop(sampler_options=[0.5])(flipped, BatchRandom(1, 0, np.arange(COUNT)))
     boxes, kept = geometry.objects_on_canvas()
@@ -107,7 +107,7 @@ def test_an_image_of_a_crowd_takes_memory_for_itself_alone() -> None:
     assert np.array_equal(geometry.frame[:7], drawn(picstore.RandomIoUCrop(), BOXES).frame[:7])
 
 
-def test_a_loader_drops_objects_whose_centre_was_cropped_away(tmp_path: Path) -> None:
+def test_a_loader_drops_objects_whose_center_was_cropped_away(tmp_path: Path) -> None:
     with picstore.Writer(tmp_path / "boxes") as writer:
         for _ in range(32):
             pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)

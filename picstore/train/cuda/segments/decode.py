@@ -107,7 +107,7 @@ def _decode_part(
     first_entry, sizes = _before(rows[:, words.ENTRIES]), 3 * rows[:, words.PITCH] * rows[:, words.HEIGHT]
     rows[:, words.FIRST_BLOCK], rows[:, words.TABLES] = _before(rows[:, words.BLOCKS]), first_entry
     rows[:, words.PLANE : words.STRIDE] += _before(rows[:, words.SAMPLES])[:, None]
-    rows[:, words.QUANTISATION : words.PLANE] -= words.HUFFMAN_TABLES * (slots - np.arange(n))[:, None]
+    rows[:, words.QUANTIZATION : words.PLANE] -= words.HUFFMAN_TABLES * (slots - np.arange(n))[:, None]
     rows[:, words.PIXELS] = _before(sizes)
     index = np.repeat(tables.first[slots] - _before(counts), counts) + np.arange(counts.sum())
     segments = tables.segments[index]
@@ -124,7 +124,7 @@ def _decode_part(
         "codes": _upload(tables.codes[codes], device),
         "places": _upload(tables.places[codes], device),
         "firsts": _upload(np.repeat(first_entry, words.HUFFMAN_TABLES), device),
-        "quantisation": _upload(tables.quantisation[codes], device),
+        "quantization": _upload(tables.quantization[codes], device),
     }
     entries = empty(int(rows[:, words.ENTRIES].sum()), torch.int32)
     coefficients = torch.zeros((int(rows[:, words.BLOCKS].sum()), 64), dtype=torch.int16, device=device)
@@ -150,7 +150,7 @@ def _launch(
     rows: I64,
 ) -> None:
     """Launch the kernels, whose programs are as large as they can be where each operation is interpreted."""
-    images, segments, quantisation = (uploaded[name] for name in ("images", "segments", "quantisation"))
+    images, segments, quantization = (uploaded[name] for name in ("images", "segments", "quantization"))
     count, most = len(segments), int(rows[:, words.BLOCKS].max())
     lanes, blocks, height, width = LANES, BLOCKS, ROWS, COLUMNS
     if INTERPRETED:
@@ -179,7 +179,7 @@ def _launch(
         **options["decode_segments"],
     )
     inverse_dct[(-(-most // blocks), len(rows))](
-        images, coefficients, quantisation, planes, LANES=blocks, **options["inverse_dct"]
+        images, coefficients, quantization, planes, LANES=blocks, **options["inverse_dct"]
     )
     to_rgb[(int(tiles.max()), len(rows))](images, planes, pixels, ROWS=height, COLUMNS=width, **options["to_rgb"])
 

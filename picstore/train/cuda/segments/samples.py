@@ -12,7 +12,7 @@ from picstore.train.cuda.triton_jit import device_function, kernel, tl
 _WORDS, _ACROSS, _DOWN = tl.constexpr(words.IMAGE_WORDS), tl.constexpr(words.ACROSS), tl.constexpr(words.DOWN)
 _COMPONENTS, _INTERVAL = tl.constexpr(words.COMPONENTS), tl.constexpr(words.INTERVAL)
 _PER_ROW, _FIRST_BLOCK = tl.constexpr(words.PER_ROW), tl.constexpr(words.FIRST_BLOCK)
-_BLOCKS, _QUANTISATION = tl.constexpr(words.BLOCKS), tl.constexpr(words.QUANTISATION)
+_BLOCKS, _QUANTIZATION = tl.constexpr(words.BLOCKS), tl.constexpr(words.QUANTIZATION)
 _PLANE, _STRIDE = tl.constexpr(words.PLANE), tl.constexpr(words.STRIDE)
 
 # Position in zigzag order of each coefficient of a block (T.81, figure A.6).
@@ -21,13 +21,13 @@ _ZIGZAG = tl.constexpr(tuple(_ORDER.index(k) for k in range(64)))
 
 
 @kernel
-def inverse_dct(images, coefficients, quantisation, planes, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def inverse_dct(images, coefficients, quantization, planes, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
     """Make the samples of LANES blocks of an image; the grid is (programs for the largest image, images).
 
     Args:
         images: int64 (n, IMAGE_WORDS), words.
         coefficients: int16 (blocks, 64), of ``entropy.decode_segments``.
-        quantisation: int16 (tables, 64), in zigzag order.
+        quantization: int16 (tables, 64), in zigzag order.
         planes: uint8, takes the samples of all components.
         LANES: blocks of a program.
     """
@@ -53,7 +53,7 @@ def inverse_dct(images, coefficients, quantisation, planes, LANES: tl.constexpr)
     out = planes + tl.load(image + _PLANE + component) + y.to(tl.int64) * 8 * stride + x * 8
     first = tl.load(image + _FIRST_BLOCK)
     c = _load_four_at_once(coefficients.to(tl.pointer_type(tl.int64)) + (first + number) * 16, known)
-    table = quantisation.to(tl.pointer_type(tl.int64)) + tl.load(image + _QUANTISATION + component) * 16
+    table = quantization.to(tl.pointer_type(tl.int64)) + tl.load(image + _QUANTIZATION + component) * 16
     q = _load_four_at_once(table, known)
     below = tl.zeros((LANES,), tl.int32)
     for k in tl.static_range(8, 64):
@@ -156,5 +156,5 @@ def _number(loaded, Z: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @device_function
 def _product(c, q, Z: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Coefficient ``Z``, dequantised."""
+    """Coefficient ``Z``, dequantized."""
     return _wrapped(_number(c, Z) * _number(q, Z))

@@ -58,9 +58,9 @@ def describe(jpegs: list[bytes], boxes: list[tuple[int, int, int, int]] | None =
     chosen = np.array(boxes or [(0, 0, header.width, header.height) for header in headers])
     described, lengths = np.zeros((segments, 4), np.int32), np.zeros(segments, np.uint16)
     codes, places = np.zeros((4 * n, words.HUFFMAN_BYTES), np.uint8), np.zeros((4 * n, 4), np.int32)
-    quantisation = np.zeros((4 * n, 64), np.int16)
+    quantization = np.zeros((4 * n, 64), np.int16)
     streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen
-    images, tables = (rows, rects, results), (codes, places, quantisation)
+    images, tables = (rows, rects, results), (codes, places, quantization)
     describe_tiles((0, n), streams, (data, starts), (described, lengths, firsts), images, tables)
     count = np.where(results[:, 0] == 0, results[:, 1], 0)
     held = tilings, chosen, lengths
@@ -183,7 +183,7 @@ def test_images_of_other_kinds_are_left_to_the_cpu() -> None:
     rgb = sound[:2] + b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00" + sound[2:]
     rgb = rgb.replace(b"\xff\xe0", b"\xff\xe1", 1)  # no JFIF any more
     sixteen = bytearray(sound)
-    sixteen[sixteen.index(b"\xff\xdb") + 4] |= 0x10  # quantisation of 16 bits
+    sixteen[sixteen.index(b"\xff\xdb") + 4] |= 0x10  # quantization of 16 bits
     marker = sound.index(b"\xff\xd0", header.length)
     wrong = sound[: marker + 1] + b"\xd0" + sound[marker + 2 :]
     assert describe([sound, plain, rgb, bytes(sixteen)]).codes.tolist()[0] == 0
