@@ -71,12 +71,14 @@ def script(folder: Path, code: str) -> Path:
     return folder / "script.py"
 
 
+@pytest.mark.slow
 def test_convert_and_verify_run_nothing_that_lies_in_the_working_directory(strange: Path) -> None:
     command = script(strange.parent, "from picstore.cli import main\nmain()\n")
     assert "3 images" in run_there(strange, sys.executable, command, "convert", ".", "../out", "--workers", 1)
     run_there(strange, sys.executable, command, "verify", "--decode", "../out")
 
 
+@pytest.mark.slow
 def test_kernels_compile_without_what_lies_in_the_working_directory(strange: Path, tmp_path: Path) -> None:
     compiling = script(strange.parent, COMPILE)
     assert run_there(strange, sys.executable, compiling, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == "2\n"

@@ -95,6 +95,7 @@ def measure(
         assert taken < limit, f"{name}: {taken:.1f} bytes a pixel"
 
 
+@pytest.mark.slow
 def test_images_take_no_more_memory_a_pixel_than_the_page_on_formats_states(folder: Path) -> None:
     measure(folder, 4096, "", ["plain.tif", "float.tif"])
 

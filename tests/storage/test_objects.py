@@ -107,6 +107,7 @@ def test_convert_writes_the_same_bytes_as_into_a_folder(pictures: Path, converte
     assert picstore_json("info", f"{bucket}/train") == picstore_json("info", converted)
 
 
+@pytest.mark.slow
 def test_a_retry_reads_only_what_failed_and_writes_the_same_bytes(
     pictures: Path, converted: Path, bucket: str, tmp_path: Path
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_place_that_holds_something_else_is_not_written_to(pictures: Path, buc
     picstore_command("convert", pictures, f"{bucket}/train/inside", *SHAPE)
 
 
+@pytest.mark.slow
 def test_an_interrupted_conversion_is_unfinished_and_resume_gives_the_same_bytes(
     pictures: Path, converted: Path, bucket: str
 ) -> None:

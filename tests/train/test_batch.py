@@ -74,6 +74,7 @@ def test_accelerate_moves_gathers_and_measures_a_batch(make_dataset: Make) -> No
     assert find_batch_size(batch.asdict()) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated", "ignore:.*LeafSpec.* is deprecated")
 def test_lightning_moves_a_batch(make_dataset: Make) -> None:
     require(importlib.util.find_spec("lightning"), "lightning")

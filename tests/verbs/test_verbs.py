@@ -243,6 +243,7 @@ def processes_of(group: int) -> list[int]:
     return [int(fields[2]) for fields in stats if int(fields[2]) == group and fields[0] != "Z"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
 def test_a_script_without_main_guard_is_interrupted_and_resumed(tmp_path: Path) -> None:
     source = photos(tmp_path / "photos", range(300))

@@ -80,6 +80,7 @@ def test_the_index_of_an_append_that_was_never_published_is_not_taken(dataset: P
         repair(dataset)
 
 
+@pytest.mark.slow
 def test_records_that_cannot_be_read_are_deleted_and_named(dataset: Path, tmp_path: Path) -> None:
     opened = picstore.Dataset(dataset)
     ref, entry = opened.container_ref(1), opened.entries(1)[2]

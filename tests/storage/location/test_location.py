@@ -339,6 +339,7 @@ def test_parts_of_an_upload_that_fail_are_sent_again(proxy: Proxy, bucket: str) 
     assert (locate(bucket) / "f").read_all(1 << 30) == data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", [UNAVAILABLE, BREAK])
 def test_a_store_that_stays_away_is_an_error_that_says_what_to_check_and_no_damage(
     proxy: Proxy, bucket: str, failure: str

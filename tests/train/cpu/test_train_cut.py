@@ -118,6 +118,7 @@ def test_decoding_smaller_stays_close_to_decoding_whole(dataset: Path, gap: floa
         assert 0 < (a.images.int() - b.images.int()).abs().float().mean() < mean
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gap", [1.0, 2.0])
 @pytest.mark.parametrize("steps", [[picstore.RandomResizedCrop(16)], [picstore.RandomRotation(9), picstore.Resize(16)]])
 def test_cutting_changes_no_pixel_of_images_that_are_decoded_smaller(

@@ -104,6 +104,7 @@ def test_steps_are_the_cpus_before_normalization(dtype: str, device: str) -> Non
     assert torch.equal(ours, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("height", "width"), slow_except([(2, 3)], [(2, 3), (1, 1), (9, 33)], when=INTERPRETED))
 def test_small_canvases_are_the_cpus(height: int, width: int, device: str) -> None:
     images = [noise(height, width, k) for k in range(3)]

@@ -388,6 +388,7 @@ def test_picstores_decoder_makes_the_cpus_pixels_bit_for_bit(
     one.close(), other.close()
 
 
+@pytest.mark.slow
 def test_images_that_picstores_decoder_refuses_are_the_cpus_counted_and_damage_is_as_there(
     tmp_path: Path, use: Use, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -405,6 +406,7 @@ def test_images_that_picstores_decoder_refuses_are_the_cpus_counted_and_damage_i
     one.close(), other.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("whole", "damaged"), [(False, 0), (True, 1)], ids=["beside the crop", "in the image"])
 def test_the_cpu_decides_whether_a_segment_that_the_gpu_flags_is_damage(
     tmp_path: Path, use: Use, whole: bool, damaged: int

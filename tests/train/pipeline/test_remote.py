@@ -80,6 +80,7 @@ def test_batches_of_two_epochs_are_those_of_a_local_loader(
     assert not cluster.living
 
 
+@pytest.mark.slow
 def test_workers_that_die_at_any_moment_cost_no_batch(make_dataset: Make, cluster: InlineRay) -> None:
     path = make_dataset(100)
     rng = random.Random(7)
