@@ -18,7 +18,7 @@ if sys.platform == "win32":
 
 _MODULES_OF = _public.modules_by_name(_public.NAMES, _public.TRANSFORMS)
 _load = _public.load_lazily(__name__, globals(), _MODULES_OF)
-__all__ = [*_MODULES_OF, *_public.MODULES]  # noqa: PLE0604  all are texts
+__all__ = sorted({*_MODULES_OF, *_public.MODULES})  # noqa: PLE0605  a list; the site warns of a display
 
 
 def __getattr__(name: str) -> Any:

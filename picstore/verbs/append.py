@@ -52,10 +52,10 @@ def append(
     Args:
         source: path or URL of the images.
         out: the data set.
-        kind, root, synsets, annotations, image_field, label_field, classes, image_timeout, workers, engine, dedupe,
-            max_errors, progress: as :func:`picstore.convert` has them.
-        resize, quality, subsampling, background, max_pixels, reencode, encoder, streams, file_size, container_size,
-            seed: None for the data set's.
+        kind, root, synsets, annotations, image_field, label_field, classes: see :func:`picstore.convert`.
+        image_timeout, workers, engine, dedupe, max_errors, progress: see :func:`picstore.convert`.
+        resize, quality, subsampling, background, max_pixels, reencode, encoder: None for the data set's.
+        streams, file_size, container_size, seed: None for the data set's.
         resume: continue an interrupted append of the same source.
 
     Returns:

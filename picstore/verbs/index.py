@@ -40,8 +40,9 @@ def index(
         source: path or URL of the images, which stay there as long as the index is used.
         out: path or URL of the index, which does not exist or is empty.
         shuffle: whether each container refers to images from all of the source; None for images with a file each.
-        kind, root, synsets, annotations, image_field, label_field, classes, max_pixels, image_timeout, file_size,
-            container_size, seed, workers, resume, max_errors, progress: as :func:`picstore.convert` has them.
+        kind, root, synsets, annotations, image_field, label_field, classes: see :func:`picstore.convert`.
+        max_pixels, image_timeout, file_size, container_size, seed: see :func:`picstore.convert`.
+        workers, resume, max_errors, progress: see :func:`picstore.convert`.
 
     Raises:
         UsageError: no image of the source lies in a file as it is, or as for :func:`picstore.convert`.

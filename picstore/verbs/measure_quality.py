@@ -44,9 +44,9 @@ def measure_quality(
     Args:
         images: size of the sample, drawn evenly over the source by ``seed``.
         plot: SVG file for a plot, which needs ``picstore[plot]``; where nothing was measured, none is written.
-        source, kind, root, synsets, annotations, image_field, label_field, classes, resize, quality, subsampling,
-            background, max_pixels, image_timeout, reencode, encoder, workers, progress: as :func:`picstore.convert`
-            has them.
+        source, kind, root, synsets, annotations, image_field, label_field, classes: see :func:`picstore.convert`.
+        resize, quality, subsampling, background, max_pixels, image_timeout: see :func:`picstore.convert`.
+        reencode, encoder, workers, progress: see :func:`picstore.convert`.
 
     Raises:
         UsageError, NotADataset, Damage, MissingDependency, PicstoreError: as for :func:`picstore.convert`.
