@@ -374,7 +374,9 @@ TURNED: list[Any] = [picstore.CenterCrop(7), picstore.RandomHorizontalFlip(), pi
 
 
 @pytest.mark.parametrize(
-    ("steps", "isolate"), slow_except([([], True)], [([], True), ([], False), (TURNED, False)]), ids=str
+    ("steps", "isolate"),
+    slow_except([([], True)], [([], True), ([], False), (TURNED, False)]),
+    ids=["whole, isolated", "whole", "turned"],
 )
 def test_picstores_decoder_makes_the_cpus_pixels_bit_for_bit(
     tiny: Path, use: Use, steps: list[Any], isolate: bool
