@@ -105,7 +105,7 @@ def test_the_golden_edits_are_read_as_they_were_written() -> None:
         assert record.columns["score"] == record.id / 4
         assert record.columns["vector"].tolist() == [record.id, -record.id]
         assert record.extra == (
-            {"n": record.id} if record.id < 6 else {"path": f"{('color', 'grey')[record.id - 6]}/new.png"}
+            {"n": record.id} if record.id < 6 else {"path": f"{('colour', 'grey')[record.id - 6]}/new.png"}
         )
 
 

@@ -105,7 +105,7 @@ def described(record: Record) -> dict[str, object]:
 def test_the_golden_data_set_is_read_as_it_was_written() -> None:
     dataset = picstore.Dataset(ROOT)
     assert dataset.uuid == EXPECTED["uuid"]
-    assert dataset.classes == ["grey", "color"]
+    assert dataset.classes == ["grey", "colour"]
     assert dataset.manifest.attachments == ("mask",)
     assert len(dataset) == len(EXPECTED["records"]) == 24
     assert [described(record) for record in dataset] == EXPECTED["records"]
