@@ -34,7 +34,7 @@ Advance = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What :func:`compile_ahead` did: kernels that it compiled, kernels already cached, and the seconds it took."""
+    """Result of :func:`compile_ahead`: numbers of kernels compiled and already cached, and the seconds it took."""
 
     compiled: int
     cached: int

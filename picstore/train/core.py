@@ -23,7 +23,7 @@ from picstore.train.order.sharding import find_rank
 from picstore.train.order.shared_array import SharedIntegers
 from picstore.train.order.spans import Span
 from picstore.train.order.states import read_lanes
-from picstore.train.pipeline.runner import PipelineRunner, Remote
+from picstore.train.pipeline.runner import PipelineRunner, Remote, refuse_workers
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.arguments import checked_integer
 from picstore.train.transforms.compose import TransformPlan, UserTransform
@@ -330,7 +330,7 @@ def _remote_of(options: LoaderOptions) -> Remote | None:
     """The remote workers that a loader's options ask for; UsageError if the options do not fit together."""
     if options["engine"] == "local":
         if options["workers"] is not None:
-            raise UsageError("workers are set with engine='ray'; give threads= with engine='local'")
+            refuse_workers()
         return None
     if not options["isolate"]:
         raise UsageError("isolate=False makes batches in this process, engine='ray' on other machines; leave one out")

@@ -1,4 +1,4 @@
-"""What ``convert``, ``append``, ``index`` and ``merge`` share: the list of inputs, and their result."""
+"""The listing of inputs and the result of ``convert``, ``append``, ``index`` and ``merge``."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def convert(
     """
     started = time.monotonic()
     if retry_failed and shard is not None:
-        raise UsageError("--retry-failed and --shard exclude each other")
+        raise UsageError("retry_failed and shard exclude each other; leave one out")
     settings = EncodeSettings(
         resize=None if resize is None else Size.parse(resize),
         quality=quality,

@@ -144,7 +144,7 @@ def shuffle(
 
 
 def _copy_ledger(dataset: Dataset, root: Location) -> None:
-    """Copy or link the ledger of the conversion, whose ids are those of the copy; that of several data sets is none."""
+    """Copy or link the conversion's ledger, as ids stay; joined data sets have several ledgers and pass none on."""
     if not isinstance(dataset.path, JoinedFolders) and (ledger := dataset.path / LEDGER).is_file():
         ledger.copy_to(root / LEDGER)
 

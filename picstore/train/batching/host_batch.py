@@ -27,15 +27,15 @@ def map_images(function: Callable[[Any], T], images: Any) -> Any:
 
 @dataclass(slots=True, eq=False)
 class SegmentTables:
-    """What a GPU has to know of the tiles of a batch, whose rows lie in the batch's bytes; see ``jpeg.segment_words``.
+    """Describes a batch's tiles to a GPU's decoder; their rows lie in the batch's bytes. See ``jpeg.segment_words``.
 
     Images that the GPU does not decode have their pixels here.
     """
 
     images: I64  # (n, IMAGE_WORDS)
     segments: Array  # int32 (m, 4)
-    first: I64  # (n,), of an image's segments
-    count: I64  # (n,), of them; 0 for images that the GPU does not decode
+    first: I64  # (n,), the first of an image's segments
+    count: I64  # (n,), of an image's segments; 0 for images that the GPU does not decode
     codes: U8  # (4 n, HUFFMAN_BYTES)
     places: Array  # int32 (4 n, 4)
     quantization: Array  # int16 (4 n, 64)

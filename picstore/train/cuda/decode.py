@@ -203,7 +203,7 @@ def _decode_some(
 
 
 def _kind_of(error: RuntimeError) -> str:
-    """What an error is about: ``"memory"``, ``"device"`` or ``"stream"``.
+    """Classify a decoder's error: ``"memory"``, ``"device"`` or ``"stream"``.
 
     Decoders raise RuntimeError for all of them, and torchvision rethrows torch's OutOfMemoryError as one.
     """

@@ -38,7 +38,7 @@ class Span:
         return islice(requests, self.count)
 
     def after(self, steps: int) -> Span:
-        """What is left after the first steps, all of one epoch."""
+        """Leave out the first ``steps``, all of one epoch."""
         left = None if self.count is None else self.count - steps
         return replace(self, first=self.first + steps, count=left)
 

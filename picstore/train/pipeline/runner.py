@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -45,7 +45,7 @@ from picstore.train.transforms.compose import UserTransform
 from picstore.train.transforms.mix import BatchTransform
 
 if TYPE_CHECKING:
-    from picstore.train.pipeline.remote import RemoteWorkers
+    from picstore.train.pipeline.remote_workers import RemoteWorkers
 
 _FORMS = {"cpu": "pixels", "picstore": "segments"}  # in which a decoder's host batches come; the others take streams
 
@@ -56,6 +56,11 @@ class Remote:
 
     workers: int | None
     ranks: int
+
+
+def refuse_workers() -> NoReturn:
+    """Raise UsageError where there are no remote workers to be counted."""
+    raise UsageError("workers are set with engine='ray'; give threads= with engine='local'")
 
 
 class PipelineRunner:
@@ -99,7 +104,7 @@ class PipelineRunner:
         self._remote = remote
         self._workers: RemoteWorkers | None = None
         if remote is not None:
-            from picstore.train.pipeline.remote import pickle_spec
+            from picstore.train.pipeline.remote_workers import pickle_spec
 
             pickle_spec(self._spec)  # which says what cannot be sent before anything is started
         self._open = Closables()  # pipelines and processes, of iterators in use too
@@ -124,7 +129,7 @@ class PipelineRunner:
     @workers.setter
     def workers(self, count: int) -> None:
         if self._remote is None:
-            raise UsageError("workers are set with engine='ray'; give threads= with engine='local'")
+            refuse_workers()
         self._remote = replace(self._remote, workers=count)
         if self._workers is not None:
             self._workers.count = count
@@ -235,7 +240,7 @@ class PipelineRunner:
         return RemoteSequence(self._start_workers(remote), span, owned=True)  # for a second iterator
 
     def _start_workers(self, remote: Remote) -> RemoteWorkers:
-        from picstore.train.pipeline.remote import RemoteWorkers
+        from picstore.train.pipeline.remote_workers import RemoteWorkers
 
         workers = RemoteWorkers(self._spec, self._counter, count=remote.workers, ranks=remote.ranks)
         self._open.add(workers)

@@ -24,7 +24,7 @@ import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
 from picstore.prepare.engine import ray as engine
 from picstore.train.batch import Batch
-from picstore.train.pipeline import device_batch, remote, runner
+from picstore.train.pipeline import device_batch, remote, remote_workers, runner
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
@@ -35,7 +35,7 @@ OPTIONS: dict[str, Any] = {"batch_size": 8, "transform": CROP, "lanes": 4, "seed
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[InlineRay]:
     """A cluster in this process; its workers end after the test."""
     made = InlineRay()
-    for module in (engine, remote):
+    for module in (engine, remote_workers):
         monkeypatch.setattr(module, "import_ray", lambda *_: made)
     yield made
     for actor in made.actors:
@@ -123,8 +123,8 @@ def test_a_batch_at_which_each_worker_dies_is_an_error(make_dataset: Make, clust
 def test_workers_that_end_before_they_are_ready_are_an_error(
     make_dataset: Make, cluster: InlineRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_FAILING_SECONDS", 0.0)
-    monkeypatch.setattr(remote, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(remote_workers, "_FAILING_SECONDS", 0.0)
+    monkeypatch.setattr(remote_workers, "_RETRY_SECONDS", 0.0)
     cluster.before_wait = lambda ray: [ray.kill(actor) for actor in ray.living]  # type: ignore[assignment]
     with pytest.raises(
         PicstoreError, match=r"\d remote workers have ended before they were ready, the last by RayError"
@@ -135,7 +135,7 @@ def test_workers_that_end_before_they_are_ready_are_an_error(
 def test_workers_that_end_as_they_start_are_replaced_until_a_lost_node_is_noticed(
     make_dataset: Make, cluster: InlineRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(remote_workers, "_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(remote, "_WAIT_SECONDS", 0.01)
 
     def strike(ray: InlineRay) -> None:
@@ -152,8 +152,8 @@ def test_workers_that_end_as_they_start_are_replaced_until_a_lost_node_is_notice
 def test_without_any_worker_there_is_a_warning_and_then_an_error(
     make_dataset: Make, cluster: InlineRay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(remote, "_WARNING_SECONDS", 0.01)
-    monkeypatch.setattr(remote, "NO_WORKER_SECONDS", 0.5)
+    monkeypatch.setattr(remote_workers, "_WARNING_SECONDS", 0.01)
+    monkeypatch.setattr(remote_workers, "NO_WORKER_SECONDS", 0.5)
     cluster.runs = lambda _: bool(time.sleep(0.01))  # type: ignore[func-returns-value]  # none has room on the cluster
     with pytest.raises(PicstoreError, match=r"no remote worker for \d+ s: each takes 3 CPUs, and 4 of the cluster's 4"):
         take(remote_loader(make_dataset(50), threads=3), 1)
@@ -188,7 +188,7 @@ def test_what_waits_for_a_slow_trainer_is_bounded_in_bytes(make_dataset: Make, c
     rng = random.Random(1)
     for batches in zip(remote_loader(path, workers=3), local_loader(path), strict=True):
         assert same(*batches)
-    assert 8 <= max(held) <= 10 + remote.WINDOW, "the first span, which the trainer waits for, goes on"
+    assert 8 <= max(held) <= 10 + remote_workers.WINDOW, "the first span, which the trainer waits for, goes on"
 
 
 def test_batches_are_writable_and_their_memory_is_free_when_they_are_dropped(
@@ -283,8 +283,8 @@ def test_spans_read_at_most_a_quarter_more_than_a_local_loader(make_dataset: Mak
 def test_workers_of_other_versions_are_refused_by_name(
     make_dataset: Make, cluster: InlineRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = {**remote.versions(), "numba": "0.1", "picstore": "9"}
-    monkeypatch.setattr(remote, "versions", lambda: wanted)
+    wanted = {**remote_workers.versions(), "numba": "0.1", "picstore": "9"}
+    monkeypatch.setattr(remote_workers, "versions", lambda: wanted)
     with pytest.raises(PicstoreError, match=r"picstore \S+ where the trainer has 9, numba \S+ where the trainer has"):
         take(remote_loader(make_dataset(20)), 1)
 
@@ -308,7 +308,7 @@ def test_an_unexpected_error_of_a_worker_is_raised_with_its_cause(
     def fail(*_: Any) -> None:
         raise AttributeError("a bug")
 
-    monkeypatch.setattr(remote.RemoteWorker, "make", fail)
+    monkeypatch.setattr(remote_workers.RemoteWorker, "make", fail)
     with pytest.raises(PicstoreError, match=r"a remote worker failed: AttributeError\('a bug'\)"):
         take(remote_loader(make_dataset(20)), 1)
 

@@ -1,0 +1,231 @@
+"""The workers of a loader on a Ray cluster: actors that are started, awaited, lost and replaced.
+
+``remote.py`` divides an epoch among them, and has the diagram.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from collections import deque
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from typing import Any
+
+from picstore.errors import PicstoreError, UsageError
+from picstore.prepare.engine.ray import MAX_ATTEMPTS, cluster_resources, first_line, import_ray, join_cluster
+from picstore.train.batching.spec import PipelineSpec
+from picstore.train.order.spans import Span
+from picstore.train.pipeline.at_exit import close_at_exit
+from picstore.train.pipeline.remote_main import RemoteMessage, RemoteWorker, versions
+from picstore.train.pipeline.stats import Stats, StatsCounter
+
+logger = logging.getLogger("picstore")
+
+WINDOW = 4  # calls of a worker that are under way: a call costs 1 ms, a batch 50
+NO_WORKER_SECONDS = 300.0  # without any worker, before that is an error: nodes of clouds take minutes to come
+_WARNING_SECONDS = 10.0
+_FAILING_SECONDS = 60.0  # the same where workers end as they start: Ray takes 20 to notice that a node is lost
+_RETRY_SECONDS = 1.0  # from a worker that ended as it started to the next
+_SHARE_OF_STORE = 4  # of the cluster's object stores, all ranks together fill a quarter
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A span under way; its batches are taken in order."""
+
+    span: Span
+    key: int = -1  # of its assignment to a worker
+    worker: WorkerHandle | None = None
+    taken: int = 0
+    made: deque[tuple[RemoteMessage | Exception, Any]] = field(default_factory=deque)  # with the reference of memory
+    calls: deque[tuple[Any, Any]] = field(default_factory=deque)  # under way: references of the message and of memory
+    losses: int = 0  # of workers, since a batch was made
+
+    @property
+    def left(self) -> int:
+        """Batches that have not been asked for; none after an error."""
+        if self.made and isinstance(self.made[-1][0], Exception):
+            return 0
+        return (self.span.count or 0) - self.taken - len(self.made) - len(self.calls)
+
+    def abandon(self) -> None:
+        """Have what is not made be made by another worker."""
+        if self.worker is not None:
+            self.worker.tasks.remove(self)
+        self.worker = None
+        self.calls.clear()
+
+
+@dataclass(slots=True, eq=False)
+class WorkerHandle:
+    """An actor, what it is making, and what it has told."""
+
+    actor: Any
+    opening: Any  # reference of the call, until it has ended
+    tasks: list[Task] = field(default_factory=list)  # the one that it makes, and the next
+    stats: Stats = field(default_factory=Stats)  # as far as they are in the trainer's counter
+
+    @property
+    def awaited(self) -> Any:
+        """The reference of the oldest call under way; None for none."""
+        if self.opening is not None:
+            return self.opening
+        return next((task.calls[0][0] for task in self.tasks if task.calls), None)
+
+    @property
+    def room(self) -> bool:
+        """Whether another task can be given to it."""
+        return self.opening is None and (not self.tasks or (len(self.tasks) == 1 and self.tasks[0].left <= WINDOW))
+
+
+class RemoteWorkers:
+    """The workers of a loader on the cluster that this process is connected to; they live as long as this object.
+
+    Args:
+        count: workers of one rank, of ``spec.resources.threads`` CPUs each; None for all CPUs of the cluster.
+        ranks: that share the object stores.
+
+    Attributes:
+        count: which can be set at any time; the next call for a batch adds and takes away workers.
+        in_use: whether a sequence is being made.
+    """
+
+    def __init__(self, spec: PipelineSpec, counter: StatsCounter, *, count: int | None, ranks: int = 1) -> None:
+        self.ray = import_ray("engine='ray'")
+        join_cluster()
+        resources = cluster_resources()
+        self.spec, self.counter = spec, counter
+        self.count = count or max(1, int(resources.get("CPU", 1)) // spec.resources.threads)
+        self.budget = int(resources.get("object_store_memory", 0)) // _SHARE_OF_STORE // ranks
+        self.in_use = False
+        self.members: list[WorkerHandle] = []
+        self._pickled = self.ray.put(pickle_spec(spec))
+        self._pid, self._closed = os.getpid(), False
+        self._alone_since, self._warned = time.monotonic(), False
+        self._failures, self._failure, self._retry = 0, "", 0.0  # of starting workers; the last; when to start others
+        self._finalizer = weakref.finalize(self, _kill, self.members, self._pid)
+        self._finalizer.atexit = False
+        close_at_exit(self)
+
+    @property
+    def alive(self) -> bool:
+        """Whether this process may still use the workers."""
+        return not self._closed and self._pid == os.getpid() and bool(self.ray.is_initialized())
+
+    def adjust(self) -> None:
+        """Start workers that are missing, and end those that are too many: first those that have least to lose."""
+        options = {"num_cpus": self.spec.resources.threads, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        while len(self.members) < self.count and time.monotonic() >= self._retry:
+            actor = self.ray.remote(**options)(RemoteWorker).remote()
+            self.members.append(WorkerHandle(actor, actor.open.remote(versions(), self._pickled)))
+        while len(self.members) > self.count:
+            idle = [worker for worker in self.members if worker.opening is not None or not worker.tasks]
+            self._drop((idle or self.members)[-1])
+
+    def wait(self, seconds: float) -> list[WorkerHandle]:
+        """Wait for answers of workers; without time, list all that have answered.
+
+        PicstoreError after a time without any worker.
+        """
+        awaited = {worker.awaited: worker for worker in self.members if worker.awaited is not None}
+        self._check_alone()
+        if not awaited:
+            time.sleep(seconds)
+            return []
+        count = 1 if seconds else len(awaited)
+        ready, _ = self.ray.wait(list(awaited), num_returns=count, timeout=seconds, fetch_local=False)
+        if not self.alive:
+            raise CancelledError
+        return [awaited[reference] for reference in ready]
+
+    def answer(self, worker: WorkerHandle) -> Any:
+        """The answer of a worker to its oldest call; None if the worker is lost.
+
+        PicstoreError for a bug, or if workers are lost again and again.
+        """
+        try:
+            return self.ray.get(worker.awaited)
+        except self.ray.exceptions.RayTaskError as error:
+            raise PicstoreError(f"a remote worker failed: {error.cause!r}") from error
+        except self.ray.exceptions.RayError as error:
+            if not self.alive:
+                raise CancelledError from error
+            self._lose(worker, error)
+            return None
+
+    def open(self, worker: WorkerHandle, answer: Exception | None) -> None:
+        """Note that a worker is ready, or raise why it cannot be."""
+        worker.opening = None
+        self._failures = 0
+        if answer is not None:
+            raise type(answer)(f"a remote worker cannot make batches: {answer}") from answer
+
+    def close(self) -> None:
+        """End all workers; from any thread, and not in a fork."""
+        self._closed = True
+        self._finalizer()
+
+    def _lose(self, worker: WorkerHandle, error: Exception) -> None:
+        """Drop a worker that has ended; what it was to make is to be made by another."""
+        task = next((task for task in worker.tasks if task.calls), None)
+        starting = worker.opening is not None
+        self._drop(worker)
+        if starting:
+            self._failures, self._failure = self._failures + 1, first_line(error)
+            self._retry = time.monotonic() + _RETRY_SECONDS
+        if task is not None:
+            task.losses += 1
+            if task.losses >= MAX_ATTEMPTS:
+                batch = task.span.first + task.taken + len(task.made)
+                raise PicstoreError(
+                    f"batch {batch} of epoch {task.span.epoch} lost its worker {task.losses} times, last by "
+                    f"{first_line(error)}"
+                ) from error
+
+    def _drop(self, worker: WorkerHandle) -> None:
+        self.members.remove(worker)
+        for task in list(worker.tasks):
+            task.abandon()
+        self.ray.kill(worker.actor)
+
+    def _check_alone(self) -> None:
+        """Warn, and in the end raise PicstoreError, while there is no worker."""
+        if any(worker.opening is None for worker in self.members):
+            self._alone_since, self._warned = time.monotonic(), False
+            return
+        alone = time.monotonic() - self._alone_since
+        if self._failures >= MAX_ATTEMPTS and alone >= _FAILING_SECONDS:
+            text = f"{self._failures} remote workers have ended before they were ready"
+            raise PicstoreError(f"{text}, the last by {self._failure}")
+        if alone < (NO_WORKER_SECONDS if self._warned else _WARNING_SECONDS):
+            return
+        free = self.ray.available_resources().get("CPU", 0)
+        text = f"there has been no remote worker for {alone:.0f} s: each takes {self.spec.resources.threads} CPUs"
+        text += f", and {free:g} of the cluster's {cluster_resources().get('CPU', 0):g} are free"
+        if alone >= NO_WORKER_SECONDS:
+            raise PicstoreError(f"{text}; add nodes, end other jobs, or give fewer threads")
+        self._warned = True
+        logger.warning("%s; waiting up to %d s", text, NO_WORKER_SECONDS)
+
+
+def pickle_spec(spec: PipelineSpec) -> bytes:
+    """Pickle a specification; functions of the main program go by value. UsageError names what cannot be pickled."""
+    dumps = import_ray("engine='ray'").cloudpickle.dumps
+    try:
+        dumps(spec.collate)
+    except Exception as error:  # pickle raises any, and so may __reduce__
+        text = f"remote workers cannot have collate: {first_line(error)}"
+        raise UsageError(f"{text}; give a function of a module that all nodes have") from error
+    pickled: bytes = dumps(spec)
+    return pickled
+
+
+def _kill(members: list[WorkerHandle], parent: int) -> None:
+    ray = import_ray("engine='ray'")
+    if parent == os.getpid() and ray.is_initialized():
+        for worker in members:
+            ray.kill(worker.actor)
+    members.clear()
