@@ -271,7 +271,8 @@ default_collate_fn_map[Record] = _refuse_records
 def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Apply a function to the tensors of dicts and lists; other values stay."""
     if isinstance(value, dict):
-        return type(value)((name, _map_tensors(function, each)) for name, each in value.items())
+        mapped = {name: _map_tensors(function, each) for name, each in value.items()}
+        return ViewImages(mapped) if isinstance(value, ViewImages) else mapped
     if isinstance(value, list):
         return [_map_tensors(function, each) for each in value]
     return function(value) if isinstance(value, torch.Tensor) else value
