@@ -273,6 +273,9 @@ class Pipeline:
         try:
             records.release()
             self._prefetcher.release(uses)
+            if any(chunk.cancelled() for chunk in filled):
+                finished.cancel()  # an error of this would hold the pipeline by its traceback, until a collection
+                return
             problems = dict(records.problems)
             for chunk in filled:
                 problems.update(chunk.result())
