@@ -1,4 +1,7 @@
-"""Short forms of the torture runs: verbs are killed, disks fail, bits flip, and nothing wrong is left."""
+"""Short forms of the torture runs: verbs are killed, disks fail, bits flip, and nothing wrong is left.
+
+Those that take half a minute are a script: ``python -m benchmarks torture --short``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from grids import slow_except
 
 from benchmarks.child import call
 from benchmarks.harness import Table
@@ -14,28 +18,7 @@ from benchmarks.options import SUITES, Options
 pytest.importorskip("PIL")
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "kills",
-        *(
-            pytest.param(part, marks=pytest.mark.slow)
-            for part in (
-                "objects",
-                "power",
-                "rounds",
-                "faults",
-                "full",
-                "flips",
-                "chains",
-                "compiling",
-                "sizes",
-                "soak",
-                "mutations",
-            )
-        ),
-    ],
-)
+@pytest.mark.parametrize("part", slow_except(["kills"], ["kills", "objects", "power", "faults", "full", "flips"]))
 def test_what_goes_wrong_leaves_nothing_wrong(part: str, tmp_path: Path) -> None:
     options = Options(tmp_path, tmp_path, quick=True)
     table = Table(**call("benchmarks.__main__:run_table", SUITES["torture"][part], asdict(options)))

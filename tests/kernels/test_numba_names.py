@@ -11,7 +11,7 @@ import pytest
 from programs import Program
 
 from picstore.kernels import numba_names
-from picstore.kernels.numba_names import CACHE, CALLS, LINKING, NAMES, OPTIONS
+from picstore.kernels.numba_names import NAMES, OPTIONS
 from picstore.prepare.convert.job import DatasetShape
 
 HIDE = """
@@ -82,13 +82,13 @@ def test_without_one_name_its_groups_are_not_used(name: str, monkeypatch: pytest
     assert all(numba_names.available.__wrapped__(group) == (name not in NAMES[group]) for group in NAMES)
 
 
-# One name at a time takes ten minutes of CPU: for a new release of numba.
+# One name or group at a time takes ten minutes of CPU: for a new release of numba.
 @pytest.mark.slow
-@pytest.mark.parametrize("lacking", EACH if os.environ.get("PICSTORE_EACH_NAME") else [CACHE, LINKING, CALLS])
+@pytest.mark.parametrize("lacking", ["all", *(EACH + list(NAMES) if os.environ.get("PICSTORE_EACH_NAME") else [])])
 def test_without_any_private_name_a_loader_trains_on_the_same_pixels(
     lacking: str, cache: Path, pixels: float, _made_dataset: Callable[..., Path]
 ) -> None:
-    names = GROUPS.get(lacking, (lacking,))
+    names = EACH if lacking == "all" else GROUPS.get(lacking, (lacking,))
     missing, found = run_without(list(names), TRAIN, cache, _made_dataset(30, 5, SHAPE, 60, 40))
     assert found == pixels
     assert set(missing) >= {group for group in NAMES if set(NAMES[group]) & set(names)}

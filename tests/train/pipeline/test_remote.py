@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 import simplejpeg
 import torch
+from grids import slow_except
 from inline_ray import InlineRay, RayError
+from remote_recipes import CROP, RECIPES, contents, write_pictures
 
 import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
@@ -27,7 +29,6 @@ from picstore.train.batch import Batch
 from picstore.train.pipeline import device_batch, remote, remote_workers, runner
 
 Make = Callable[..., Path]
-CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
 OPTIONS: dict[str, Any] = {"batch_size": 8, "transform": CROP, "lanes": 4, "seed": 5}
 
 
@@ -78,6 +79,21 @@ def test_batches_of_two_epochs_are_those_of_a_local_loader(
     assert all(options["num_cpus"] == 1 for options in cluster.options)
     loader.close()
     assert not cluster.living
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures with boxes, masks and captions."""
+    return write_pictures(tmp_path_factory.mktemp("remote") / "dataset")
+
+
+@pytest.mark.parametrize("name", slow_except(["masks"], RECIPES))
+def test_batches_of_any_recipe_are_those_of_a_local_loader(pictures: Path, cluster: InlineRay, name: str) -> None:
+    options = {"batch_size": 8, "lanes": 4, "seed": 3, **RECIPES[name]}
+    remote = contents(picstore.Loader(pictures, engine="ray", workers=2, **options))
+    local = contents(picstore.Loader(pictures, isolate=False, threads=2, **options))
+    assert len(remote) == len(local) > 0
+    assert remote == local
 
 
 @pytest.mark.slow
