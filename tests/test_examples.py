@@ -226,6 +226,7 @@ class StandIn:
         return made
 
 
+@pytest.mark.slow
 def test_replicas_that_come_and_go_make_the_batches_and_weights_of_one(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

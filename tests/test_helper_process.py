@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from grids import slow_except
 from samples import jpeg
 
 from picstore import helper_process
@@ -84,9 +85,7 @@ def test_kernels_compile_without_what_lies_in_the_working_directory(strange: Pat
     assert run_there(strange, sys.executable, compiling, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == "2\n"
 
 
-@pytest.mark.parametrize(
-    "code", [LOADER, pytest.param(NOTEBOOK, marks=pytest.mark.slow)], ids=["a script", "a notebook"]
-)
+@pytest.mark.parametrize("code", slow_except([], [LOADER, NOTEBOOK]), ids=["a script", "a notebook"])
 def test_a_loader_runs_nothing_that_lies_in_the_working_directory(
     strange: Path, make_dataset: Callable[..., Path], code: str
 ) -> None:

@@ -40,6 +40,7 @@ def test_transforms_reads_as_torchvisions_module() -> None:
         T.RandomCorp  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_star_imports_the_table_and_nothing_else() -> None:
     code = "from picstore import *; print(sorted(name for name in dir() if name[:2] != '__'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

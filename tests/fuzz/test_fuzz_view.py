@@ -6,6 +6,7 @@ import pytest
 from fuzz_view import fuzz
 
 
+@pytest.mark.slow
 def test_requests_are_answered_or_refused_by_a_sentence() -> None:
     result = fuzz(300, seed=1)
     assert result.findings == []

@@ -99,6 +99,7 @@ def there(converted: Path, s3: str) -> str:
 # Converting, shuffling, verifying
 
 
+@pytest.mark.slow
 def test_convert_writes_the_same_bytes_as_into_a_folder(pictures: Path, converted: Path, bucket: str) -> None:
     done = picstore_json("convert", pictures, f"{bucket}/train", *SHAPE, "--workers", 2)
     assert (done["dataset"], done["images"]) == (f"{bucket}/train", 120)

@@ -84,6 +84,7 @@ def test_lightning_moves_a_batch(make_dataset: Make) -> None:
     assert type(moved) is picstore.Batch and moved.images.device.type == "meta"
 
 
+@pytest.mark.slow
 def test_a_dataloader_hands_batches_on_as_they_are(make_dataset: Make) -> None:
     loader = picstore.Loader(make_dataset(12), batch_size=6, transform=CROP, isolate=False)
     assert all(type(batch) is picstore.Batch for batch in DataLoader(loader, batch_size=None))

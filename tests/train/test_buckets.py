@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from grids import slow_except
 from samples import picture
 from torch.utils.data import DataLoader
 
@@ -81,6 +82,7 @@ def test_each_batch_has_the_size_nearest_to_its_records_and_each_record_comes_on
     assert len({batch.images.shape for batch in batches}) > 3
 
 
+@pytest.mark.slow
 def test_images_are_those_of_a_loader_with_the_bucket_s_transforms(pictures: Path) -> None:
     plain: dict[tuple[int, int], dict[int, torch.Tensor]] = {}
     for size in SIZES:
@@ -124,6 +126,7 @@ def test_workers_of_a_dataloader_make_the_same_batches(pictures: Path) -> None:
         assert same(contents(DataLoader(again, batch_size=None, num_workers=workers)), whole)
 
 
+@pytest.mark.slow
 def test_each_container_is_read_once_an_epoch(tmp_path: Path) -> None:
     shape = DatasetShape(streams=1, container_size=32 << 10, file_size=1 << 20)
     with picstore.Writer(tmp_path / "set", shape=shape) as writer:
@@ -158,7 +161,7 @@ def damage(path: Path, id_: int) -> None:
     raise LookupError(id_)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("batch_size", slow_except([4], [1, 4]))
 def test_a_damaged_record_is_replaced_within_its_bucket_the_same_on_any_way_to_its_batch(
     pictures: Path, tmp_path: Path, batch_size: int
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_small_crop_reads_a_small_part(root: Path, in_part: Callable[[bool], N
     assert share_read(root, CROPS["crop"]) < 0.4
 
 
+@pytest.mark.slow
 def test_images_of_a_megabyte_are_read_in_part_by_the_loaders_process(
     tmp_path: Path, in_part: Callable[[bool], None]
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_row_that_fails_its_checksum_is_damage_with_its_name(
         assert lost not in ids and len(ids) == COUNT and loader.damaged == 1
 
 
+@pytest.mark.slow
 def test_a_data_set_in_a_store_is_read_in_part(root: Path, bucket: str, in_part: Callable[[bool], None]) -> None:
     for name, _ in locate(root).files():
         (locate(root) / name).copy_to(locate(f"{bucket}/set") / name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grids import slow_except
 from torch.utils.data import DataLoader, DistributedSampler
 
 import picstore
@@ -86,7 +87,7 @@ def test_the_samplers_set_epoch_is_the_loaders(make_dataset: Make) -> None:
         assert ids_of(loader) == ids_of(alone)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", slow_except([0], [0, 2]))
 def test_set_epoch_after_loading_a_state_of_that_epoch_goes_on_in_its_middle_once(
     make_dataset: Make, workers: int
 ) -> None:

@@ -151,6 +151,7 @@ def refused(*_: object) -> bytes:
     raise ZeroDivisionError
 
 
+@pytest.mark.slow
 def test_extras_take_no_memory_unless_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write_dataset(tmp_path / "dataset", [bomb(number) for number in range(6)], container_size=4096)
     assert sum(path.stat().st_size for path in root.rglob("*.pic")) < 64 << 10
@@ -166,6 +167,7 @@ def test_extras_take_no_memory_unless_they_are_asked_for(tmp_path: Path, monkeyp
     assert len(epoch(root, batch_size=1, targets=["extra"])[0]) == 6
 
 
+@pytest.mark.slow
 def test_extras_that_share_bytes_or_exceed_16_mib_are_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from picstore.storage.format import pack_container
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from grids import slow_except
 from PIL import Image
 from samples import picture
 from torch.utils.data import DataLoader, Subset, WeightedRandomSampler, random_split
@@ -118,7 +119,7 @@ def test_workers_of_a_dataloader_make_the_same_items_and_follow_set_epoch(make_d
             assert torch.equal(image, expected[epoch][number][0]) and label == expected[epoch][number][1]
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", slow_except([True], [False, True]))
 def test_without_set_epoch_workers_draw_anew_in_each_epoch_by_torchs_seed(make_dataset: Make, persistent: bool) -> None:
     path = make_dataset(40)
 

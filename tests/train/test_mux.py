@@ -281,6 +281,7 @@ def test_a_mux_goes_on_at_another_world_size(config: Path, world_size: int) -> N
     assert found == whole[5:]
 
 
+@pytest.mark.slow
 def test_global_counts_are_shared_by_any_number_of_ranks(config: Path) -> None:
     whole = global_batches(config, 1, 8, global_counts=True, lanes=5)
     for world_size in (2, 4, 7):

@@ -40,6 +40,7 @@ def batches_of(path: Path, transform: Any, **options: Any) -> list[torch.Tensor]
     return with_images
 
 
+@pytest.mark.slow
 def test_batches_do_not_depend_on_threads_or_processes(make_dataset: Make) -> None:
     path, transform = make_dataset(), [CROP, *STEPS, NORMALIZE]
     expected = batches_of(path, transform, threads=1)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from grids import slow_except
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -150,7 +151,7 @@ def progressive(path: Path, stages: dict[int, Any], **options: Any) -> picstore.
     return picstore.Loader(path, **{"batch_size": 8, "transform": transform, "threads": 2, "isolate": False, **options})
 
 
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("isolate", slow_except([False], [False, True]))
 def test_the_epoch_tells_which_list_of_transforms_applies(make_dataset: Make, isolate: bool) -> None:
     path = make_dataset(30)
     stages: dict[int, Any] = {

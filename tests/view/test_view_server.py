@@ -17,6 +17,7 @@ import httpx2
 import numpy as np
 import pytest
 from commands import picstore_command
+from grids import slow_except
 from PIL import Image
 from samples import jpeg, picture
 from starlette.testclient import TestClient
@@ -238,7 +239,7 @@ def test_the_command_serves_on_loopback_below_a_secret_path(annotated: Path) -> 
         assert (told["images"], told["stored"]) == (COUNT // 3, COUNT)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", slow_except([], [signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_ends_the_command_within_a_second_also_while_a_condition_runs(tmp_path: Path, number: int) -> None:
     with picstore.Writer(tmp_path / "set") as writer:
         for _ in range(2):
@@ -258,6 +259,7 @@ def test_a_signal_ends_the_command_within_a_second_also_while_a_condition_runs(t
         assert process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_a_signal_that_another_thread_takes_ends_the_command(dataset: picstore.Dataset) -> None:
     """The system chooses the thread."""
     with started(dataset.path) as (process, address):

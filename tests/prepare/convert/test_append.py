@@ -107,6 +107,7 @@ def test_a_damaged_line_of_the_ledger_stays_and_stops_no_append(dataset: Path, m
     assert len(list(picstore.Dataset(dataset))) == 25
 
 
+@pytest.mark.slow
 def test_an_append_that_was_killed_at_its_end_is_only_cleared_away_in_a_store_too(
     tmp_path: Path, dataset: Path, bucket: str, more: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

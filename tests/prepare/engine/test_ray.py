@@ -244,6 +244,7 @@ def test_the_command_line_runs_on_the_cluster_and_says_nothing_of_it(nodes: Any,
     assert "119 lossless, 0 reencoded, 1 failed" in done.stdout
 
 
+@pytest.mark.slow
 def test_without_ray_the_command_line_says_what_to_install(source: Path, tmp_path: Path) -> None:
     code = f"""
 import sys

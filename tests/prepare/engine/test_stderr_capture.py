@@ -10,6 +10,7 @@ from pathlib import Path
 
 import engine_tasks
 import numpy as np
+import pytest
 from commands import ledger, picstore_command, said
 from pictures import by_imagemagick, saved, smooth
 from PIL import Image, features
@@ -68,6 +69,7 @@ def test_conversion_of_damaged_files_prints_nothing_of_libraries_and_the_ledger_
     assert (tmp_path / "again" / "ledger.jsonl").read_bytes() == (tmp_path / "out" / "ledger.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_loud_files_are_loud_in_a_process_of_their_own(tmp_path: Path) -> None:
     code = (
         "import contextlib, os, sys\n"

@@ -56,6 +56,7 @@ def test_a_raw_file_starts_no_converter(tmp_path: Path) -> None:
     assert not started.exists()
 
 
+@pytest.mark.slow
 def test_a_machine_that_allows_programs_is_refused(tmp_path: Path) -> None:
     image = tmp_path / "x.miff"
     image.write_bytes(by_imagemagick(quadrants(), "miff"))

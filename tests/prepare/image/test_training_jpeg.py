@@ -209,6 +209,7 @@ def test_a_libvips_that_is_built_with_another_library_does_not_count(monkeypatch
         mozjpeg.require_mozjpeg()
 
 
+@pytest.mark.slow
 def test_without_pyvips_mozjpeg_is_exit_code_4_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "1.jpg").write_bytes(jpeg(1))

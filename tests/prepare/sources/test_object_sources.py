@@ -441,6 +441,7 @@ def test_inputs_that_are_passed_over_do_not_stop_the_reading_ahead(
             assert len(ahead._requests) <= 3
 
 
+@pytest.mark.slow
 def test_duplicates_are_found_in_a_store(bucket: str) -> None:
     for name, data in (("a/1.jpg", JPEGS[0]), ("a/2.jpg", JPEGS[1]), ("b/3.jpg", JPEGS[0]), ("b/4.jpg", JPEGS[2])):
         (locate(bucket) / f"photos/{name}").write(data)

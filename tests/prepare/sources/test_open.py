@@ -182,6 +182,7 @@ def test_convert_reads_sources_in_its_worker_processes(source: str, options: lis
         assert np.array_equal(decoded(record.jpeg), decoded(original))
 
 
+@pytest.mark.slow
 def test_a_missing_library_is_exit_code_4(tmp_path: Path) -> None:
     put(tmp_path / "site" / "h5py.py", b"raise ImportError('as if it were not installed')")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}

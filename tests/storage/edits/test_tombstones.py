@@ -281,6 +281,7 @@ def test_a_mux_leaves_deleted_records_out(make_dataset: Make, tmp_path: Path) ->
     assert Counter(id_ for other, id_ in ids if not other) == dict.fromkeys(range(10, 20), 2)
 
 
+@pytest.mark.slow
 def test_a_data_set_in_a_store_is_edited_there(make_dataset: Make, bucket: str) -> None:
     from picstore.storage.location.resolve import locate
 

@@ -184,7 +184,7 @@ LISTS: dict[str, list] = {
 @pytest.mark.parametrize(
     ("name", "count"),
     interpreted(
-        [("crop", 2), ("rotated, smaller", 2), ("rotated, bicubic", 2)],
+        [("crop", 2), ("rotated, smaller", 2)],
         [*((name, 2) for name in LISTS), ("crop", 1), ("affine", 4)],
     ),
 )
@@ -269,6 +269,7 @@ def test_pixels_that_only_move_stay_as_they_are(transforms: list, device: str) -
     assert torch.equal(made(images, geometry, device), rendered(images, geometry))
 
 
+@pytest.mark.slow
 def test_a_grey_image_becomes_three_equal_channels(device: str) -> None:
     grey = [np.repeat(image[:, :, :1], 3, axis=2) for image in noise(2, 20, 30)]
     for transforms in ([RandomResizedCrop(8)], [RandomRotation(30), Resize((8, 15))]):
@@ -286,6 +287,7 @@ def test_an_image_of_the_color_of_its_padding_stays_even(level: int, device: str
         assert (made(images, geometry_of(images, transforms), device) == level).all()
 
 
+@pytest.mark.slow
 def test_no_map_clip_or_edge_makes_the_kernels_leave_the_images(device: str) -> None:
     random = np.random.default_rng(0)
     for number in range(16 if device == "cpu" else 200):
@@ -305,7 +307,7 @@ def test_no_map_clip_or_edge_makes_the_kernels_leave_the_images(device: str) -> 
         assert (made([np.full((height, width, 3), 9, np.uint8)], geometry, device) == 9).all()
 
 
-@pytest.mark.parametrize("last", interpreted([True], [False, True]))
+@pytest.mark.parametrize("last", interpreted([], [False, True]))
 def test_outputs_of_different_sizes_come_as_a_list_of_what_each_is_alone(last: bool, device: str) -> None:
     images = [noise(1, (24 - 4 * k) * scaled(device), 40 * scaled(device), k)[0] for k in range(3)]
     geometry = geometry_of(images, [Resize(7 * scaled(device)), RandomHorizontalFlip()])
@@ -355,7 +357,7 @@ def test_color_is_the_cpus_to_the_bit(name: str, device: str) -> None:
     assert torch.equal(made(images, geometry, device, program), colored(rendered(images, geometry), program))
 
 
-@pytest.mark.parametrize(("taps",), interpreted([((3, 9),)], [(1,), (9,), ((3, 9),), ((3, 23),), ((51, 5),)]))
+@pytest.mark.parametrize(("taps",), interpreted([(1,)], [(1,), (9,), ((3, 9),), ((3, 23),), ((51, 5),)]))
 def test_a_blur_is_the_cpus_but_for_ties(taps: Any, device: str) -> None:
     images = noise(2, 25 * scaled(device), 47 * scaled(device), seed=3)
     geometry = geometry_of(images, [CenterCrop((8 * scaled(device), 37 * scaled(device)))])
@@ -368,6 +370,7 @@ def test_a_blur_is_the_cpus_but_for_ties(taps: Any, device: str) -> None:
         assert apart(ours, theirs).max() <= (1 if transforms[0] is blur else 64)
 
 
+@pytest.mark.slow
 def test_images_of_one_batch_may_need_different_phases(device: str) -> None:
     images = noise(7, 25, 50)
     geometry = geometry_of(images, [CenterCrop((9, 20))])
@@ -388,6 +391,7 @@ def test_images_of_one_batch_may_need_different_phases(device: str) -> None:
         assert (ours[slot] != theirs[slot]).float().mean() < (0.002 if slot in (2, 3, 4) else 1e-9)
 
 
+@pytest.mark.slow
 @few
 @given(st.permutations(list(chain(*EVERY.values()))), st.integers(0, 1000))
 def test_any_list_of_colors_in_one_launch_is_its_steps_one_after_the_other(
@@ -531,6 +535,7 @@ def test_without_triton_the_error_says_what_to_install(monkeypatch: pytest.Monke
         importlib.import_module("picstore.train.cuda.augment")
 
 
+@pytest.mark.slow
 def test_triton_is_imported_in_one_place() -> None:
     import picstore.train.cuda.triton_jit as triton_jit
 

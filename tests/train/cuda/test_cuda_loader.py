@@ -144,6 +144,7 @@ def test_color_types_layouts_and_targets_are_those_of_the_cpu(make_dataset: Make
     assert batch.targets == expected.targets
 
 
+@pytest.mark.slow
 def test_views_are_those_of_the_cpu_within_a_level(make_dataset: Make, use: Use) -> None:
     decoder = FakeDecoder()
     use(decoder)
@@ -332,7 +333,7 @@ SEQUENCES = picstore.Sequences([2, 4], lambda length: [picstore.ResizeToSequence
 
 
 @pytest.mark.parametrize(
-    ("transform", "size"), slow_except([(BUCKETS, 2)], [(BUCKETS, 2), (SEQUENCES, None)]), ids=["buckets", "sequences"]
+    ("transform", "size"), slow_except([], [(BUCKETS, 2), (SEQUENCES, None)]), ids=["buckets", "sequences"]
 )
 def test_batches_of_several_sizes_are_those_of_the_cpu(tmp_path: Path, use: Use, transform: Any, size: Any) -> None:
     use(FakeDecoder())
@@ -375,7 +376,7 @@ TURNED: list[Any] = [picstore.CenterCrop(7), picstore.RandomHorizontalFlip(), pi
 
 @pytest.mark.parametrize(
     ("steps", "isolate"),
-    slow_except([([], True)], [([], True), ([], False), (TURNED, False)]),
+    slow_except([([], False)], [([], True), ([], False), (TURNED, False)]),
     ids=["whole, isolated", "whole", "turned"],
 )
 def test_picstores_decoder_makes_the_cpus_pixels_bit_for_bit(

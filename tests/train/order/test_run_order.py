@@ -129,6 +129,7 @@ def test_a_plan_made_anew_before_any_batch_goes_on_as_the_one_that_was_never_int
             assert run.batches(rank, first=first) == whole[first:]
 
 
+@pytest.mark.slow
 @given(
     lanes=st.sampled_from([1, 4, 12, 16, 24, 32, 64]),
     pick=st.lists(st.integers(0, 100), min_size=2, max_size=6),
@@ -318,7 +319,7 @@ def test_the_world_size_may_change_between_epochs_whose_last_batch_was_small(mak
 @pytest.mark.parametrize(
     "options",
     slow_except(
-        [{"threads": 8}, {"threads": 2, "isolate": True}],
+        [{"threads": 8}],
         [{"threads": 2}, {"threads": 8}, {"threads": 2, "isolate": True}],
     ),
 )

@@ -489,7 +489,7 @@ def test_closing_ends_an_iterator_that_another_thread_is_using(make_dataset: Mak
     assert our_threads() == []
 
 
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("isolate", slow_except([False], [False, True]))
 def test_closing_leaves_no_thread_no_file_and_no_process(make_dataset: Make, isolate: bool) -> None:
     path = make_dataset(100)
     warm = loader_of(path, isolate=isolate)

@@ -410,6 +410,7 @@ def test_no_descriptor_and_no_memory_stays_behind(make_dataset: Make) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+@pytest.mark.slow
 def test_the_child_imports_no_torch_and_begins_without_the_compiler() -> None:
     script = (
         "import sys, picstore.train.pipeline.process_main\n"

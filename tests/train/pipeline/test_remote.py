@@ -284,6 +284,7 @@ def local_position_after(path: Path) -> tuple[int, int]:
     return tuple(loader.position)  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 def test_spans_read_at_most_a_quarter_more_than_a_local_loader(make_dataset: Make, cluster: InlineRay) -> None:
     path = make_dataset(400, container_size=8 << 10)
     options = {"lanes": 4, "batch_size": 16}

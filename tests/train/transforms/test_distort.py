@@ -107,6 +107,7 @@ def test_any_perspective_is_torchvisions(corners: Any, fills: Any, seed: int) ->
     assert (difference > 1).mean() < 0.01
 
 
+@pytest.mark.slow
 def test_perspectives_have_torchvisions_corners() -> None:
     count, width, height = 10_000, 90, 61
     program = program_of([RandomPerspective(0.4, 1)], count, width=width, height=height)

@@ -73,6 +73,7 @@ def test_channels_are_permuted_in_all_orders_alike() -> None:
     assert moved.mean() == pytest.approx(5 / 6, abs=0.02)
 
 
+@pytest.mark.slow
 def test_photometric_distortion_is_drawn_as_torchvisions() -> None:
     count = 10_000
     theirs = [v2.RandomPhotometricDistort().make_params([torch.empty(3, 2, 2)]) for _ in range(count)]
