@@ -147,7 +147,7 @@ def install(work: Path, environment: Environment, requirements: Sequence[str], *
 
     Each is tried alone where not all can be installed together. Missing if the ones that have wheels cannot.
     """
-    command = ("pip", "install", "--no-build", *environment.target, *options)
+    command = ("pip", "install", "--only-binary", ":all:", *environment.target, *options)
     with suppress(Missing):
         uv(work, *command, *requirements)
         return []

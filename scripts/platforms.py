@@ -39,9 +39,9 @@ from environments import (
 )
 
 HOURS = 3600.0
-PYTEST = (
-    "-n2 --dist=worksteal -p no:cacheprovider -rfEs -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true"
-)
+PINNED = ("--constraint", ROOT / "constraints.txt", "--no-binary", "pyvips")  # pyvips has no wheel at all
+STUCK = "-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true"  # fails with what each thread did
+PYTEST = f"-m pytest -n2 --dist=worksteal -p no:cacheprovider -rfEs {STUCK}"
 NOTHING = "not run"
 ROUNDS = 15  # of --rate; an epoch of 400 photographs takes 1 s
 
@@ -159,7 +159,7 @@ def run_tests(work: Path, environment: Environment, log: Path) -> tuple[str, lis
     run("git", "archive", "-o", environment.folder / "source.tar", "HEAD")
     run("tar", "xf", environment.folder / "source.tar", "-C", source)
     requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
-    lacking = install(work, environment, requirements, "--constraint", ROOT / "constraints.txt")
+    lacking = install(work, environment, requirements, *PINNED)
     path = [f"{environment.inside}/source", *filter(None, [environment.variables.get("PYTHONPATH")])]
     environment.variables["PYTHONPATH"] = os.pathsep.join(path)
     command = (*PYTEST.split(), "-m", "not slow", "source/tests")
