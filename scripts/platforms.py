@@ -203,6 +203,8 @@ def check(work: Path, platform: Platform, options: argparse.Namespace, wheel: Pa
         except Missing as error:
             return replace(result, smoke=f"not here: {error}")
         if platform.tested and not (options.fast or options.no_tests):
+            if platform.version.endswith("t"):
+                environment.variables["PYTHON_GIL"] = "0"  # else Triton, for instance, switches the lock on
             try:
                 tests, lacking = run_tests(work, environment, work / f"{platform.file}.tests.log")
                 result = replace(result, tests=tests, lacking=lacking)
