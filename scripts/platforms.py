@@ -168,14 +168,14 @@ def run_tests(work: Path, environment: Environment, log: Path) -> tuple[str, lis
     return said if succeeded else f"{said} ({log})", [name.partition(">")[0].partition("=")[0] for name in lacking]
 
 
-def prepare(work: Path, platform: Platform, wheel: Path, *, fast: bool) -> Environment:
-    """Install the wheel in a new environment of a platform."""
+def prepare(work: Path, platform: Platform, wheel: Path, *, fast: bool = False, suffix: str = "") -> Environment:
+    """Install the wheel in a new environment of a platform; two at once have their suffixes."""
     if platform.machine:
         environment = in_chroot(work, platform.version, platform.machine)
     else:
         if not fast:
             build_python(work, platform.version)
-        environment = in_venv(work, platform.version, platform.file)
+        environment = in_venv(work, platform.version, platform.file + suffix)
     requirements = [f"picstore{'' if fast else '[torch,view]'} @ {wheel.as_uri()}"]
     requirements += [f"numba=={platform.numba}"] if platform.numba else []
     if install(work, environment, requirements):
@@ -219,7 +219,7 @@ def rate(work: Path, wheel: Path, photographs: Path) -> None:
     with ExitStack() as stack:
         processes: dict[str, Any] = {}
         for version in rounds:
-            environment = prepare(work, Platform(version), wheel, fast=False)
+            environment = prepare(work, Platform(version), wheel, suffix="-rate")
             dataset = environment.folder / "photographs"
             run(*environment.python, "-m", "picstore", "convert", "--quiet", photographs, dataset)
             command = [*environment.python, str(ROOT / "scripts" / "rate.py"), str(dataset)]
