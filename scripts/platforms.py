@@ -4,28 +4,46 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-ROOT = Path(__file__).parents[1]
-SUITES = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}  # releases of Debian by their Python
-SOURCE = "python3.14_3.14.7.orig.tar.xz"
-SOURCE_SHA256 = "3b48dac8fb59f62eaa67ac83c1eb12bda1b7a08406dd286e252c11a66be27f81"
-BUILD_PACKAGES = "build-essential libbz2-dev libffi-dev liblzma-dev libsqlite3-dev libssl-dev libzstd-dev zlib1g-dev"
-ARM_TORCH = "torch==2.9.1\ntorchvision==0.24.1\n"  # the last for ARM64 that needs no library of NVIDIA's
-EPOCHS = 1000  # of the default loader under emulated macOS
-TESTS = "httpx2 hypothesis jsonschema packaging pytest pytest-xdist scipy"
-EXTRAS = "duckdb huggingface_hub imagehash matplotlib obstore pillow-jxl-plugin pyarrow simplejpeg"  # not free-threaded
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
+from environments import (
+    ROOT,
+    SUITES,
+    Environment,
+    Missing,
+    build_python,
+    execute,
+    find_python,
+    in_chroot,
+    in_venv,
+    install,
+    mounted,
+    run,
+    uv,
+)
 
-class Missing(Exception):
-    """This machine cannot have a platform; the table has the text."""
+HOURS = 3600.0
+PINNED = ("--constraint", ROOT / "constraints.txt", "--no-binary", "pyvips")  # pyvips has no wheel at all
+STUCK = "-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true"  # fails with what each thread did
+PYTEST = f"-m pytest -n2 --dist=worksteal -p no:cacheprovider -v -rfEs {STUCK}"
+NOTHING = "not run"
+ROUNDS = 15  # of --rate; an epoch of 400 photographs takes 1 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +52,9 @@ class Platform:
 
     version: str
     machine: str = ""
+    epochs: int = 40  # of the default loader
     macos: bool = False  # with scripts/macos.py in place of the system's calls
-    numba: str = ""  # a release that is not the newest
+    numba: str = ""  # a release, for the smoke script alone
 
     @property
     def name(self) -> str:
@@ -43,13 +62,22 @@ class Platform:
             return f"{self.version} on Debian {SUITES[self.version]}, {self.machine}"
         return self.version + ", macOS emulated" * self.macos + (self.numba and f", numba {self.numba}")
 
+    @property
+    def file(self) -> str:
+        return self.name.replace(", ", "-").replace(" ", "-")
+
+    @property
+    def tested(self) -> bool:
+        """Whether the default tests run too: not where qemu would need a day, and once for each Python."""
+        return not (self.macos or self.numba or self.machine == "arm64")
+
 
 PLATFORMS = (
-    *map(Platform, ("3.10", "3.11", "3.12", "3.13", "3.14", "3.14t")),
-    Platform("3.11", numba="0.60.0"),
-    Platform("3.11", numba="0.65.1"),
-    Platform("3.11", macos=True),
-    Platform("3.14", macos=True),
+    *map(Platform, ("3.10", "3.11", "3.12", "3.13")),
+    Platform("3.14", epochs=1000),
+    Platform("3.14t"),
+    *(Platform("3.11", numba=release) for release in ("0.60.0", "0.65.1", "0.68.1")),
+    *(Platform(version, epochs=1000, macos=True) for version in ("3.11", "3.14")),
     Platform("3.14", "amd64"),
     Platform("3.11", "arm64"),
     Platform("3.13", "arm64"),
@@ -57,68 +85,48 @@ PLATFORMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
-    """What runs programs of a platform: the words before them, their folder as they see it, and variables."""
+class Result:
+    """What the table says of a platform, and the day and commit of its last run."""
 
-    python: tuple[str, ...]
-    folder: Path  # of this system
-    inside: str  # the same folder, as the platform's programs see it
-    variables: dict[str, str]
+    smoke: str = NOTHING
+    tests: str = NOTHING
+    lacking: list[str] = field(default_factory=list)  # packages of the tests without a wheel
+    day: str = ""
+    commit: str = ""
 
-
-def run(*command: object, variables: dict[str, str] | None = None, cwd: Path = ROOT) -> str:
-    """Run a program; returns what it writes. Missing, with the last line of its errors, if it fails."""
-    done = subprocess.run(
-        [*map(str, command)], capture_output=True, text=True, env={**os.environ, **(variables or {})}, cwd=cwd
-    )
-    if done.returncode:
-        raise Missing(f"{command[0]}: {(done.stderr.strip() or done.stdout.strip() or '?').splitlines()[-1]}")
-    return done.stdout.strip()
+    @property
+    def good(self) -> bool:
+        return self.smoke.startswith("all") and not self.tests.endswith(".log)")
 
 
-def mirror() -> str:
-    """Find the address that this system's apt-get takes Debian from."""
-    sites = run("apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages", "Label: Debian").splitlines()
-    if not sites:
-        raise Missing("apt-get knows no mirror of Debian; needs apt-get update")
-    return sites[0]
+class Results:
+    """The results of all platforms, kept in a file, so that one table has what ran at different times."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def _load(self) -> dict[str, dict[str, Any]]:
+        return json.loads(self.file.read_text()) if self.file.exists() else {}
+
+    def of(self, platform: Platform) -> Result:
+        return Result(**self._load().get(platform.name, {}))
+
+    def store(self, platform: Platform, result: Result) -> None:
+        self.file.write_text(json.dumps({**self._load(), platform.name: asdict(result)}, indent=2) + "\n")
 
 
-def uv(work: Path, *arguments: object) -> str:
-    """Run uv, which finds the Pythons that were built here or by pyenv too."""
-    folders = map(str, [*work.glob("python*/bin"), *Path.home().glob(".pyenv/versions/3.*/bin")])
-    return run("uv", *arguments, variables={"PATH": os.pathsep.join([*folders, os.environ["PATH"]])})
-
-
-def find_python(work: Path, version: str) -> str:
-    """Find a Python of this system; Missing if there is none."""
-    try:
-        return uv(work, "python", "find", "--no-project", "--system", "--no-python-downloads", version)
-    except Missing:
-        raise Missing("no such Python here") from None
-
-
-def build_python(work: Path, version: str) -> None:
-    """Build Debian's source of Python 3.14 where it is missing; a "t" says that it is free-threaded."""
-    with suppress(Missing):
-        find_python(work, version)
-        return
-    if version.removesuffix("t") != "3.14":
-        return
-    run("apt-get", "install", "-y", *BUILD_PACKAGES.split(), "xz-utils", "curl")
-    run("curl", "-sSf", "-o", work / SOURCE, f"{mirror()}/pool/main/p/python3.14/{SOURCE}")
-    if run("sha256sum", work / SOURCE).split()[0] != SOURCE_SHA256:
-        raise Missing(f"{SOURCE} is not what it was")
-    run("tar", "xf", work / SOURCE, "-C", work)
-    (source,) = work.glob("Python-3.14*")
-    flags = ["--with-ensurepip=no", "--disable-test-modules", *["--disable-gil"] * version.endswith("t")]
-    for command in (
-        ["./configure", "-q", f"--prefix={work / f'python{version}'}", *flags],
-        ["make", "-s", f"-j{os.cpu_count()}"],
-        ["make", "-s", "install"],
-    ):
-        run(*command, cwd=source)
-    shutil.rmtree(source)
+def table(platforms: Iterable[Platform], results: Results) -> str:
+    rows = [(platform, results.of(platform)) for platform in platforms]
+    days = sorted({result.day for _, result in rows if result.day})
+    lines = [" to ".join(dict.fromkeys([*days[:1], *days[-1:]])), ""]
+    lines += ["| platform | smoke script | default tests | commit |", "|---|---|---|---|"]
+    for platform, result in rows:
+        tests = result.tests if platform.tested else "–"
+        lines.append(f"| {platform.name} | {result.smoke} | {tests} | {result.commit} |")
+    for platform, result in rows:
+        if result.lacking:
+            lines += ["", f"{platform.name}: no wheel of {', '.join(result.lacking)}"]
+    return "\n".join(lines)
 
 
 def newest_other(work: Path) -> list[Platform]:
@@ -131,116 +139,108 @@ def newest_other(work: Path) -> list[Platform]:
     return []
 
 
-def in_venv(work: Path, version: str, requirements: Sequence[str]) -> Environment:
-    """Install from wheels into a new environment of a Python of this system."""
-    folder = work / f"venv-{version}"
-    uv(work, "venv", "--clear", "--python", find_python(work, version), folder)
-    uv(work, "pip", "install", "--no-build", "--python", folder / "bin" / "python", *requirements)
-    return Environment((str(folder / "bin" / "python"),), folder, str(folder), {})
-
-
-def in_chroot(work: Path, platform: Platform, requirements: Sequence[str]) -> Environment:
-    """Install from wheels beside the Python of a new or kept Debian, which qemu runs if it is for another machine."""
-    if os.getuid() != 0 or not shutil.which("debootstrap"):
-        raise Missing("needs root and debootstrap, and qemu-user-static with binfmt-support for ARM64")
-    root = work / f"{SUITES[platform.version]}-{platform.machine}"
-    if not (root / "done").exists():
-        script = "/usr/share/debootstrap/scripts/sid"  # releases differ by the packages' lists alone
-        packages = f"--include=python{platform.version}"
-        arguments = ("--variant=minbase", f"--arch={platform.machine}", packages, SUITES[platform.version], root)
-        run("debootstrap", "--foreign", *arguments, mirror(), script)
-        unpack_packages(root)
-        (root / "done").touch()
-    override = work / "override.txt"
-    override.write_text(ARM_TORCH if platform.machine == "arm64" else "")
-    wheels = {"arm64": "aarch64-manylinux_2_28", "amd64": "x86_64-manylinux_2_28"}[platform.machine]
-    shutil.rmtree(root / "packages", ignore_errors=True)
-    uv(
-        *(work, "pip", "install", "--no-build", "--target", root / "packages", "--override", override),
-        *("--python-platform", wheels, "--python-version", platform.version, *requirements),
-    )
-    (root / "work").mkdir(exist_ok=True)
-    variables = {"PYTHONPATH": "/packages", "HOME": "/root", "TMPDIR": "/tmp"}  # noqa: S108 - of the chroot
-    return Environment(("chroot", str(root), f"python{platform.version}"), root / "work", "/work", variables)
-
-
-def unpack_packages(root: Path) -> None:
-    """Unpack all packages of a chroot, without their scripts, which take longest where they are emulated."""
-    for package in (root / "var/cache/apt/archives").glob("*.deb"):
-        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as archive:
-            unpacking = ["tar", "-x", "--keep-directory-symlink", "-C", str(root)]
-            if subprocess.run(unpacking, stdin=archive.stdout).returncode:
-                raise Missing(f"{package.name} cannot be unpacked")
-    if (root / "proc").is_symlink():  # to this system's, which mounted would cover
-        (root / "proc").unlink()
-        (root / "proc").mkdir()
-
-
-@contextmanager
-def mounted(root: Path) -> Iterator[None]:
-    """Give a chroot the kernel's file systems."""
-    with ExitStack() as stack:
-        for name in ("proc", "sys", "dev"):
-            run("mount", "--rbind", f"/{name}", root / name)
-            stack.callback(run, "umount", "-l", root / name)
-        yield
-
-
-def execute(environment: Environment, log: Path, *arguments: str) -> tuple[bool, list[str]]:
-    """Run a platform's Python in its folder, where no source of picstore lies; returns success and lines, logged."""
-    with log.open("w+") as file:
-        command, variables = [*environment.python, *arguments], {**os.environ, **environment.variables}
-        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=variables, cwd=environment.folder)
-        file.seek(0)
-        return done.returncode == 0, file.read().splitlines()
-
-
 def run_smoke(environment: Environment, log: Path, *flags: str) -> str:
     """Run the smoke script; returns what the table says of it."""
     for name in ("smoke.py", "smoke.json"):
         shutil.copy(ROOT / "scripts" / name, environment.folder)
-    succeeded, lines = execute(environment, log, f"{environment.inside}/smoke.py", *flags)
+    succeeded, lines = execute(environment, log, f"{environment.inside}/smoke.py", *flags, limit=6 * HOURS)
     failed = [line for line in lines if ": ok, " not in line]
     return f"all {len(lines) - len(failed)} steps" if succeeded else f"{failed[-1] if failed else '?'} ({log})"
 
 
-def run_tests(environment: Environment, log: Path, source: Path) -> str:
-    """Run the default tests of the source package; returns pytest's last line."""
-    tests = environment.folder / "source"
-    shutil.rmtree(tests, ignore_errors=True)
-    tests.mkdir()
-    run("tar", "xf", source, "--strip-components=1", "-C", tests)
-    options = ("-n2", "-mnot slow", "-rfEs", "--ignore-glob=*/test_docs*", f"{environment.inside}/source/tests")
-    succeeded, lines = execute(environment, log, "-m", "pytest", *options)
-    said = lines[-1] if lines else "?"
-    return said if succeeded else f"{said} ({log})"
+def run_tests(work: Path, environment: Environment, log: Path) -> tuple[str, list[str]]:
+    """Run the default tests of the last commit; returns pytest's last line, and packages without wheels.
+
+    Its source, beside the tests, is what they import, as in CI, at the versions of constraints.txt.
+    """
+    source = environment.folder / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    source.mkdir()
+    run("git", "archive", "-o", environment.folder / "source.tar", "HEAD")
+    run("tar", "xf", environment.folder / "source.tar", "-C", source)
+    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+    lacking = install(work, environment, requirements, *PINNED)
+    path = [f"{environment.inside}/source", *filter(None, [environment.variables.get("PYTHONPATH")])]
+    environment.variables["PYTHONPATH"] = os.pathsep.join(path)
+    command = (*PYTEST.split(), "-m", "not slow", "source/tests")
+    succeeded, lines = execute(environment, log, *command, limit=2 * HOURS)
+    said = lines[-1].strip("= ").partition(" in ")[0] if lines else "?"
+    return said if succeeded else f"{said} ({log})", [name.partition(">")[0].partition("=")[0] for name in lacking]
 
 
-def check(work: Path, platform: Platform, options: argparse.Namespace) -> tuple[str, str]:
-    """Install the wheel on a platform; returns what the smoke script and the tests say."""
-    (wheel,) = (work / "dist").glob("*.whl")
-    extra = "" if options.fast else "[torch,view]"
-    requirements = [f"picstore{extra} @ {wheel.as_uri()}", *("" if options.fast else TESTS).split()]
-    if not (options.fast or options.no_tests or platform.version.endswith("t")):
-        requirements += EXTRAS.split()
+def prepare(work: Path, platform: Platform, wheel: Path, *, fast: bool = False, suffix: str = "") -> Environment:
+    """Install the wheel in a new environment of a platform; two at once have their suffixes."""
+    if platform.machine:
+        environment = in_chroot(work, platform.version, platform.machine)
+    else:
+        if not fast:
+            build_python(work, platform.version)
+        environment = in_venv(work, platform.version, platform.file + suffix)
+    requirements = [f"picstore{'' if fast else '[torch,view]'} @ {wheel.as_uri()}"]
     requirements += [f"numba=={platform.numba}"] if platform.numba else []
-    log = f"{work}/{platform.name.replace(', ', '-').replace(' ', '-')}"
+    if install(work, environment, requirements):
+        raise Missing("no wheels")
+    if platform.macos:
+        shutil.copy(ROOT / "scripts" / "macos.py", environment.folder / "sitecustomize.py")
+        environment.variables["PYTHONPATH"] = str(environment.folder)
+    return environment
+
+
+def check(work: Path, platform: Platform, options: argparse.Namespace, wheel: Path, before: Result) -> Result:
+    """Run what the options and a platform's row want; what is not run is as before."""
+    commit = run("git", "describe", "--always", "--dirty", "--abbrev=7")
+    result = replace(before, day=str(datetime.date.today()), commit=commit)
     with ExitStack() as stack:
-        if platform.machine:
-            environment = in_chroot(work, platform, requirements)
-            stack.enter_context(mounted(environment.folder.parent))
-        else:
-            environment = in_venv(work, platform.version, requirements)
-        if platform.macos:
-            shutil.copy(ROOT / "scripts" / "macos.py", environment.folder / "sitecustomize.py")
-            environment.variables["PYTHONPATH"] = str(environment.folder)
-        flags = ["--no-torch"] if options.fast else ["--epochs", str(EPOCHS)] if platform.macos else []
-        smoke = run_smoke(environment, Path(f"{log}.smoke.log"), *flags)
-        smoke_alone = platform.macos or platform.numba or platform.machine == "arm64"
-        if options.fast or options.no_tests or smoke_alone:
-            return smoke, "–"
-        (source,) = (work / "dist").glob("*.tar.gz")
-        return smoke, run_tests(environment, Path(f"{log}.tests.log"), source)
+        try:
+            environment = prepare(work, platform, wheel, fast=options.fast)
+            if platform.machine:
+                stack.enter_context(mounted(environment.folder.parent))
+            if not options.no_smoke:
+                flags = ["--no-torch"] if options.fast else [f"--epochs={platform.epochs}"]
+                smoke = run_smoke(environment, work / f"{platform.file}.smoke.log", *flags)
+                many = not options.fast and platform.epochs > 40
+                result = replace(result, smoke=smoke + f", {platform.epochs:,} epochs" * many)
+        except Missing as error:
+            return replace(result, smoke=f"not here: {error}")
+        if platform.tested and not (options.fast or options.no_tests):
+            if platform.version.endswith("t"):
+                environment.variables["PYTHON_GIL"] = "0"  # else Triton, for instance, switches the lock on
+            try:
+                tests, lacking = run_tests(work, environment, work / f"{platform.file}.tests.log")
+                result = replace(result, tests=tests, lacking=lacking)
+            except Missing as error:
+                result = replace(result, tests=f"not here: {error}")
+    return result
+
+
+def rate(work: Path, wheel: Path, photographs: Path) -> None:
+    """Print images/s of Loader(isolate=False) on 3.14t and 3.14, which take turns; their first rounds are left out."""
+    rounds: dict[str, list[tuple[float, float]]] = {"3.14": [], "3.14t": []}  # images/s, and CPU ms an image
+    with ExitStack() as stack:
+        processes: dict[str, Any] = {}
+        for version in rounds:
+            environment = prepare(work, Platform(version), wheel, suffix="-rate")
+            dataset = environment.folder / "photographs"
+            run(*environment.python, "-m", "picstore", "convert", "--quiet", photographs, dataset)
+            command = [*environment.python, str(ROOT / "scripts" / "rate.py"), str(dataset)]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            processes[version] = stack.enter_context(process)
+        for _ in range(ROUNDS + 1):
+            for version, process in processes.items():
+                print(file=process.stdin, flush=True)
+                images, seconds, cpu, lock = process.stdout.readline().split()
+                if lock == "True" and version.endswith("t"):
+                    raise Missing("a library has switched the lock of free-threaded Python on")
+                rounds[version].append((int(images) / float(seconds), 1000 * float(cpu) / int(images)))
+        for process in processes.values():
+            process.communicate()
+    for version, figures in rounds.items():
+        speeds, costs = zip(*figures[1:], strict=True)
+        print(f"{version}: {median(speeds):.0f} images/s, {min(speeds):.0f} to {max(speeds):.0f}; ", end="")
+        print(f"{median(costs):.2f} ms of CPU time an image")
+    ratios = [free[0] / locked[0] for locked, free in zip(rounds["3.14"][1:], rounds["3.14t"][1:], strict=True)]
+    print(f"3.14t : 3.14 = {median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}, in {ROUNDS} pairs of rounds")
+    print(f"load of the last minute: {os.getloadavg()[0]:.1f}")
 
 
 def main() -> None:
@@ -248,26 +248,29 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="platforms of the table, all by default")
     parser.add_argument("--fast", action="store_true", help="the newest other Python that is there, without PyTorch")
     parser.add_argument("--no-tests", action="store_true", help="run the smoke script alone")
+    parser.add_argument("--no-smoke", action="store_true", help="run the default tests alone")
+    parser.add_argument("--table", action="store_true", help="run nothing; print what earlier runs have stored")
+    parser.add_argument("--rate", type=Path, help="a folder of photographs: print images/s of 3.14t and 3.14 alone")
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache" / "picstore-platforms")
     options = parser.parse_args()
+    if unknown := {*options.names} - {platform.name for platform in PLATFORMS}:
+        parser.error(f"no platform {', '.join(unknown)}; there are: {'; '.join(p.name for p in PLATFORMS)}")
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(work / "dist", ignore_errors=True)
-    uv(work, "build", "--quiet", *["--wheel"] * options.fast, "--out-dir", work / "dist", ROOT)
-    failed = False
-    print(f"{datetime.date.today()}\n\n| platform | smoke script | default tests |\n|---|---|---|", flush=True)
-    for platform in newest_other(work) if options.fast else PLATFORMS:
-        if options.names and platform.name not in options.names:
-            continue
-        try:
-            if not (platform.machine or options.fast):
-                build_python(work, platform.version)
-            smoke, tests = check(work, platform, options)
-        except Missing as error:
-            smoke, tests = f"not here: {error}", "–"
-        failed |= not smoke.startswith("all")
-        print(f"| {platform.name} | {smoke} | {tests} |", flush=True)
-    sys.exit(failed)
+    results = Results(work / ("fast.json" if options.fast else "results.json"))
+    platforms = newest_other(work) if options.fast else PLATFORMS
+    chosen = [platform for platform in platforms if not options.names or platform.name in options.names]
+    if not options.table:
+        with tempfile.TemporaryDirectory() as dist:
+            uv(work, "build", "--quiet", "--wheel", "--out-dir", dist, ROOT)
+            (wheel,) = Path(dist).glob("*.whl")
+            if options.rate:
+                rate(work, wheel, options.rate.resolve())
+                return
+            for platform in chosen:
+                results.store(platform, check(work, platform, options, wheel, results.of(platform)))
+    print(table(platforms, results))
+    sys.exit(not all(results.of(platform).good for platform in chosen))
 
 
 if __name__ == "__main__":

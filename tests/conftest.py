@@ -35,6 +35,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Last, so that it stands in only where the package is missing.
+sys.path.append(str(Path(__file__).parent / "stand_ins"))
+
 # Tests run side by side: threads of torch that wait for work by spinning take half of the time of other tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -25,7 +25,7 @@ def test_the_newest_other_python_here_converts_shuffles_and_decodes_the_same(tmp
     """From wheels, and against the golden digests."""
     script = Path(__file__).parents[1] / "scripts" / "platforms.py"
     done = subprocess.run([sys.executable, script, "--fast", "--work", tmp_path], capture_output=True, text=True)
-    rows = done.stdout.splitlines()[4:]
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| 3.")]
     if not rows:
         pytest.skip("there is no other Python")
     assert done.returncode == 0 and all("| all 4 steps |" in row for row in rows), done.stdout + done.stderr

@@ -50,7 +50,7 @@ def test_a_value_within_the_limits_is_taken(check: Any, given: tuple[Any, ...], 
     [
         (a.checked_integer, (-1, "n", 0, 5)), (a.checked_integer, (6, "n", 0, 5)), (a.checked_integer, (True, "n")),
         (a.checked_integer, (1.0, "n")), (a.checked_integer, (-1, "n", 0)), (a.checked_integer, (6, "n", None, 5)),
-        (a.checked_integer, (np.timedelta64(3), "n")),
+        (a.checked_integer, (np.timedelta64(3, "s"), "n")),
         (a.checked_probability, (-1e-9, "")), (a.checked_probability, (1.0001, "")), (a.checked_probability, ("1", "")),
         (a.checked_probability, (math.nan, "")),
         (a.checked_range, ((2, 1), "")), (a.checked_range, ((1, 2, 3), "")), (a.checked_range, (1, "")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import random
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 from colored import differences, noise, program_of, run, same_distribution, same_frequencies, smooth
 from grids import slow_except
+from pictures import require
 from PIL import Image
-from timm.data import auto_augment
 
 from picstore.errors import UsageError
 from picstore.train.transforms import opcodes, timm_augment
@@ -20,6 +21,9 @@ from picstore.train.transforms.color_program import ColorProgram, compose_color
 from picstore.train.transforms.operations import Operation, make_steps
 from picstore.train.transforms.timm_augment import TimmAutoAugment
 from picstore.train.transforms.timm_levels import AUGMIX, INCREASING, LEVELS, RANDOM, THREE, WEIGHTED
+
+require(importlib.util.find_spec("timm"), "timm")
+from timm.data import auto_augment  # noqa: E402 - after that
 
 WIDTH, HEIGHT = 90, 61
 SAMPLINGS = {
