@@ -15,11 +15,15 @@ from benchmarks.options import Options
 sys.path[:0] = [str(ROOT / "tests" / "fuzz"), str(ROOT / "tests")]
 
 INPUTS = 1_000_000
-CHUNK = 20_000  # inputs of a process, which its peak of memory is measured of
+STEP = 250_000  # inputs of which each target has its share, in a process that its peak of memory is measured of
+SEED = 28_000  # of the first step; from another one all inputs are new
 
 
 def fuzz(options: Options) -> Table:
-    """Check generated inputs of every target; each chunk of them in a process that it may crash."""
+    """Check generated inputs of every target, in steps that each take all targets, in processes that they may crash.
+
+    With --work, a run that was interrupted goes on, and more --rounds continue it.
+    """
     from targets import TARGETS
 
     inputs = options.rounds or (300 if options.quick else INPUTS)
@@ -31,10 +35,10 @@ def fuzz(options: Options) -> Table:
         "process that ends or hangs for 10 s. Every eighth decoding, and all transcoding, is between guard pages."
     )
     chunks = [
-        (name, first, min(CHUNK, count - first))
+        (name, SEED + number, max(1, size * target.share // shares))
+        for number, first in enumerate(range(0, inputs, STEP))
+        for size in (min(STEP, inputs - first),)
         for name, target in TARGETS.items()
-        for count in (max(1, inputs * target.share // shares),)
-        for first in range(0, count, CHUNK)
     ]
     with ThreadPoolExecutor(options.workers) as pool:
         results = list(pool.map(lambda chunk: _chunk(*chunk, options.work), chunks))
@@ -48,10 +52,9 @@ def fuzz(options: Options) -> Table:
     return Table(about, rows)
 
 
-def _chunk(name: str, first: int, count: int, work: Path) -> dict[str, Any]:
+def _chunk(name: str, seed: int, count: int, work: Path) -> dict[str, Any]:
     """Run a chunk in a process of its own, or take an earlier run's result; keep an input that ends the process."""
-    seed = first // CHUNK
-    known = work / f"{name}-{first}-{count}.json"
+    known = work / f"{name}-{seed}-{count}.json"
     if known.exists():
         return dict(json.loads(known.read_text()))
     try:

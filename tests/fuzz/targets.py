@@ -68,11 +68,11 @@ class Target:
     mutate: Callable[[bytes, Random], bytes]
     make: Callable[[Random], bytes] | None = None
 
-    def generate(self, seeds: list[bytes], rng: Random) -> bytes:
-        """Make an input: a new one, or a seed changed in one to four ways."""
+    def generate(self, seeds: list[bytes], sound: list[bytes], rng: Random) -> bytes:
+        """Make an input: a new one, or a seed changed in one to four ways, in most cases one that is accepted."""
         if self.make is not None and rng.random() < 0.7:
             return self.make(rng)
-        data = rng.choice(seeds)
+        data = rng.choice(sound if sound and rng.random() < 0.8 else seeds)
         for _ in range(rng.choice((1, 1, 2, 4))):
             data = self.mutate(data, rng)
         return data
@@ -260,11 +260,19 @@ def _has_smaller_scale(stream: bytes, factor: int, shape: tuple[int, ...]) -> bo
     return all(-(-side * eighths // 8) >= few for side, few in zip(sides[::-1], shape, strict=False))
 
 
+@cache
+def _compile_decoder() -> None:
+    """Compile the decoder's kernels, which numba cannot while their module's NumPy is another."""
+    for factor in (1, 2, 4, 8):
+        decoding.decode(encode(np.zeros((40, 40, 3), np.uint8), "420"), factor=factor)
+
+
 def check_decoder(stream: bytes) -> bool:
     """Where picstore decodes, libjpeg-turbo decodes the same pixels at the same scale; an eighth between guard pages.
 
     DC coefficients are read of all streams, and of those that are decoded without an error.
     """
+    _compile_decoder()
     guarded, factor = crc32(stream) % 8 == 0, (1, 1, 2, 4, 8)[crc32(stream) % 5]
     plain, jpeg_ = decoding.WORKSPACE, stream
     if guarded:
@@ -344,6 +352,7 @@ def _coefficients(stream: bytes) -> list[list[int]] | None:
 
 def _decode_box(stream: bytes, box: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray] | None:
     """Decode a box of a stream by the lengths of its segments, between guard pages."""
+    _compile_decoder()
     header = markers.parse_header(stream)
     starts, ends = segments.find_restart_segments(stream, header)
     tiling = np.array([[header.width, header.height, *header.mcu_size, header.restart_interval, header.length]])

@@ -18,7 +18,7 @@ def fuzz(inputs: int, work: Path, *, seed: int) -> None:
     assert done.returncode == 0, f"{done.returncode}: {done.stdout[-3000:]}{done.stderr[-2000:]}"
     for result in json.loads(done.stdout):
         assert result["inputs"] == inputs
-        assert 0 < result["accepted"] < inputs, f"inputs of {result['target']} are all alike"
+        assert inputs // 20 < result["accepted"] < inputs, f"inputs of {result['target']} are all alike"
 
 
 @pytest.mark.slow

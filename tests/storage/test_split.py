@@ -107,3 +107,27 @@ def test_splitting_by_what_has_no_values_to_keep_apart_is_refused(make_dataset: 
     for by in ("score", "nothing"):
         with pytest.raises(UsageError, match="column"):
             dataset.split(0.5, by=by)
+
+
+def test_fractions_whose_sum_rounds_to_one_leave_no_rest_and_more_are_refused() -> None:
+    assert len(split_bounds((0.5, 0.5 - 1e-8))) == 2
+    assert len(split_bounds((0.5, 0.5 - 1e-10))) == len(split_bounds((0.5, 0.5 + 1e-10))) == 1
+    with pytest.raises(UsageError, match="a sum of 1"):
+        split_bounds((0.5, 0.5 + 1e-8))
+
+
+def test_a_data_set_has_at_most_a_hundred_parts() -> None:
+    bounds = split_bounds((0.01,) * 98 + (0.001,))
+    assert np.allclose(bounds, [*np.arange(1, 99) / 100, 0.981])
+    assert np.unique(assign_parts(np.arange(20_000), bounds, seed=0)).tolist() == list(range(100))
+    with pytest.raises(UsageError, match="1 to 99 numbers"):
+        split_bounds((0.001,) * 100)
+
+
+def test_values_are_texts_or_integers_in_one_dimension() -> None:
+    bounds = split_bounds((0.5,))
+    for values in (np.zeros((3, 1), np.int64), np.zeros(3), np.zeros(3, np.bool_)):
+        with pytest.raises(UsageError, match="a column of integers or texts"):
+            assign_parts(np.arange(3), bounds, seed=0, values=values)
+    for good in (["a", "b", "a"], np.array([1, 2, 1], np.uint8)):
+        assert len(assign_parts(np.arange(3), bounds, seed=0, values=good)) == 3

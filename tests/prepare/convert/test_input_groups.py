@@ -98,3 +98,16 @@ def test_a_death_while_a_group_is_made_is_blamed_on_its_image(tmp_path: Path) ->
     engine = _DiesAt(7, 15)
     run_rows(deque([task]), engine, lambda _: None)
     assert engine.task.blamed.keys() == {7}
+
+
+@pytest.mark.parametrize(("size", "group"), [(0, 16), (1 << 19, 9), ((1 << 19) - 1, 9), (5 << 20, 1)])
+def test_groups_have_16_inputs_or_what_first_exceeds_4_mib(size: int, group: int) -> None:
+    reads: list[int] = []
+
+    def read(id_: int, source: Input) -> bytes:
+        reads.append(id_)
+        return bytes(size)
+
+    numbered = [(k, Input(str(k), 0, "")) for k in range(40)]
+    for number, _ in enumerate(group_inputs(numbered, read, PLAIN, lambda _: False)):
+        assert len(reads) == min((number // group + 1) * group, 40)

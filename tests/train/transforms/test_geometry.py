@@ -27,7 +27,7 @@ from picstore.train.transforms.crops import (
     RandomVerticalFlip,
     Resize,
 )
-from picstore.train.transforms.geometry import Geometry, compose, output_size
+from picstore.train.transforms.geometry import Geometry, common_fill, compose, output_size
 
 sides = st.integers(1, 700)
 
@@ -465,6 +465,10 @@ def test_half_a_turn_keeps_pictures_upright():
 def test_two_fills_in_one_list_are_refused():
     with pytest.raises(UsageError, match=r"Pad has the fill \(0, 0, 0\) and RandomRotation \(9, 9, 9\)"):
         compose([Pad(3), CenterCrop(9), RandomRotation(3, fill=9)], images(2), BatchRandom(0, 0, [0, 1]))
+    for fills in ((1, 2, 2), (1, 1, 2), (2, 1, 2)):
+        with pytest.raises(UsageError, match="Pad has the fill"):
+            common_fill([Pad(3, fill) for fill in fills])
+    assert common_fill([CenterCrop(9)]) == common_fill([]) == (0, 0, 0)
     same = [Pad(3, 9), CenterCrop(9), RandomRotation(3, fill=(9, 9, 9))]
     assert compose(same, images(2), BatchRandom(0, 0, [0, 1])).fill.tolist() == [[9, 9, 9]] * 2
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import simplejpeg
 import torch
+from described import Described, describe
 from grids import slow_except
 
 from picstore.errors import ImageError
-from picstore.jpeg import segment_words as words
-from picstore.jpeg.cut import TiledJpegs
 from picstore.jpeg.decoder.decode import decode
-from picstore.jpeg.decoder.describe import ROOM, describe_tiles
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.segments import find_restart_segments
 from picstore.jpeg.transcode import add_restart_markers
@@ -28,43 +24,11 @@ pytestmark = pytest.mark.interpreted
 CPU = torch.device("cpu")
 
 
-@dataclass
-class Described:
-    """What ``describe_tiles`` makes of JPEGs."""
-
-    data: np.ndarray
-    tables: SegmentTables
-    rects: np.ndarray  # (n, 4), of the tiles
-    codes: np.ndarray  # (n,), 0 or why the GPU does not decode an image
-
-    def decode(self) -> tuple[list[np.ndarray], np.ndarray]:
-        """Pixels (h, w, 3) of each, and status."""
-        slots = np.flatnonzero(self.codes == 0)
-        images, status = decode_tiles(self.data, self.tables, slots, device=CPU)
-        return [image.numpy().transpose(1, 2, 0) for image in images], status
-
-
-def describe(jpegs: list[bytes], boxes: list[tuple[int, int, int, int]] | None = None) -> Described:
-    """Describe the tiles that boxes touch, or all."""
-    headers = [parse_header(jpeg) for jpeg in jpegs]
-    found = [find_restart_segments(jpeg, header) for jpeg, header in zip(jpegs, headers, strict=True)]
-    tilings = np.array([[h.width, h.height, *h.mcu_size, h.restart_interval, h.length] for h in headers])
-    tiled = TiledJpegs.from_streams(jpegs, tilings, [(ends - starts).astype(np.uint16) for starts, ends in found])
-    n, segments = len(jpegs), int(tiled.sizes[:, 1].sum())
-    room = -(-tiled.sizes[:, 0] // 8) * 8 + ROOM
-    starts, firsts = np.cumsum(room) - room, np.cumsum(tiled.sizes[:, 1]) - tiled.sizes[:, 1]
-    data = np.full(int(room.sum()), 0xA5, np.uint8)
-    rows, rects, results = np.zeros((n, words.IMAGE_WORDS), np.int64), *np.zeros((2, n, 4), np.int64)
-    chosen = np.array(boxes or [(0, 0, header.width, header.height) for header in headers])
-    described, lengths = np.zeros((segments, 4), np.int32), np.zeros(segments, np.uint16)
-    codes, places = np.zeros((4 * n, words.HUFFMAN_BYTES), np.uint8), np.zeros((4 * n, 4), np.int32)
-    quantization = np.zeros((4 * n, 64), np.int16)
-    streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen
-    images, tables = (rows, rects, results), (codes, places, quantization)
-    describe_tiles((0, n), streams, (data, starts), (described, lengths, firsts), images, tables)
-    count = np.where(results[:, 0] == 0, results[:, 1], 0)
-    held = tilings, chosen, lengths
-    return Described(data, SegmentTables(rows, described, firsts, count, *tables, held), rects, results[:, 0])
+def decode_described(described: Described) -> tuple[list[np.ndarray], np.ndarray]:
+    """Pixels (h, w, 3) of each image that the GPU decodes, and status."""
+    slots = np.flatnonzero(described.codes == 0)
+    images, status = decode_tiles(described.data, SegmentTables(*described.tables), slots, device=CPU)
+    return [image.numpy().transpose(1, 2, 0) for image in images], status
 
 
 def smooth(width: int, height: int, seed: int = 0, channels: int = 3) -> np.ndarray:
@@ -100,7 +64,7 @@ def test_pixels_of_all_samplings_odd_sizes_grey_and_boxes_are_the_cpus(chosen: l
     described = describe(jpegs, boxes)
     assert not described.codes.any()
     assert described.rects[-1].tolist() == [48, 16, 48, 16]  # a tile of 3 MCUs, of 9 a row
-    images, status = described.decode()
+    images, status = decode_described(described)
     assert not status.any()
     for jpeg, image, rect, (left, top, right, bottom) in zip(jpegs, images, described.rects, boxes, strict=True):
         whole, (x, y, width, height) = decode(jpeg), rect.tolist()
@@ -115,7 +79,7 @@ def test_long_codes_and_large_coefficients_make_the_cpus_pixels() -> None:
     random = np.random.default_rng(1)
     noise = random.integers(0, 2, (8, 8, 1), np.uint8) * 255
     jpegs = [tiled(noise, "", 100), tiled(random.integers(0, 256, (8, 8, 3), np.uint8), "444", 100)]
-    images, status = describe(jpegs).decode()
+    images, status = decode_described(describe(jpegs))
     assert not status.any()
     assert all(np.array_equal(image, decode(jpeg)) for image, jpeg in zip(images, jpegs, strict=True))
 
@@ -157,7 +121,7 @@ def test_damaged_segments_end_and_are_refused_where_the_cpu_refuses_them(count: 
         jpegs.append(jpeg)
     described = describe(jpegs)
     before = described.data.copy()
-    images, status = described.decode()
+    images, status = decode_described(described)
     assert np.array_equal(described.data, before)
     refused = 0
     decoded = iter(zip(images, status.tolist(), strict=True))

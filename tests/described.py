@@ -1,0 +1,62 @@
+"""JPEGs as ``describe_tiles`` describes them to a decoder of segments on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from picstore.jpeg import segment_words as words
+from picstore.jpeg.cut import TiledJpegs
+from picstore.jpeg.decoder.describe import ROOM, describe_tiles
+from picstore.jpeg.markers import parse_header
+from picstore.jpeg.segments import find_restart_segments
+
+
+@dataclass(frozen=True)
+class Described:
+    """What ``describe_tiles`` makes of n JPEGs.
+
+    Attributes:
+        data: bytes that are held.
+        tables: the arguments of ``SegmentTables``.
+        rects: (n, 4), left, top, width and height of the tiles.
+        results: (n, 4): 0 or why the GPU does not decode an image; segments, lengths and bytes that are held.
+    """
+
+    data: np.ndarray
+    tables: tuple[Any, ...]
+    rects: np.ndarray
+    results: np.ndarray
+
+    @property
+    def codes(self) -> np.ndarray:
+        """Of each image 0 or why the GPU does not decode it."""
+        return self.results[:, 0]
+
+
+def describe(
+    jpegs: list[bytes], boxes: list[tuple[int, int, int, int]] | None = None, tilings: np.ndarray | None = None
+) -> Described:
+    """Describe the tiles that boxes touch, or all; with tilings of their own where the index has others."""
+    headers = [parse_header(jpeg) for jpeg in jpegs]
+    found = [find_restart_segments(jpeg, header) for jpeg, header in zip(jpegs, headers, strict=True)]
+    if tilings is None:
+        tilings = np.array([[h.width, h.height, *h.mcu_size, h.restart_interval, h.length] for h in headers])
+    tiled = TiledJpegs.from_streams(jpegs, tilings, [(ends - starts).astype(np.uint16) for starts, ends in found])
+    n, segments = len(jpegs), int(tiled.sizes[:, 1].sum())
+    room = -(-tiled.sizes[:, 0] // 8) * 8 + ROOM
+    starts, firsts = np.cumsum(room) - room, np.cumsum(tiled.sizes[:, 1]) - tiled.sizes[:, 1]
+    data = np.full(int(room.sum()), 0xA5, np.uint8)
+    rows, rects, results = np.zeros((n, words.IMAGE_WORDS), np.int64), *np.zeros((2, n, 4), np.int64)
+    chosen = np.array(boxes or [(0, 0, header.width, header.height) for header in headers])
+    described, lengths = np.zeros((segments, 4), np.int32), np.zeros(segments, np.uint16)
+    codes, places = np.zeros((4 * n, words.HUFFMAN_BYTES), np.uint8), np.zeros((4 * n, 4), np.int32)
+    quantization = np.zeros((4 * n, 64), np.int16)
+    streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen
+    images, tables = (rows, rects, results), (codes, places, quantization)
+    describe_tiles((0, n), streams, (data, starts), (described, lengths, firsts), images, tables)
+    count = np.where(results[:, 0] == 0, results[:, 1], 0)
+    held = tilings, chosen, lengths
+    return Described(data, (rows, described, firsts, count, *tables, held), rects, results)
