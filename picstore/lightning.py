@@ -31,7 +31,7 @@ class DataModule(LightningDataModule):
             has precedence.
 
     Attributes:
-        loaders: those made last, by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
+        loaders: the newest ones by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
 
     Raises:
         UsageError: a loader that the trainer asks for has no length.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     "--isolate/--no-isolate",
     default=True,
     show_default=True,
-    help="Run the loader in its own process, or in that of the command.",
+    help="Run the loader in its own process, or in the command's.",
 )
 @click.option(
     "--cache",

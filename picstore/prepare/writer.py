@@ -112,7 +112,7 @@ class Writer:
         for name, blob in given.items():
             if not isinstance(blob, (bytes, bytearray)):
                 kind = type(blob).__name__
-                raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, such as those of a PNG file")
+                raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, for instance a PNG file's")
         made = make_training_jpeg(image, settings=self._encode)
         try:
             extra = map_targets(extra, made.coordinates)

@@ -51,10 +51,10 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     """Makes the batches of an order, of ``sources``; UsageError for options that do not fit together.
 
     Attributes:
-        num_workers: 0, as of a DataLoader without worker processes; ``threads`` is the number to choose.
+        num_workers: 0, as in a DataLoader without worker processes; ``threads`` is the number to choose.
 
     Args:
-        options: a Loader's; those of the order need not be among them.
+        options: a Loader's; options of the order may be missing.
         callables: by stage of the order, applied to every batch on its device.
         whole_epochs: whether an iteration that was broken off is followed by the next epoch, not by the next batch.
 
@@ -257,7 +257,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on at a state's position, in no more time than opening takes.
 
-        The lanes are those of the state, unless the loader was given others.
+        The lanes are the state's, unless the loader was given others.
 
         Raises:
             UsageError: the state does not fit this loader.
@@ -278,7 +278,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         yield from self._batches(*(position or self._cursor.start_iteration(worker)), worker)
 
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
-        """The batches of an epoch from ``first`` on; at the end, those of the next epoch are begun."""
+        """Yield the batches of an epoch from ``first`` on; begin the next epoch's at the end."""
         batches = self._runner.batches(Span(self.order, epoch, first, worker.count))
         finished = False
         try:

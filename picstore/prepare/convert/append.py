@@ -41,7 +41,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     Labels are matched by class name where source and data set have names; new names follow the existing ones.
 
     Args:
-        destination: the data set; the number of its streams may differ from that of ``options.shape``.
+        destination: the data set; its number of streams may differ from ``options.shape``.
         resume: go on with an interrupted append of the same source with the same settings.
 
     Returns:
@@ -177,7 +177,7 @@ def _count_appends(manifest: Manifest) -> int:
 
 
 def _is_published(manifest: Manifest, begun: dict[str, Any]) -> bool:
-    """Whether an append after those that a job knows has been published: it is the job's own, as one runs at a time."""
+    """Whether the job's append has been published: there are more appends than at its start, and one runs at a time."""
     return _count_appends(manifest) > int(begun.get("earlier_appends", 1 << 62))
 
 
@@ -240,9 +240,9 @@ def _is_last_append(root: Location, manifest: Manifest, settings: dict[str, Any]
 
 
 def _next_file(root: Location, manifest: Manifest) -> int:
-    """Return a file number above those of all files, including those of an append that was given up.
+    """Return a file number above all numbers in use, also by an append that was given up.
 
-    A store may list files late, so those of the manifest count whether they are listed or not.
+    A store may list files late, so the manifest's files count whether they are listed or not.
     """
     names = [name.rpartition("/")[2].removesuffix(".pic") for name, _ in root.files() if name.endswith(".pic")]
     numbers = [int(name) for name in names if name.isdecimal()]
@@ -250,7 +250,7 @@ def _next_file(root: Location, manifest: Manifest) -> int:
 
 
 def _next_id(dataset: Dataset) -> int:
-    """Return an id above those of all inputs so far, including those that failed."""
+    """Return an id above the ids of all inputs so far, failed ones included."""
     provenance = dataset.manifest.provenance
     inputs: list[int] = [provenance.get("inputs", 0), *(each["inputs"] for each in provenance.get("appended", ()))]
     return max(sum(inputs), 1 + int(np.max(dataset.stored_ids(), initial=-1)))

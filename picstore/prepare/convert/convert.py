@@ -55,7 +55,7 @@ class RowPlan:
     """Division of a job's inputs into rows.
 
     Attributes:
-        rows: number of rows of the whole job, of which those of ``shard`` are made.
+        rows: number of rows of the whole job, of which ``shard`` selects some.
         duplicates: numbers of inputs that are left out, with the number of the input that each repeats.
         attachments: names of the attachments that records may have.
         first_id, first_file: id of input 0, and number of the files of row 0.
@@ -245,7 +245,7 @@ def require_same_images(root: Location, begun: dict[str, Any] | None, listing: L
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
-    """Choose the number of rows: those of the source, or by converting a sample of the inputs."""
+    """Choose the number of rows: as many as the source's parts, or by converting a sample of the inputs."""
     inputs = listing.inputs
     if listing.partition is not None:
         return len(listing.partition.rows) - 1

@@ -64,7 +64,7 @@ def finish_dataset(
 
 
 def read_result(root: Location, settings: dict[str, Any]) -> ConversionResult:
-    """Read the result of a conversion that is already finished; errors are those of :func:`read_own_manifest`."""
+    """Read the result of a conversion that is already finished; raises as :func:`read_own_manifest` does."""
     lines = ledger.read_lines(root / LEDGER, skip_damaged=True)
     manifest = read_own_manifest(root, settings)
     note_index(manifest)

@@ -234,7 +234,7 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
         if saved.get(name) != value:
             raise UsageError(
                 f"{root} was begun with {name} {saved.get(name)!r}, now it is {value!r}; "
-                f"resume with the former, or remove {_leftover(root)}"
+                f"resume with the first, or remove {_leftover(root)}"
             )
     return saved
 

@@ -96,7 +96,7 @@ def _require_one_job(root: Location, shards: dict[job.Shard, dict[str, Any]]) ->
 
 
 def _require_rows(root: Location, finished: set[int], rows: int, count: int) -> None:
-    """Check that all rows are finished; the error names the shards of those that are not."""
+    """Check that all rows are finished; the error names the shards of unfinished rows."""
     missing = sorted(set(range(rows)) - finished)
     if missing:
         late = sorted({row % count for row in missing})

@@ -1,7 +1,7 @@
 """Counts of the records of each row, kept in ``unfinished/`` beside its fragment of the ledger until the job ends.
 
 The process that writes a row sees its labels; without its counts the end of a conversion reads the indexes of all
-containers. Rows without counts, such as those that a retry takes over, are read so.
+containers. It reads them for rows without counts, such as rows that a retry takes over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reuse of a row's former files by ``convert --retry-failed``, so that converted images are not read from the source.
 
 One more image moves all records after it to other streams and containers, so a retry writes the whole row again, from
-its former records. The former files and their ledger lines lie in ``unfinished/kept-…`` until the row is finished,
+its stored records. The old files and their ledger lines lie in ``unfinished/kept-…`` until the row is finished,
 which makes a retry resumable. In a folder they are hard links, in an object store copies made by the store.
 """
 

@@ -133,7 +133,7 @@ def _with_columns(record: Record) -> Record:
 
 
 def _records(dataset: Dataset, remarks: list[str]) -> Iterator[Record]:
-    """All readable records, in stored order; one remark counts those whose extra is not JSON."""
+    """Yield all readable records in stored order; one remark counts extras that are not JSON."""
     malformed = 0
     for number in np.flatnonzero(dataset.live.counts).tolist():
         try:

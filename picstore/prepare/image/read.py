@@ -67,7 +67,7 @@ class Decoded:
 def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """Decode the first frame of an image file.
 
-    Arguments as of ``encode.decode_any``. ImageError has a reason of one line.
+    Arguments as for ``encode.decode_any``. ImageError has a reason of one line.
     """
     if not data:
         raise ImageError("empty file")

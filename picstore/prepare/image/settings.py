@@ -112,7 +112,7 @@ class EncodeSettings:
         background: red, green and blue, 0 … 255, under transparent pixels.
         max_pixels: an image whose header announces more is refused before it is decoded.
         reencode: re-encode also JPEGs that could be kept without loss.
-        encoder: "turbo" (libjpeg-turbo) or "mozjpeg"; the latter has no subsampling "422".
+        encoder: "turbo" (libjpeg-turbo) or "mozjpeg", which has no subsampling "422".
 
     Raises:
         UsageError: a value is out of its range.

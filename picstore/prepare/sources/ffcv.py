@@ -102,7 +102,7 @@ def _samples(
 
 
 def _sizes(allocations: Table, images: Table) -> I64:
-    """Sizes of images in bytes: that of the allocation that begins at the image's offset, −1 if none does."""
+    """Return the bytes of each image: the size of the allocation at its offset, −1 if none begins there."""
     sizes = np.full(len(images), -1, np.int64)
     if len(allocations):
         nearest = np.minimum(np.searchsorted(allocations["offset"], images["offset"]), len(allocations) - 1)

@@ -14,7 +14,7 @@ _MAX_NAMES = 1 << 20  # of one pattern
 
 
 def shard_files(location: Location, *suffixes: str) -> list[Location]:
-    """Files of a location: itself; of a folder those that end so; of a name with braces those that it expands to.
+    """List the files of a location: a folder's files with a suffix, what a name with braces expands to, or itself.
 
     NotADataset if a file does not exist or the folder has none; UsageError for more than a million names.
     """

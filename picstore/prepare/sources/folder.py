@@ -21,7 +21,7 @@ _NO_IMAGES = (".txt", ".md", ".rst", ".db", ".ini", ".json", ".jsonl", ".csv", "
 def list_folder(location: Location) -> Listing:
     """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
 
-    Every regular file counts, except hidden ones and those whose names end as texts' or tables' do; nested folders
+    Every regular file counts, except hidden ones and names that end as texts' or tables' do; nested folders
     belong to their class. Links are followed, as data sets are made of links too. Remarks count the files that are no
     images, and the links that lead out of the folder.
     """

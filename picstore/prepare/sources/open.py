@@ -47,7 +47,7 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
             ``annotations`` selects coco.
         classes: a file of class names, one per line, in the order of labels. It names integer labels, or reorders
             labels that have names.
-        options: those of the kind, None for its default: ``root``, ``synsets``, ``annotations``, ``image_field``,
+        options: the kind's own, None for the default: ``root``, ``synsets``, ``annotations``, ``image_field``,
             ``label_field``.
 
     Raises:

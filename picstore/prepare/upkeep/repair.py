@@ -115,7 +115,7 @@ def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
     """Find the sound records of a container, bool (records,), and say what is wrong with the others."""
     try:
         container = dataset.container(number)
-    except (Damage, NotADataset) as error:  # the latter where the file is missing
+    except (Damage, NotADataset) as error:  # NotADataset where the file is missing
         return np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_), str(error)
     return container.good, "; ".join(error.what for error in container.damage)
 

@@ -47,9 +47,9 @@ class FileTask:
     """Task to write one file of the result: the records of some containers, permuted.
 
     ``extents`` is EXTENT (containers,); their ``file`` is a number in stream ``source_stream`` of ``source``. Of a
-    selection or after many deletions they are those of several files.
-    ``deleted`` holds the omitted record numbers of each extent; it is empty where no record is omitted. ``shift`` is
-    that of the records of one of several data sets.
+    selection or after many deletions they lie in several files.
+    ``deleted`` holds the omitted record numbers of each extent; it is empty where no record is omitted. ``shift``
+    moves ids and labels of one of several data sets.
     """
 
     source: Location

@@ -164,7 +164,7 @@ def _check_counts(
     else:
         images = None if references is None else references.folder
         if not findings and not kept.same(Dataset(folder, root=images).count_records()):
-            text = "the counts of labels are not those of the records; `picstore repair` writes them again"
+            text = "the counts of labels differ from the records'; `picstore repair` writes them again"
             findings.append(Finding(name, 0, text, 0))
 
 

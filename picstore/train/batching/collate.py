@@ -37,8 +37,8 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
     """Call a user's function with a finished batch; returns its values.
 
     It gets a dict of ``images``, ``labels``, ``ids`` and, as far as there are some, ``targets`` and ``columns``, in the
-    form that ``Batch.asdict()`` has, but of NumPy arrays. Images of bfloat16 are their bits, uint16. Those that a GPU
-    will decode are missing. With ``aug_repeats`` images and targets have a dimension of repetitions before the records.
+    form that ``Batch.asdict()`` has, but of NumPy arrays. Images of bfloat16 are their bits, uint16. Images that a
+    GPU will decode are missing. With ``aug_repeats`` images and targets have a dimension of repetitions first.
 
     Raises:
         PicstoreError: the function raised; the message has its traceback.
@@ -67,7 +67,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
 
 
 def _by_group(groups: Any, output: OutputSpec) -> Any:
-    """Values of groups by name; those of a list of transforms themselves, and of their only view."""
+    """Return values by group name; without names the only group's, a single view without its list."""
     first = output.groups[0]
     if first.name:
         return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}

@@ -66,7 +66,7 @@ def draw_geometry(
         epoch: of the source.
         ids, sizes: of the records and their images: int64 (n,), and width and height (n, 2).
         copies: number among the copies of its record in the epoch, (n,) or one for all; views are counted on by it.
-        boxes: float64 (n, m, 4), those of the records' objects, for transforms that need them.
+        boxes: float64 (n, m, 4), of the records' objects, for transforms that need them.
 
     Returns:
         The geometry, view after view, and the numbers that follow, for colors.

@@ -18,7 +18,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.order.requests import BatchRequest, TrainingSource
 from picstore.train.transforms.compose import TransformPlan, common_dtype
 
-MAX_PIXELS = 1 << 28  # of an image, as of ``picstore convert``
+MAX_PIXELS = 1 << 28  # of an image, as in ``picstore convert``
 _MIN_BUDGET = 64 << 20  # bytes
 
 # From a batch, see :func:`picstore.train.batching.collate.run_collate`, further values of its records by name.

@@ -55,7 +55,7 @@ def needed_kernels(plans: Iterable[TransformPlan], output: OutputSpec) -> list[A
     """List the kernels that batches of data sets with these transforms call, by drawing parameters of 256 images."""
     if output.form == "streams":
         return [cut_all]
-    if output.form == "segments":  # and those that decode what a GPU does not, and the first image
+    if output.form == "segments":  # and kernels that decode what a GPU does not, and the first image
         return [describe_tiles, cut_all, *DECODING]
     found = {run_fused, *STAGES}
     for plan in plans:

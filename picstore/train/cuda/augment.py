@@ -50,8 +50,8 @@ def augment(
 ) -> torch.Tensor | list[torch.Tensor]:
     """Resample images and run their color programs, on the current stream of the images' GPU.
 
-    Resampling is that of ``cpu.render.render`` within a level. Color is that of ``cpu.color.run_color`` to the bit,
-    except for blur.
+    Resampling equals ``cpu.render.render`` within a level, and color ``cpu.color.run_color`` to the bit, except for
+    blur.
 
     Args:
         images: n of uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows: at least

@@ -1,4 +1,4 @@
-"""Decoding of a batch's streams on a GPU by nvJPEG, and on the CPU of those that fail there.
+"""Decoding of a batch's streams on a GPU by nvJPEG, and on the CPU where nvJPEG fails.
 
 A list goes to the decoder in one call, which fails as a whole if one of its streams does. Then halves of it are tried,
 down to the streams that fail alone, which are decoded on the CPU. Whoever calls counts them and says so: a decoder that
@@ -151,7 +151,7 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
     Raises:
         torch.cuda.OutOfMemoryError: the device has too little memory for one image.
         RuntimeError: the device fails.
-        UsageError: as of ``check_determinism``.
+        UsageError: as ``check_determinism`` raises it.
     """
     if device.type == "cuda":
         check_determinism()

@@ -1,4 +1,4 @@
-"""Random numbers of pixels on the GPU, bit for bit those of ``picstore/rng.py`` and ``train/cpu/noise.py``.
+"""Random numbers of pixels on the GPU, equal to ``picstore/rng.py`` and ``train/cpu/noise.py`` bit for bit.
 
 The float32 operations are the same in the same order; launches forbid the compiler to fuse them.
 """

@@ -57,7 +57,7 @@ class TensorStage:
         self._dtype: torch.dtype = getattr(torch, output.dtype)
 
     def receive(self) -> MadeBatch | None:
-        """The next batch; errors are those of the source."""
+        """Return the next batch; raises what the source raises."""
         host = self._source.receive()
         if host is None:
             return None
@@ -82,7 +82,7 @@ class AheadStage:
         close_at_exit(self)
 
     def receive(self) -> MadeBatch | None:
-        """The next batch; errors are those of the source and of ``make``."""
+        """Return the next batch; raises what the source and ``make`` raise."""
         self._submit()
         queued = self._pending.popleft().result()
         if queued is None:
