@@ -138,7 +138,7 @@ class Writer:
             return self._classes.index(label)
         number = operator.index(label)
         if self._classes and not -1 <= number < len(self._classes):
-            raise UsageError(f"label {number} of {len(self._classes)} classes")
+            raise UsageError(f"label {number} is no class; give 0 to {len(self._classes) - 1}, or -1 for unknown")
         return number
 
     def _end_row(self) -> None:

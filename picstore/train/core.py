@@ -197,7 +197,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         epoch, batch = check_position(epoch=epoch, batch=batch)
         length = self.order.length(epoch)
         if length is not None and batch >= length:
-            raise UsageError(f"there is no batch {batch}; the epoch has {length}")
+            raise UsageError(f"there is no batch {batch}; give 0 to {length - 1}")
         request = next(self.order.requests(self.sources, epoch=epoch, first=batch))
         records = read_records(request, self.sources, max_pixels=self._max_pixels, replace=True)
         made = make_images(records, request, self.sources, output=self.output, blocks=BufferPool(0))
@@ -216,8 +216,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         """
         if self._cursor.in_workers:
             raise UsageError(
-                "workers of a DataLoader make the batches, and the loader does not know how many were taken; "
-                "torchdata's StatefulDataLoader does, and so does a loader that is iterated by itself"
+                "position and state_dict() are not known while a DataLoader's workers make the batches; "
+                "use torchdata's StatefulDataLoader, or iterate the loader itself"
             )
         return Position(*self._cursor.position)
 
@@ -267,8 +267,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         mine = _worker_state().get("worker")
         if state.get("worker") not in (None, mine):
             raise UsageError(
-                f"the state is of worker and workers {state['worker']}, this is {mine}; a DataLoader's state goes on "
-                "with as many workers, the state of a loader that is iterated by itself with any number"
+                f"the state is of worker and workers {state['worker']}, this is {mine}; resume with as many workers, "
+                "or save the state of a loader that is iterated without a DataLoader"
             )
         self._lanes.values[0] = order.lanes
         self._cursor.load(*position)

@@ -244,7 +244,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         if isinstance(transform, (Buckets, Sequences)):
             if shares is not None:
                 name = type(transform).__name__
-                raise UsageError(f"{name} do not go together with weights, balance and repeat")
+                raise UsageError(f"{name} do not go together with weights, balance and repeat; leave one out")
             sizes = transform.batch_sizes(images)
             buckets = transform.buckets_of(self.dataset)
             order = BucketOrder(

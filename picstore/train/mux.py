@@ -189,7 +189,7 @@ class DataMux(BatchLoader[MixOrder]):
             for batch in self._batches(*self._cursor.position, Worker()):
                 if isinstance(batch.images, dict) or batch.labels.ndim > 1:
                     raise UsageError(
-                        "read and peek take single images, without Views, MixUp and CutMix; iterate for batches"
+                        "read() and peek() take single images, without Views, MixUp and CutMix; iterate for batches"
                     )
                 nothing: list[dict[str, Any] | None] = [None] * len(batch)
                 targets = batch.targets or nothing
@@ -223,7 +223,8 @@ def _open_sources(
     sources = []
     for number, (entry, dataset) in enumerate(zip(mixed.entries, datasets, strict=True)):
         if len(dataset) == 0:
-            raise UsageError(f"{entry.path} has no records" + (f" with {entry.where}" if entry.where else ""))
+            condition = f" with {entry.where}" if entry.where else ""
+            raise UsageError(f"{entry.path} has no records{condition}; leave it out of the mux")
         targets = check_targets(options["targets"], dataset, columns)
         steps = common if entry.transform is None else entry.transform
         plan, own = plan_transforms(steps, targets=targets, columns=tuple(columns), reducing_gap=gap)

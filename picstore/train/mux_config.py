@@ -99,7 +99,7 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
     if isinstance(chosen, Mapping):
         for name in chosen:
             if names.count(name) != 1:
-                raise UsageError(f"schedule names {name!r}; the data sets, each once, are {', '.join(names)}")
+                raise UsageError(f"schedule names {name!r}; name one that stands once in {', '.join(names)}")
         counts = [chosen.get(name, count) for name, count in zip(names, before, strict=True)]
     else:
         counts = list(chosen) if isinstance(chosen, (tuple, list)) else [None]
@@ -117,7 +117,7 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
     """
     if not isinstance(path, (str, os.PathLike)):
         if not path:
-            raise UsageError("a mux of no data sets")
+            raise UsageError("DataMux() needs at least one data set, with base label and count")
         return MuxConfig(tuple(_given(triple) for triple in path))
     config = Path(path)
     try:

@@ -211,8 +211,7 @@ def images_given(batch_size: int | None, global_batch_size: int | None, world_si
 def records_of_batch(batch_size: int | None, aug_repeats: int) -> int:
     """Records of a batch of images, both checked by themselves; UsageError unless ``aug_repeats`` divides these."""
     if batch_size is None:
-        text = "give batch_size, the number of images in a batch"
-        raise UsageError(f"{text}, or global_batch_size, in all ranks' batches together")
+        raise UsageError("give batch_size, images in a batch, or global_batch_size, in all ranks' batches together")
     if batch_size % aug_repeats:
         raise UsageError(f"aug_repeats is {aug_repeats}; give a number that divides the batch size, {batch_size}")
     return batch_size // aug_repeats

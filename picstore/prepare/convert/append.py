@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import reprlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -196,16 +197,24 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
     UsageError if attachments or classes do not fit together.
     """
     if unknown := set(listing.attachments) - set(manifest.attachments):
-        raise UsageError(f"the source has attachments {min(unknown)!r}, the data set {list(manifest.attachments)}")
+        raise UsageError(
+            f"the source has attachments {min(unknown)!r}, the data set {list(manifest.attachments)}; "
+            "append a source without further attachments"
+        )
     old, new = manifest.classes, listing.classes
     if not new:
         largest = max((source.label for source in listing.inputs), default=-1)
         if old and largest >= len(old):
-            raise UsageError(f"the source has the label {largest} without a name, the data set {len(old)} classes")
+            raise UsageError(
+                f"the source has the label {largest} without a name; append labels of 0 to {len(old) - 1}, or name them"
+            )
         return old, listing.inputs
     # Labels of a data set without class names would become ambiguous; an empty data set has none.
     if not old and manifest.images:
-        raise UsageError("the source names its classes and the data set does not; append a source of plain labels")
+        raise UsageError(
+            f"the source names its classes and the data set does not; append numbers as labels, instead of "
+            f"{reprlib.repr(list(new))}"
+        )
     known = set(old)
     classes = (*old, *(name for name in dict.fromkeys(new) if name not in known))
     label_of = {name: label for label, name in reversed(list(enumerate(classes)))}

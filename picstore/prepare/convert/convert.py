@@ -233,7 +233,7 @@ def describe_job(listing: Listing, options: ConvertOptions) -> dict[str, Any]:
 def require_no_partition(listing: Listing) -> None:
     """Refuse an index as a source of rows that are divided anew; UsageError."""
     if listing.partition is not None:
-        raise UsageError("an index is converted as a whole, without --append, --retry-failed, --shard or --dedupe")
+        raise UsageError("an index is converted as a whole; leave out --append, --retry-failed, --shard and --dedupe")
 
 
 def require_same_images(root: Location, begun: dict[str, Any] | None, listing: Listing) -> None:

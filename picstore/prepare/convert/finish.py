@@ -80,7 +80,9 @@ def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
     stored = {"encode": manifest.encode, **manifest.provenance}
     stored.pop("outcome", None)
     if stored != settings:
-        raise UsageError(f"{root} is already a data set, made of other inputs or with other settings")
+        raise UsageError(
+            f"{root} is already a data set, made of other inputs or with other settings; choose another destination"
+        )
     return manifest
 
 

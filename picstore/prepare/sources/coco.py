@@ -90,7 +90,7 @@ class _Document:
         self._file = file
         try:
             if (size := file.size()) > MAX_ANNOTATIONS:
-                raise UsageError(f"{file} has {size:,} bytes; annotations of {MAX_ANNOTATIONS:,} can be read")
+                raise UsageError(f"{file} has {size:,} bytes; give annotations of at most {MAX_ANNOTATIONS:,}")
             # Bytes and text exist at once: twice the file's size.
             self.values = JsonItems(str(file.read(0, size, file=str(file)), "utf-8-sig"))
         except ValueError as error:
@@ -114,7 +114,8 @@ class _Document:
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{self._file} is not JSON: {error}") from error
         if missing := [name for name in _LISTS if name not in counts]:
-            raise UsageError(f"{self._file} is not an annotation file of COCO: it has no list of {missing[0]}")
+            lists = ", ".join(_LISTS)
+            raise UsageError(f"{self._file} has no list of {missing[0]}; annotations of COCO need {lists}")
 
     def integer(self, value: dict[str, Any], key: str, path: str) -> int:
         """Integer member of an object."""

@@ -45,5 +45,5 @@ def expand_braces(pattern: str) -> list[str]:
         middles = [f"{number:0{width}d}" for number in numbers[: _MAX_NAMES + 1]]
     rest = expand_braces(pattern[match.end() :])
     if len(middles) * len(rest) > _MAX_NAMES:
-        raise UsageError(f"{pattern} stands for more than {_MAX_NAMES:,} files")
+        raise UsageError(f"{pattern} stands for too many files; give braces for at most {_MAX_NAMES:,}")
     return [pattern[: match.start()] + middle + tail for middle, tail in itertools.product(middles, rest)]

@@ -91,7 +91,7 @@ def _choose_image(images: list[str], found: dict[str, Any], given: str | None, p
         raise UsageError(f"{path} holds objects or references, not images; store uint8, of variable length or not")
     last_names = {name.rpartition("/")[2].lower() for name in images}
     if given is None and len(images) > 1 and len(last_names) == 1:
-        raise UsageError(f"which of {', '.join(images)} in {path}? Name it by --image-field")
+        raise UsageError(f"{path} has images in {', '.join(images)}; name one by --image-field")
     return choose_image(given, images, path)
 
 

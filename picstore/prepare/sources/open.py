@@ -69,7 +69,7 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
         if name not in format_.options:
             belongs = " or ".join(other for other in sorted(KINDS) if name in _load_format(other).options)
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} belongs to the source {belongs}; {location} is read as {kind}")
+            raise UsageError(f"{option} belongs to the source {belongs}; {location} is read as {kind}; give --source")
     listing = format_.list_inputs(location if format_.object_stores else local_path(location), **given)
     if not listing.inputs:
         raise NotADataset(f"{location} holds no images (read as source {listing.kind})")

@@ -64,7 +64,7 @@ def find_duplicates(hashed: Hashes, other: Hashes | None = None, *, distance: in
         distance: 0 … 11.
     """
     if not 0 <= distance <= MAX_DISTANCE:
-        raise UsageError(f"distance {distance} is out of range; it is 0 to {MAX_DISTANCE} of 64 bits")
+        raise UsageError(f"distance {distance} is out of range; give 0 to {MAX_DISTANCE}, of 64 bits")
     if other is None:
         firsts, distances = find_leaders(hashed.hashes, distance)
         members = np.flatnonzero(firsts != np.arange(len(firsts)))

@@ -62,7 +62,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
         if not isinstance(items, list) and not getattr(items, "shape", ()):
             raise UsageError(f"collate returned {name!r} of type {type(items).__name__}; return an array or a list")
         if len(items) != count:
-            raise UsageError(f"collate returned {name!r} of {len(items)} items for a batch of {count} records")
+            raise UsageError(f"collate returned {name!r} of {len(items)} items; return {count}, one for each record")
     return dict(values)
 
 

@@ -42,6 +42,6 @@ def _join(name: str, pieces: list[Any], order: I64) -> Values:
         texts = [text for piece in pieces for text in piece]
         return [texts[k] for k in order]
     if len({piece.shape[1:] if isinstance(piece, np.ndarray) else None for piece in pieces}) > 1:
-        raise UsageError(f"the column {name!r} has values of another kind or shape in each data set")
+        raise UsageError(f"column {name!r} has values of other kinds or shapes in other data sets; rename one column")
     joined: Values = np.concatenate(pieces)[order]
     return joined

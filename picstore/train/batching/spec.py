@@ -64,7 +64,7 @@ class OutputSpec:
         if len(views) > 1:
             raise UsageError(f"the lists of transforms give the views {sorted(views)}; all need the same")
         if len(set(given)) > 1:
-            raise UsageError("some lists of transforms fix the size of images, others do not; end all with a size")
+            raise UsageError("lists of transform= fix the size of images, and others do not; end all with a size")
         normalized = any(plan.normalizes for plan in plans)
         if dtype is None:
             dtype = common_dtype([plan.dtype for plan in plans]) or ("float32" if normalized else "uint8")

@@ -131,7 +131,7 @@ def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:
     device = images[0].device
     if device.type != ("cpu" if INTERPRETED else "cuda"):
         expected = "the CPU, as TRITON_INTERPRET is set" if INTERPRETED else "a GPU"
-        raise UsageError(f"images are on {device}; kernels take them on {expected}")
+        raise UsageError(f"images are on {device}; give images on {expected}")
     rows = []
     for image in images:
         planes, height, width = image.shape if image.dim() == 3 else (0, 0, 0)

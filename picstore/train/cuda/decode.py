@@ -59,7 +59,7 @@ def choose_decoder(name: str, device: torch.device) -> str:
     if name == "auto":
         return "torchcodec" if _has_torchcodec() else "torchvision"
     if name != "cpu" and device.type != "cuda":
-        raise UsageError(f"decoder {name!r} works on a GPU; with device {str(device)!r} use 'cpu'")
+        raise UsageError(f"decoder {name!r} works on a GPU; give decoder='cpu' with device {str(device)!r}")
     return name
 
 

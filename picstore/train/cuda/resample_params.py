@@ -157,5 +157,5 @@ def _check(box: F64, matrix: F64, clip: I64, size: I64) -> None:
         wrong = int(np.flatnonzero(~known)[0])
         raise UsageError(
             f"image {wrong} shows the box {box[wrong].tolist()} (left, top, width, height) within the clip "
-            f"{clip[wrong].tolist()}: empty, not finite, or a coordinate exceeds {_MAX_COORDINATE}"
+            f"{clip[wrong].tolist()}; both need an area, and coordinates of at most {_MAX_COORDINATE}"
         )
