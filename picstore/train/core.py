@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 import torch
 from torch.utils.data import IterableDataset
 
+from picstore.cores import count_cores
 from picstore.errors import UsageError
 from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.collate import check_collate, run_collate
 from picstore.train.batching.damage import DamageLog, replace_damaged
-from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_budget, default_threads
+from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_budget
 from picstore.train.buffers import BufferPool
 from picstore.train.options import LoaderOptions
 from picstore.train.order.cursor import EpochCursor, Worker
@@ -106,7 +107,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             PipelineSpec(
                 sources=sources,
                 output=output,
-                resources=Resources(default_threads() if threads is None else threads, budget, options["max_pixels"]),
+                resources=Resources(count_cores() if threads is None else threads, budget, options["max_pixels"]),
                 collate=options["collate"],
             ),
             damage_log=DamageLog(strict=options["on_damage"] == "raise"),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import picstore
 from picstore.arrays import I64, Table
 from picstore.jpeg.cut import TiledJpegs, cut_batch
-from picstore.jpeg.tilings import rows_to_cut
+from picstore.jpeg.tiles import rows_to_cut
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.upkeep.verify import verify

@@ -16,13 +16,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from picstore._version import __version__
+from picstore.cores import count_cores
 from picstore.errors import UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result
-from picstore.prepare.convert.fork_server import start_fork_server
 from picstore.prepare.convert.row_reuse import find_reusable_rows, reuse_folder
 from picstore.prepare.convert.rows import RowTask, make_position_folder, run_rows, sample_mean_bytes
 from picstore.prepare.convert.source_samples import same_images, sample_sizes
+from picstore.prepare.convert.warm_start import start_fork_server
 from picstore.prepare.engine import processes
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
@@ -254,7 +255,7 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
         return job.count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
     engine = processes.as_engine(options.workers)
     if not isinstance(engine, processes.LocalEngine):  # the sample of a cluster is converted here
-        engine = processes.LocalEngine(processes.default_workers())
+        engine = processes.LocalEngine(count_cores())
     mean_bytes = sample_mean_bytes(inputs, options.encode, engine, options.image_timeout)
     return job.count_rows(len(inputs), mean_bytes, options.shape)
 

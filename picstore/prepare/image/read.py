@@ -12,6 +12,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from picstore.arrays import U8
@@ -62,6 +63,11 @@ class Decoded:
     image: Image.Image | U8
     origin: str
     coordinates: CoordinateMap
+
+    def rgb(self) -> U8:
+        """Return the pixels as uint8 (height, width, 3); grey images get three equal channels."""
+        image = self.image
+        return np.array(image.convert("RGB") if isinstance(image, Image.Image) else image)
 
 
 def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:

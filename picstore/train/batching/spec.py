@@ -6,7 +6,6 @@ process needs no torch, and this one no kernels.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -111,13 +110,6 @@ def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
     """Bytes that ``lanes`` read at a time if each is in a container of the largest size, and a quarter more."""
     largest = max(int((ds.rows["size"] + ds.rows["referenced"]).max(initial=0)) for ds in datasets)
     return max(_MIN_BUDGET, 5 * lanes * largest // 4)
-
-
-def default_threads() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class Pipeline:
         close_at_exit(self)
         self._planner.start()
         try:
-            from picstore.train.cpu.fillers import load_filler
+            from picstore.train.cpu.needed_kernels import load_filler
 
             loaded = load_filler(self._spec)
         except BaseException:

@@ -16,7 +16,7 @@ from picstore.jpeg.cut import TiledJpegs
 from picstore.jpeg.decoder.decode import decode
 from picstore.jpeg.decoder.describe import ROOM, describe_tiles
 from picstore.jpeg.markers import parse_header
-from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tiles import find_restart_segments
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.train.batching.host_batch import SegmentTables
 
