@@ -33,6 +33,7 @@ LAYERS = {
         "format",
         "container_index | edits | manifest_fields",
         "manifest",
+        "manifest_writer",
         "cache | manifest_copy | record_counts | record_facts | record_shift | references_root | row_reader | "
         "table_reader",
         "references",

@@ -19,7 +19,7 @@ from picstore.prepare.image.coordinates import map_targets
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
-from picstore.storage.format.file import FileSummary
+from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.location.resolve import Where, locate
 from picstore.storage.publish import publish_dataset
 from picstore.storage.record_counts import RecordCounts
@@ -130,7 +130,7 @@ class Writer:
         return record.id
 
     def _number_of(self, label: int | str) -> int:
-        """The number of a class; UsageError for one that there is not."""
+        """Return the number of a class; UsageError for an unknown one."""
         if isinstance(label, str):
             if label not in self._classes:
                 known = f"its classes are {reprlib.repr(list(self._classes))}" if self._classes else "it has no classes"

@@ -142,7 +142,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def prefetch_factor(self) -> NoReturn:
-        """Asked for where a DataLoader is made of this one's attributes, as a Trainer does to skip batches."""
+        """No attribute: code that makes a DataLoader of this loader, as a Trainer does to skip batches, asks for it."""
         raise UsageError(
             "a loader cannot be made again as a DataLoader that skips batches; where a Trainer resumes, give it the "
             "loader as train_dataset with data_collator=picstore.Batch.as_inputs and per_device_train_batch_size=1, or "
@@ -171,7 +171,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def stats(self) -> Stats:
-        """What was done and waited for since the loader was made; in a DataLoader's worker, by that worker."""
+        """Counts, work and waiting since the loader was made; in a DataLoader's worker, that worker's."""
         return self._runner.stats
 
     def __iter__(self) -> Iterator[Batch]:
@@ -252,7 +252,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return {**self.order.state(epoch, batch), **({} if gap is None else {_GAP: gap})}
 
     def position_of(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Epoch and batch at which a state goes on; UsageError for one that does not fit this loader."""
+        """Epoch and batch at which a state goes on; UsageError if the state does not fit this loader."""
         return self._order_of(state).position(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -322,7 +322,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
 
 def _count_classes(sources: Sequence[TrainingSource]) -> int:
-    """Number of the labels that sources have names for; 0 if one has none."""
+    """Count the labels that have names; 0 if a source has no names."""
     names = [source.class_names for source in sources]
     return 1 + max(map(max, names)) if all(names) else 0
 

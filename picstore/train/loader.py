@@ -46,7 +46,7 @@ class EpochSampler:
     samples: int  # of the rank that has most
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin an epoch; after ``load_state_dict`` its position has the number given first.
+        """Make the next iteration begin an epoch; the first number after ``load_state_dict`` stands for its position.
 
         The training loop counts the epochs. Lightning counts one more where a limit of steps cuts an epoch short, while
         the loader makes the rest of that epoch.
@@ -303,7 +303,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
 
     @property
     def sampler(self) -> EpochSampler:
-        """What training scripts written for a DistributedSampler ask for."""
+        """The stand-in for a DistributedSampler, which training scripts ask for."""
         return EpochSampler(self, self._order.samples_of_rank)
 
 

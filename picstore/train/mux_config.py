@@ -110,7 +110,7 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
 
 
 def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]]) -> MuxConfig:
-    """Read a configuration, TOML where its name ends so, else PicPoc's; UsageError for one that cannot be used.
+    """Read a configuration: TOML where its name ends in .toml, else PicPoc's; UsageError if it cannot be used.
 
     A relative path is looked for beside the configuration file, then in the working directory. Instead of a file, open
     data sets can be given, each with base label and count.

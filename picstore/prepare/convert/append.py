@@ -26,10 +26,10 @@ from picstore.prepare.convert.source_samples import same_images, sample_numbers,
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.columns import LABEL
-from picstore.storage.format.file import FileSummary
+from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, locate
 from picstore.storage.manifest import Manifest, read_manifest
-from picstore.storage.manifest_copy import changed_meanwhile
+from picstore.storage.manifest_writer import changed_meanwhile
 from picstore.storage.publish import append_rows, publish_edit
 from picstore.storage.record_counts import RecordCounts
 

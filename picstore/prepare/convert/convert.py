@@ -147,7 +147,7 @@ class StageClock:
         begin_stage(self._progress, stage, total, done)
 
     def end_stage(self) -> None:
-        """Record how long the stage took that has begun, if one has."""
+        """Record how long the current stage took, if there is one."""
         if self._stage:
             self.seconds[self._stage] = time.monotonic() - self._since
             self._stage = ""

@@ -24,7 +24,7 @@ from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
 from picstore.prepare.sources.inputs import Listing
 from picstore.storage.location.resolve import LEDGER, MANIFEST, Location, Where, locate, map_concurrently
 from picstore.storage.manifest import Manifest
-from picstore.storage.manifest_copy import remove_manifest
+from picstore.storage.manifest_writer import remove_manifest
 
 
 def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) -> ConversionResult:

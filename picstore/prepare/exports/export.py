@@ -102,7 +102,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _move_content(unfinished: Path, out: Path) -> None:
-    """Move the content of a folder, which is there as long as any of it is not in ``out``, also after an error."""
+    """Move a folder's content to ``out``; the folder stays until all is there, also after an error."""
     for path in sorted(unfinished.iterdir()):
         path.rename(out / path.name)
     sync_folder(out)

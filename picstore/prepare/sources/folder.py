@@ -79,7 +79,7 @@ class _Walk:
         self._no_images: list[str] = []
 
     def may_be_image(self, name: str) -> bool:
-        """Whether a file's name is not one of a text, a table or a desktop's; others are counted."""
+        """Whether a file's name may be an image's; names of texts, tables and desktop files are counted."""
         if not name.lower().endswith(_NO_IMAGES):
             return True
         self._no_images.append(name)

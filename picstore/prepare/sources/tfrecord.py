@@ -126,7 +126,7 @@ def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile)
 
 
 def _features(file: SourceFile, start: int, length: int) -> Iterator[tuple[str, tuple[int, list[Field]]]]:
-    """Name, kind and values of every feature of an example; of more values than fit one more than fit."""
+    """Name, kind and values of every feature of an example; of too many values one more than the limit."""
     count = 0
     for features in _submessages(file, start, length, 1):
         for entry in _submessages(file, features.start, features.size, 1):

@@ -17,7 +17,7 @@ from picstore.storage.container_index import index_file, index_rows
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.file import FileSummary, read_summary
+from picstore.storage.format.file_summary import FileSummary, read_summary
 from picstore.storage.format.layout import FOOTER_ROW, SEALED
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import Location, Where, locate

@@ -99,7 +99,7 @@ class BatchRecords:
         return str(self.folders[self.source[slot]] / container.ref.name), container.ref.offset + offset
 
     def to_held(self, boxes: I64, slots: Sequence[int]) -> I64:
-        """Move boxes, int64 (n, 4), from the stored images of some slots to what is held of these."""
+        """Convert boxes, int64 (n, 4), from pixels of slots' stored images to pixels of their held rows."""
         moved: I64 = boxes - self.tops[slots][:, None] * np.array([0, 1, 0, 1])
         return moved
 

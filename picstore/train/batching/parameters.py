@@ -27,7 +27,7 @@ class TransformParams:
     program: ColorProgram
 
     def equals(self, other: TransformParams) -> bool:
-        """Whether these make the same images; of the same records, as their boxes are not compared."""
+        """Whether parameters of the same records make the same images; boxes are not compared."""
         names = [each.name for each in fields(Geometry) if each.name != "boxes"]
         geometry = all(np.array_equal(getattr(self.geometry, n), getattr(other.geometry, n)) for n in names)
         names = [each.name for each in fields(ColorProgram)]

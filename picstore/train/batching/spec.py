@@ -52,7 +52,7 @@ class OutputSpec:
     def from_plans(
         cls, plans: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
     ) -> OutputSpec:
-        """The output that plans share; UsageError for other views in each, a wrong dtype, or some sizes that vary.
+        """Make the output that plans share; UsageError for different views, an unknown dtype, or one size in some only.
 
         A batch is made by one plan, or by several that give images of one size, see :func:`check_one_size`.
         """

@@ -75,7 +75,7 @@ def load_decoder(name: str, device: torch.device) -> Decode:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """The same device with its index; without one it is the current device, which each thread has of its own."""
+    """Return a device with its index, which is by default the thread's current device's."""
     known = device.type != "cuda" or device.index is not None
     return device if known else torch.device("cuda", torch.cuda.current_device())
 

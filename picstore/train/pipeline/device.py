@@ -152,7 +152,7 @@ class _OrderedSource:
 
 @cache
 def _streams(device: torch.device) -> list[torch.cuda.Stream]:
-    """The streams of all stages of a device, one a thread: torch keeps free memory for each stream that there was."""
+    """The streams of all stages of a device, one a thread: torch keeps free memory for each stream ever made."""
     return [torch.cuda.Stream(device) for _ in range(THREADS)]  # type: ignore[no-untyped-call]
 
 

@@ -202,7 +202,7 @@ class LoaderProcess:
             self._raise_death(error)
 
     def _raise_death(self, error: Exception) -> NoReturn:
-        """Raise what has become of the child, now that an error came of using the socket."""
+        """Raise what became of the child, after an error of its socket."""
         self.running = False
         if not self._finalizer.alive or self._pid != os.getpid():
             raise CancelledError from error
@@ -265,7 +265,7 @@ class ProcessSequence:
 
 
 def _socket_of(connection: Connection) -> socket.socket:
-    """Another descriptor of a connection, as a socket, for the caller to close.
+    """Duplicate a connection as a socket, which the caller closes.
 
     Both wait for data: a time limit of ``socket.setdefaulttimeout``, which a new socket takes, would hold for both.
     """

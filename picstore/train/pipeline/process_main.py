@@ -88,7 +88,7 @@ class _SharedBlocks:
 
 
 class _HungUp(BaseException):
-    """The parent has closed its socket; no error of anything else, such as the end of a file that is unpickled."""
+    """The parent has closed its socket. EOFError could also come of unpickling."""
 
 
 @contextlib.contextmanager
