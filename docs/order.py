@@ -67,7 +67,7 @@ def global_batches(samples, size, *, drop_last=True, ranks=1):
 
 
 def read_ids(folder, chosen=None):
-    """The ids of each container's records in stored order, without deleted ones, or of those that are chosen."""
+    """The ids of each container's records in stored order, without deleted ones; with ``chosen`` only its ids."""
     folder, first, found = Path(folder), 0, []
     manifest = reader.read_manifest(folder)
     tombstones = reader.read_edits(manifest)["tombstones"]

@@ -233,7 +233,7 @@ def tell(what):
 
 
 def records(folder, ids=None, *, root=None, skip=tell):
-    """Yield the records in stored order, or those with some ids.
+    """Yield the records in stored order, or only the records of some ids.
 
     ``root`` is the folder of the images of an index. ``skip`` is called with what is damaged and left out.
     """

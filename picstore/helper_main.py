@@ -2,7 +2,7 @@
 
 Python puts this file's folder on the path, and neither the working directory nor what a module of Python's own name in
 it would run. Arguments: folders of modules, what to run as ``module:function``, modules not to import, the descriptor
-of the file for last words, and those that ``sys.argv`` then holds.
+of the file for last words, and the arguments that ``sys.argv`` then holds.
 """
 
 import sys

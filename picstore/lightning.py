@@ -31,7 +31,7 @@ class DataModule(LightningDataModule):
             has precedence.
 
     Attributes:
-        loaders: those made last, by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
+        loaders: the newest ones by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
 
     Raises:
         UsageError: a loader that the trainer asks for has no length.
@@ -61,8 +61,8 @@ class DataModule(LightningDataModule):
             len(loader)
         except TypeError as error:
             raise UsageError(
-                "without a length Lightning takes batches ahead, which its checkpoints count as trained; "
-                "give the DataMux epoch_batches"
+                f"{stage}: the loader has no length, and Lightning's checkpoints count batches that it takes ahead as "
+                "trained; give DataMux(epoch_batches=)"
             ) from error
         if stage == "train" and self._to_load is not None:
             loader.load_state_dict(self._to_load)

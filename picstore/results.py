@@ -99,7 +99,7 @@ class QualityResult(Result):
         failed: images that cannot be read.
         reencode: whether JPEGs that could be kept were encoded too: on request, or where all could be kept.
         source_bytes: size of the files of ``images``.
-        encoder, subsampling, resize, quality: those that were given.
+        encoder, subsampling, resize, quality: as given.
         qualities: a row for each subsampling and quality: ``bytes``, ``saved`` against the files, ``psnr`` in dB,
             ``ssim``, and ``ssim_low``, the 5 % below.
     """

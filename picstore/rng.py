@@ -35,20 +35,20 @@ BUCKET = 9  # loader: the length of sequences in each batch
 _IN_CACHE = 1 << 14  # numbers to draw at a time; all of 10**7 at once take five times as long
 _LONG = 512  # numbers from which on packing pays
 _MASK = (1 << 64) - 1
-_GOLDEN, _M1, _M2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+GOLDEN, MIX1, MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # for kernels too
 
 
 def _mix_int(z: int) -> int:
     z ^= z >> 30
-    z = (z * _M1) & _MASK
+    z = (z * MIX1) & _MASK
     z ^= z >> 27
-    z = (z * _M2) & _MASK
+    z = (z * MIX2) & _MASK
     return z ^ (z >> 31)
 
 
 def _mix(z: U64) -> U64:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_M1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_M2)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX1)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX2)
     mixed: U64 = z ^ (z >> np.uint64(31))
     return mixed
 
@@ -57,21 +57,21 @@ def key(*words: int) -> int:
     """Fold integers, modulo 2**64, into one 64-bit key."""
     k = 0
     for word in words:
-        k = _mix_int(((k + _GOLDEN) & _MASK) ^ (word & _MASK))
+        k = _mix_int(((k + GOLDEN) & _MASK) ^ (word & _MASK))
     return k
 
 
 def keys(k: Words, words: U64) -> U64:
     """Fold each word of an array into a key, or into its own key: ``keys(key(a), [b])[0] == key(a, b)``."""
     with np.errstate(over="ignore"):
-        return _mix(np.bitwise_xor(words, np.asarray(k, np.uint64) + np.uint64(_GOLDEN)))
+        return _mix(np.bitwise_xor(words, np.asarray(k, np.uint64) + np.uint64(GOLDEN)))
 
 
 def bits(k: Words, counters: npt.ArrayLike) -> U64:
     """Draw 64 bits for each counter; ``k`` is a key, or an array of keys that broadcasts with the counters."""
     c, base = np.asarray(counters, np.uint64), np.asarray(k, np.uint64)
     with np.errstate(over="ignore"):
-        return _mix(base + (c + np.uint64(1)) * np.uint64(_GOLDEN))
+        return _mix(base + (c + np.uint64(1)) * np.uint64(GOLDEN))
 
 
 def unit(k: Words, counters: npt.ArrayLike) -> F64:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 import picstore
 from picstore.jpeg.markers import parse_header
-from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tiles import find_restart_segments
 
 DOCS = Path(__file__).parents[1] / "docs"
 IMAGES = DOCS / "images"

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "picstore"
 # Of each package its layers, the lowest first. Parts of one layer, separated by |, do not import each other.
 LAYERS = {
     "picstore": [
-        "_public | _version | errors | arrays | deprecation | helper_main | results",
+        "_public | _version | errors | arrays | cores | deprecation | helper_main | results",
         "helper_process",
         "rng",
         "kernels",
@@ -33,6 +33,7 @@ LAYERS = {
         "format",
         "container_index | edits | manifest_fields",
         "manifest",
+        "manifest_writer",
         "cache | manifest_copy | record_counts | record_facts | record_shift | references_root | row_reader | "
         "table_reader",
         "references",

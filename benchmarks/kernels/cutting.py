@@ -14,7 +14,7 @@ from benchmarks.options import Options
 from benchmarks.photographs import crop_geometry, encode, mark, pillow, read_markable, shrink, summary
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.jpeg.markers import parse_header
-from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tiles import find_restart_segments
 from picstore.train.cpu.decode import decode_rgb
 
 BATCH = 128  # cuts in one call

@@ -32,7 +32,7 @@ def power(options: Options) -> Table:
     """Cut the power at random write events and after the end, on a file system that promises no more than POSIX."""
     about = (
         "simulated power cuts before a random write event and after the end: of every file only the bytes before its "
-        "last fsync stay and a random share of those after it, of every folder only the changes before its last fsync "
+        "last fsync stay and a random share of the rest, of every folder only the changes before its last fsync "
         "and a random number of the next. What reported success must be complete."
     )
     return _table(options, "power", "power cuts", about)

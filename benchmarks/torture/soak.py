@@ -139,7 +139,7 @@ def soak(options: Options) -> Table:
         f"{seconds / 60:.0f} minutes, {store.outages} outages of the store. Figures are sums over the processes of a "
         "workload, medians of the second half. Growth is the slope through the medians of memory (in 10 minutes) or "
         "the least numbers of others (over the half) of its six parts. Memory is anonymous and shared; shared pages "
-        "are divided by those who map them."
+        "are divided by the processes that map them."
     )
     rows = [{**workload.row(), "wrong": "; ".join(found)} for workload, found in zip(workloads, wrong, strict=True)]
     return Table(about, rows, {workload.name: [x for row in workload.samples for x in row] for workload in workloads})

@@ -32,7 +32,7 @@ def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: 
 
 
 def sample_note(counted: int, containers: int) -> str:
-    """Say of how many containers figures are, unless they are of all."""
+    """Name the number of containers that figures cover, unless they cover all."""
     return "" if counted == containers else f", in a sample of {counted:,} of {containers:,} containers"
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     "--isolate/--no-isolate",
     default=True,
     show_default=True,
-    help="Run the loader in its own process, or in that of the command.",
+    help="Run the loader in its own process, or in the command's.",
 )
 @click.option(
     "--cache",
@@ -65,7 +65,7 @@ def command(
     The transforms are RandomResizedCrop and RandomHorizontalFlip. Files read before may come from the page cache.
     """
     import picstore
-    from picstore.train.batching.spec import default_threads
+    from picstore.cores import count_cores
     from picstore.train.profile import measure
 
     transform = [picstore.RandomResizedCrop(size), picstore.RandomHorizontalFlip()]
@@ -78,7 +78,7 @@ def command(
         transform=transform,
         batch_size=batch_size,
         images=images,
-        threads=threads or default_threads(),
+        threads=threads or count_cores(),
         **of_loader,
     )
     if as_json:

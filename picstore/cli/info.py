@@ -27,8 +27,7 @@ _WORTH_COPYING = 0.8  # of the bytes that are read
 def command(dataset: Location, as_json: bool, **given: Any) -> None:
     """Print what DATASET holds, how it was made, and how well it is shuffled.
 
-    Counts by class are those of all images. Other figures are those of 1,000 containers where there are more, and say
-    so.
+    Counts by class cover all images. Where there are more than 1,000 containers, other figures cover 1,000 and say so.
     """
     from picstore.cli.progress import show_progress
     from picstore.verbs.info import info

@@ -30,7 +30,7 @@ def format_outcome(outcome: dict[str, int]) -> str:
 
 
 def report_outcome(verb: str, convert: Callable[[Display], ConvertResult], *, as_json: bool) -> None:
-    """Convert with the progress of a verb, and print the result, also that of a conversion with too many failures."""
+    """Convert with the progress of a verb, and print the result, also when too many inputs failed."""
     from picstore.cli.progress import show_progress
 
     try:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u64, store_u8
-from picstore.kernels.simd import VectorMemory, load_u8, trailing_zeros, vector_function
+from picstore.kernels.simd import VectorMemory, load_u8, load_u32, trailing_zeros, vector_function
 
 # Damage that kernels over a scan return, as negative numbers.
 BAD_CODE, TOO_SHORT, TOO_MANY_COEFFICIENTS, BAD_DC, BAD_MARKER, TOO_MANY_SEGMENTS = -1, -2, -3, -4, -5, -6
@@ -24,6 +25,22 @@ PADDING = 2048
 _STEP = 32  # bytes copied at a time
 _u64, _u8 = np.uint64, np.uint8
 _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+
+
+@device_function
+def search_code(accumulator, ranges, symbols, shortest):  # type: ignore[no-untyped-def]
+    """Find the code at the head of the accumulator by its length (F.2.2.3): symbol | length << 8; 0 for none.
+
+    ``ranges`` and ``symbols`` are addresses of a table's rows, as in ``huffman_lookup.make_lookups``.
+    """
+    for length in range(shortest, MAX_CODE_BITS + 1):
+        code = np.int64(accumulator >> _u64(64 - length))
+        bounds = ranges + _u64(4 * length)
+        begin = np.int64(load_u32(bounds))
+        if begin <= code < np.int64(load_u32(bounds + _u64(72))):
+            index = np.int64(load_u32(bounds + _u64(144))) + code - begin
+            return np.int64(load_u32(symbols + _u64(4 * index))) | length << 8
+    return 0
 
 
 @inlined

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.jpeg.bit_reader import BAD_CODE, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, refill
+from picstore.jpeg.bit_reader import BAD_CODE, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, refill, search_code
 from picstore.jpeg.huffman_lookup import LOOKUP_BITS, SKIP_SHIFT
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u16
 
@@ -177,9 +177,9 @@ def _read_dc(lane):  # type: ignore[no-untyped-def]
     position = 8 * (byte - row[DATA]) - valid
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     entry = _i64(load_u16(_u64(_load(plan, NEXT_DC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
-    length, size = entry >> 8, entry & 255
     if entry == 0:
-        length, size = _search_code(accumulator, _load(plan, NEXT_DC_NUMBER), row)
+        entry = _search_code(accumulator, _load(plan, NEXT_DC_NUMBER), row)
+    length, size = entry >> 8, entry & 255
     bits = accumulator << _u64(length)
     value = _i64(bits >> _u64(1) >> _u64(63 - size))
     below = ((1 << size) - 1) & (_i64(bits >> _u64(63)) - 1)  # without a branch: signs cannot be predicted
@@ -227,19 +227,11 @@ def _look_up_code(accumulator, table, row):  # type: ignore[no-untyped-def]
     single = _u64(row[SINGLE] + _table_offset(table))
     entry = _i64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     if entry == 0:
-        return _search_code(accumulator, table, row)
+        entry = _search_code(accumulator, table, row)
     return entry >> 8, entry & 255
 
 
 @device_function
 def _search_code(accumulator, table, row):  # type: ignore[no-untyped-def]
-    """Find the code at the head of the accumulator by its length (F.2.2.3): (length, symbol); length 0 for none."""
-    ranges = array_at(_u64(row[RANGES]), 54 * (table + 1), np.uint32)
-    symbols = array_at(_u64(row[SYMBOLS]), 256 * (table + 1), np.uint32)
-    first = 54 * table
-    for length in range(1, 17):
-        code = _i64(accumulator >> _u64(64 - length))
-        begin = _i64(ranges[first + length])
-        if begin <= code < ranges[first + 18 + length]:
-            return length, _i64(symbols[256 * table + _i64(ranges[first + 36 + length]) + code - begin])
-    return 0, 0
+    """Search a code of a table: symbol | length << 8; 0 for none."""
+    return search_code(accumulator, _u64(row[RANGES] + 4 * 54 * table), _u64(row[SYMBOLS] + 4 * 256 * table), 1)

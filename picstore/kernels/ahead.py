@@ -20,6 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any, cast
 
+from picstore.cores import count_cores
 from picstore.helper_process import NUMBA_EXTRAS, start_helper
 from picstore.kernels.cache import cache_folders
 from picstore.kernels.jit import compile_kernel, is_cached
@@ -59,12 +60,8 @@ def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Co
             missing = [each for each in missing if not is_cached(each)]
             if missing:
                 with _announced(len(missing), "once on this machine" if folder else _NOWHERE) as advance:
-                    _compile(missing, (processes or _cores()) if folder else 1, advance)
+                    _compile(missing, (processes or count_cores()) if folder else 1, advance)
     return Compiled(len(missing), len(wanted) - len(missing), time.monotonic() - started)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager

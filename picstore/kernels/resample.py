@@ -3,11 +3,8 @@
 ``filters.py`` has the filters. ``convert`` resizes by Lanczos, the sharpest one, of three times as many pixels as the
 triangle of bilinear interpolation.
 
-All arithmetic on pixels is in integers, with 14-bit weights, so no result depends on the machine's vector unit. The
-vertical pass comes first, along the contiguous bytes of rows. It keeps 6 fractional bits: pixels are rounded to 8 bits
-once, and bicubic's and Lanczos' over- and undershoots are clipped at the end only, as torch does for floats (for bytes
-torch and Pillow clip after each pass). For the horizontal pass ``_BLOCK`` rows of an output column are neighbors in
-memory, so each step is one operation on vectors of neighbors; docs/measurements.md has the figures of alternatives.
+All arithmetic on pixels is in integers, with 14-bit weights, so no result depends on the machine's vector unit.
+``resample_passes.py`` has the vertical pass, which comes first, and the horizontal one.
 
 Source rows are read from the first to the last, and only within a window of the filter's height. So a decoder need not
 have made all of an image before: it is called for rows as they are needed, and a few of them stay in the cache.
@@ -16,7 +13,6 @@ have made all of an image before: it is called for rows as they are needed, and 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,26 +22,20 @@ from picstore.errors import UsageError
 from picstore.kernels.filter_weights import axis_weights
 from picstore.kernels.filters import BILINEAR, LANCZOS, NEAREST
 from picstore.kernels.jit import caller, device_function, kernel
-from picstore.kernels.simd import (
-    Vector,
-    VectorMemory,
-    load_byte,
-    store_i16,
-    transposed,
-    vector_function,
+from picstore.kernels.resample_passes import (
+    BLOCK,
+    COLUMN,
+    GROUP,
+    PIXELS,
+    add_fill,
+    interleave,
+    sum_output_columns,
+    sum_output_row,
+    write_rows,
 )
 from picstore.kernels.strided import put_bytes, strided_image
 
-_GROUP = 8  # rows that are interleaved at once,
-_PIXELS = 16  # and their pixels
-_BLOCK = 32  # rows that the horizontal pass takes at once, in 4 groups
-_COLUMN = 3 * _BLOCK  # samples of a column of a block
-_SAMPLES = 64  # samples of rows that the vertical pass takes at once
-
-# numba's integer constants are 64 bits wide, which would halve the vector width.
-_i16, _i32, _u8, _u64 = np.int16, np.int32, np.uint8, np.uint64
-_HALF_ROW = 1 << 7  # rounds the vertical pass: of 14 fractional bits 6 are kept
-_HALF_PIXEL = np.int32(1 << 19)  # rounds the horizontal pass: half a grey level with 6 + 14 fractional bits
+_u8, _u64 = np.uint8, np.uint64
 _MAX_COORDINATE = 1 << 24  # pixels; bounds every loop and keeps coordinates within integers
 _BLACK = (0, 0, 0)
 _NO_DECODER = 0, 0
@@ -125,185 +115,6 @@ def _source_range(first, count):  # type: ignore[no-untyped-def]
     for i in range(first.size):
         first[i] = max(first[i] - low, 0)
     return low, high, taps
-
-
-@vector_function(5)
-def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset: Any, line: Any) -> None:
-    """Make _SAMPLES samples of an output row, with 6 fractional bits.
-
-    Args:
-        rows: address of the addresses of the source rows, uint64.
-        weights: address of the rows' weights, int16.
-        pairs: half the number of rows.
-        offset: of the first sample in the rows.
-        line: address of the output, int16.
-    """
-    parts = range(0, _SAMPLES, 16)
-
-    def add_pair(k: Any, sums: list[Vector]) -> list[Vector]:
-        two = memory.load(memory.offset(weights, k, 4), 1, 32)
-        weight = two.shuffled(two, [0] * 8).cast(16)
-        upper, lower = (
-            memory.offset(memory.load_number(memory.offset(memory.offset(rows, k, 16), 8 * row)), offset)
-            for row in range(2)
-        )
-        for part in parts:
-            one, other = (
-                memory.load(memory.offset(row, part), 16, 8).widened(16, signed=False) for row in (upper, lower)
-            )
-            for half, products in enumerate(one.interleaved_sums(other, weight)):
-                sums[part // 8 + half] += products
-        return sums
-
-    first = memory.zeros(8, 32) + _HALF_ROW
-    sums = [each >> 8 for each in memory.repeat(pairs, [first] * (_SAMPLES // 8), add_pair)]
-    for part in parts:
-        memory.store(memory.offset(line, 2 * part), sums[part // 8].packed(sums[part // 8 + 1]))
-
-
-@device_function
-def _vertical(source, low, first, count, weights, rows, line):  # type: ignore[no-untyped-def]
-    """One output row, of the pixels from ``low`` on, with 6 fractional bits.
-
-    Args:
-        source: uint8 (rows, width, 3), of which row r of the image is row r modulo their number.
-        low: first pixel of a row.
-        first, count: source rows, of the image.
-        weights: theirs, int16, and zeros.
-        rows: uint64 (at least count + 1,), scratch.
-        line: int16, takes the samples.
-    """
-    begin, stride = _u64(source.ctypes.data + 3 * low), 3 * source.shape[1]
-    for k in range(count):
-        rows[k] = begin + _u64((first + k) % source.shape[0] * stride)
-    rows[count] = rows[max(count - 1, 0)]
-    table, factors, pairs, out = _u64(rows.ctypes.data), _u64(weights.ctypes.data), (count + 1) // 2, line.ctypes.data
-    n = line.size
-    for at in range(0, n // _SAMPLES * _SAMPLES, _SAMPLES):
-        _sum_rows(table, factors, _u64(pairs), _u64(at), _u64(out + 2 * at))
-    if n % _SAMPLES and n >= _SAMPLES:  # the last samples overlap
-        _sum_rows(table, factors, _u64(pairs), _u64(n - _SAMPLES), _u64(out + 2 * (n - _SAMPLES)))
-    elif n % _SAMPLES:
-        for i in range(n):
-            total = _HALF_ROW
-            for k in range(count):
-                total += np.int64(weights[k]) * load_byte(rows[k] + _u64(i))
-            store_i16(_u64(out + 2 * i), _i16(total >> 8))
-
-
-@device_function
-def _add_fill(line, fill, missing):  # type: ignore[no-untyped-def]
-    """Add ``fill`` with the missing weight to a row of the vertical pass."""
-    for c in range(3):
-        level = _i16((fill[c] * missing + _i32(_HALF_ROW)) >> _i32(8))
-        for i in range(c, line.size, 3):
-            line[i] += level
-
-
-@vector_function(3)
-def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) -> None:
-    """Transpose 8 rows of 48 samples, int16, with ``stride`` bytes from row to row, to a group of 16 columns."""
-    for third in range(3):
-        starts = [memory.offset(memory.offset(lines, stride, k), 32 * third) for k in range(_GROUP)]
-        rows = [memory.load(start, 16, 16) for start in starts]
-        for k, two in enumerate(transposed(rows)):
-            for half in range(2):
-                sample = 16 * third + 8 * half + k
-                target = memory.offset(out, 2 * (_COLUMN * (sample // 3) + _GROUP * (sample % 3)))
-                memory.store(target, two.shuffled(two, range(8 * half, 8 * half + 8)))
-
-
-@device_function
-def _interleave(lines, width, columns, group):  # type: ignore[no-untyped-def]
-    """Copy 8 rows to ``group`` of each column; what lies after the last column is overwritten too."""
-    source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * _GROUP * group)
-    for x in range(0, width, _PIXELS):
-        _interleave_pixels(source + _u64(6 * x), _u64(2 * lines.shape[1]), target + _u64(2 * _COLUMN * x))
-
-
-@vector_function(5)
-def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, begin: Any, out: Any) -> None:
-    """Make an output column of a block.
-
-    Args:
-        column: address of the first source column, int16 (_COLUMN,).
-        weights: address of the source columns' weights, int16.
-        pairs: half the number of source columns.
-        begin: address of the sums' initial numbers, int32 (_COLUMN // 2,), each for a number and the fourth after it.
-        out: address of the output column, uint8 (_COLUMN,).
-    """
-    parts = range(0, 2 * _COLUMN, 32)  # bytes
-
-    def add_pair(k: Any, sums: list[Vector]) -> list[Vector]:
-        two = memory.load(memory.offset(weights, k, 4), 1, 32)
-        weight = two.shuffled(two, [0] * 8).cast(16)
-        here = memory.offset(column, k, 4 * _COLUMN)
-        for part in parts:
-            one = memory.load(memory.offset(here, part), 16, 16)
-            other = memory.load(memory.offset(here, 2 * _COLUMN + part), 16, 16)
-            for half, products in enumerate(one.interleaved_sums(other, weight)):
-                sums[part // 16 + half] += products
-        return sums
-
-    first = [memory.load(memory.offset(begin, part), 8, 32) for part in parts for _ in range(2)]
-    sums = [each >> 20 for each in memory.repeat(pairs, first, add_pair)]
-    levels = [sums[k].packed(sums[k + 1]) - 128 for k in range(0, len(sums), 2)]
-    for k in range(0, len(levels), 2):
-        pixels = levels[k].packed(levels[k + 1]) ^ -128
-        words = pixels.cast(64)
-        memory.store(memory.offset(out, 16 * k), words.shuffled(words, (0, 2, 1, 3)))
-
-
-@device_function
-def _horizontal(columns, axis, taps, flip, fill, total, block):  # type: ignore[no-untyped-def]
-    """All samples of each output column of a block, as bytes, from its source columns."""
-    first, weights, missing = axis
-    source, target, begin = _u64(columns.ctypes.data), _u64(block.ctypes.data), _u64(total.ctypes.data)
-    row, pairs, plain = _u64(2 * weights.shape[1]), _u64((taps + 1) // 2), True
-    total[:] = _HALF_PIXEL
-    for x in range(first.size):
-        if missing[x] or not plain:
-            for j in range(_COLUMN // 2):
-                total[j] = _HALF_PIXEL + (fill[j // 4 % 3] << _i32(6)) * missing[x]
-            plain = missing[x] == 0
-        to = first.size - 1 - x if flip else x
-        column, weight = source + _u64(2 * _COLUMN * first[x]), _u64(weights.ctypes.data) + row * _u64(x)
-        _sum_columns(column, weight, pairs, begin, target + _u64(_COLUMN * to))
-
-
-@vector_function(3)
-def _transpose_columns(memory: VectorMemory, columns: Any, out: Any, stride: Any) -> None:
-    """Write 8 bytes of 16 columns of a block as 8 rows of 16 bytes, with ``stride`` bytes from row to row."""
-    eights = [memory.load(memory.offset(columns, _COLUMN * x), 8, 8) for x in range(_PIXELS)]
-    twos = [eights[x].shuffled(eights[x + 1], range(16)) for x in range(0, _PIXELS, 2)]
-    fours = [twos[x].shuffled(twos[x + 4], range(32)) for x in range(4)]
-    for k, two in enumerate(transposed(fours)):
-        words = two.cast(64)
-        for half in range(2):
-            row = memory.offset(out, stride, 2 * k + half)
-            memory.store(row, words.shuffled(words, (half, 2 + half)))
-
-
-@device_function
-def _write_rows(block, rows, target, top, bottom):  # type: ignore[no-untyped-def]
-    """Write a block's columns as rows.
-
-    Args:
-        block: uint8 (at least the width rounded up to _PIXELS, _COLUMN).
-        rows: uint8 (8, as many), scratch.
-        target: ``strided_image`` of the output.
-        top, bottom: its rows.
-    """
-    source, first, stride, width = _u64(block.ctypes.data), _u64(rows.ctypes.data), rows.shape[1], target[6]
-    for group in range((bottom - top + _GROUP - 1) // _GROUP):
-        y = top + _GROUP * group
-        for c in range(3):
-            for x in range(0, width, _PIXELS):
-                part = source + _u64(_COLUMN * x + _GROUP * (3 * group + c))
-                _transpose_columns(part, first + _u64(x), _u64(stride))
-            for r in range(min(_GROUP, bottom - y)):
-                to = target[0] + c * target[1] + (y + r) * target[2]
-                put_bytes(rows.ctypes.data + r * stride, width, to, target[3])
 
 
 @device_function
@@ -409,23 +220,23 @@ def resample_box(  # type: ignore[no-untyped-def]  # noqa: PLR0913 - a kernel's 
         _fill(fill, byte, target)
         return True
     samples = 3 * (high - low)
-    lines = np.zeros((_GROUP, samples + 3 * _PIXELS), np.int16)
-    columns = np.zeros((high - low + taps + _PIXELS, _COLUMN), np.int16)  # zero weights read past the last column
+    lines = np.zeros((GROUP, samples + 3 * PIXELS), np.int16)
+    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # zero weights read past the last column
     addresses = np.zeros(y_weights.shape[1], np.uint64)
-    total = np.empty(_COLUMN // 2, np.int32)
-    block = np.empty((width + _PIXELS, _COLUMN), np.uint8)
-    scratch = np.empty((_GROUP, width + _PIXELS), np.uint8)
-    for top in range(0, height, _BLOCK):
-        bottom = min(top + _BLOCK, height)
+    total = np.empty(COLUMN // 2, np.int32)
+    block = np.empty((width + PIXELS, COLUMN), np.uint8)
+    scratch = np.empty((GROUP, width + PIXELS), np.uint8)
+    for top in range(0, height, BLOCK):
+        bottom = min(top + BLOCK, height)
         for y in range(top, bottom):
             if rows[1] and _decode_rows(rows[1], (_u64(rows[2]), y_first[y] + y_count[y])):
                 return False
-            line = lines[y % _GROUP, :samples]
-            _vertical(source, low, y_first[y], y_count[y], y_weights[y], addresses, line)
+            line = lines[y % GROUP, :samples]
+            sum_output_row(source, low, y_first[y], y_count[y], y_weights[y], addresses, line)
             if y_missing[y]:
-                _add_fill(line, fill, y_missing[y])
-            if y % _GROUP == _GROUP - 1 or y == bottom - 1:
-                _interleave(lines, high - low, columns, (y - top) // _GROUP)
-        _horizontal(columns, (x_first, x_weights, x_missing), taps, flip, fill, total, block)
-        _write_rows(block, scratch, target, top, bottom)
+                add_fill(line, fill, y_missing[y])
+            if y % GROUP == GROUP - 1 or y == bottom - 1:
+                interleave(lines, high - low, columns, (y - top) // GROUP)
+        sum_output_columns(columns, (x_first, x_weights, x_missing), taps, flip, fill, total, block)
+        write_rows(block, scratch, target, top, bottom)
     return True

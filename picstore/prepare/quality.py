@@ -49,7 +49,7 @@ class QualityReport:
     Attributes:
         settings: the measured settings, by subsampling and rising quality.
         images: measurements of each image that would be encoded, one for each of ``settings``.
-        source_bytes: size of those images' files.
+        source_bytes: size of the files of ``images``.
         lossless: images that convert would not re-encode at any quality.
         failed: images that cannot be read.
     """
@@ -118,7 +118,7 @@ def measure_quality(
 
 
 def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
-    """Settings for each subsampling and quality, those of the conversion among them, by rising quality."""
+    """List settings for each subsampling and quality, the conversion's among them, by rising quality."""
     return tuple(
         replace(encode, subsampling=subsampling, quality=quality)
         for subsampling in sorted({*SUBSAMPLINGS, encode.subsampling})

@@ -19,7 +19,7 @@ from picstore.prepare.image.coordinates import map_targets
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
-from picstore.storage.format.file import FileSummary
+from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.location.resolve import Where, locate
 from picstore.storage.publish import publish_dataset
 from picstore.storage.record_counts import RecordCounts
@@ -112,7 +112,7 @@ class Writer:
         for name, blob in given.items():
             if not isinstance(blob, (bytes, bytearray)):
                 kind = type(blob).__name__
-                raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, such as those of a PNG file")
+                raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, for instance a PNG file's")
         made = make_training_jpeg(image, settings=self._encode)
         try:
             extra = map_targets(extra, made.coordinates)
@@ -130,7 +130,7 @@ class Writer:
         return record.id
 
     def _number_of(self, label: int | str) -> int:
-        """The number of a class; UsageError for one that there is not."""
+        """Return the number of a class; UsageError for an unknown one."""
         if isinstance(label, str):
             if label not in self._classes:
                 known = f"its classes are {reprlib.repr(list(self._classes))}" if self._classes else "it has no classes"
@@ -138,7 +138,7 @@ class Writer:
             return self._classes.index(label)
         number = operator.index(label)
         if self._classes and not -1 <= number < len(self._classes):
-            raise UsageError(f"label {number} of {len(self._classes)} classes")
+            raise UsageError(f"label {number} is no class; give 0 to {len(self._classes) - 1}, or -1 for unknown")
         return number
 
     def _end_row(self) -> None:

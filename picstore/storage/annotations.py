@@ -119,7 +119,7 @@ def _outlines(value: Any, k: int) -> list[F64]:
 
 
 def _points(value: Any, k: int) -> F64:
-    expected = "a list of [x, y, visibility], the latter 0, 1 or 2"
+    expected = "a list of [x, y, visibility], with a visibility of 0, 1 or 2"
     points = _numbers(value, (3,), f"keypoints[{k}]", expected)
     if not np.isin(points[:, 2], (0, 1, 2)).all():
         raise ImageError(f"keypoints[{k}] is {_shown(value)}, not {expected}")

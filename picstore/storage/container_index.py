@@ -14,7 +14,7 @@ from picstore.arrays import I64, Table
 from picstore.errors import Corrupt, TooLarge
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.file import FileSummary
+from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.location.resolve import Location, read_at
 
 

@@ -18,11 +18,11 @@ from picstore.errors import NotADataset, UsageError
 from picstore.storage.container_index import index_file, index_rows
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.file import FileSummary
+from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.format.layout import MAX_MANIFEST
 from picstore.storage.location.resolve import EDITS, INDEX, MANIFEST, Location, Where, locate
 from picstore.storage.manifest import FileEntry, Manifest, manifest_file, parse_manifest, read_manifest, with_uuid
-from picstore.storage.manifest_copy import changed_meanwhile, edit_lock, replace_manifest, write_new_manifest
+from picstore.storage.manifest_writer import changed_meanwhile, edit_lock, replace_manifest, write_new_manifest
 from picstore.storage.record_counts import RecordCounts, write_counts
 
 

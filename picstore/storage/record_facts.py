@@ -51,7 +51,7 @@ def collect_facts(
 def _facts_in(index: Callable[[int], Container], records: Array, number: int) -> Table:
     facts: Table = np.zeros(int(records[number]), FACTS)
     facts["id"] = -1
-    with contextlib.suppress(Damage, NotADataset):  # the latter where a file is missing
+    with contextlib.suppress(Damage, NotADataset):  # NotADataset where a file is missing
         container = index(number)
         for name in FACTS.names or ():
             facts[name][container.good] = container.index[_SOURCES.get(name, name)][container.good]

@@ -108,7 +108,7 @@ def note_index(manifest: Manifest) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(f"{key} {json.dumps(manifest.references.root)}\n".encode())
-    except (OSError, RuntimeError) as error:  # the latter without a home
+    except (OSError, RuntimeError) as error:  # RuntimeError without a home
         logger.warning("that you made this index cannot be noted: %s; give --root to read it", error)
 
 

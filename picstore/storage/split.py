@@ -13,7 +13,6 @@ from picstore.arrays import F64, I64, U8, U64
 from picstore.errors import UsageError
 from picstore.storage.edits.columns import Values
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of 2**64
 _MAX_PARTS = 100
 _CHUNK = 1 << 15  # ids to hash at a time, in the cache
 
@@ -58,5 +57,5 @@ def _even_points(ids: I64, values: Values, key: int) -> U64:
     hashes = [hashlib.sha256(str(value).encode()).digest()[:8] for value in different.tolist()]
     starts = rng.keys(key, np.array([int.from_bytes(each, "little") for each in hashes], dtype=np.uint64))
     with np.errstate(over="ignore"):
-        points: U64 = starts[which] + ranks * _GOLDEN
+        points: U64 = starts[which] + ranks * np.uint64(rng.GOLDEN)  # the golden ratio of 2**64
     return points

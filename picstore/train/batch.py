@@ -174,7 +174,7 @@ class Batch:
             count: images, the first of the batch.
             classes: names of labels, such as ``dataset.classes``.
             columns: images side by side.
-            mean, std: those of ``Normalize``, to undo it. Without them floats outside of 0 … 1 are stretched to it.
+            mean, std: as given to ``Normalize``, to undo it. Without them floats outside of 0 … 1 are stretched to it.
 
         Returns:
             A figure of matplotlib, which a notebook shows and ``savefig`` writes to a file.
@@ -237,7 +237,7 @@ class Batch:
         return replace(self, labels=self.labels.repeat(count), ids=self.ids.repeat(count), columns=columns)
 
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        """The batch with a function applied to all tensors but those of the targets."""
+        """Return the batch with a function applied to all tensors except in targets."""
         values = (self.images, self.labels, self.ids, self.columns, self.weight)
         images, labels, ids, columns, weight = (_map_tensors(function, value) for value in values)
         return Batch(images, labels, ids, self.targets, columns, weight)

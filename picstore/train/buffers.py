@@ -19,7 +19,7 @@ from picstore.arrays import U8
 
 _GRANULE = 1 << 16  # bytes; containers differ by a few images, so that most blocks fit most of them
 _MIN_BYTES = 1 << 20  # of a thread's buffer
-KEPT_BATCHES = 5  # those ahead, and two that the consumer has
+KEPT_BATCHES = 5  # the batches ahead, and two that the consumer has
 
 
 def allocate_private(size: int) -> U8:

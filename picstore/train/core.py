@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 import torch
 from torch.utils.data import IterableDataset
 
+from picstore.cores import count_cores
 from picstore.errors import UsageError
 from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.collate import check_collate, run_collate
 from picstore.train.batching.damage import DamageLog, replace_damaged
-from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_budget, default_threads
+from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_budget
 from picstore.train.buffers import BufferPool
 from picstore.train.options import LoaderOptions
 from picstore.train.order.cursor import EpochCursor, Worker
@@ -51,10 +52,10 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     """Makes the batches of an order, of ``sources``; UsageError for options that do not fit together.
 
     Attributes:
-        num_workers: 0, as of a DataLoader without worker processes; ``threads`` is the number to choose.
+        num_workers: 0, as in a DataLoader without worker processes; ``threads`` is the number to choose.
 
     Args:
-        options: a Loader's; those of the order need not be among them.
+        options: a Loader's; options of the order may be missing.
         callables: by stage of the order, applied to every batch on its device.
         whole_epochs: whether an iteration that was broken off is followed by the next epoch, not by the next batch.
 
@@ -106,7 +107,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
             PipelineSpec(
                 sources=sources,
                 output=output,
-                resources=Resources(default_threads() if threads is None else threads, budget, options["max_pixels"]),
+                resources=Resources(count_cores() if threads is None else threads, budget, options["max_pixels"]),
                 collate=options["collate"],
             ),
             damage_log=DamageLog(strict=options["on_damage"] == "raise"),
@@ -141,7 +142,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def prefetch_factor(self) -> NoReturn:
-        """Asked for where a DataLoader is made of this one's attributes, as a Trainer does to skip batches."""
+        """No attribute: code that makes a DataLoader of this loader, as a Trainer does to skip batches, asks for it."""
         raise UsageError(
             "a loader cannot be made again as a DataLoader that skips batches; where a Trainer resumes, give it the "
             "loader as train_dataset with data_collator=picstore.Batch.as_inputs and per_device_train_batch_size=1, or "
@@ -170,7 +171,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def stats(self) -> Stats:
-        """What was done and waited for since the loader was made; in a DataLoader's worker, by that worker."""
+        """Counts, work and waiting since the loader was made; in a DataLoader's worker, that worker's."""
         return self._runner.stats
 
     def __iter__(self) -> Iterator[Batch]:
@@ -197,7 +198,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         epoch, batch = check_position(epoch=epoch, batch=batch)
         length = self.order.length(epoch)
         if length is not None and batch >= length:
-            raise UsageError(f"there is no batch {batch}; the epoch has {length}")
+            raise UsageError(f"there is no batch {batch}; give 0 to {length - 1}")
         request = next(self.order.requests(self.sources, epoch=epoch, first=batch))
         records = read_records(request, self.sources, max_pixels=self._max_pixels, replace=True)
         made = make_images(records, request, self.sources, output=self.output, blocks=BufferPool(0))
@@ -216,8 +217,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         """
         if self._cursor.in_workers:
             raise UsageError(
-                "workers of a DataLoader make the batches, and the loader does not know how many were taken; "
-                "torchdata's StatefulDataLoader does, and so does a loader that is iterated by itself"
+                "position and state_dict() are not known while a DataLoader's workers make the batches; "
+                "use torchdata's StatefulDataLoader, or iterate the loader itself"
             )
         return Position(*self._cursor.position)
 
@@ -251,13 +252,13 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         return {**self.order.state(epoch, batch), **({} if gap is None else {_GAP: gap})}
 
     def position_of(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Epoch and batch at which a state goes on; UsageError for one that does not fit this loader."""
+        """Epoch and batch at which a state goes on; UsageError if the state does not fit this loader."""
         return self._order_of(state).position(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration go on at a state's position, in no more time than opening takes.
 
-        The lanes are those of the state, unless the loader was given others.
+        The lanes are the state's, unless the loader was given others.
 
         Raises:
             UsageError: the state does not fit this loader.
@@ -267,8 +268,8 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         mine = _worker_state().get("worker")
         if state.get("worker") not in (None, mine):
             raise UsageError(
-                f"the state is of worker and workers {state['worker']}, this is {mine}; a DataLoader's state goes on "
-                "with as many workers, the state of a loader that is iterated by itself with any number"
+                f"the state is of worker and workers {state['worker']}, this is {mine}; resume with as many workers, "
+                "or save the state of a loader that is iterated without a DataLoader"
             )
         self._lanes.values[0] = order.lanes
         self._cursor.load(*position)
@@ -278,7 +279,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         yield from self._batches(*(position or self._cursor.start_iteration(worker)), worker)
 
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
-        """The batches of an epoch from ``first`` on; at the end, those of the next epoch are begun."""
+        """Yield the batches of an epoch from ``first`` on; begin the next epoch's at the end."""
         batches = self._runner.batches(Span(self.order, epoch, first, worker.count))
         finished = False
         try:
@@ -321,7 +322,7 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
 
 
 def _count_classes(sources: Sequence[TrainingSource]) -> int:
-    """Number of the labels that sources have names for; 0 if one has none."""
+    """Count the labels that have names; 0 if a source has no names."""
     names = [source.class_names for source in sources]
     return 1 + max(map(max, names)) if all(names) else 0
 

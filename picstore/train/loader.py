@@ -46,10 +46,10 @@ class EpochSampler:
     samples: int  # of the rank that has most
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin an epoch; after ``load_state_dict`` its position has the number given first.
+        """Make the next iteration begin an epoch; the first number after ``load_state_dict`` stands for its position.
 
-        Numbers are the training loop's. Those of Lightning get ahead where a limit of steps cuts an epoch short, of
-        which the loader makes the rest.
+        The training loop counts the epochs. Lightning counts one more where a limit of steps cuts an epoch short, while
+        the loader makes the rest of that epoch.
         """
         self.loader._cursor.follow_epoch(epoch)
 
@@ -85,12 +85,12 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         global_batch_size: images in the batches of all ranks together, instead of ``batch_size``. The ranks' shares
             differ by one at most, so that a run keeps its global batches when 8 ranks become 7;
             :attr:`picstore.Batch.weight` is what a rank's loss is then multiplied by.
-        transform: geometric transforms, then those of color, each composed into one pass; then ``MixUp``, ``CutMix``
+        transform: geometric transforms, then color transforms, each composed into one pass; then ``MixUp``, ``CutMix``
             and any callables, which take the images of the batch on its device, with torch's generators seeded for that
             batch. Or ``Views``, ``Buckets`` of several sizes, ``Sequences`` of several
             lengths, or ``Progressive`` lists by epoch.
         aug_repeats: images that a batch holds of each of its records, each with random transforms of its own ("repeated
-            augmentation", Hoffer et al., CVPR 2020). It divides ``batch_size``; an epoch has so many times the batches.
+            augmentation", Hoffer et al., CVPR 2020). It divides ``batch_size`` and multiplies an epoch's batches.
         shuffle: False keeps the stored order in each lane. There are as many lanes as ranks by default: each rank reads
             a contiguous range.
         seed: of order and transforms.
@@ -98,8 +98,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             at least half a global batch.
         device: of the batches.
         threads: decoding threads; one a core by default, or a share of them in a DataLoader's worker.
-        rank, world_size: of this process; by default those of ``torch.distributed`` or of the environment's RANK and
-            WORLD_SIZE.
+        rank, world_size: of this process; by default ``torch.distributed``'s, or RANK and WORLD_SIZE of the
+            environment.
         weights: how often each record comes, in proportion, each epoch: a number for each of ``dataset[i]``, or the
             name of a column of :attr:`picstore.Dataset.table`. An epoch has as many samples as without; each record
             comes as often as its share of them says, rounded down or up, and exactly so over epochs. Copies of a record
@@ -139,7 +139,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             by name, arrays (N, …) or lists of N, which come in ``batch.columns``. One thread at a time calls it. With
             ``isolate`` it must stand in a module that the loader's process can import.
         cache, cache_limit: a folder that keeps the containers that were read, for a data set far away, and its largest
-            size, as of :class:`picstore.Dataset`.
+            size, as for :class:`picstore.Dataset`.
 
     Raises:
         NotADataset, Damage: the data set cannot be opened.
@@ -244,7 +244,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         if isinstance(transform, (Buckets, Sequences)):
             if shares is not None:
                 name = type(transform).__name__
-                raise UsageError(f"{name} do not go together with weights, balance and repeat")
+                raise UsageError(f"{name} do not go together with weights, balance and repeat; leave one out")
             sizes = transform.batch_sizes(images)
             buckets = transform.buckets_of(self.dataset)
             order = BucketOrder(
@@ -303,7 +303,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
 
     @property
     def sampler(self) -> EpochSampler:
-        """What training scripts written for a DistributedSampler ask for."""
+        """The stand-in for a DistributedSampler, which training scripts ask for."""
         return EpochSampler(self, self._order.samples_of_rank)
 
 

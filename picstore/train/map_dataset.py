@@ -45,7 +45,7 @@ class MapDataset(data.Dataset[Item]):
     """A data set by index: ``dataset[i]`` is ``(image, label)`` of the i-th record in stored order.
 
     It works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and can be
-    pickled. The image of a record equals that of a :class:`Loader` with the same transforms, seed and epoch. Each
+    pickled. A record's image equals a :class:`Loader`'s with the same transforms, seed and epoch. Each
     record is read alone, of large images the rows of tiles that the transforms need; :class:`Loader` reads containers
     one after the other, which is faster.
 
@@ -55,14 +55,14 @@ class MapDataset(data.Dataset[Item]):
 
     Args:
         path: a finished data set, its directory or URL; or an open one.
-        transform: as of :class:`Loader`; callables take a single image (3, H, W), and torch's generators as they are.
+        transform: as for :class:`Loader`; callables take a single image (3, H, W), and torch's generators as they are.
             With ``Views``, which take no callables and no targets here, the image of an item is a dict of the groups'
             views, (count, 3, H, W) each.
         seed: of the transforms.
-        targets: as of :class:`Loader`. With targets an item is ``(image, target)``: a dict with the ``label``, the
+        targets: as for :class:`Loader`. With targets an item is ``(image, target)``: a dict with the ``label``, the
             ``id``, the targets that move with the image, and the record's values in the columns.
-        dtype: as of :class:`Loader`.
-        max_pixels, reducing_gap: as of :class:`Loader`.
+        dtype: as for :class:`Loader`.
+        max_pixels, reducing_gap: as for :class:`Loader`.
 
     Attributes:
         dataset: the open data set.
@@ -127,7 +127,7 @@ class MapDataset(data.Dataset[Item]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
-        """Read and transform several records at once, as a DataLoader asks for those of a batch."""
+        """Read and transform several records at once, as a DataLoader asks for a batch."""
         if not len(indices):
             return []
         batch = self._make_batch(self._checked(indices))

@@ -51,34 +51,34 @@ class DataMux(BatchLoader[MixOrder]):
 
     Args:
         config: a file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``. Options given here have
-            precedence over those of a TOML file. Or a list of open data sets, such as selections, each with base label
+            precedence over a TOML file's. Or a list of open data sets, such as selections, each with base label
             and count.
         transform: of the sources that have none of their own. Callables in it take every batch.
         schedule: counts by step, as ``(step, counts)`` in ascending order of steps, which are numbers of batches. They
-            hold from their step on, for each step as exactly as those of the configuration, which they replace. Counts
+            hold from their step on, for each step as exactly as the configuration's counts, which they replace. Counts
             are a list, by source, or a dict by name. A source's name is its ``name`` in TOML, or else its path as it is
             written. A source that a dict does not name keeps its count.
-        global_counts: counts are those of all ranks' batches together. Each rank then has its share, and the ranks'
-            batches differ by one sample at most; without, they are those of each rank.
+        global_counts: counts are of all ranks' batches together. Each rank then has its share, and the ranks'
+            batches differ by one sample at most; without it, counts are of each rank's batch.
         lanes: runs of each source that batches mix, at most 65,536. By default such that all sources together have
             about 32, and no ranks share a lane. ``load_state_dict`` takes over the lanes of the state unless they are
             given here.
         classes: what labels mean where the data sets have different classes: ``"join"`` gives classes of one name one
-            label, ``"offset"`` numbers the classes of one data set after those of another, ``"same"`` keeps labels as
+            label, ``"offset"`` numbers each data set's classes after the previous one's, ``"same"`` keeps labels as
             they are. Without it they are kept too, with a warning where one label has several names. Boxes keep theirs.
         epoch_batches: end an iteration after so many batches; the next one goes on.
-        seed, device, threads, budget, targets, dtype: as of :class:`picstore.Loader`.
-        memory_format, decoder, isolate, engine, workers, collate: as of :class:`picstore.Loader`.
-        rank, world_size: as of :class:`picstore.Loader`.
-        cache, cache_limit: as of :class:`picstore.Loader`; one folder for all data sets.
-        max_pixels, reducing_gap: as of :class:`picstore.Loader`.
-        on_damage: as of :class:`picstore.Loader`; a damaged record is replaced by one of its own data set.
+        seed, device, threads, budget, targets, dtype: as for :class:`picstore.Loader`.
+        memory_format, decoder, isolate, engine, workers, collate: as for :class:`picstore.Loader`.
+        rank, world_size: as for :class:`picstore.Loader`.
+        cache, cache_limit: as for :class:`picstore.Loader`; one folder for all data sets.
+        max_pixels, reducing_gap: as for :class:`picstore.Loader`.
+        on_damage: as for :class:`picstore.Loader`; a damaged record is replaced by one of its own data set.
 
     Raises:
         UsageError: the configuration cannot be read, or its values and the arguments do not fit together.
         TypeError: an argument has none of these names.
         NotADataset, Damage: a data set cannot be opened.
-        PicstoreError: as of :class:`picstore.Loader`.
+        PicstoreError: as :class:`picstore.Loader` raises it.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class DataMux(BatchLoader[MixOrder]):
         return self._next
 
     def read(self) -> Sample:
-        """The next sample; those of an iteration's last batch are followed by those of the next iteration's first."""
+        """Return the next sample; after an iteration's last batch the next iteration begins."""
         sample = self.peek()
         self._next = None
         self._read += 1
@@ -189,7 +189,7 @@ class DataMux(BatchLoader[MixOrder]):
             for batch in self._batches(*self._cursor.position, Worker()):
                 if isinstance(batch.images, dict) or batch.labels.ndim > 1:
                     raise UsageError(
-                        "read and peek take single images, without Views, MixUp and CutMix; iterate for batches"
+                        "read() and peek() take single images, without Views, MixUp and CutMix; iterate for batches"
                     )
                 nothing: list[dict[str, Any] | None] = [None] * len(batch)
                 targets = batch.targets or nothing
@@ -223,7 +223,8 @@ def _open_sources(
     sources = []
     for number, (entry, dataset) in enumerate(zip(mixed.entries, datasets, strict=True)):
         if len(dataset) == 0:
-            raise UsageError(f"{entry.path} has no records" + (f" with {entry.where}" if entry.where else ""))
+            condition = f" with {entry.where}" if entry.where else ""
+            raise UsageError(f"{entry.path} has no records{condition}; leave it out of the mux")
         targets = check_targets(options["targets"], dataset, columns)
         steps = common if entry.transform is None else entry.transform
         plan, own = plan_transforms(steps, targets=targets, columns=tuple(columns), reducing_gap=gap)

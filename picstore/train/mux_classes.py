@@ -17,8 +17,9 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
 
     Args:
         sources: with base labels.
-        choice: ``"join"`` gives classes of one name one label, ``"offset"`` numbers those of one data set after those
-            of another, ``"same"`` keeps labels, and None keeps them with a warning where one label has several names.
+        choice: ``"join"`` gives classes of one name one label, ``"offset"`` numbers each data set's classes after
+            the previous one's, ``"same"`` keeps labels, and None keeps them with a warning where a label has several
+            names.
 
     Raises:
         UsageError: a data set has no names of classes, or a base label of its own, and labels are to be numbered.
@@ -57,7 +58,7 @@ def _warn_of_several_names(sources: Sequence[TrainingSource]) -> None:
         label, names = shared[0]
         more = f", and {len(shared) - 1:,} more labels have several names" if len(shared) > 1 else ""
         warnings.warn(
-            f"label {label} of the mux is {names}{more}: give classes='join' for one label a name, 'offset' for labels "
-            "of one data set after those of another, or 'same' if they mean the same",
+            f"label {label} of the mux is {names}{more}: give classes='join' for one label a name, 'offset' to number "
+            "each data set's classes after the previous one's, or 'same' if they mean the same",
             stacklevel=4,
         )

@@ -99,7 +99,7 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
     if isinstance(chosen, Mapping):
         for name in chosen:
             if names.count(name) != 1:
-                raise UsageError(f"schedule names {name!r}; the data sets, each once, are {', '.join(names)}")
+                raise UsageError(f"schedule names {name!r}; name one that stands once in {', '.join(names)}")
         counts = [chosen.get(name, count) for name, count in zip(names, before, strict=True)]
     else:
         counts = list(chosen) if isinstance(chosen, (tuple, list)) else [None]
@@ -110,14 +110,14 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
 
 
 def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]]) -> MuxConfig:
-    """Read a configuration, TOML where its name ends so, else PicPoc's; UsageError for one that cannot be used.
+    """Read a configuration: TOML where its name ends in .toml, else PicPoc's; UsageError if it cannot be used.
 
     A relative path is looked for beside the configuration file, then in the working directory. Instead of a file, open
     data sets can be given, each with base label and count.
     """
     if not isinstance(path, (str, os.PathLike)):
         if not path:
-            raise UsageError("a mux of no data sets")
+            raise UsageError("DataMux() needs at least one data set, with base label and count")
         return MuxConfig(tuple(_given(triple) for triple in path))
     config = Path(path)
     try:

@@ -188,7 +188,7 @@ _CHECKS: dict[str, _Check] = {
 
 
 def check_arguments(**given: Any) -> dict[str, Any]:
-    """Check arguments by themselves and return them with Python's own types in place of NumPy's, fit for a state.
+    """Check each argument, and return all with Python's types in place of NumPy's, fit for a state.
 
     UsageError, with name, value and what to give instead, for one of another type or out of range.
     """
@@ -201,7 +201,7 @@ def check_options(options: LoaderOptions) -> LoaderOptions:
 
 
 def images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:
-    """Images of a batch as they are given, and how many times as many a global batch has; UsageError for both."""
+    """Return the size given for a batch, and its multiple in a global batch; UsageError if both sizes are given."""
     if batch_size is not None and global_batch_size is not None:
         text = f"batch_size is {batch_size} and global_batch_size {global_batch_size}"
         raise UsageError(f"{text}; give the images of a rank's batch or of all ranks' batches")
@@ -209,10 +209,9 @@ def images_given(batch_size: int | None, global_batch_size: int | None, world_si
 
 
 def records_of_batch(batch_size: int | None, aug_repeats: int) -> int:
-    """Records of a batch of images, both checked by themselves; UsageError unless ``aug_repeats`` divides these."""
+    """Return the records of a batch; UsageError unless ``aug_repeats`` divides its images."""
     if batch_size is None:
-        text = "give batch_size, the number of images in a batch"
-        raise UsageError(f"{text}, or global_batch_size, in all ranks' batches together")
+        raise UsageError("give batch_size, images in a batch, or global_batch_size, in all ranks' batches together")
     if batch_size % aug_repeats:
         raise UsageError(f"aug_repeats is {aug_repeats}; give a number that divides the batch size, {batch_size}")
     return batch_size // aug_repeats

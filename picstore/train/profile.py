@@ -150,7 +150,7 @@ def _time_stages(
         with clock.stage("fill"):
             filler.fill(range(len(records)))
         _time_stages_of_fill(records, params[0], output, clock)
-    # The fused kernel decodes and resamples in one call: its time is divided as that of the stages one by one.
+    # The fused kernel decodes and resamples in one call: its time is divided as the stages' own times are.
     fill, apart = clock.seconds.pop("fill"), sum(clock.seconds[stage] for stage in FUSED_STAGES)
     for stage in FUSED_STAGES:
         clock.seconds[stage] *= fill / apart

@@ -46,7 +46,7 @@ def levels_of(
     each channel, a hundredth of the values become black, and a hundredth white.
     """
     if (mean is None) != (std is None):
-        raise UsageError("give both mean and std, those of Normalize, or none")
+        raise UsageError("give both mean and std, as given to Normalize, or none")
     first = images[0]
     if first.dtype == torch.uint8:
         return lambda image: _interleaved(image.cpu().numpy())

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.convert.fork_server import start_fork_server
+from picstore.prepare.convert.warm_start import start_fork_server
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings, parse_color
 from picstore.results import ConvertResult
 from picstore.storage.location.resolve import Where, locate

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from picstore.cores import count_cores
 from picstore.display.progress import Display
 from picstore.errors import TooManyFailures, UsageError
 from picstore.prepare.convert.finish import ConversionResult
 from picstore.prepare.convert.ledger import Tally
-from picstore.prepare.engine.processes import default_workers, wait_for_fork_server
+from picstore.prepare.engine.processes import wait_for_fork_server
 from picstore.prepare.sources.dedupe import mark_duplicates
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.open import open_source
@@ -80,7 +81,7 @@ class Conversion:
         self._end_stage("listing")
         if dedupe:
             self.display.begin_stage("dedupe")
-            listing = mark_duplicates(listing, workers=default_workers())
+            listing = mark_duplicates(listing, workers=count_cores())
             self._end_stage("dedupe")
         return listing
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
+from picstore.cores import count_cores
 from picstore.errors import UsageError
-from picstore.prepare.engine.processes import Engine, LocalEngine, default_workers
+from picstore.prepare.engine.processes import Engine, LocalEngine
 
 ENGINES = ("local", "ray")
 
@@ -32,7 +33,7 @@ def open_engine(engine: str, workers: int | None) -> AbstractContextManager[Engi
 def count_workers(workers: int | None) -> int:
     """Return a number of workers, by default the number of cores; UsageError unless it is positive."""
     if workers is None:
-        return default_workers()
+        return count_cores()
     if workers < 1:
         raise UsageError(f"workers={workers}; give at least 1, or None for the number of cores")
     return workers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from picstore.display.progress import ProgressOption, open_display
-from picstore.prepare.convert.fork_server import start_fork_server
+from picstore.prepare.convert.warm_start import start_fork_server
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.results import ConvertResult
 from picstore.storage.location.resolve import Where, locate

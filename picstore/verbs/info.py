@@ -126,7 +126,7 @@ def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) 
 
 
 def _reading(dataset: Dataset) -> dict[str, int]:
-    """Count the bytes of containers with an image to read, and those that a copy of the images would have, about."""
+    """Count the bytes of containers with an image to read, and estimate the bytes of a copy of the images."""
     size, counts = dataset.rows["size"].astype(int), dataset.live.counts
     copied = size * counts / dataset.rows["records"].clip(1)
     return {"read_bytes": int(size[counts > 0].sum()), "copy_bytes": int(copied.sum())}

@@ -1,4 +1,4 @@
-"""The records that a verb takes of a data set: those with a condition, of these one part of a split."""
+"""The records that a verb takes: all that meet a condition, or one part of a split of them."""
 
 from __future__ import annotations
 

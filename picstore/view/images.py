@@ -188,7 +188,5 @@ def _decode_foreign(record: Record, name: str, resize: Size | None = None) -> U8
     """
     pixels = record.width * record.height
     with _decoding.take(pixels):
-        image = decode_file(
-            bytes(record.jpeg), settings=EncodeSettings(max_pixels=pixels, resize=resize), name=name
-        ).image
-        return np.array(image.convert("RGB") if isinstance(image, Image.Image) else image)
+        settings = EncodeSettings(max_pixels=pixels, resize=resize)
+        return decode_file(bytes(record.jpeg), settings=settings, name=name).rgb()

@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from picstore.cores import count_cores
 from picstore.errors import PicstoreError, UsageError
-from picstore.prepare.engine.processes import default_workers
 from picstore.prepare.upkeep.verify import Finding, verify
 from picstore.storage.dataset import Dataset
 
@@ -85,7 +85,7 @@ class Verification:
                 self._dataset.path,
                 root=self._dataset.references,
                 decode=decode,
-                workers=default_workers(),
+                workers=count_cores(),
                 progress=self,
             )
         except _Cancelled:

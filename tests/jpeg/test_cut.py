@@ -21,7 +21,7 @@ import picstore
 from picstore.errors import ImageError, NotTranscodable, UsageError
 from picstore.jpeg.cut import CutJpegs, TiledJpegs, cut, cut_batch
 from picstore.jpeg.markers import parse_header
-from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tiles import find_restart_segments
 from picstore.jpeg.transcode import add_restart_markers
 
 SAMPLINGS = ("grey", "444", "422", "440", "420")

@@ -21,7 +21,7 @@ from picstore.jpeg import markers, tiles
 from picstore.jpeg.headers import TableSelector, read_coding_parameters
 from picstore.jpeg.huffman import HuffmanTable
 from picstore.jpeg.markers import APP1, DHT, DQT, SOS
-from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tiles import find_restart_segments
 
 MCU = {"grey": (8, 8), "444": (8, 8), "422": (16, 8), "440": (8, 16), "420": (16, 16)}
 SIZES = [(1, 1), (8, 8), (16, 16), (17, 9), (64, 48), (100, 75), (131, 33)]

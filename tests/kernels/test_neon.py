@@ -23,7 +23,7 @@ FUNCTIONS = {
     "jpeg.decoder.color": {"_to_rgb": 110},
     "jpeg.encoder.fdct": {"forward_dct": 600},
     "jpeg.encoder.samples": {"_convert_pixels": 110},
-    "kernels.resample": {"_transpose_columns": 90, "_sum_rows": 185, "_sum_columns": 180},
+    "kernels.resample_passes": {"_transpose_columns": 90, "_sum_rows": 185, "_sum_columns": 180},
 }
 CASES = [(module, name, most) for module, names in FUNCTIONS.items() for name, most in names.items()]
 I64 = ir.IntType(64)

@@ -19,7 +19,7 @@ from picstore.errors import Damage, UsageError
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.exports.export import export
 from picstore.prepare.upkeep.shuffle import METHODS, shuffle
-from picstore.storage.format.file import FileWriter
+from picstore.storage.format.file_writer import FileWriter
 from picstore.storage.location.resolve import COUNTS
 from picstore.storage.publish import publish_dataset
 

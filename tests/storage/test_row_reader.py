@@ -15,7 +15,7 @@ from tiled import WIDTH, noise, record
 import picstore
 from picstore.arrays import I64, Table
 from picstore.jpeg.cut import TiledJpegs, cut_batch
-from picstore.jpeg.tilings import rows_to_cut
+from picstore.jpeg.tiles import rows_to_cut
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.prepare.upkeep.verify import verify
 from picstore.storage import container_reader, row_reader, table_reader

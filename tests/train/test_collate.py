@@ -146,8 +146,8 @@ def test_its_exception_ends_the_loop_with_its_traceback(make_dataset: Make, isol
         ({"x": 3}, "returned 'x' of type int"),
         ({"x": "a text"}, "returned 'x' of type str"),
         ({"x": np.float64(3)}, "returned 'x' of type float64"),
-        ({"x": [1, 2]}, "returned 'x' of 2 items for a batch of 8 records"),
-        ({"x": np.zeros((7, 8))}, "returned 'x' of 7 items for a batch of 8 records"),
+        ({"x": [1, 2]}, "returned 'x' of 2 items; return 8"),
+        ({"x": np.zeros((7, 8))}, "returned 'x' of 7 items; return 8"),
     ],
 )
 def test_what_is_no_mapping_of_values_of_records_is_refused(make_dataset: Make, returned: Any, text: str) -> None:

@@ -378,7 +378,7 @@ def test_toml_has_a_schedule_and_names(config: Path) -> None:
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        ([(1, {"d": 1})], "schedule names 'd'; the data sets, each once, are a, b, c"),
+        ([(1, {"d": 1})], "schedule names 'd'; name one that stands once in a, b, c"),
         ([(1, [1, 2])], r"schedule has the counts \[1, 2\]; give 3"),
         ([(1, 5)], "schedule has the counts 5; give 3"),
         ([(1, {"a": -1})], "the schedule's count of a is -1; give an integer"),
@@ -675,7 +675,7 @@ def test_a_mux_takes_open_data_sets_and_conditions_on_records(make_dataset: Make
     muxes[1].load_state_dict(muxes[0].state_dict())
     with pytest.raises(UsageError, match="selection"):
         picstore.DataMux([(odd.select([1, 2, 3]), 0, 2)], **options).load_state_dict(muxes[0].state_dict())
-    with pytest.raises(UsageError, match="no data sets"):
+    with pytest.raises(UsageError, match="at least one data set"):
         picstore.DataMux([])
     config.write_text(f'[[source]]\npath = "{path}"\nwhere = "id < 0"\ncount = 2\n')
     with pytest.raises(UsageError, match="no records with id < 0"):

@@ -57,5 +57,5 @@ def test_the_position_is_unknown_where_workers_make_the_batches(make_dataset: Ma
     loader = loader_of(make_dataset(40))
     next(iter(DataLoader(loader, batch_size=None, num_workers=1)))
     for ask in (lambda: loader.position, lambda: loader.remaining):
-        with pytest.raises(UsageError, match="workers of a DataLoader make the batches"):
+        with pytest.raises(UsageError, match="while a DataLoader's workers make the batches"):
             ask()

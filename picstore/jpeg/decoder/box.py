@@ -16,7 +16,7 @@ from picstore.jpeg.bit_reader import TOO_SHORT, unstuff_segment
 from picstore.jpeg.cut import PREFETCH_ROWS, TiledJpegs, is_grid, prefetch_range, tile_row_ranges
 from picstore.jpeg.decoder import parse, scan
 from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, begin, decode_rows, has_room
-from picstore.jpeg.tilings import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
+from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, device_function, kernel
 
 NO_GRID = -30  # the segments form no rows of tiles, or contradict the headers

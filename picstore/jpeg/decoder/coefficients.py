@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from picstore.jpeg.bit_reader import refill
+from picstore.jpeg.bit_reader import refill, search_code
 from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import device_function, inlined, load_u16
-from picstore.kernels.simd import load_byte, load_native_u64, load_u8, load_u32, store_i16, store_i32, store_native_u64
+from picstore.kernels.simd import load_byte, load_native_u64, load_u8, store_i16, store_i32, store_native_u64
 
 LOOKUP_BITS = 10  # bits looked up at once; longer codes are searched
 _u64, _i16 = np.uint64, np.int16
@@ -143,17 +143,9 @@ def _value(bits, shift):  # type: ignore[no-untyped-def]
     return (np.int64((bits ^ _u64(flip)) >> _u64(1) >> (shift & _63)) ^ flip) - flip
 
 
-@device_function
+@inlined
 def _search_code(accumulator, by_length):  # type: ignore[no-untyped-def]
-    """Find the code at the head of the accumulator by its length (F.2.2.3): symbol | length << 8; 0 for none."""
-    for length in range(LOOKUP_BITS + 1, MAX_CODE_BITS + 1):
-        code = np.int64(accumulator >> _u64(64 - length))
-        bounds = by_length + _u64(4 * length)
-        begin = np.int64(load_u32(bounds))
-        if begin <= code < np.int64(load_u32(bounds + _u64(72))):
-            index = np.int64(load_u32(bounds + _u64(144))) + code - begin
-            return np.int64(load_u32(by_length + _u64(4 * (_RANGES + index)))) | length << 8
-    return 0
+    return search_code(accumulator, by_length, by_length + _u64(4 * _RANGES), LOOKUP_BITS + 1)
 
 
 @inlined

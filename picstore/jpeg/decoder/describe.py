@@ -14,7 +14,7 @@ from picstore.jpeg.bit_reader import BAD_MARKER, TOO_SHORT
 from picstore.jpeg.cut import MIN_CUT_WIDTH, is_grid
 from picstore.jpeg.decoder import parse
 from picstore.jpeg.decoder.box import NO_GRID, has_tiling
-from picstore.jpeg.tilings import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
+from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, copy_bytes, device_function, kernel
 from picstore.kernels.simd import load_byte
 

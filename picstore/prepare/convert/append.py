@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import reprlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,10 +26,10 @@ from picstore.prepare.convert.source_samples import same_images, sample_numbers,
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.columns import LABEL
-from picstore.storage.format.file import FileSummary
+from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, locate
 from picstore.storage.manifest import Manifest, read_manifest
-from picstore.storage.manifest_copy import changed_meanwhile
+from picstore.storage.manifest_writer import changed_meanwhile
 from picstore.storage.publish import append_rows, publish_edit
 from picstore.storage.record_counts import RecordCounts
 
@@ -41,7 +42,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     Labels are matched by class name where source and data set have names; new names follow the existing ones.
 
     Args:
-        destination: the data set; the number of its streams may differ from that of ``options.shape``.
+        destination: the data set; its number of streams may differ from ``options.shape``.
         resume: go on with an interrupted append of the same source with the same settings.
 
     Returns:
@@ -177,7 +178,7 @@ def _count_appends(manifest: Manifest) -> int:
 
 
 def _is_published(manifest: Manifest, begun: dict[str, Any]) -> bool:
-    """Whether an append after those that a job knows has been published: it is the job's own, as one runs at a time."""
+    """Whether the job's append has been published: there are more appends than at its start, and one runs at a time."""
     return _count_appends(manifest) > int(begun.get("earlier_appends", 1 << 62))
 
 
@@ -196,16 +197,24 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
     UsageError if attachments or classes do not fit together.
     """
     if unknown := set(listing.attachments) - set(manifest.attachments):
-        raise UsageError(f"the source has attachments {min(unknown)!r}, the data set {list(manifest.attachments)}")
+        raise UsageError(
+            f"the source has attachments {min(unknown)!r}, the data set {list(manifest.attachments)}; "
+            "append a source without further attachments"
+        )
     old, new = manifest.classes, listing.classes
     if not new:
         largest = max((source.label for source in listing.inputs), default=-1)
         if old and largest >= len(old):
-            raise UsageError(f"the source has the label {largest} without a name, the data set {len(old)} classes")
+            raise UsageError(
+                f"the source has the label {largest} without a name; append labels of 0 to {len(old) - 1}, or name them"
+            )
         return old, listing.inputs
     # Labels of a data set without class names would become ambiguous; an empty data set has none.
     if not old and manifest.images:
-        raise UsageError("the source names its classes and the data set does not; append a source of plain labels")
+        raise UsageError(
+            f"the source names its classes and the data set does not; append numbers as labels, instead of "
+            f"{reprlib.repr(list(new))}"
+        )
     known = set(old)
     classes = (*old, *(name for name in dict.fromkeys(new) if name not in known))
     label_of = {name: label for label, name in reversed(list(enumerate(classes)))}
@@ -240,9 +249,9 @@ def _is_last_append(root: Location, manifest: Manifest, settings: dict[str, Any]
 
 
 def _next_file(root: Location, manifest: Manifest) -> int:
-    """Return a file number above those of all files, including those of an append that was given up.
+    """Return a file number above all numbers in use, also by an append that was given up.
 
-    A store may list files late, so those of the manifest count whether they are listed or not.
+    A store may list files late, so the manifest's files count whether they are listed or not.
     """
     names = [name.rpartition("/")[2].removesuffix(".pic") for name, _ in root.files() if name.endswith(".pic")]
     numbers = [int(name) for name in names if name.isdecimal()]
@@ -250,7 +259,7 @@ def _next_file(root: Location, manifest: Manifest) -> int:
 
 
 def _next_id(dataset: Dataset) -> int:
-    """Return an id above those of all inputs so far, including those that failed."""
+    """Return an id above the ids of all inputs so far, failed ones included."""
     provenance = dataset.manifest.provenance
     inputs: list[int] = [provenance.get("inputs", 0), *(each["inputs"] for each in provenance.get("appended", ()))]
     return max(sum(inputs), 1 + int(np.max(dataset.stored_ids(), initial=-1)))

@@ -16,13 +16,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from picstore._version import __version__
+from picstore.cores import count_cores
 from picstore.errors import UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result
-from picstore.prepare.convert.fork_server import start_fork_server
 from picstore.prepare.convert.row_reuse import find_reusable_rows, reuse_folder
 from picstore.prepare.convert.rows import RowTask, make_position_folder, run_rows, sample_mean_bytes
 from picstore.prepare.convert.source_samples import same_images, sample_sizes
+from picstore.prepare.convert.warm_start import start_fork_server
 from picstore.prepare.engine import processes
 from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
@@ -55,7 +56,7 @@ class RowPlan:
     """Division of a job's inputs into rows.
 
     Attributes:
-        rows: number of rows of the whole job, of which those of ``shard`` are made.
+        rows: number of rows of the whole job, of which ``shard`` selects some.
         duplicates: numbers of inputs that are left out, with the number of the input that each repeats.
         attachments: names of the attachments that records may have.
         first_id, first_file: id of input 0, and number of the files of row 0.
@@ -146,7 +147,7 @@ class StageClock:
         begin_stage(self._progress, stage, total, done)
 
     def end_stage(self) -> None:
-        """Record how long the stage took that has begun, if one has."""
+        """Record how long the current stage took, if there is one."""
         if self._stage:
             self.seconds[self._stage] = time.monotonic() - self._since
             self._stage = ""
@@ -233,7 +234,7 @@ def describe_job(listing: Listing, options: ConvertOptions) -> dict[str, Any]:
 def require_no_partition(listing: Listing) -> None:
     """Refuse an index as a source of rows that are divided anew; UsageError."""
     if listing.partition is not None:
-        raise UsageError("an index is converted as a whole, without --append, --retry-failed, --shard or --dedupe")
+        raise UsageError("an index is converted as a whole; leave out --append, --retry-failed, --shard and --dedupe")
 
 
 def require_same_images(root: Location, begun: dict[str, Any] | None, listing: Listing) -> None:
@@ -245,7 +246,7 @@ def require_same_images(root: Location, begun: dict[str, Any] | None, listing: L
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
-    """Choose the number of rows: those of the source, or by converting a sample of the inputs."""
+    """Choose the number of rows: as many as the source's parts, or by converting a sample of the inputs."""
     inputs = listing.inputs
     if listing.partition is not None:
         return len(listing.partition.rows) - 1
@@ -254,7 +255,7 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
         return job.count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
     engine = processes.as_engine(options.workers)
     if not isinstance(engine, processes.LocalEngine):  # the sample of a cluster is converted here
-        engine = processes.LocalEngine(processes.default_workers())
+        engine = processes.LocalEngine(count_cores())
     mean_bytes = sample_mean_bytes(inputs, options.encode, engine, options.image_timeout)
     return job.count_rows(len(inputs), mean_bytes, options.shape)
 

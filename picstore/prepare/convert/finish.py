@@ -10,7 +10,7 @@ from typing import Any
 from picstore.errors import NotADataset, PicstoreError, TooManyFailures, UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.row_counts import join_row_counts
-from picstore.storage.format.file import FileSummary, read_summary
+from picstore.storage.format.file_summary import FileSummary, read_summary
 from picstore.storage.location.resolve import LEDGER, Location, map_concurrently
 from picstore.storage.manifest import Manifest, References, read_manifest
 from picstore.storage.publish import publish_dataset
@@ -64,7 +64,7 @@ def finish_dataset(
 
 
 def read_result(root: Location, settings: dict[str, Any]) -> ConversionResult:
-    """Read the result of a conversion that is already finished; errors are those of :func:`read_own_manifest`."""
+    """Read the result of a conversion that is already finished; raises as :func:`read_own_manifest` does."""
     lines = ledger.read_lines(root / LEDGER, skip_damaged=True)
     manifest = read_own_manifest(root, settings)
     note_index(manifest)
@@ -80,7 +80,9 @@ def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
     stored = {"encode": manifest.encode, **manifest.provenance}
     stored.pop("outcome", None)
     if stored != settings:
-        raise UsageError(f"{root} is already a data set, made of other inputs or with other settings")
+        raise UsageError(
+            f"{root} is already a data set, made of other inputs or with other settings; choose another destination"
+        )
     return manifest
 
 

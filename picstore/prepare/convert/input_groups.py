@@ -1,4 +1,4 @@
-"""Groups of a row's inputs: several are read, and those that can be are made training JPEGs together without loss.
+"""Groups of a row's inputs: several are read, and made training JPEGs together where no loss is needed.
 
 Together, two scans are read at a time, and Python's code stays in the CPU's caches from one image to the next.
 """

@@ -67,7 +67,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count <= MAX_SHARDS:
-            raise UsageError(f"there is no shard {self}; of N shards the first is 0/N and the last N-1/N")
+            raise UsageError(f"there is no shard {self}; give 0/N to N-1/N, for N shards, at most {MAX_SHARDS}")
 
     @classmethod
     def parse(cls, text: str) -> Shard:
@@ -129,7 +129,9 @@ def begin_job(root: Location, settings: dict[str, Any], *, resume: bool, shard: 
         return begun
     if others and shard is not None:
         if others[0].count != shard.count:
-            raise UsageError(f"{root} is made by {others[0].count} shards, not by {shard.count}")
+            raise UsageError(
+                f"{root} is made by {others[0].count} shards, not by {shard.count}; give --shard I/{others[0].count}"
+            )
         return _require_same(root, _read_job(_job_path(root, others[0])), settings)
     if root.is_file() or any(not name.startswith(f"{UNFINISHED}/") for name in names):
         raise NotADataset(f"{root} exists and is not a picstore data set; choose an empty destination")
@@ -234,7 +236,7 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
         if saved.get(name) != value:
             raise UsageError(
                 f"{root} was begun with {name} {saved.get(name)!r}, now it is {value!r}; "
-                f"resume with the former, or remove {_leftover(root)}"
+                f"resume with the first, or remove {_leftover(root)}"
             )
     return saved
 

@@ -26,7 +26,7 @@ _MAX_FRAGMENT_BYTES = 1 << 32  # a row of ten million inputs
 
 _CRC = b', "crc32c": '  # last member of a line: the checksum of all bytes before it
 
-FAILED, DUPLICATE = "failed", "duplicate"  # the others are those of training_jpeg and index_image
+FAILED, DUPLICATE = "failed", "duplicate"  # training_jpeg and index_image have the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def finished_rows(root: Location, rows: int) -> list[int]:
 def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[LedgerLine]:
     """Read the lines of a ledger or of a fragment.
 
-    ``skip_damaged`` leaves damaged lines out with a warning, for those who count only; Corrupt is raised otherwise.
+    ``skip_damaged`` leaves damaged lines out with a warning, for callers that only count. Without it Corrupt is raised.
     """
     for number, text in enumerate(path.lines(), start=1):
         if (line := _parse(text)) is not None:
@@ -219,7 +219,7 @@ def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[Ledger
 
 
 def read_earlier_lines(path: Location, first_id: int) -> bytes:
-    """Read the lines before that of input ``first_id``, damaged ones too; empty where there is no ledger."""
+    """Read the lines before input ``first_id``'s, damaged ones too; empty where there is no ledger."""
     texts = list(path.lines()) if path.is_file() else []
     later = (k for k, line in enumerate(map(_parse, texts)) if line is not None and line.id >= first_id)
     return b"".join(texts[: next(later, None)])

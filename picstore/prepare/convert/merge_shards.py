@@ -69,7 +69,7 @@ def _read_merged(root: Location, begun: Iterable[dict[job.Shard, dict[str, Any]]
     own = job.read_shards(root)
     documents = [document for shards in (*begun, own) for document in shards.values()]
     if not documents:
-        raise UsageError(f"{root} is already a data set")
+        raise UsageError(f"{root} is already a data set; name a folder with unmerged shards")
     not_settings = ("rows", "classes", "attachments")
     result = read_result(root, {name: value for name, value in documents[0].items() if name not in not_settings})
     with contextlib.ExitStack() as held:
@@ -85,18 +85,18 @@ def _require_one_job(root: Location, shards: dict[job.Shard, dict[str, Any]]) ->
     (first, outline), *others = shards.items()
     for shard, document in others:
         if shard.count != first.count:
-            raise UsageError(f"{root} holds shards {first} and {shard}; they are not of one conversion")
+            raise UsageError(f"{root} holds shards {first} and {shard}, not of one conversion; remove one's files")
         for name in outline:
             if document.get(name) != outline[name]:
                 raise UsageError(
                     f"{root} holds shards of different conversions: {name} of {first} is {outline[name]!r}, "
-                    f"of {shard} {document.get(name)!r}"
+                    f"of {shard} {document.get(name)!r}; remove the files of one, and convert with the same settings"
                 )
     return outline
 
 
 def _require_rows(root: Location, finished: set[int], rows: int, count: int) -> None:
-    """Check that all rows are finished; the error names the shards of those that are not."""
+    """Check that all rows are finished; the error names the shards of unfinished rows."""
     missing = sorted(set(range(rows)) - finished)
     if missing:
         late = sorted({row % count for row in missing})

@@ -59,7 +59,7 @@ def require_references(listing: Listing) -> None:
 
 
 def references_root(source: Location, root: Location | None) -> Location:
-    """Choose the folder that references are relative to: ``root`` where it is given, else that of the source."""
+    """Choose the folder that references are relative to: ``root`` where it is given, else the source's."""
     if root is not None:
         return root.absolute()
     return source if source.is_folder() else source.parent

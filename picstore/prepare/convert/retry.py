@@ -24,14 +24,14 @@ from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
 from picstore.prepare.sources.inputs import Listing
 from picstore.storage.location.resolve import LEDGER, MANIFEST, Location, Where, locate, map_concurrently
 from picstore.storage.manifest import Manifest
-from picstore.storage.manifest_copy import remove_manifest
+from picstore.storage.manifest_writer import remove_manifest
 
 
 def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) -> ConversionResult:
     """Read the failed inputs again, and write the rows again in which one can be converted now.
 
     The result has the bytes of a conversion in which these inputs had never failed, if that had cut the inputs into as
-    many rows. Only failed inputs are read from the source, and those whose stored records are damaged.
+    many rows. Only failed inputs, and inputs whose stored records are damaged, are read from the source.
 
     Args:
         destination: a finished data set that nobody reads in the meantime, or an unfinished one, which is resumed.
@@ -41,7 +41,7 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
             process is at work on it.
         NotADataset, Damage: the data set cannot be read.
         MissingDependency: the encoder asked for is not installed.
-        PicstoreError: the ledger is not that of the data set, a row dies again and again, or its files were lost.
+        PicstoreError: the ledger belongs to another data set, a row dies again and again, or its files were lost.
     """
     require_no_partition(listing)
     root = locate(destination)
@@ -84,7 +84,7 @@ def _reopen(
 ) -> None:
     """Turn a finished data set into an unfinished one that lacks the rows of the inputs ``changed``.
 
-    Conflict if it is not that of ``manifest`` any more.
+    Conflict if its manifest is no longer ``manifest``.
     """
     ends = [job.row_slice(len(lines), rows, row).stop for row in range(rows)]
     changed_rows = set(np.searchsorted(ends, changed, side="right").tolist())
@@ -118,8 +118,8 @@ def _update_duplicates(
 ) -> dict[int, int]:
     """Return the duplicates, with the first input of the same bytes, as if the readable inputs had never failed.
 
-    ``current`` has the duplicates in the source as it is. Those among inputs that did not fail stay as the ledger has
-    them, even if the source has changed.
+    ``current`` has the duplicates in the source as it is. An input that did not fail stays what the ledger says,
+    even if the source has changed.
     """
     duplicates: dict[int, int] = {}
     for line in lines:

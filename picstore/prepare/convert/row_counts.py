@@ -1,7 +1,7 @@
 """Counts of the records of each row, kept in ``unfinished/`` beside its fragment of the ledger until the job ends.
 
 The process that writes a row sees its labels; without its counts the end of a conversion reads the indexes of all
-containers. Rows without counts, such as those that a retry takes over, are read so.
+containers. It reads them for rows without counts, such as rows that a retry takes over.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from picstore.errors import Damage, NotADataset, UnsupportedVersion
 from picstore.prepare.convert.ledger import Tally
 from picstore.storage.container_index import index_rows
 from picstore.storage.container_reader import ContainerReader
-from picstore.storage.format.file import FileSummary
+from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.location.resolve import UNFINISHED, Location, map_concurrently
 from picstore.storage.record_counts import RecordCounts, Relabel, count_records, counts_file, read_counts_file
 

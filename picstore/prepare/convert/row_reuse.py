@@ -1,7 +1,7 @@
 """Reuse of a row's former files by ``convert --retry-failed``, so that converted images are not read from the source.
 
 One more image moves all records after it to other streams and containers, so a retry writes the whole row again, from
-its former records. The former files and their ledger lines lie in ``unfinished/kept-…`` until the row is finished,
+its stored records. The old files and their ledger lines lie in ``unfinished/kept-…`` until the row is finished,
 which makes a retry resumable. In a folder they are hard links, in an object store copies made by the store.
 """
 
@@ -18,7 +18,7 @@ from picstore.prepare.convert import ledger
 from picstore.prepare.convert.row_writer import RowWriter
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.container import Container, ContainerRef
-from picstore.storage.format.file import read_summary
+from picstore.storage.format.file_summary import read_summary
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.format.unpack_container import unpack_container

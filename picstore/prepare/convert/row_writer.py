@@ -12,7 +12,8 @@ from picstore import rng
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.image.image_info import parse_image_info
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.file import FileSummary, FileWriter
+from picstore.storage.format.file_summary import FileSummary
+from picstore.storage.format.file_writer import FileWriter
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
 from picstore.storage.location.resolve import Location, file_name
 from picstore.storage.record_counts import RecordCounts
@@ -45,9 +46,9 @@ def make_record(
 
 
 class RowWriter:
-    """Writes file ``row`` of every stream; ``bytes`` counts those of JPEGs, extras and attachments so far.
+    """Writes file ``row`` of every stream.
 
-    ``counts`` are those of the records so far.
+    So far ``bytes`` sums JPEGs, extras and attachments, and ``counts`` counts the records.
 
     Each group of ``streams`` consecutive records is dealt one to each stream, by a permutation keyed by (seed, row,
     group), so each file holds an even sample of the row. Holds one open container a stream in memory.
@@ -68,7 +69,7 @@ class RowWriter:
         self._streams = rng.permutation(rng.key(rng.DEAL, shape.seed, row, 0), shape.streams)
 
     def add(self, record: Record, *, referenced: int = 0) -> None:
-        """Append one record to the next stream of the permutation; ``referenced`` as of :meth:`FileWriter.add`."""
+        """Append one record to the next stream of the permutation; ``referenced`` as for :meth:`FileWriter.add`."""
         group, turn = divmod(self._added, len(self._writers))
         if turn == 0:
             self._streams = rng.permutation(rng.key(rng.DEAL, self._seed, self._row, group), len(self._writers))

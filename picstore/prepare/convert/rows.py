@@ -18,7 +18,6 @@ from typing import Any
 
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import ledger
-from picstore.prepare.convert.fork_server import start_fork_server
 from picstore.prepare.convert.input_groups import GroupedInput, group_inputs
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.convert.reference_records import make_reference_record
@@ -26,6 +25,7 @@ from picstore.prepare.convert.row_counts import write_row_counts
 from picstore.prepare.convert.row_reuse import ReusableRow
 from picstore.prepare.convert.row_writer import RowWriter, make_record
 from picstore.prepare.convert.source_samples import sample_numbers
+from picstore.prepare.convert.warm_start import start_fork_server
 from picstore.prepare.engine import processes
 from picstore.prepare.image.coordinates import map_targets
 from picstore.prepare.image.index_image import index_image

@@ -22,7 +22,7 @@ def sample_sizes(inputs: Sequence[Input]) -> list[int]:
 
 
 def same_images(sizes: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether most samples that could be read both times have the size that they had; some may have been repaired."""
+    """Whether most samples that could be read both times kept their size; some may have been repaired."""
     pairs = [(size, other) for size, other in zip(sizes, others, strict=True) if size and other]
     return 2 * sum(size == other for size, other in pairs) >= len(pairs)
 

@@ -87,7 +87,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether this process can use the server: a fork of it needs one of its own."""
+        """Whether this process can use the server: a fork needs a server of its own."""
         return self.pid == os.getpid() and self._process.poll() is None
 
     def fork(self, function: Any) -> Forked:
@@ -115,11 +115,11 @@ class ForkServer:
         return forked
 
     def wait(self) -> None:
-        """Wait until it has imported its modules."""
+        """Wait until the server has imported its modules."""
         self.fork(id).close()
 
     def close(self) -> None:
-        """End the server; what it has forked goes on."""
+        """End the server; forked processes go on."""
         atexit.unregister(self.close)
         self._line.close()
         if self.pid == os.getpid():

@@ -90,11 +90,6 @@ class _Worker(Generic[T]):
     task: T
 
 
-def default_workers() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 _server: ForkServer | None = None
 
 

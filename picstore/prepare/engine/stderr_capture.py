@@ -19,8 +19,8 @@ _captured: int | None = None  # the read end of the pipe
 def capture_stderr() -> None:
     """Redirect file descriptor 2 of this process into a pipe; call once.
 
-    Nobody has to empty the pipe: it holds 64 KiB, and the rest is dropped. Python's own messages, tracebacks and those
-    of faulthandler, still go to the former stderr.
+    Nobody has to empty the pipe: it holds 64 KiB, and the rest is dropped. Python's tracebacks and
+    faulthandler's messages still go to the stderr of before.
     """
     global _captured
     _captured, write_end = os.pipe()

@@ -102,7 +102,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _move_content(unfinished: Path, out: Path) -> None:
-    """Move the content of a folder, which is there as long as any of it is not in ``out``, also after an error."""
+    """Move a folder's content to ``out``; the folder stays until all is there, also after an error."""
     for path in sorted(unfinished.iterdir()):
         path.rename(out / path.name)
     sync_folder(out)
@@ -133,7 +133,7 @@ def _with_columns(record: Record) -> Record:
 
 
 def _records(dataset: Dataset, remarks: list[str]) -> Iterator[Record]:
-    """All readable records, in stored order; one remark counts those whose extra is not JSON."""
+    """Yield all readable records in stored order; one remark counts extras that are not JSON."""
     malformed = 0
     for number in np.flatnonzero(dataset.live.counts).tolist():
         try:

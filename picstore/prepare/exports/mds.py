@@ -22,7 +22,7 @@ class MdsWriter:
 
     def __init__(self, root: Path, classes: list[str], shard_size: int, attachments: tuple[str, ...]) -> None:
         if taken := _COLUMNS.keys() & set(attachments):
-            raise UsageError(f"an attachment is called {min(taken)!r}, which is a column of the export")
+            raise UsageError(f"attachment {min(taken)!r} has the name of a column of mds; choose another format")
         columns = _COLUMNS | dict.fromkeys(attachments, "bytes")
         self._names = sorted(columns)
         encodings = [columns[name] for name in self._names]

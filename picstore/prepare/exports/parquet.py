@@ -26,7 +26,7 @@ class ParquetWriter:
 
     def __init__(self, root: Path, classes: list[str], shard_size: int, attachments: tuple[str, ...]) -> None:
         if taken := set(_COLUMNS) & set(attachments):
-            raise UsageError(f"an attachment is called {min(taken)!r}, which is a column of the export")
+            raise UsageError(f"attachment {min(taken)!r} has the name of a column of parquet; choose another format")
         try:
             import pyarrow as pa
             import pyarrow.parquet as pq

@@ -20,7 +20,7 @@ _MIRRORED = {5: (False, False), 6: (True, False), 7: (True, True), 8: (False, Tr
 
 @dataclass(frozen=True, slots=True)
 class CoordinateMap:
-    """Map from the pixels of an image file to those of its training JPEG: rotated upright, then resized.
+    """Map from the pixels of an image file to its training JPEG's: rotated upright, then resized.
 
     Attributes:
         orientation: EXIF orientation of the file; 1 is upright.

@@ -56,6 +56,6 @@ def _read_raw(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def _without_exif(image: Image.Image) -> Image.Image:
-    """Drop the EXIF: the decoder has applied the file's own orientation, which overrides that of the EXIF."""
+    """Drop the EXIF: the decoder has applied the file's own orientation, which overrides the EXIF's."""
     image.info.pop("exif", None)
     return image

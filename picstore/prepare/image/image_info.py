@@ -6,7 +6,7 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.jpeg import markers
-from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tiles import find_restart_segments
 from picstore.storage.format.layout import SEGMENT
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 

@@ -3,7 +3,7 @@
 ImageMagick also runs scripts (MSL, MVG), fetches URLs, reads other files and starts Ghostscript. So it never guesses a
 file's format: a coder (ImageMagick's word for the code of a format) is chosen here from ``_MAGIC`` and ``_EXTENSIONS``
 and forced by an explicit prefix; formats that are not listed are not read. SVG is sanitized first (``svg``). What a
-coder may do then is bounded by a policy of picstore's own, which does not depend on that of the machine.
+coder may do then is bounded by a policy of picstore's own, which does not depend on the machine's.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _SVG_CODERS = ("rsvg", "msvg")
 # Coders that read from a file, not from memory.
 _FROM_FILE = frozenset({"dng", "exr"})
 
-# Formats whose first image is a layer; that of PSD is the flattened picture.
+# Formats whose first image is a layer; PSD's first is the flattened picture.
 _LAYERED = frozenset({"xcf"})
 
 # Folder of the policy.xml that ImageMagick is started with.

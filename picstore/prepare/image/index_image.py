@@ -5,7 +5,7 @@ from __future__ import annotations
 from picstore.errors import ImageError
 from picstore.jpeg.headers import read_coding_parameters
 from picstore.jpeg.markers import Header, header_from_segments, iterate_marker_segments
-from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tiles import find_restart_segments
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.image_info import make_image_info
 from picstore.prepare.image.read import decode_file

@@ -12,6 +12,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from picstore.arrays import U8
@@ -63,11 +64,16 @@ class Decoded:
     origin: str
     coordinates: CoordinateMap
 
+    def rgb(self) -> U8:
+        """Return the pixels as uint8 (height, width, 3); grey images get three equal channels."""
+        image = self.image
+        return np.array(image.convert("RGB") if isinstance(image, Image.Image) else image)
+
 
 def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """Decode the first frame of an image file.
 
-    Arguments as of ``encode.decode_any``. ImageError has a reason of one line.
+    Arguments as for ``encode.decode_any``. ImageError has a reason of one line.
     """
     if not data:
         raise ImageError("empty file")

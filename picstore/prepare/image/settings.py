@@ -41,7 +41,7 @@ class Size:
         if self.kind not in ("shorter", "longer", "exact"):
             raise UsageError(f"kind of size {self.kind!r} is unknown; known are shorter, longer, exact")
         if not (1 <= self.width <= MAX_SIDE and 1 <= self.height <= MAX_SIDE):
-            raise UsageError(f"size {self} is out of range: a side has 1 to {MAX_SIDE:,} pixels")
+            raise UsageError(f"size {self} is out of range; give sides of 1 to {MAX_SIDE:,} pixels")
         if self.kind != "exact" and self.width != self.height:
             raise UsageError(f"{self.kind} takes one number, not {self.width} and {self.height}")
 
@@ -112,7 +112,7 @@ class EncodeSettings:
         background: red, green and blue, 0 … 255, under transparent pixels.
         max_pixels: an image whose header announces more is refused before it is decoded.
         reencode: re-encode also JPEGs that could be kept without loss.
-        encoder: "turbo" (libjpeg-turbo) or "mozjpeg"; the latter has no subsampling "422".
+        encoder: "turbo" (libjpeg-turbo) or "mozjpeg", which has no subsampling "422".
 
     Raises:
         UsageError: a value is out of its range.
@@ -134,7 +134,7 @@ class EncodeSettings:
         if self.encoder not in ENCODERS:
             raise UsageError(f"encoder {self.encoder!r} is unknown; known are {', '.join(ENCODERS)}")
         if self.encoder == "mozjpeg" and self.subsampling == "422":
-            raise UsageError("the encoder mozjpeg has no subsampling 422; choose 420 or 444, or the encoder turbo")
+            raise UsageError(f"subsampling {self.subsampling} is none of mozjpeg's; choose 420, 444 or encoder turbo")
         if len(self.background) != 3 or not all(0 <= value <= 255 for value in self.background):
             raise UsageError(f"background {self.background} is not three numbers in 0 … 255")
         if self.max_pixels < 1:

@@ -73,7 +73,7 @@ class _Writer:
         self._basic_only = basic_only
         self._max_pixels = max_pixels
         self._depth = 0
-        self._scales = [1.0]  # of the open elements, each multiplied by those around it
+        self._scales = [1.0]  # of the open elements, each multiplied by the scales around it
         self._skipping = 0  # depth of the element that is dropped with its content; 0 for none
 
     def refuse_entity(self, *_: object) -> None:

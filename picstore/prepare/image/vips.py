@@ -2,7 +2,7 @@
 
 libvips reads sequentially and keeps up to 75 MiB, where Pillow keeps four bytes a pixel. Only images that need no
 conversion are read so: grey or RGB of 8 bits, upright, without alpha, compressed without loss. Pillow reads all others,
-and those in which libvips finds fault, so that a result or a reason does not depend on what is installed.
+and images in which libvips finds fault, so that a result or a reason does not depend on what is installed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LargeImage:
 
 
 def open_large_image(data: bytes, *, settings: EncodeSettings) -> LargeImage | None:
-    """Open an image that libvips decodes strip by strip; None for all others, and for those that are refused."""
+    """Open an image that libvips decodes strip by strip; None for all others, refused ones too."""
     if len(data) < _MIN_BYTES or not data.startswith(_STARTS):
         return None
     with pillow_limits(settings.max_pixels):

@@ -22,7 +22,7 @@ from picstore.storage.annotations import MAX_COORDINATE
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location, Where, locate
 
-MAX_ANNOTATIONS = 1 << 32  # bytes of a file; that of COCO 2017 has 448 MB
+MAX_ANNOTATIONS = 1 << 32  # bytes of a file; COCO 2017 has 448 MB
 _LISTS = ("images", "annotations", "categories")
 _NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and halves of UTF-16 pairs
 _DECIMALS = 3  # of boxes; without rounding right = left + width would show the error of floats
@@ -90,7 +90,7 @@ class _Document:
         self._file = file
         try:
             if (size := file.size()) > MAX_ANNOTATIONS:
-                raise UsageError(f"{file} has {size:,} bytes; annotations of {MAX_ANNOTATIONS:,} can be read")
+                raise UsageError(f"{file} has {size:,} bytes; give annotations of at most {MAX_ANNOTATIONS:,}")
             # Bytes and text exist at once: twice the file's size.
             self.values = JsonItems(str(file.read(0, size, file=str(file)), "utf-8-sig"))
         except ValueError as error:
@@ -114,7 +114,8 @@ class _Document:
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{self._file} is not JSON: {error}") from error
         if missing := [name for name in _LISTS if name not in counts]:
-            raise UsageError(f"{self._file} is not an annotation file of COCO: it has no list of {missing[0]}")
+            lists = ", ".join(_LISTS)
+            raise UsageError(f"{self._file} has no list of {missing[0]}; annotations of COCO need {lists}")
 
     def integer(self, value: dict[str, Any], key: str, path: str) -> int:
         """Integer member of an object."""
@@ -158,9 +159,9 @@ def _targets(
     labels: dict[int, int],
     optional: set[str],
 ) -> dict[str, list[Any]]:
-    """Objects of an image by field, without those whose box has no area; ``labels`` are by category id.
+    """Objects of an image by field, without objects whose box has no area; ``labels`` are by category id.
 
-    All images get the same fields: ``optional`` has those of ``segmentation`` and ``keypoints`` that occur in the file.
+    All images get the same fields: ``optional`` lists which of ``segmentation`` and ``keypoints`` occur in the file.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
     fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)

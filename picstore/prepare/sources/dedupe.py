@@ -53,7 +53,7 @@ def _run(
 
 
 def end_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Size and last bytes of inputs by id; those with a reader are read whole, and have size and SHA-256."""
+    """Size and last bytes of inputs by id; inputs with a reader are read whole, and have size and SHA-256."""
     return _fingerprints(inputs, lambda one: _end(one) if one.reader is None else _sha256(one), on_progress)
 
 

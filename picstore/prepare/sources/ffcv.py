@@ -57,7 +57,7 @@ def list_ffcv(location: Location, *, image_field: str | None = None, label_field
     with SourceFile(location) as file:
         version, count, _, samples, table_offset = _HEADER.unpack(file.read(0, _HEADER.size))
         if version != _VERSION or not 0 < count <= _MAX_FIELDS:
-            raise UsageError(f"{location} is no .beton of version {_VERSION}")
+            raise UsageError(f"{location} is no .beton of version {_VERSION}; write it with FFCV 1")
         found = np.frombuffer(file.read(_HEADER.size, count * _FIELD.itemsize), _FIELD)
         fields = {entry["name"].decode("ascii", "backslashreplace"): int(entry["type"]) for entry in found}
         if len(fields) != count or not _METADATA.keys() >= set(fields.values()):
@@ -102,7 +102,7 @@ def _samples(
 
 
 def _sizes(allocations: Table, images: Table) -> I64:
-    """Sizes of images in bytes: that of the allocation that begins at the image's offset, −1 if none does."""
+    """Return the bytes of each image: the size of the allocation at its offset, −1 if none begins there."""
     sizes = np.full(len(images), -1, np.int64)
     if len(allocations):
         nearest = np.minimum(np.searchsorted(allocations["offset"], images["offset"]), len(allocations) - 1)

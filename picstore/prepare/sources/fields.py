@@ -1,4 +1,4 @@
-"""Fields of samples: choose those that hold the image and the label, convert labels, and count skipped fields."""
+"""Fields of samples: choose which hold the image and the label, convert labels, and count skipped fields."""
 
 from __future__ import annotations
 

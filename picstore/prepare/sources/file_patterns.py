@@ -14,7 +14,7 @@ _MAX_NAMES = 1 << 20  # of one pattern
 
 
 def shard_files(location: Location, *suffixes: str) -> list[Location]:
-    """Files of a location: itself; of a folder those that end so; of a name with braces those that it expands to.
+    """List the files of a location: a folder's files with a suffix, what a name with braces expands to, or itself.
 
     NotADataset if a file does not exist or the folder has none; UsageError for more than a million names.
     """
@@ -45,5 +45,5 @@ def expand_braces(pattern: str) -> list[str]:
         middles = [f"{number:0{width}d}" for number in numbers[: _MAX_NAMES + 1]]
     rest = expand_braces(pattern[match.end() :])
     if len(middles) * len(rest) > _MAX_NAMES:
-        raise UsageError(f"{pattern} stands for more than {_MAX_NAMES:,} files")
+        raise UsageError(f"{pattern} stands for too many files; give braces for at most {_MAX_NAMES:,}")
     return [pattern[: match.start()] + middle + tail for middle, tail in itertools.product(middles, rest)]

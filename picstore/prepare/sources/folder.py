@@ -21,7 +21,7 @@ _NO_IMAGES = (".txt", ".md", ".rst", ".db", ".ini", ".json", ".jsonl", ".csv", "
 def list_folder(location: Location) -> Listing:
     """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
 
-    Every regular file counts, except hidden ones and those whose names end as texts' or tables' do; nested folders
+    Every regular file counts, except hidden ones and names that end as texts' or tables' do; nested folders
     belong to their class. Links are followed, as data sets are made of links too. Remarks count the files that are no
     images, and the links that lead out of the folder.
     """
@@ -79,7 +79,7 @@ class _Walk:
         self._no_images: list[str] = []
 
     def may_be_image(self, name: str) -> bool:
-        """Whether a file's name is not one of a text, a table or a desktop's; others are counted."""
+        """Whether a file's name may be an image's; names of texts, tables and desktop files are counted."""
         if not name.lower().endswith(_NO_IMAGES):
             return True
         self._no_images.append(name)

@@ -28,9 +28,9 @@ _UNWRITTEN = 64 << 20  # bytes that a data set may have beyond that, such as lab
 def list_hdf5(path: Path, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
     """List every row of the images: uint8 of shape (N, H, W), (N, H, W, C) or (N, C, H, W), or (N,) of variable length.
 
-    Data sets with a number or a text per row, N in all, become the extra, or the label. A data set in a group is named
-    with it (``train/images``); only those of the images' group count. Links are not followed. UsageError for data sets
-    whose values lie in other files, Damage for those that claim far more values than the file can hold.
+    Data sets with a number or a text per row, N in all, become the extra, or the label. The name of a data set
+    has its group (``train/images``); only the images' group counts. Links are not followed. UsageError for a data set
+    whose values lie in other files, Damage for one that claims far more values than the file can hold.
     """
     h5py = _import_h5py()
     with SourceFile(path) as opened:  # which h5py would wait for if it is a pipe
@@ -91,7 +91,7 @@ def _choose_image(images: list[str], found: dict[str, Any], given: str | None, p
         raise UsageError(f"{path} holds objects or references, not images; store uint8, of variable length or not")
     last_names = {name.rpartition("/")[2].lower() for name in images}
     if given is None and len(images) > 1 and len(last_names) == 1:
-        raise UsageError(f"which of {', '.join(images)} in {path}? Name it by --image-field")
+        raise UsageError(f"{path} has images in {', '.join(images)}; name one by --image-field")
     return choose_image(given, images, path)
 
 

@@ -21,7 +21,7 @@ from picstore.storage.references_root import ReferencesRoot
 def list_index(location: Location, *, root: Where | None = None) -> Listing:
     """List the live records of an index in stored order; UsageError for a data set that holds its images.
 
-    ``root`` is the folder of the images, as of :class:`Dataset`.
+    ``root`` is the folder of the images, as for :class:`Dataset`.
     """
     dataset = Dataset(location, root=root)
     if dataset.references is None:

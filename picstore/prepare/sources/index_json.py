@@ -21,7 +21,7 @@ def read_index(folder: Location, entries: str) -> dict[str, Any]:
     index = json_object(read_whole(path, _MAX_INDEX)) or {}
     found = index.get(entries)
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise UsageError(f"{path} is not the index of a data set: it has no list of {entries}")
+        raise UsageError(f"{path} is no index that can be read: it needs a list of objects, {entries!r}")
     return index
 
 
@@ -36,5 +36,5 @@ def listed_file(folder: Location, name: Any) -> Location:
 def checked_count(value: Any, file: object) -> int:
     """Check that a value is a count or size below 2⁶³; UsageError, naming ``file``, if not."""
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise UsageError(f"{file}: {value!r} is no count")
+        raise UsageError(f"{file}: {value!r} stands where a count must be, 0 or a whole number above it")
     return value

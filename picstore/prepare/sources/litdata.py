@@ -69,7 +69,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
     formats = config.get("data_format")
     loader = config.get("item_loader", "PyTreeLoader")
     if config.get("encryption") or not isinstance(formats, list) or loader != "PyTreeLoader":
-        raise UsageError(f"{location}: chunks that are encrypted, or not written by litdata.optimize, are not read")
+        raise UsageError(f"{location}: its chunks cannot be read; write them with litdata.optimize, not encrypted")
     fields = tuple(zip(_names(config.get("data_spec"), len(formats)), map(str, formats), strict=True))
     images = [name for name, kind in fields if kind.partition(":")[0] in _IMAGES]
     if not images and any(kind == "pickle" for _, kind in fields):

@@ -72,10 +72,10 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
     index = folder / "index.json"
     kind, version = entry.get("format"), entry.get("version")
     if (kind, version) != ("mds", 2):
-        raise UsageError(f"{index}: shards of format {kind!r}, version {version!r}; version 2 of mds is read")
+        raise UsageError(f"{index}: shards of format {kind!r}, version {version!r}; write version 2 of mds")
     names, encodings, sizes = (entry.get(f"column_{what}") for what in ("names", "encodings", "sizes"))
     if not (isinstance(names, list) and isinstance(encodings, list) and isinstance(sizes, list)):
-        raise UsageError(f"{index}: a shard without columns")
+        raise UsageError(f"{index}: a shard has no columns; it needs column_names, column_encodings and column_sizes")
     columns = tuple(
         (str(n), str(e), checked_count(s or 0, index)) for n, e, s in zip(names, encodings, sizes, strict=False)
     )

@@ -23,7 +23,7 @@ def named_file(folder: Location, name: object) -> Location:
     confine names by this function.
     """
     if not isinstance(name, str) or not name or "\0" in name:
-        raise UsageError(f"{name!r} is not the name of a file")
+        raise UsageError(f"{name!r} is not the name of a file; give a path in {folder}")
     if isinstance(folder, Folder):
         out = not is_inside(str(folder), name if name.startswith("/") else f"{folder}/{name}")
     else:

@@ -47,7 +47,7 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
             ``annotations`` selects coco.
         classes: a file of class names, one per line, in the order of labels. It names integer labels, or reorders
             labels that have names.
-        options: those of the kind, None for its default: ``root``, ``synsets``, ``annotations``, ``image_field``,
+        options: the kind's own, None for the default: ``root``, ``synsets``, ``annotations``, ``image_field``,
             ``label_field``.
 
     Raises:
@@ -69,7 +69,7 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
         if name not in format_.options:
             belongs = " or ".join(other for other in sorted(KINDS) if name in _load_format(other).options)
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} belongs to the source {belongs}; {location} is read as {kind}")
+            raise UsageError(f"{option} belongs to the source {belongs}; {location} is read as {kind}; give --source")
     listing = format_.list_inputs(location if format_.object_stores else local_path(location), **given)
     if not listing.inputs:
         raise NotADataset(f"{location} holds no images (read as source {listing.kind})")

@@ -85,7 +85,7 @@ def _files(location: Location) -> list[tuple[str, Location]]:
         names += [f"{folder}/{name}" for name, _ in visible_entries(location / folder)]
     found = sorted((name for name in names if name.endswith(".parquet")), key=lambda name: name.split("/"))
     if not found:
-        raise UsageError(f"{location} holds no files *.parquet")
+        raise UsageError(f"{location} holds no files *.parquet; give a folder with some, or a file")
     return [(name, location / name) for name in found]
 
 

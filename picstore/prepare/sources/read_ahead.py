@@ -14,7 +14,7 @@ _ASSUMED_BYTES = _MAX_BYTES // _MAX_REQUESTS  # for an object whose size no list
 
 
 class ReadAhead:
-    """Reader of inputs in order; those in an object store are fetched before they are asked for, several at a time.
+    """Reader of inputs in order; fetches inputs from an object store before they are asked for, several at a time.
 
     A request takes about 20 ms at any store, as long as a worker needs for several images. Inputs with a reader are
     read when asked for, since the reader may depend on sequential access. Each of ``inputs`` is read before its

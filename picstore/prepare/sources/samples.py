@@ -25,7 +25,7 @@ class SourceSample:
         label: a number, a name, or None for unknown; a text of digits counts as a name here.
         extra: all other fields that JSON can hold.
 
-    The other attributes are those of :class:`Input`.
+    The other attributes are :class:`Input`'s.
     """
 
     name: str

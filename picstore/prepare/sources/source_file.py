@@ -76,7 +76,7 @@ def read_whole(location: Location, limit: int) -> bytes:
     try:
         with SourceFile(location) as file:
             if file.size > limit:
-                raise UsageError(f"{location} has {file.size:,} bytes; {limit:,} can be read")
+                raise UsageError(f"{location} has {file.size:,} bytes; give at most {limit:,}")
             return file.read(0, file.size)
     except Damage as error:
         raise NotADataset(f"{location} {error.what}") from error

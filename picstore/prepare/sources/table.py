@@ -57,11 +57,12 @@ def _csv_rows(location: Location) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         names = next(reader, [])
         if len(set(names)) < len(names):
-            raise UsageError(f"{location}: two columns of one name in {', '.join(names)}")
+            raise UsageError(f"{location}: two columns of one name in {', '.join(names)}; rename one")
         for row in reader:
             if row:
                 if len(row) != len(names):
-                    raise UsageError(f"{location} line {reader.line_num}: {len(row)} values, {len(names)} columns")
+                    given, needed = len(row), len(names)
+                    raise UsageError(f"{location} line {reader.line_num}: {given} values; give {needed}, one a column")
                 yield reader.line_num, dict(zip(names, row, strict=True))
     except csv.Error as error:
         raise UsageError(f"{location} line {reader.line_num}: {error}") from error
@@ -92,7 +93,7 @@ def _samples(
             label = choose_label(label_field, row, table)
         name = row.pop(str(image), None)
         if not isinstance(name, str) or not name:
-            raise UsageError(f"{row_name}: no {image}")
+            raise UsageError(f"{row_name}: no {image}; give the path of an image")
         sample = SourceSample(printable(name), str(root))
         try:
             sample.path = str(named_file(root, name))
@@ -119,7 +120,7 @@ def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tu
     try:
         files = [(key, name, named_file(root, name)) for key, name in found.items()]
     except UsageError as error:
-        raise UsageError(f"{row_name}: attachment {error}") from error
+        raise UsageError(f"{row_name}: attachments: {error}") from error
     return tuple((key, Input(printable(name), -1, str(file))) for key, name, file in files)
 
 

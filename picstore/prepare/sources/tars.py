@@ -14,7 +14,7 @@ from picstore.prepare.sources.source_file import SourceFile
 
 _BLOCK = 512
 _END = bytes(_BLOCK)
-_REGULAR = b"\0" + b"07"  # types; the first is that of tars from before POSIX
+_REGULAR = b"\0" + b"07"  # types; tars from before POSIX have the first
 _WITHOUT_DATA = b"123456"  # links, devices, folders, pipes
 _LONG_NAME, _PAX, _SPARSE = b"L", b"x", b"S"
 _MAX_HEADER = 1 << 20  # bytes of a long name or of pax records
@@ -24,7 +24,7 @@ _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A regular file in a tar; bytes of its name that are not UTF-8 are surrogates, as of ``os.fsdecode``."""
+    """A regular file in a tar; bytes of its name that are not UTF-8 are surrogates, as ``os.fsdecode`` makes them."""
 
     name: str
     offset_data: int
@@ -36,7 +36,7 @@ def members_of(path: str) -> Iterator[Member]:
     with SourceFile(path) as file:
         if compression := _COMPRESSIONS.get(file.read(0, min(2, file.size))):
             raise Corrupt(f"it is compressed by {compression}; unpack it to a plain tar", file.printable_path)
-        offset, name, size = 0, b"", -1  # name and size are those of extension headers before a member's own header
+        offset, name, size = 0, b"", -1  # extension headers give name and size before a member's own header
         while (header := file.read(offset, _BLOCK)) != _END:
             kind = header[156:157]
             length = _checked_size(header, file.printable_path, offset)

@@ -44,7 +44,7 @@ def list_tfrecord(location: Location, *, image_field: str | None = None, label_f
     """List every example of a file, of a folder's ``*.tfrecord`` or ``name-00000-of-00128``, or of names with braces.
 
     Integers, floats and texts become the extra, single ones as values, several as lists; other bytes are skipped. CRCs
-    of lengths are checked, those of the data are not: images are read in place.
+    of lengths are checked, the data's are not: images are read in place.
     """
     files = _files(location)
     skipped = SkippedFields()
@@ -126,7 +126,7 @@ def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile)
 
 
 def _features(file: SourceFile, start: int, length: int) -> Iterator[tuple[str, tuple[int, list[Field]]]]:
-    """Name, kind and values of every feature of an example; of more values than fit one more than fit."""
+    """Name, kind and values of every feature of an example; of too many values one more than the limit."""
     count = 0
     for features in _submessages(file, start, length, 1):
         for entry in _submessages(file, features.start, features.size, 1):

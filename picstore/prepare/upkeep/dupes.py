@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from picstore.arrays import I64, U64
+from picstore.cores import count_cores
 from picstore.errors import Damage, ImageError, NotADataset, UsageError
 from picstore.jpeg.luma_dc import read_scan
 from picstore.jpeg.perceptual_hash import perceptual_hash
@@ -64,7 +65,7 @@ def find_duplicates(hashed: Hashes, other: Hashes | None = None, *, distance: in
         distance: 0 … 11.
     """
     if not 0 <= distance <= MAX_DISTANCE:
-        raise UsageError(f"distance {distance} is out of range; it is 0 to {MAX_DISTANCE} of 64 bits")
+        raise UsageError(f"distance {distance} is out of range; give 0 to {MAX_DISTANCE}, of 64 bits")
     if other is None:
         firsts, distances = find_leaders(hashed.hashes, distance)
         members = np.flatnonzero(firsts != np.arange(len(firsts)))
@@ -87,7 +88,7 @@ def find_duplicates(hashed: Hashes, other: Hashes | None = None, *, distance: in
 def hash_images(dataset: Dataset, *, workers: int | processes.Engine, progress: Progress | None = None) -> Hashes:
     """Hash all images of a data set that are readable, or take their hashes from its column ``phash``."""
     live = np.flatnonzero(dataset.live.counts)
-    count = workers if isinstance(workers, int) else processes.default_workers()
+    count = workers if isinstance(workers, int) else count_cores()
     chunks = np.array_split(live, min(len(live), _TASKS_A_WORKER * count)) if len(live) else []
     tasks = [_HashTask(dataset, tuple(chunk.tolist())) for chunk in chunks]
     begin_stage(progress, "hashing", len(dataset))

@@ -17,7 +17,7 @@ from picstore.storage.container_index import index_file, index_rows
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.file import FileSummary, read_summary
+from picstore.storage.format.file_summary import FileSummary, read_summary
 from picstore.storage.format.layout import FOOTER_ROW, SEALED
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import Location, Where, locate
@@ -115,7 +115,7 @@ def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
     """Find the sound records of a container, bool (records,), and say what is wrong with the others."""
     try:
         container = dataset.container(number)
-    except (Damage, NotADataset) as error:  # the latter where the file is missing
+    except (Damage, NotADataset) as error:  # NotADataset where the file is missing
         return np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_), str(error)
     return container.good, "; ".join(error.what for error in container.damage)
 

@@ -25,7 +25,8 @@ from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import write_npy_file
 from picstore.storage.edits.selection import SelectedRecords
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.format.file import FileSummary, FileWriter
+from picstore.storage.format.file_summary import FileSummary
+from picstore.storage.format.file_writer import FileWriter
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.joined_reader import JoinedFolders
@@ -47,9 +48,9 @@ class FileTask:
     """Task to write one file of the result: the records of some containers, permuted.
 
     ``extents`` is EXTENT (containers,); their ``file`` is a number in stream ``source_stream`` of ``source``. Of a
-    selection or after many deletions they are those of several files.
-    ``deleted`` holds the omitted record numbers of each extent; it is empty where no record is omitted. ``shift`` is
-    that of the records of one of several data sets.
+    selection or after many deletions they lie in several files.
+    ``deleted`` holds the omitted record numbers of each extent; it is empty where no record is omitted. ``shift``
+    moves ids and labels of one of several data sets.
     """
 
     source: Location
@@ -221,7 +222,7 @@ def _dealt(
 
 
 def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
-    """Read all records of the task's containers; their images are views of the read buffers, or copies of the few."""
+    """Read all records of the task's containers; images are views of the read buffers, or copies where few are left."""
     records: list[Record] = []
     for number, extent in enumerate(task.extents):
         if task.deleted and len(task.deleted[number]) == extent["records"]:

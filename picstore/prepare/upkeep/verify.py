@@ -27,7 +27,7 @@ from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import read_npy_file
 from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
-from picstore.storage.format.file import FileSummary, read_summary
+from picstore.storage.format.file_summary import FileSummary, read_summary
 from picstore.storage.format.layout import MAX_CONTAINER
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.format.tile_rows import row_ends, stored_checksums, wrong_row
@@ -152,7 +152,7 @@ def _check_counts(
     remarks: list[str],
     references: ReferencesRoot | None,
 ) -> None:
-    """Compare the kept counts of records by label with the records; these are only counted if all are sound."""
+    """Compare the kept counts of records by label with the records, which are counted only if all are sound."""
     name = counts_path(folder, manifest).name
     try:
         kept = read_counts(folder, manifest)
@@ -164,12 +164,12 @@ def _check_counts(
     else:
         images = None if references is None else references.folder
         if not findings and not kept.same(Dataset(folder, root=images).count_records()):
-            text = "the counts of labels are not those of the records; `picstore repair` writes them again"
+            text = "the counts of labels differ from the records'; `picstore repair` writes them again"
             findings.append(Finding(name, 0, text, 0))
 
 
 def _max_pixels(manifest: Manifest) -> int:
-    """Limit of the conversion, so that what it took is no damage; Pillow's own is lower."""
+    """Return the conversion's limit on pixels, so that images it took are no damage; Pillow's own limit is lower."""
     value = (manifest.encode or {}).get("max_pixels")
     return value if isinstance(value, int) else EncodeSettings().max_pixels
 

@@ -37,8 +37,8 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
     """Call a user's function with a finished batch; returns its values.
 
     It gets a dict of ``images``, ``labels``, ``ids`` and, as far as there are some, ``targets`` and ``columns``, in the
-    form that ``Batch.asdict()`` has, but of NumPy arrays. Images of bfloat16 are their bits, uint16. Those that a GPU
-    will decode are missing. With ``aug_repeats`` images and targets have a dimension of repetitions before the records.
+    form that ``Batch.asdict()`` has, but of NumPy arrays. Images of bfloat16 are their bits, uint16. Images that a
+    GPU will decode are missing. With ``aug_repeats`` images and targets have a dimension of repetitions first.
 
     Raises:
         PicstoreError: the function raised; the message has its traceback.
@@ -62,12 +62,12 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
         if not isinstance(items, list) and not getattr(items, "shape", ()):
             raise UsageError(f"collate returned {name!r} of type {type(items).__name__}; return an array or a list")
         if len(items) != count:
-            raise UsageError(f"collate returned {name!r} of {len(items)} items for a batch of {count} records")
+            raise UsageError(f"collate returned {name!r} of {len(items)} items; return {count}, one for each record")
     return dict(values)
 
 
 def _by_group(groups: Any, output: OutputSpec) -> Any:
-    """Values of groups by name; those of a list of transforms themselves, and of their only view."""
+    """Return values by group name; without names the only group's, a single view without its list."""
     first = output.groups[0]
     if first.name:
         return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}

@@ -16,7 +16,7 @@ from picstore.train.order.requests import TrainingSource
 def look_up_columns(sources: Sequence[TrainingSource], source: I64, ids: I64) -> dict[str, Values]:
     """Look up column values for records of sources, by name: numbers (n, …), or a list of n texts.
 
-    A record without a value, such as one of a data set without the column, has None, NaN or −1 as of ``Column.take``.
+    A record without a value, as in a data set without the column, has None, NaN or −1, like ``Column.take``.
     UsageError if the sources of a mux have values of several kinds or shapes.
     """
     columns: dict[str, Values] = {}
@@ -42,6 +42,6 @@ def _join(name: str, pieces: list[Any], order: I64) -> Values:
         texts = [text for piece in pieces for text in piece]
         return [texts[k] for k in order]
     if len({piece.shape[1:] if isinstance(piece, np.ndarray) else None for piece in pieces}) > 1:
-        raise UsageError(f"the column {name!r} has values of another kind or shape in each data set")
+        raise UsageError(f"column {name!r} has values of other kinds or shapes in other data sets; rename one column")
     joined: Values = np.concatenate(pieces)[order]
     return joined

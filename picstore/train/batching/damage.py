@@ -55,7 +55,7 @@ def _copy_sample(batch: HostBatch, source: int, target: int) -> None:
 
 
 class DamageLog:
-    """Logs each damaged record once, and once that images fall back; ``strict`` is whether to stop at the first."""
+    """Logs each damaged record once, and the first fallback; ``strict`` tells callers to stop at the first damage."""
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
@@ -70,7 +70,7 @@ class DamageLog:
                 logger.warning("left out: %s", text)
 
     def report_fallbacks(self, reasons: Sequence[str], *, of: int) -> None:
-        """Log the first time that a GPU's decoder leaves images, of so many in a batch, to the CPU."""
+        """Log, the first time only, how many of a batch's ``of`` images a GPU's decoder leaves to the CPU."""
         if not self._fell_back:
             self._fell_back = True
             text = "the CPU decoded %d of %d images of a batch, which the GPU's decoder refuses: %s; "

@@ -30,12 +30,12 @@ _MCU_SIZES = np.array(MCU_SIZES)  # by code of sampling
 class BatchRecords:
     """Streams, sizes and labels of a batch: arrays by slot."""
 
-    containers: list[Container]  # those that hold the records; dropped once the batch is filled
+    containers: list[Container]  # that hold the records; dropped once the batch is filled
     container: I64  # (n,), index in ``containers`` of a slot's record, −1 for none
     folders: tuple[Location, ...]  # of the data sets, by source
     entries: Table  # ``layout.ENTRY`` (n,), of the containers' indexes; zeros for none
     held: Table  # the same of their ``held``
-    tops: I64  # (n,), pixels of the stored images above those that are held
+    tops: I64  # (n,), rows of pixels of the stored images above the held ones
     addresses: U64  # of the streams and of their segments' lengths, see ``jpeg.cut.TiledJpegs``
     sizes: I64  # of both; 0 for none
     layouts: I64  # (n, 6), of what is held of the images, see :func:`layouts_of`
@@ -47,7 +47,7 @@ class BatchRecords:
     attachments: list[dict[str, bytes | memoryview]]  # inputs of targets: fields by name
     damage: list[Damage]  # the records for which another of their container was taken
     problems: dict[int, Damage]  # by slot, why it has no image
-    weight: float = 1.0  # of the batch among those of all ranks
+    weight: float = 1.0  # of the batch among all ranks' batches
 
     @classmethod
     def empty(cls, count: int, folders: Iterable[Location], *, weight: float = 1.0) -> BatchRecords:
@@ -99,7 +99,7 @@ class BatchRecords:
         return str(self.folders[self.source[slot]] / container.ref.name), container.ref.offset + offset
 
     def to_held(self, boxes: I64, slots: Sequence[int]) -> I64:
-        """Move boxes, int64 (n, 4), from the stored images of some slots to what is held of these."""
+        """Convert boxes, int64 (n, 4), from pixels of slots' stored images to pixels of their held rows."""
         moved: I64 = boxes - self.tops[slots][:, None] * np.array([0, 1, 0, 1])
         return moved
 
@@ -145,7 +145,7 @@ def gather_records(
         _gather_source(records, request, containers, source=sources[request.source])
     _refuse_large(records, max_pixels)
     for slot, replacement in replacements(records.source, records.problems).items():
-        # Transforms refuse some sizes, such as one smaller than a crop; that of the image that is shown is fine.
+        # Transforms refuse some sizes, such as one smaller than a crop; the replacement's size is fine.
         records.image_sizes[slot] = records.image_sizes[replacement]
     return records
 

@@ -27,7 +27,7 @@ class TransformParams:
     program: ColorProgram
 
     def equals(self, other: TransformParams) -> bool:
-        """Whether these make the same images; of the same records, as their boxes are not compared."""
+        """Whether parameters of the same records make the same images; boxes are not compared."""
         names = [each.name for each in fields(Geometry) if each.name != "boxes"]
         geometry = all(np.array_equal(getattr(self.geometry, n), getattr(other.geometry, n)) for n in names)
         names = [each.name for each in fields(ColorProgram)]
@@ -66,7 +66,7 @@ def draw_geometry(
         epoch: of the source.
         ids, sizes: of the records and their images: int64 (n,), and width and height (n, 2).
         copies: number among the copies of its record in the epoch, (n,) or one for all; views are counted on by it.
-        boxes: float64 (n, m, 4), those of the records' objects, for transforms that need them.
+        boxes: float64 (n, m, 4), of the records' objects, for transforms that need them.
 
     Returns:
         The geometry, view after view, and the numbers that follow, for colors.

@@ -15,7 +15,7 @@ from picstore.train.batching.gather import ReadResult
 def read_alone(
     dataset: Dataset, number: int, records: Collection[int], rows_of: RowsOf, *, attachments: bool
 ) -> ReadResult:
-    """Read records of a container, by their numbers in it; all of it where one is damaged, as another replaces that."""
+    """Read records of a container by number; all records where one is damaged, as another one replaces it."""
     wanted = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
     wanted[list(records)] = True
     try:

@@ -6,7 +6,6 @@ process needs no torch, and this one no kernels.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,7 +17,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.order.requests import BatchRequest, TrainingSource
 from picstore.train.transforms.compose import TransformPlan, common_dtype
 
-MAX_PIXELS = 1 << 28  # of an image, as of ``picstore convert``
+MAX_PIXELS = 1 << 28  # of an image, as in ``picstore convert``
 _MIN_BUDGET = 64 << 20  # bytes
 
 # From a batch, see :func:`picstore.train.batching.collate.run_collate`, further values of its records by name.
@@ -53,7 +52,7 @@ class OutputSpec:
     def from_plans(
         cls, plans: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
     ) -> OutputSpec:
-        """The output that plans share; UsageError for other views in each, a wrong dtype, or some sizes that vary.
+        """Make the output that plans share; UsageError for different views, an unknown dtype, or one size in some only.
 
         A batch is made by one plan, or by several that give images of one size, see :func:`check_one_size`.
         """
@@ -64,7 +63,7 @@ class OutputSpec:
         if len(views) > 1:
             raise UsageError(f"the lists of transforms give the views {sorted(views)}; all need the same")
         if len(set(given)) > 1:
-            raise UsageError("some lists of transforms fix the size of images, others do not; end all with a size")
+            raise UsageError("lists of transform= fix the size of images, and others do not; end all with a size")
         normalized = any(plan.normalizes for plan in plans)
         if dtype is None:
             dtype = common_dtype([plan.dtype for plan in plans]) or ("float32" if normalized else "uint8")
@@ -111,13 +110,6 @@ def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
     """Bytes that ``lanes`` read at a time if each is in a container of the largest size, and a quarter more."""
     largest = max(int((ds.rows["size"] + ds.rows["referenced"]).max(initial=0)) for ds in datasets)
     return max(_MIN_BUDGET, 5 * lanes * largest // 4)
-
-
-def default_threads() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ import numpy as np
 
 from picstore.kernels.jit import device_function, inlined, kernel
 from picstore.train.cpu.blur import half_weights, pad_row, reflected, weighted_sum
+from picstore.train.cpu.noise import random_bits
 from picstore.train.transforms.opcodes import NEAREST, SAMPLING
 
 BITS, ONE = 12, 1 << 12  # of a position
 
 _LEAST = 1e-3  # deviation of a blur in pixels, far below one tap
 
-_f32, _i32, _u64 = np.float32, np.int32, np.uint64
-_GOLDEN, _M1, _M2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31, _S40 = (np.uint64(shift) for shift in (27, 30, 31, 40))
+_f32, _i32 = np.float32, np.int32
+_S40 = np.uint64(40)
 _TO_UNIT = np.float32(2.0**-23)
 
 
@@ -77,11 +77,7 @@ def map_positions(operands, slot, step, positions):  # type: ignore[no-untyped-d
 def _fill_uniform(key, first, row):  # type: ignore[no-untyped-def]
     """Uniform numbers in [-1, 1), multiples of 2**-23, of the counters from ``first`` on."""
     for i in range(row.size):
-        z = _u64(key) + _GOLDEN * _u64(first + i + 1)
-        z = (z ^ (z >> _S30)) * _M1
-        z = (z ^ (z >> _S27)) * _M2
-        z ^= z >> _S31
-        row[i] = _f32(_i32(z >> _S40)) * _TO_UNIT - _f32(1)
+        row[i] = _f32(_i32(random_bits(key, first + i) >> _S40)) * _TO_UNIT - _f32(1)
 
 
 @device_function

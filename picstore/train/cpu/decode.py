@@ -94,16 +94,13 @@ def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str
     Args:
         name: of the file; its extension identifies formats without a magic number.
     """
-    from PIL import Image  # few data sets need these, and they take 0.1 s
-
-    from picstore.prepare.image.read import decode_file
+    from picstore.prepare.image.read import decode_file  # few data sets need it, and it takes 0.1 s
     from picstore.prepare.image.settings import EncodeSettings
 
     try:
-        image = decode_file(bytes(data), settings=EncodeSettings(max_pixels=width * height), name=name).image
+        pixels = decode_file(bytes(data), settings=EncodeSettings(max_pixels=width * height), name=name).rgb()
     except ImageError as error:
         raise ImageError(f"does not decode: {error}") from error
-    pixels: U8 = np.array(image.convert("RGB") if isinstance(image, Image.Image) else image)
     if pixels.shape != (height, width, 3):
         text = f"{pixels.shape[1]} × {pixels.shape[0]} pixels instead of {width} × {height}"
         raise ImageError(f"decodes to {text}")

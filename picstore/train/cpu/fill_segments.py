@@ -17,7 +17,7 @@ from picstore.errors import Damage, ImageError
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.decoder.decode import REASONS
 from picstore.jpeg.decoder.describe import ROOM, describe_tiles
-from picstore.jpeg.tilings import HEIGHT, MCU_HEIGHT
+from picstore.jpeg.tiles import HEIGHT, MCU_HEIGHT
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import EncodedBatch, GroupTargets, SegmentTables, ViewImages
 from picstore.train.batching.parameters import TransformParams, boxes_to_cut, joint_reach

@@ -1,4 +1,4 @@
-"""The kernels that a pipeline needs, so that they can be compiled before its first batch."""
+"""The class that fills a pipeline's batches, and the kernels that it needs, compiled before the first batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from picstore.train.batching.spec import OutputSpec, PipelineSpec
 from picstore.train.cpu import canvas, mixture, noise, normalize, pointwise, tone
 from picstore.train.cpu.blur import blur
 from picstore.train.cpu.canvas_positions import displace_positions, map_positions
-from picstore.train.cpu.fused import DECODING, STAGES, run_fused
+from picstore.train.cpu.fill_images import ImageFiller
+from picstore.train.cpu.fill_segments import SegmentFiller
+from picstore.train.cpu.fill_streams import StreamFiller
+from picstore.train.cpu.fused import DECODING, STAGES, load_kernels, run_fused
 from picstore.train.cpu.polygons import clip_polygon
 from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
 from picstore.train.cpu.warp_taps import warp_taps
@@ -46,16 +49,22 @@ _OF_STEPS = {
 _GATHER = {opcodes.NEAREST: canvas.gather_nearest, opcodes.PILLOW_BICUBIC: canvas.gather_cubic}
 
 
-def compile_needed(spec: PipelineSpec) -> None:
-    """Compile the kernels of a pipeline that this machine has not compiled yet."""
+def load_filler(spec: PipelineSpec) -> type[ImageFiller | StreamFiller | SegmentFiller]:
+    """Compile or load the kernels of a pipeline; returns the class that fills its batches."""
     compile_ahead(needed_kernels([plan for source in spec.sources for plan in source.plans], spec.output))
+    if spec.output.form == "streams":
+        return StreamFiller
+    if spec.output.form == "segments":
+        return SegmentFiller
+    load_kernels()
+    return ImageFiller
 
 
 def needed_kernels(plans: Iterable[TransformPlan], output: OutputSpec) -> list[Any]:
     """List the kernels that batches of data sets with these transforms call, by drawing parameters of 256 images."""
     if output.form == "streams":
         return [cut_all]
-    if output.form == "segments":  # and those that decode what a GPU does not, and the first image
+    if output.form == "segments":  # and kernels that decode what a GPU does not, and the first image
         return [describe_tiles, cut_all, *DECODING]
     found = {run_fused, *STAGES}
     for plan in plans:

@@ -12,7 +12,7 @@ import numpy as np
 
 from picstore.arrays import I64, Table
 from picstore.errors import UsageError
-from picstore.jpeg.tilings import rows_to_cut
+from picstore.jpeg.tiles import rows_to_cut
 from picstore.train.batching.gather import layouts_of
 from picstore.train.batching.parameters import align_reach, boxes_to_cut, draw_geometry, joint_factors, joint_reach
 from picstore.train.order.requests import TrainingSource

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from picstore import rng
 from picstore.arrays import F32
-from picstore.kernels.jit import device_function, kernel
+from picstore.kernels.jit import device_function, inlined, kernel
 
 _CHUNK = 1024  # values; 16 KB with the workspace of their normals
 
 _f32, _i32, _u8, _u64 = np.float32, np.int32, np.uint8, np.uint64
-_GOLDEN, _M1, _M2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_GOLDEN, _M1, _M2 = np.uint64(rng.GOLDEN), np.uint64(rng.MIX1), np.uint64(rng.MIX2)
 _S2, _S3, _S27, _S30, _S31, _S33 = (np.uint64(shift) for shift in (2, 3, 27, 30, 31, 33))
 _I1, _I2 = np.int32(1), np.int32(2)
 _LOW31 = np.uint64((1 << 31) - 1)
@@ -35,14 +36,20 @@ _C2, _C4, _C6, _C8 = np.float32(-1 / 2), np.float32(1 / 24), np.float32(-1 / 720
 _D3, _D5, _D7, _D9 = np.float32(-1 / 6), np.float32(1 / 120), np.float32(-1 / 5040), np.float32(1 / 362880)
 
 
+@inlined
+def random_bits(key, counter):  # type: ignore[no-untyped-def]
+    """``rng.bits``: uint64 of a key and an int64 counter."""
+    z = _u64(key) + _GOLDEN * _u64(counter + 1)
+    z = (z ^ (z >> _S30)) * _M1
+    z = (z ^ (z >> _S27)) * _M2
+    return z ^ (z >> _S31)
+
+
 @device_function
 def _random_words(key, first, uniform, angle, choice):  # type: ignore[no-untyped-def]
     """Draw a random word for each element of ``choice``, split into radius, angle and choice."""
     for j in range(choice.size):
-        z = _u64(key) + _GOLDEN * _u64(first + j + 1)
-        z = (z ^ (z >> _S30)) * _M1
-        z = (z ^ (z >> _S27)) * _M2
-        z ^= z >> _S31
+        z = random_bits(key, first + j)
         uniform[j] = (_f32(_i32(z >> _S33)) + _HALF) * _SCALE
         angle[j] = (_f32(_i32((z >> _S2) & _LOW31)) - _CENTER) * _TURN
         choice[j] = _i32(z & _S3)

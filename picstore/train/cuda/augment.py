@@ -50,8 +50,8 @@ def augment(
 ) -> torch.Tensor | list[torch.Tensor]:
     """Resample images and run their color programs, on the current stream of the images' GPU.
 
-    Resampling is that of ``cpu.render.render`` within a level. Color is that of ``cpu.color.run_color`` to the bit,
-    except for blur.
+    Resampling equals ``cpu.render.render`` within a level, and color ``cpu.color.run_color`` to the bit, except for
+    blur.
 
     Args:
         images: n of uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows: at least
@@ -131,7 +131,7 @@ def _sources(images: Sequence[torch.Tensor]) -> tuple[Any, Any]:
     device = images[0].device
     if device.type != ("cpu" if INTERPRETED else "cuda"):
         expected = "the CPU, as TRITON_INTERPRET is set" if INTERPRETED else "a GPU"
-        raise UsageError(f"images are on {device}; kernels take them on {expected}")
+        raise UsageError(f"images are on {device}; give images on {expected}")
     rows = []
     for image in images:
         planes, height, width = image.shape if image.dim() == 3 else (0, 0, 0)

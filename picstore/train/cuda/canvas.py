@@ -54,7 +54,7 @@ def _sharpened(plane, y, x, width, height, rest):  # type: ignore[no-untyped-def
 
 @device_function
 def looked_up(descriptor, levels, table, y, x):  # type: ignore[no-untyped-def]
-    """Replace the levels of the previous phase by those of the image's table, 256 bytes for each channel."""
+    """Replace the levels of the previous phase by the image's table, 256 bytes for each channel."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = (y < height) & (x < width)
     pixel, plane = levels + y * width + x, width * height

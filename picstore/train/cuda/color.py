@@ -211,7 +211,7 @@ def _in_box(step, y, x):  # type: ignore[no-untyped-def]
 
 @device_function
 def _index_in_box(step, y, x, channel: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Indices of values in the step's box, int64; arbitrary for those outside."""
+    """Indices of values in the step's box, int64; arbitrary outside of it."""
     left, top = load_f32(step, OPERANDS).to(tl.int32), load_f32(step, OPERANDS + 1).to(tl.int32)
     width = load_f32(step, OPERANDS + 2).to(tl.int32) - left
     height = load_f32(step, OPERANDS + 3).to(tl.int32) - top

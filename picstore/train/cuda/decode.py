@@ -1,4 +1,4 @@
-"""Decoding of a batch's streams on a GPU by nvJPEG, and on the CPU of those that fail there.
+"""Decoding of a batch's streams on a GPU by nvJPEG, and on the CPU where nvJPEG fails.
 
 A list goes to the decoder in one call, which fails as a whole if one of its streams does. Then halves of it are tried,
 down to the streams that fail alone, which are decoded on the CPU. Whoever calls counts them and says so: a decoder that
@@ -59,7 +59,7 @@ def choose_decoder(name: str, device: torch.device) -> str:
     if name == "auto":
         return "torchcodec" if _has_torchcodec() else "torchvision"
     if name != "cpu" and device.type != "cuda":
-        raise UsageError(f"decoder {name!r} works on a GPU; with device {str(device)!r} use 'cpu'")
+        raise UsageError(f"decoder {name!r} works on a GPU; give decoder='cpu' with device {str(device)!r}")
     return name
 
 
@@ -75,7 +75,7 @@ def load_decoder(name: str, device: torch.device) -> Decode:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """The same device with its index; without one it is the current device, which each thread has of its own."""
+    """Return a device with its index, which is by default the thread's current device's."""
     known = device.type != "cuda" or device.index is not None
     return device if known else torch.device("cuda", torch.cuda.current_device())
 
@@ -151,7 +151,7 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
     Raises:
         torch.cuda.OutOfMemoryError: the device has too little memory for one image.
         RuntimeError: the device fails.
-        UsageError: as of ``check_determinism``.
+        UsageError: as ``check_determinism`` raises it.
     """
     if device.type == "cuda":
         check_determinism()

@@ -1,4 +1,4 @@
-"""Random numbers of pixels on the GPU, bit for bit those of ``picstore/rng.py`` and ``train/cpu/noise.py``.
+"""Random numbers of pixels on the GPU, equal to ``picstore/rng.py`` and ``train/cpu/noise.py`` bit for bit.
 
 The float32 operations are the same in the same order; launches forbid the compiler to fuse them.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 
+from picstore import rng
 from picstore.train.cuda.triton_jit import device_function, tl
 
-_GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
-_M1 = tl.constexpr(0xBF58476D1CE4E5B9)
-_M2 = tl.constexpr(0x94D049BB133111EB)
+_GOLDEN = tl.constexpr(rng.GOLDEN)
+_M1 = tl.constexpr(rng.MIX1)
+_M2 = tl.constexpr(rng.MIX2)
 _LOW31 = tl.constexpr((1 << 31) - 1)
 _SCALE = tl.constexpr(2.0**-31)
 _TURN = tl.constexpr(math.pi / 4 * 2.0**-30)

@@ -80,7 +80,7 @@ def make_resample_params(
 ) -> ResampleParams:
     """Convert a geometry to parameters for decoded pixels, as ``train/cpu/render.py`` does for one image.
 
-    ``origins`` and ``factors`` are those of ``augment``. UsageError for coordinates not finite or above 2**24.
+    ``origins`` and ``factors`` are ``augment``'s arguments. UsageError for coordinates not finite or above 2**24.
     """
     by = factors[:, None]
     clip = _clip_in(geometry.clip, origins, factors)
@@ -112,8 +112,8 @@ def minify_slanted(
     """Split antialiased minification off slanted images: these are first resampled to the output's scale.
 
     Returns:
-        int64 (k,), the indices of those images; the parameters that minify them; and the parameters of all images after
-        that, in which ``planes`` of the minified ones are still to be set.
+        int64 (k,), the indices of the minified images; the parameters that minify them; and all images' parameters
+        afterwards, in which ``planes`` of the minified ones are still to be set.
     """
     larger = (geometry.scale > factors[:, None] * (1 + _TOLERANCE)).any(axis=1)
     minified = params.slanted & geometry.minifies & larger
@@ -157,5 +157,5 @@ def _check(box: F64, matrix: F64, clip: I64, size: I64) -> None:
         wrong = int(np.flatnonzero(~known)[0])
         raise UsageError(
             f"image {wrong} shows the box {box[wrong].tolist()} (left, top, width, height) within the clip "
-            f"{clip[wrong].tolist()}: empty, not finite, or a coordinate exceeds {_MAX_COORDINATE}"
+            f"{clip[wrong].tolist()}; both need an area, and coordinates of at most {_MAX_COORDINATE}"
         )

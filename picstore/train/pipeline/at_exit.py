@@ -20,7 +20,7 @@ class Closable(Protocol):
 
 
 class Closables:
-    """Objects to close together, of which others decide how long they live. Any thread may add to them."""
+    """Objects to close together, which this set does not keep alive. Any thread may add to them."""
 
     def __init__(self) -> None:
         self._references: set[weakref.ref[Closable]] = set()

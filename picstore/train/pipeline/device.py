@@ -57,7 +57,7 @@ class TensorStage:
         self._dtype: torch.dtype = getattr(torch, output.dtype)
 
     def receive(self) -> MadeBatch | None:
-        """The next batch; errors are those of the source."""
+        """Return the next batch; raises what the source raises."""
         host = self._source.receive()
         if host is None:
             return None
@@ -82,7 +82,7 @@ class AheadStage:
         close_at_exit(self)
 
     def receive(self) -> MadeBatch | None:
-        """The next batch; errors are those of the source and of ``make``."""
+        """Return the next batch; raises what the source and ``make`` raise."""
         self._submit()
         queued = self._pending.popleft().result()
         if queued is None:
@@ -152,7 +152,7 @@ class _OrderedSource:
 
 @cache
 def _streams(device: torch.device) -> list[torch.cuda.Stream]:
-    """The streams of all stages of a device, one a thread: torch keeps free memory for each stream that there was."""
+    """The streams of all stages of a device, one a thread: torch keeps free memory for each stream ever made."""
     return [torch.cuda.Stream(device) for _ in range(THREADS)]  # type: ignore[no-untyped-call]
 
 

@@ -120,7 +120,7 @@ class Pipeline:
         close_at_exit(self)
         self._planner.start()
         try:
-            from picstore.train.cpu.fillers import load_filler
+            from picstore.train.cpu.needed_kernels import load_filler
 
             loaded = load_filler(self._spec)
         except BaseException:
@@ -207,7 +207,7 @@ class Pipeline:
                 first = False
 
     def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
-        """Wait for the kernels, which further reading would delay; whether containers have been read meanwhile."""
+        """Wait for the kernels, which further reading would delay; return whether all containers have been read."""
         self._filler_class.result()
         return all(future.done() for future in futures.values())
 

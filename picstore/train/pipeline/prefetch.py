@@ -32,8 +32,8 @@ class ContainerUse:
     """The use that one batch makes of a container of ``size`` bytes, or what ends with it if nothing is ``needed``."""
 
     size: int
-    lanes: set[int] = field(default_factory=set)  # those that read it in this batch
-    done: set[int] = field(default_factory=set)  # those of the lanes that do not need it afterwards
+    lanes: set[int] = field(default_factory=set)  # lanes that read it in this batch
+    done: set[int] = field(default_factory=set)  # lanes that need it no more afterwards
     needed: bool = True
 
 
@@ -42,12 +42,12 @@ class _HeldContainer:
     future: Future[ReadResult]
     size: int  # bytes in storage
     memory: int  # bytes that it takes, estimated until it is read
-    batches: int = 0  # those that have requested it and not released it
-    lanes: set[int] = field(default_factory=set)  # those that are still to read in it
+    batches: int = 0  # that have requested it and not released it
+    lanes: set[int] = field(default_factory=set)  # lanes that still have to read in it
 
 
 class Prefetcher:
-    """Holds the containers that lanes read now and those that the next batches need.
+    """Holds the containers that lanes read now and that the next batches need.
 
     A container is held from the first batch that requests it until every lane that reads it is done with it and every
     batch that requested it has released it. Batches request in order; they release in any order, from any thread.
@@ -146,7 +146,7 @@ class Prefetcher:
         return use.size * self._read_bytes[source] // self._read_sizes[source]
 
     def _start_readers(self) -> None:
-        """Have what is waiting read; those that read now go on until nothing is waiting, and end.
+        """Start readers for waiting containers; a reader goes on until nothing is waiting, and ends.
 
         They do not wait for more: a free-threaded Python leaves it to the thread that made an object to free it, unless
         that has ended. In one that waits containers stayed, to half as much again as the budget; a start takes 60 µs.
@@ -202,7 +202,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Drop lanes of epochs before those of a batch: ``drop_last`` leaves out what they have not read."""
+        """Drop lanes of epochs earlier than a batch's: ``drop_last`` leaves out what they have not read."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))

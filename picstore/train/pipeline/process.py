@@ -42,7 +42,7 @@ from picstore.train.buffers import Mapping, anonymous_memory, map_memory
 from picstore.train.pipeline.at_exit import close_at_exit
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
-AHEAD = 2  # batches on their way, beside those that the pipeline has finished
+AHEAD = 2  # batches on their way, beside the pipeline's finished ones
 _MAIN = "picstore.train.pipeline.process_main:main"
 # numpy's BLAS would start a thread a core, 45 ms of CPU on two cores; the child multiplies small matrices only.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
@@ -202,7 +202,7 @@ class LoaderProcess:
             self._raise_death(error)
 
     def _raise_death(self, error: Exception) -> NoReturn:
-        """Raise what has become of the child, now that an error came of using the socket."""
+        """Raise what became of the child, after an error of its socket."""
         self.running = False
         if not self._finalizer.alive or self._pid != os.getpid():
             raise CancelledError from error
@@ -222,7 +222,7 @@ class LoaderProcess:
         raise PicstoreError(f"{ended}: {lines[-1 if code > 0 else 0]}") from _ChildError(text)
 
     def _find_block(self, message: Message) -> Mapping:
-        """Map a message's block, if it is new, and let those go that are gone; arrays keep theirs."""
+        """Map a message's block, if it is new, and unmap blocks that are gone; arrays keep their own alive."""
         for number in message.gone:
             self._mapped.pop(number, None)
         if message.new_size is not None:
@@ -251,7 +251,7 @@ class ProcessSequence:
         self._number: int | None = None
 
     def receive(self) -> HostBatch | None:
-        """The next batch; None at the end. Errors are those of :meth:`LoaderProcess.receive`."""
+        """Return the next batch, None at the end; raises as :meth:`LoaderProcess.receive` does."""
         if self._number is None:
             self._number = self._process.start_sequence(self._requests)
         return self._process.receive()
@@ -265,7 +265,7 @@ class ProcessSequence:
 
 
 def _socket_of(connection: Connection) -> socket.socket:
-    """Another descriptor of a connection, as a socket, for the caller to close.
+    """Duplicate a connection as a socket, which the caller closes.
 
     Both wait for data: a time limit of ``socket.setdefaulttimeout``, which a new socket takes, would hold for both.
     """

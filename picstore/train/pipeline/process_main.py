@@ -50,7 +50,7 @@ class _SharedBlock:
 
 
 class _SharedBlocks:
-    """The child's blocks of shared memory; the parent has those mapped that it has got once, until they go."""
+    """The child's blocks of shared memory; the parent maps a block when it first comes, until the child drops it."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, _SharedBlock] = {}  # by address
@@ -88,7 +88,7 @@ class _SharedBlocks:
 
 
 class _HungUp(BaseException):
-    """The parent has closed its socket; no error of anything else, such as the end of a file that is unpickled."""
+    """The parent has closed its socket. EOFError could also come of unpickling."""
 
 
 @contextlib.contextmanager

@@ -144,7 +144,7 @@ class RemoteSequence:
             self._workers.ray.wait(ahead, num_returns=len(ahead), timeout=0, fetch_local=True)
 
     def _assign(self) -> None:
-        """Give tasks to workers that have room, those without any first; what the trainer waits for before all."""
+        """Give tasks to workers that have room, idle ones first, and first the task that the trainer waits for."""
         with_room = [worker for worker in self._workers.members if worker.room]
         for worker in sorted(with_room, key=lambda worker: len(worker.tasks)):
             task = next((task for task in self._tasks if task.worker is None and task.left), None) or self._next_task()

@@ -81,7 +81,7 @@ class RemoteWorker:
         return None
 
     def begin(self, key: int, kept: list[int], order: Order, epoch: int, first: int, count: int) -> None:
-        """Begin to make a span under a key, and end all others but those that are kept."""
+        """Begin to make a span under a key, and end all others except ``kept``."""
         self._end({*kept})
         requests = Span(order, epoch, first, count=count)(self._spec.sources)
         pipeline = Pipeline(requests, self._spec, buffers=self._buffers, counter=self._counter)

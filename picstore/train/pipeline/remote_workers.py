@@ -116,7 +116,7 @@ class RemoteWorkers:
         return not self._closed and self._pid == os.getpid() and bool(self.ray.is_initialized())
 
     def adjust(self) -> None:
-        """Start workers that are missing, and end those that are too many: first those that have least to lose."""
+        """Start missing workers, and end surplus ones: workers without tasks first."""
         options = {"num_cpus": self.spec.resources.threads, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         while len(self.members) < self.count and time.monotonic() >= self._retry:
             actor = self.ray.remote(**options)(RemoteWorker).remote()

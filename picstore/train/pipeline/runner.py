@@ -135,7 +135,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return the batches of a span before the callables; those kept for its beginning go on."""
+        """Return a span's batches before the callables; batches begun for its start are used."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -195,7 +195,7 @@ class PipelineRunner:
         return replace(batch, images=images, labels=labels)
 
     def close(self) -> None:
-        """End all threads and processes, also those of iterators in use, which raise PicstoreError then."""
+        """End all threads and processes, also of iterators in use, which raise PicstoreError then."""
         self.drop_begun()
         self._process = self._workers = None
         for closable in self._open:
@@ -264,7 +264,7 @@ class PipelineRunner:
 
 
 def _seed_generators(seed: int, device: torch.device) -> None:
-    """Seed torch's generators of the CPU and of a device; ``torch.manual_seed`` would those of all GPUs."""
+    """Seed torch's generators of the CPU and of a device; ``torch.manual_seed`` would seed all GPUs'."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -274,8 +274,8 @@ def _seed_generators(seed: int, device: torch.device) -> None:
 class Delivery(Iterator[Batch]):
     """The batches of a stage, counted, with their damage logged; closes the stage when it is garbage.
 
-    No generator, which cannot be closed while a thread waits in it. It holds no runner: those that a runner keeps must
-    not keep it.
+    No generator, which cannot be closed while a thread waits in it. It holds no runner: what a
+    runner keeps must not keep the runner.
     """
 
     def __init__(self, stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> None:

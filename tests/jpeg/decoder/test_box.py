@@ -17,7 +17,7 @@ from picstore.jpeg.cut import TiledJpegs
 from picstore.jpeg.decoder.box import decode_box
 from picstore.jpeg.decoder.decode import decode
 from picstore.jpeg.markers import parse_header
-from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tiles import find_restart_segments
 
 KINDS = ("grey", "444", "422", "440", "420")
 

@@ -204,7 +204,7 @@ def test_a_shard_is_not_converted_twice_at_once(source: Path, parts: list[Path],
 
 @pytest.mark.parametrize("text", ["4/4", "1/0", "-1/4", "1", "1/4/2", "a/b", "0/1000001"])
 def test_a_shard_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"0/N and the last N-1/N|write 0/4"):
+    with pytest.raises(UsageError, match=r"give 0/N to N-1/N|write 0/4"):
         Shard.parse(text)
 
 

@@ -34,7 +34,7 @@ from picstore.storage import publish
 from picstore.storage.location import local, object_store
 from picstore.storage.location.download import Retries
 from picstore.storage.manifest import read_manifest
-from picstore.storage.manifest_copy import edit_lock
+from picstore.storage.manifest_writer import edit_lock
 
 SHAPE = DatasetShape(streams=2, container_size=8 << 10, file_size=16 << 10)
 
@@ -304,9 +304,9 @@ def test_a_write_to_a_store_that_is_repeated_after_its_answer_was_lost_has_succe
 def test_an_edit_waits_for_another_one_and_is_refused_after_a_while(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from picstore.storage import manifest_copy
+    from picstore.storage import manifest_writer
 
-    monkeypatch.setattr(manifest_copy, "_LOCK_WAIT", 0.05)
+    monkeypatch.setattr(manifest_writer, "_LOCK_WAIT", 0.05)
     root = picstore.Dataset(dataset)
     with edit_lock(root.path), pytest.raises(UsageError, match="being edited by another process"):
         root.without([1]).save()

@@ -367,7 +367,7 @@ def test_files_beyond_the_limits_are_refused(make_source: Any, monkeypatch: pyte
     with pytest.raises(picstore.UsageError, match=r"b\.jpg: its annotations take"):
         open_source(folder, annotations=file)
     monkeypatch.setattr("picstore.prepare.sources.coco.MAX_ANNOTATIONS", 100)
-    with pytest.raises(picstore.UsageError, match="bytes; annotations of 100"):
+    with pytest.raises(picstore.UsageError, match="bytes; give annotations of at most 100"):
         open_source(folder, annotations=file)
 
 

@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 import picstore
-from picstore.storage.format.file import FileSummary, FileWriter, read_summary
+from picstore.storage.format.file_summary import FileSummary, read_summary
+from picstore.storage.format.file_writer import FileWriter
 from picstore.storage.format.record import Record
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.location.resolve import COPY, INDEX, MANIFEST, file_name

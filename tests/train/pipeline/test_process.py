@@ -415,7 +415,7 @@ def test_the_child_imports_no_torch_and_begins_without_the_compiler() -> None:
     script = (
         "import sys, picstore.train.pipeline.process_main\n"
         "print([name in sys.modules for name in ('torch', 'numba')])\n"
-        "import picstore.train.cpu.fillers\n"
+        "import picstore.train.cpu.needed_kernels\n"
         "print([name in sys.modules for name in ('torch', 'numba')])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -3,7 +3,7 @@
     bytes, segments ──→ decode_segments ──→ coefficients ──→ inverse_dct ──→ samples ──→ to_rgb ──→ planes of RGB
     Huffman codes ────→ make_tables         int16, zigzag    lane = block    Y, Cb, Cr   lane = 4 pixels
 
-Pixels equal those of ``jpeg.decoder``, bit for bit. It needs neither nvJPEG nor a JPEG engine.
+Pixels equal ``jpeg.decoder``'s, bit for bit. It needs neither nvJPEG nor a JPEG engine.
 """
 
 from __future__ import annotations

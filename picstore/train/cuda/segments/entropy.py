@@ -13,7 +13,7 @@ from __future__ import annotations
 from picstore.jpeg import segment_words as words
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
-# What is wrong with a segment; an image's word has those of all.
+# What is wrong with a segment; an image's word has the bits of all its segments.
 BAD_CODE, TOO_SHORT, SURPLUS, MARKER = 1, 2, 4, 8
 _BAD_CODE, _TOO_SHORT = tl.constexpr(BAD_CODE), tl.constexpr(TOO_SHORT)
 _SURPLUS, _MARKER = tl.constexpr(SURPLUS), tl.constexpr(MARKER)
@@ -87,7 +87,7 @@ def decode_segments(  # type: ignore[no-untyped-def]
         data: uint8, the streams, each from a multiple of 4 bytes on.
         segments, images: int32 (count, 4) and int64 (n, IMAGE_WORDS), words.
         tables: int32, of ``make_tables``.
-        coefficients: int16 (blocks, 64), zeros; takes those of each block in zigzag order.
+        coefficients: int16 (blocks, 64), zeros; takes each block's in zigzag order.
         status: int32 (n,), zeros; takes what is wrong with segments of each image.
         count: number of segments.
         LANES: segments of a program.
@@ -175,7 +175,7 @@ def _refill(stream, buffer, valid, position, end):  # type: ignore[no-untyped-de
     bytes8 = (high << 32 | low) >> ((position & 3) * 8).to(tl.uint64)  # at least 5 bytes, the first lowest
     word = bytes8.to(tl.uint32)
     flipped = word ^ 0xFFFFFFFF
-    ff = (flipped - 0x01010101) & word & 0x80808080  # its lowest bit is that of the first byte FF
+    ff = (flipped - 0x01010101) & word & 0x80808080  # its lowest bit marks the first byte FF
     below = (ff & ((ff ^ 0xFFFFFFFF) + 1)) - 1
     n = 1 + (below > 0x7F).to(tl.int32) + (below > 0x7FFF).to(tl.int32) + (below > 0x7FFFFF).to(tl.int32)
     rest = end - position

@@ -42,7 +42,7 @@ def inverse_dct(images, coefficients, quantization, planes, LANES: tl.constexpr)
     per_mcu = luma
     if tl.load(image + _COMPONENTS) == 3:
         per_mcu = luma + 2
-    # Blocks lie tile by tile, so those of a segment are neighbors.
+    # Blocks lie tile by tile, so a segment's are neighbors.
     mcu, block = number // per_mcu, number % per_mcu
     component = tl.maximum(block - luma + 1, 0)
     of_luma = component == 0
@@ -95,7 +95,7 @@ def inverse_dct(images, coefficients, quantization, planes, LANES: tl.constexpr)
 
 @device_function
 def _transform(x0, x1, x2, x3, x4, x5, x6, x7, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Transform 8 numbers of 16 bits in one dimension; constants are those of libjpeg's jidctint.c, with 13 bits."""
+    """Transform 8 numbers of 16 bits in one dimension; constants as in libjpeg's jidctint.c, with 13 bits."""
     rounding = 1 << (SHIFT - 1)
     sum04 = (_wrapped(x0 + x4) << 13) + rounding
     difference04 = (_wrapped(x0 - x4) << 13) + rounding

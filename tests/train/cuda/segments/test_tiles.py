@@ -12,7 +12,7 @@ from grids import slow_except
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.decode import decode
 from picstore.jpeg.markers import parse_header
-from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tiles import find_restart_segments
 from picstore.jpeg.transcode import add_restart_markers
 from picstore.train.batching.host_batch import SegmentTables
 

@@ -1,4 +1,4 @@
-"""Fork server of conversions; imports little, so that the server starts before all else is imported."""
+"""Start of a conversion's fork server; imports little, so that the server starts before all else is imported."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ from picstore.errors import (
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.format.file import FileSummary, FileWriter, read_summary
+from picstore.storage.format.file_summary import FileSummary, read_summary
+from picstore.storage.format.file_writer import FileWriter
 from picstore.storage.format.layout import ALIGNMENT, FOOTER_ROW, SEALED, FileHeader, Trailer
 from picstore.storage.format.pack_container import pack_container
 from picstore.storage.format.record import ImageInfo, Record
