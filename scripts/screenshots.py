@@ -42,6 +42,7 @@ SHOTS = {
     "recipe": ("recipe?recipe=timm_default&position=CAT&count=10", False),
     "replay": ("replay?recipe=torchvision_resnet50_v2&batch_size=15&epoch=3&step=1", True),
     "health": ("health", False),
+    "compare": ("compare", False),
 }
 SIZE = {"width": 1280, "height": 800}
 
@@ -54,13 +55,23 @@ def main() -> None:
         annotated = Path(work) / "photographs"
         cat = write_annotated(annotated)
         converted, inputs = convert_folder(Path(work))
-        with serving(annotated) as first, serving(converted, "--inputs", str(inputs)) as second:
+        with (
+            serving(annotated) as first,
+            serving(converted, "--inputs", str(inputs)) as second,
+            serving(annotated, str(converted)) as both,
+        ):
+            servers = {"health": second, "compare": both}
             for name, (place, dark) in SHOTS.items():
                 page = browser.new_context(viewport=SIZE, color_scheme="dark" if dark else "light").new_page()
-                page.goto(f"{second if name == 'health' else first}#{place.replace('CAT', str(cat))}")
+                page.set_default_timeout(300_000)  # also on a busy machine
+                page.goto(f"{servers.get(name, first)}#{place.replace('CAT', str(cat))}")
                 page.wait_for_load_state("networkidle")
                 if name == "health":
                     verify(page)
+                if name == "compare":
+                    page.get_by_role("button", name="Look for shared images").click()
+                    page.locator(".pair-cell").first.wait_for()
+                    page.wait_for_load_state("networkidle")
                 with Image.open(io.BytesIO(page.screenshot())) as shot:
                     shot.save(IMAGES / f"view-{name}.webp", quality=80, method=6)
         browser.close()

@@ -77,6 +77,7 @@ LAYERS = {
         "session",
         "comparison_routes | health | overview | training_routes",
         "server",
+        "page",
     ],
 }
 # Libraries that take long to import, or are extras: the packages that may import them.

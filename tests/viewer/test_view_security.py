@@ -9,10 +9,13 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from starlette.testclient import TestClient
-from view_page import TOKEN
+from view_page import BASE, TOKEN
 
 import picstore
+from picstore.viewer.records import Records
 from picstore.viewer.security import is_local, new_token, redirecting_file
+from picstore.viewer.server import make_app
+from picstore.viewer.session import Session
 
 STATIC = Path(picstore.__file__).parent / "viewer" / "static"
 
@@ -114,6 +117,34 @@ def test_every_answer_forbids_other_sources_and_embedding(client: TestClient, pa
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
+@pytest.fixture
+def embedded(dataset: picstore.Dataset) -> TestClient:
+    """A client of the server as ``--embed`` makes it."""
+    return TestClient(make_app(Session(Records(dataset)), token=TOKEN, embed=True), base_url=BASE)
+
+
+@pytest.mark.parametrize("path", ["/", "/api/dataset", "/api/no-such", "/static/main.js"])
+def test_embed_names_this_machine_alone_as_frame_ancestor(embedded: TestClient, path: str) -> None:
+    headers = embedded.get(path).headers
+    (frames,) = (each for each in headers["content-security-policy"].split("; ") if each.startswith("frame-ancestors"))
+    assert frames.split()[1:] == ["http://localhost:*", "http://127.0.0.1:*"]
+    assert "x-frame-options" not in headers
+    assert headers["cross-origin-resource-policy"] == "same-origin" and headers["referrer-policy"] == "no-referrer"
+
+
+def test_embed_opens_the_page_in_a_frame_and_nothing_else(embedded: TestClient, client: TestClient) -> None:
+    for site in ("same-site", "cross-site"):
+        frame = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}
+        assert embedded.get("/", headers=frame).status_code == 200
+        assert client.get("/", headers=frame).status_code == 403
+        for path in ("/api/dataset", "/picture?position=0", "/static/main.js"):
+            assert embedded.get(path, headers=frame).status_code == 403
+        for changed in ({"sec-fetch-dest": "embed"}, {"sec-fetch-dest": "object"}, {"sec-fetch-mode": "no-cors"}):
+            assert embedded.get("/", headers=frame | changed).status_code == 403
+    assert embedded.get(f"{ORIGIN}/x/").status_code == 403
+    assert embedded.get("/", headers={"host": "evil.example"}).status_code == 403
 
 
 def test_what_is_read_takes_no_other_method_and_no_path_leads_out_of_the_static_folder(client: TestClient) -> None:
