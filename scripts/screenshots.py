@@ -58,7 +58,7 @@ def main() -> None:
         with (
             serving(annotated) as first,
             serving(converted, "--inputs", str(inputs)) as second,
-            serving(annotated, str(converted)) as both,
+            serving(annotated, str(write_smaller(Path(work) / "smaller"))) as both,
         ):
             servers = {"health": second, "compare": both}
             for name, (place, dark) in SHOTS.items():
@@ -68,6 +68,8 @@ def main() -> None:
                 page.wait_for_load_state("networkidle")
                 if name == "health":
                     verify(page)
+                if name == "image":
+                    page.wait_for_function("[...document.querySelectorAll('.side img')].some((each) => each.naturalWidth)")
                 if name == "compare":
                     page.get_by_role("button", name="Look for shared images").click()
                     page.locator(".pair-cell").first.wait_for()
@@ -109,6 +111,17 @@ def write_annotated(path: Path) -> int:
     captions = [f"a photograph: {names[number]}" for number in dataset.ids]
     dataset.with_columns({"caption": captions}).save()
     return int(np.flatnonzero(dataset.ids == names.index("chelsea-whole"))[0])
+
+
+def write_smaller(path: Path) -> Path:
+    """Write four of the classes again, at half the size and a lower quality, one photograph in another class."""
+    with picstore.Writer(path, classes=["food", "machines", "sky", "people"]) as writer:
+        for label, name, image in iterate_photographs():
+            if name.endswith("whole") and label in (0, 2, 3, 4):
+                out = io.BytesIO()
+                image.resize((image.width // 2, image.height // 2)).save(out, "JPEG", quality=70)
+                writer.add(out.getvalue(), label=0 if name == "rocket-whole" else [3, -1, 0, 1, 2][label])
+    return path
 
 
 def convert_folder(work: Path) -> tuple[Path, Path]:

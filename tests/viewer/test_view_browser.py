@@ -113,6 +113,7 @@ def test_the_grid_shows_each_image_with_label_id_and_extra(page: Any) -> None:
     assert page.evaluate("[...document.querySelectorAll('.tile img')].every(i => !i.complete || i.naturalWidth > 0)")
     assert "<b>file" in page.inner_text(".grid")  # as text, not as HTML
     assert page.query_selector(".grid b, .grid i") is None
+    assert "null" not in page.inner_text("#bar")
 
 
 def test_the_page_stays_when_it_is_loaded_again_or_opened_as_a_bookmark(page: Any) -> None:

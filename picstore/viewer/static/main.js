@@ -37,8 +37,8 @@ function route() {
 /** A link to the other one of two data sets, whose page lies below this one's. */
 function linkBeside(dataset) {
   const path = dataset.first ?? dataset.beside;
-  if (!path) return null;
-  return h("a", { class: "beside", href: dataset.first ? "../" : "other/", title: path }, `${dataset.first ? "‹ " : ""}${baseName(path)}${dataset.first ? "" : " ›"}`);
+  if (!path) return [];
+  return [h("a", { class: "beside", href: dataset.first ? "../" : "other/", title: path }, `${dataset.first ? "‹ " : ""}${baseName(path)}${dataset.first ? "" : " ›"}`)];
 }
 
 function showBar(dataset) {
@@ -50,7 +50,7 @@ function showBar(dataset) {
   document.getElementById("bar").replaceChildren(
     h("img", { src: "static/icon.svg", alt: "", width: 20, height: 20 }),
     h("h1", { title: dataset.path }, name),
-    linkBeside(dataset),
+    ...linkBeside(dataset),
     h("nav", { "aria-label": "Views" }, tabs.map(([view, text]) => h("a", { href: `#${view}`, "data-view": view }, text))),
     h("span", { class: "facts" }, facts.join(" · ")),
     h("button", { type: "button", class: "quiet", "aria-label": "Keyboard help", onclick: () => help.showModal() }, "?"),
