@@ -75,6 +75,7 @@ from picstore.train.transforms.tone import RandomEqualize as RandomEqualize
 from picstore.train.transforms.tone import RandomPhotometricDistort as RandomPhotometricDistort
 from picstore.train.transforms.views import Views as Views
 from picstore.verbs.append import append as append
+from picstore.verbs.compare import compare as compare
 from picstore.verbs.convert import convert as convert
 from picstore.verbs.delete import delete as delete
 from picstore.verbs.dupes import dupes as dupes
@@ -86,4 +87,5 @@ from picstore.verbs.merge import merge as merge
 from picstore.verbs.repair import repair as repair
 from picstore.verbs.shuffle import shuffle as shuffle
 from picstore.verbs.verify import verify as verify
+from picstore.verbs.view import view as view
 from picstore.verbs.warm import warm as warm

@@ -42,6 +42,7 @@ TRANSFORMS = {
 NAMES = {
     "_version": "__version__",
     "verbs.append": "append",
+    "verbs.compare": "compare",
     "verbs.convert": "convert",
     "verbs.delete": "delete",
     "verbs.dupes": "dupes",
@@ -53,6 +54,7 @@ NAMES = {
     "verbs.repair": "repair",
     "verbs.shuffle": "shuffle",
     "verbs.verify": "verify",
+    "verbs.view": "view",
     "verbs.warm": "warm",
     "storage.dataset": "Dataset",
     "storage.format.record": "Record",

@@ -286,6 +286,89 @@ class DuplicateGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassCounts:
+    """Images of a class in two data sets.
+
+    Attributes:
+        name: of the class; ``label 7`` where it has none.
+        label, other_label: its label in each; None where a data set does not have it.
+        images, other_images: number of images in each.
+    """
+
+    name: str
+    label: int | None
+    images: int
+    other_label: int | None
+    other_images: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Images of two data sets counted in the same bins.
+
+    Attributes:
+        name: what is counted: "width", "height", "bytes", "bits per pixel", "chroma sampling" or "quality".
+        edges: of the bins, one more than counts; a bin holds its lower edge, the last one both. Empty for values.
+        values: what the counts are of; empty for bins.
+        counts, other_counts: images of each data set.
+        median, other_median: None for values, and where there is no image.
+    """
+
+    name: str
+    edges: list[float]
+    values: list[str]
+    counts: list[int]
+    other_counts: list[int]
+    median: float | None
+    other_median: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedImages:
+    """Images that two data sets share, by perceptual hashes.
+
+    Attributes:
+        distance: bits of 64 in which hashes may differ.
+        shared: number of images of the first data set that the other has too.
+        repeated, other_repeated: near-duplicates within each.
+        groups: an image of the other data set, and its near-duplicates in the first.
+    """
+
+    distance: int
+    shared: int
+    repeated: int
+    other_repeated: int
+    groups: list[DuplicateGroup]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareResult(Result):
+    """Result of ``compare``.
+
+    Attributes:
+        dataset, other: paths or URLs.
+        images, other_images: number of each.
+        same_labels: whether each class that both have has one label in both.
+        classes: by the first data set's labels, then the other's classes.
+        sizes: of width, height, bytes, bits per pixel and chroma sampling, of all images.
+        quality: of JPEGs, on libjpeg's scale, estimated from the quantization tables of at most 500 images of each.
+        images_shared: None where they were not looked for.
+        seconds: of the verb.
+    """
+
+    dataset: str
+    other: str
+    images: int
+    other_images: int
+    same_labels: bool
+    classes: list[ClassCounts]
+    sizes: list[Distribution]
+    quality: Distribution
+    images_shared: SharedImages | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DupesResult(Result):
     """Result of ``dupes``.
 

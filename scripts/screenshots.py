@@ -42,6 +42,7 @@ SHOTS = {
     "recipe": ("recipe?recipe=timm_default&position=CAT&count=10", False),
     "replay": ("replay?recipe=torchvision_resnet50_v2&batch_size=15&epoch=3&step=1", True),
     "health": ("health", False),
+    "compare": ("compare", False),
 }
 SIZE = {"width": 1280, "height": 800}
 
@@ -54,13 +55,27 @@ def main() -> None:
         annotated = Path(work) / "photographs"
         cat = write_annotated(annotated)
         converted, inputs = convert_folder(Path(work))
-        with serving(annotated) as first, serving(converted, "--inputs", str(inputs)) as second:
+        with (
+            serving(annotated) as first,
+            serving(converted, "--inputs", str(inputs)) as second,
+            serving(annotated, str(write_smaller(Path(work) / "smaller"))) as both,
+        ):
+            servers = {"health": second, "compare": both}
             for name, (place, dark) in SHOTS.items():
                 page = browser.new_context(viewport=SIZE, color_scheme="dark" if dark else "light").new_page()
-                page.goto(f"{second if name == 'health' else first}#{place.replace('CAT', str(cat))}")
+                page.set_default_timeout(300_000)  # also on a busy machine
+                page.goto(f"{servers.get(name, first)}#{place.replace('CAT', str(cat))}")
                 page.wait_for_load_state("networkidle")
                 if name == "health":
                     verify(page)
+                if name == "image":
+                    page.wait_for_function(
+                        "[...document.querySelectorAll('.side img')].some((each) => each.naturalWidth)"
+                    )
+                if name == "compare":
+                    page.get_by_role("button", name="Look for shared images").click()
+                    page.locator(".pair-cell").first.wait_for()
+                    page.wait_for_load_state("networkidle")
                 with Image.open(io.BytesIO(page.screenshot())) as shot:
                     shot.save(IMAGES / f"view-{name}.webp", quality=80, method=6)
         browser.close()
@@ -98,6 +113,17 @@ def write_annotated(path: Path) -> int:
     captions = [f"a photograph: {names[number]}" for number in dataset.ids]
     dataset.with_columns({"caption": captions}).save()
     return int(np.flatnonzero(dataset.ids == names.index("chelsea-whole"))[0])
+
+
+def write_smaller(path: Path) -> Path:
+    """Write four of the classes again, at half the size and a lower quality, one photograph in another class."""
+    with picstore.Writer(path, classes=["food", "machines", "sky", "people"]) as writer:
+        for label, name, image in iterate_photographs():
+            if name.endswith("whole") and label in (0, 2, 3, 4):
+                out = io.BytesIO()
+                image.resize((image.width // 2, image.height // 2)).save(out, "JPEG", quality=70)
+                writer.add(out.getvalue(), label=0 if name == "rocket-whole" else [3, -1, 0, 1, 2][label])
+    return path
 
 
 def convert_folder(work: Path) -> tuple[Path, Path]:

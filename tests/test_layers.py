@@ -24,8 +24,8 @@ LAYERS = {
         "prepare",
         "train",
         "lightning | recipes | transforms",
+        "viewer",
         "verbs",
-        "view",
         "cli",
     ],
     "picstore.storage": [
@@ -65,18 +65,19 @@ LAYERS = {
     "picstore.verbs": [
         "engine | selection",
         "conversion",
-        "append | convert | delete | dupes | export | index | info | measure_quality | merge | repair | shuffle | "
-        "verify | warm",
+        "append | compare | convert | delete | dupes | export | index | info | measure_quality | merge | repair | "
+        "shuffle | verify | view | warm",
     ],
-    "picstore.view": [
-        "connections | evaluation | images | kept | overview | pages | parameters | queries | security | text_search",
+    "picstore.viewer": [
+        "background | connections | evaluation | images | kept | pages | parameters | queries | security | text_search",
         "extra_texts | filters",
         "details | drawn | ledger | records | verification",
-        "recipes",
+        "comparison | recipes",
         "replay",
         "session",
-        "health | training_routes",
+        "comparison_routes | health | overview | training_routes",
         "server",
+        "page",
     ],
 }
 # Libraries that take long to import, or are extras: the packages that may import them.
@@ -98,8 +99,8 @@ HEAVY = {
     "matplotlib": {"display"},
     "rich": {"display", "kernels"},
     "click": {"cli"},
-    "starlette": {"view"},
-    "uvicorn": {"view"},
+    "starlette": {"viewer"},
+    "uvicorn": {"viewer"},
 }
 
 

@@ -6,20 +6,18 @@ import contextlib
 import signal
 import webbrowser
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import click
 
 from picstore.cli import options
 from picstore.cli.terminal import echo
-from picstore.errors import MissingDependency
 from picstore.storage.location.resolve import Location, locate
 
 
 @click.command("view")
 @click.argument("dataset", metavar="DATASET", type=locate)
+@click.argument("other", metavar="[OTHER]", type=locate, required=False)
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port to listen on.  [default: any free one]")
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser of this machine.")
 @click.option(
@@ -39,44 +37,33 @@ from picstore.storage.location.resolve import Location, locate
     type=options.PATH,
     help="Folder that DATASET was converted from, to show the pictures that failed.",
 )
+@click.option("--embed", is_flag=True, help="Let pages of this machine, such as a notebook, show the page in a frame.")
 @options.selection
 @options.root
-def command(
-    dataset: Location,
-    port: int,
-    opens: bool,
-    recipe: str | None,
-    state: Path | None,
-    inputs: Path | None,
-    root: Location | None,
-    **selection: Any,
-) -> None:
-    """Show DATASET on a web page of this machine.
+@click.option("--other-root", metavar="DIR", type=locate, help="The same as --root, of OTHER.")
+def command(dataset: Location, other: Location | None, opens: bool, **given: Any) -> None:
+    """Show DATASET on a web page of this machine, with OTHER beside it.
 
     It prints the address, which holds a token, and serves until it is interrupted. Nothing is changed, and nothing but
-    the loopback interface is listened on. For a machine far away: ssh -L PORT:127.0.0.1:PORT.
+    the loopback interface is listened on. For a machine far away: ssh -L PORT:127.0.0.1:PORT. With OTHER, a page
+    compares both: classes, sizes, qualities, and images that both have.
     """
-    if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise MissingDependency("the page needs Starlette and uvicorn: pip install 'picstore[view]'")
     with _ending_at_once():
-        from picstore.verbs.selection import open_selection
-        from picstore.view.records import Records
-        from picstore.view.security import new_token, redirecting_file
-        from picstore.view.server import bind, end_by, serve
-        from picstore.view.session import Session
+        from picstore.verbs.view import open_page
 
-        records = Records(open_selection(dataset, root=root, **selection))
-        session = Session(records, recipe, None if state is None else _read_state(state), inputs)
-        if recipe is not None:
-            _check_recipe(recipe)
-    token = new_token()
+        roots = given.pop("root"), given.pop("other_root")
+        selection = {name: given.pop(name) for name in ("where", "split", "part", "split_seed", "split_by")}
+        page = open_page(dataset, other, selection=selection, roots=roots, **given)
+        from picstore.viewer.security import redirecting_file
+        from picstore.viewer.server import end_by
     with contextlib.ExitStack() as stack:
-        listening = stack.enter_context(bind(port))
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/"
-        echo(f"{dataset}: {len(records.dataset):,} images", f"  {address}", "  Ctrl-C ends it")
+        echo(*(f"{name}: {images:,} images" for name, images in page.shown), f"  {page.address}")
+        if given["embed"]:
+            echo(f"  in a notebook: IPython.display.IFrame({page.address!r}, '100%', 800)")
+        echo("  Ctrl-C ends it")
         if opens:
-            webbrowser.open(stack.enter_context(redirecting_file(address)))
-        number = serve(session, listening, token=token)
+            webbrowser.open(stack.enter_context(redirecting_file(page.address)))
+        number = page.serve()
     end_by(number)
 
 
@@ -92,16 +79,3 @@ def _ending_at_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    from picstore.view.replay import read_state
-
-    return read_state(path)
-
-
-def _check_recipe(name: str) -> None:
-    """Raise UsageError here for a recipe that cannot be used, not on the page."""
-    from picstore.view.recipes import Recipe
-
-    Recipe.find(name)

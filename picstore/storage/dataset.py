@@ -197,7 +197,7 @@ class Dataset(Sequence[Record]):
     @property
     def table(self) -> RecordTable:
         """What is known of the records without reading images: ``ds.table["width"]``; read when it is asked for."""
-        return RecordTable(len(self), self._facts, {name: partial(self.column, name) for name in self.columns})
+        return RecordTable(len(self), self.facts, {name: partial(self.column, name) for name in self.columns})
 
     def __len__(self) -> int:
         return len(self.live)
@@ -575,7 +575,7 @@ class Dataset(Sequence[Record]):
         derived = self._containers.derive(compute, dtype)
         return derived if len(derived) == len(self) else derived[self.live.marks()]
 
-    def _facts(self) -> Table:
+    def facts(self) -> Table:
         """Read the facts of the records, ``record_facts.FACTS`` (len(self),)."""
         facts = self._containers.facts()
         if len(facts) != len(self):

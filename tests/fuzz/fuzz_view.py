@@ -207,8 +207,8 @@ def make_session(work: Path) -> Any:
     from view_page import make_annotated
 
     import picstore
-    from picstore.view.records import Records
-    from picstore.view.session import Session
+    from picstore.viewer.records import Records
+    from picstore.viewer.session import Session
 
     path, inputs = make_annotated(work / "set"), work / "in"
     (inputs / "a").mkdir(parents=True)
@@ -225,8 +225,8 @@ class Application:
     """The application, called as uvicorn calls it."""
 
     def __init__(self, work: Path) -> None:
-        from picstore.view.connections import Connections
-        from picstore.view.server import make_app
+        from picstore.viewer.connections import Connections
+        from picstore.viewer.server import make_app
 
         session = make_session(work)
         import picstore.train.loader  # noqa: F401 - with torch, in 5 s

@@ -15,7 +15,7 @@ import torch
 from grids import slow_except
 from PIL import Image
 from samples import picture
-from torch.utils.data import DataLoader, Subset, WeightedRandomSampler, random_split
+from torch.utils.data import DataLoader, DistributedSampler, Subset, WeightedRandomSampler, random_split
 
 import picstore
 from picstore.errors import Damage, UsageError
@@ -151,6 +151,25 @@ def test_a_record_that_comes_twice_in_an_unknown_epoch_is_warned_of_once(make_da
         known[0]
     central = picstore.MapDataset(path, transform=[picstore.CenterCrop(24)])
     assert torch.equal(central[0][0], central[0][0])
+
+
+def test_a_samplers_epoch_does_not_reach_it_so_workers_draw_and_others_warn(make_dataset: Make) -> None:
+    path = make_dataset(16)
+
+    def epochs(workers: int) -> list[torch.Tensor]:
+        dataset = picstore.MapDataset(path, transform=CROP)
+        sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=False)
+        batches = DataLoader(dataset, batch_size=8, sampler=sampler, num_workers=workers)
+        made = []
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            made.append(torch.cat([images for images, _ in batches]))
+        return made
+
+    first, second = epochs(1)
+    assert not (first == second).flatten(1).all(1).any()
+    with pytest.warns(UserWarning, match=r"call set_epoch\(epoch\) of the MapDataset"):
+        epochs(0)
 
 
 def test_subsets_splits_and_samplers_take_it(make_dataset: Make) -> None:

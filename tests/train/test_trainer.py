@@ -81,6 +81,14 @@ def test_inputs_are_of_one_batch(make_dataset: Make) -> None:
         picstore.Batch.as_inputs(batches)
 
 
+def test_the_trainers_own_collator_cannot_take_a_batch(make_dataset: Make) -> None:
+    """As docs/loops.md says; were the symptom another one, the page would be wrong."""
+    from transformers import default_data_collator
+
+    with pytest.raises(RuntimeError, match="Could not infer dtype of dict"):
+        default_data_collator(list(loader_of(make_dataset(8)))[:1])
+
+
 def test_skipping_batches_of_a_bare_loader_says_what_to_write(make_dataset: Make) -> None:
     from accelerate import skip_first_batches
 

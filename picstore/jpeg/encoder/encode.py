@@ -180,11 +180,16 @@ class _Scan:
         return TranscodedJpeg(jpeg, replace(header, length=len(headers)), np.concatenate(lengths))
 
 
+def scale_tables(quality: int) -> list[list[int]]:
+    """Scale the tables of T.81 for luma and chroma to a quality as libjpeg does, each row by row."""
+    percent = 5000 // quality if quality < 50 else 200 - 2 * quality
+    return [[min(max((k * percent + 50) // 100, 1), 255) for k in table] for table in (_LUMA, _CHROMA)]
+
+
 @lru_cache(maxsize=16)
 def _quantization(quality: int) -> tuple[dict[int, bytes], U16]:
-    """Scale the tables of T.81 as libjpeg does: bodies for DQT, and ``make_divisors`` of luma and chroma."""
-    percent = 5000 // quality if quality < 50 else 200 - 2 * quality
-    scaled = [[min(max((k * percent + 50) // 100, 1), 255) for k in table] for table in (_LUMA, _CHROMA)]
+    """Make bodies for DQT, and ``make_divisors`` of luma and chroma."""
+    scaled = scale_tables(quality)
     bodies = {k: bytes([k, *(table[at] for at in ZIGZAG[:64].tolist())]) for k, table in enumerate(scaled)}
     return bodies, np.stack([make_divisors(table) for table in scaled])
 

@@ -1,0 +1,140 @@
+"""Two data sets beside each other, and the search for images that both have."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from picstore.cores import count_cores
+from picstore.prepare.upkeep.compare import compare_classes, compare_images, compare_qualities, compare_sizes
+from picstore.prepare.upkeep.dupes import hash_images
+from picstore.results import SharedImages
+from picstore.storage.dataset import Dataset
+from picstore.viewer import background
+from picstore.viewer.background import Background
+from picstore.viewer.records import Records
+
+_MAX_CLASSES = 1000  # that are listed, the most different ones
+_MAX_PAIRS = 300  # of images that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An image that both data sets have: positions, names of the classes, and bits by which the hashes differ."""
+
+    position: int
+    other_position: int
+    name: str
+    other_name: str
+    distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report(background.Report):
+    """How far a search is, and what it found.
+
+    Attributes:
+        shared, repeated, other_repeated: see :class:`picstore.results.SharedImages`.
+        differing: shared images whose classes differ in name.
+        pairs: at most 300; those with different classes come first, then the nearest ones.
+    """
+
+    shared: int = 0
+    repeated: int = 0
+    other_repeated: int = 0
+    differing: int = 0
+    pairs: tuple[Pair, ...] = ()
+
+
+class Comparison(Background[Report]):
+    """Two data sets and the search for shared images; threads may share it."""
+
+    def __init__(self, one: Records, other: Records) -> None:
+        super().__init__("search", Report())
+        self._sides = one, other
+
+    @property
+    def datasets(self) -> tuple[Dataset, Dataset]:
+        """Both data sets."""
+        one, other = self._sides
+        return one.dataset, other.dataset
+
+    def classes(self) -> dict[str, Any]:
+        """The classes by the difference of their shares, at most 1,000."""
+        one, other = self.datasets
+        counted = [each for each in compare_classes(one, other) if each.images or each.other_images]
+
+        def apart(images: int, other_images: int) -> float:
+            return abs(images / max(1, len(one)) - other_images / max(1, len(other)))
+
+        shown = sorted(counted, key=lambda each: -apart(each.images, each.other_images))[:_MAX_CLASSES]
+        both = [each for each in counted if each.images and each.other_images]
+        return {
+            "rows": [asdict(each) for each in shown],
+            "left": len(counted) - len(shown),
+            "both": len(both),
+            "only": sum(not each.other_images for each in counted),
+            "other_only": sum(not each.images for each in counted),
+            "renumbered": sum(each.label != each.other_label for each in both),
+        }
+
+    def sizes(self) -> list[dict[str, Any]]:
+        """Distributions of sizes."""
+        return [asdict(each) for each in compare_sizes(*self.datasets)]
+
+    def quality(self) -> dict[str, Any]:
+        """The distribution of qualities."""
+        return asdict(compare_qualities(*self.datasets))
+
+    def start(self, *, distance: int) -> None:
+        """Begin to look for shared images in the background; UsageError while a search runs."""
+        self.begin(Report(), lambda: self._search(distance))
+
+    def _search(self, distance: int) -> dict[str, Any]:
+        total = sum(map(len, self.datasets))
+        progress = _Both(self, total)
+        hashed = [hash_images(each, workers=count_cores(), progress=progress) for each in self.datasets]
+        found = compare_images(*hashed, distance=distance)
+        pairs = self._pairs(found)
+        return {
+            "total": total,
+            "done": total,
+            "shared": found.shared,
+            "repeated": found.repeated,
+            "other_repeated": found.other_repeated,
+            "differing": sum(pair.name != pair.other_name for pair in pairs),
+            "pairs": tuple(pairs[:_MAX_PAIRS]),
+        }
+
+    def _pairs(self, found: SharedImages) -> list[Pair]:
+        apart = [(each.id, group.id, each.distance) for group in found.groups for each in group.duplicates]
+        if not apart:
+            return []
+        ids, other_ids, distances = map(list, zip(*apart, strict=True))
+        mine, theirs = (
+            list(zip(positions := side.positions_of(each), side.class_names(positions), strict=True))
+            for side, each in zip(self._sides, (ids, other_ids), strict=True)
+        )
+        pairs = [
+            Pair(position, other_position, name, other_name, distance)
+            for (position, name), (other_position, other_name), distance in zip(mine, theirs, distances, strict=True)
+        ]
+        return sorted(pairs, key=lambda pair: (pair.name == pair.other_name, pair.distance, pair.position))
+
+
+class _Both:
+    """Progress of two stages as one."""
+
+    def __init__(self, search: Comparison, total: int) -> None:
+        self._search = search
+        search.set_total(total, 0)
+
+    def begin_stage(self, stage: str) -> None:
+        """Do nothing."""
+
+    def set_total(self, total: int, done: int) -> None:
+        """Do nothing: the number of both is known."""
+
+    def advance(self, count: int) -> None:
+        """Count images."""
+        self._search.advance(count)

@@ -1,0 +1,209 @@
+"""Records of a data set by filter: which hold, and their histograms, kept for the pages that follow."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+
+import numpy as np
+
+from picstore.arrays import I64, Array, Bools
+from picstore.display.histograms import Binned, Histogram, bin_values
+from picstore.errors import MissingDependency, UsageError
+from picstore.storage.dataset import Dataset
+from picstore.storage.format.layout import SAMPLINGS
+from picstore.viewer.evaluation import Interrupted, evaluate
+from picstore.viewer.extra_texts import ExtraTexts
+from picstore.viewer.filters import Filter
+from picstore.viewer.text_search import texts_with
+
+STAYS = threading.Event()  # never set: a client that does not go
+_KEPT_FILTERS = 4  # results, 4 bytes a record each at most
+
+
+class Records:
+    """The records of a data set, by filter. Threads may share it.
+
+    The first filter or histogram reads the indexes of all containers; pages without a filter need none.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self._table = dataset.table
+        self._lock = threading.Lock()  # of all below
+        self.extras = ExtraTexts(dataset)
+        self._found: OrderedDict[tuple[Filter, int], Future[Array]] = OrderedDict()
+        self._binned: dict[str, Binned] | None = None
+        self._whole: dict[str, Histogram] = {}
+        self._samplings: Array | None = None
+        self._texts = [name for name in dataset.columns if dataset.column(name).ends is not None]
+
+    def read(self) -> None:
+        """Read what filters need, ahead of the first one."""
+        with self._lock:
+            _ = self._table["id"]
+        with contextlib.suppress(MissingDependency):
+            self._table.where("id = 0")  # imports DuckDB and pyarrow, in 0.4 s
+
+    def count(self, chosen: Filter, gone: threading.Event = STAYS) -> int:
+        """Number of records that a filter leaves; Interrupted when ``gone`` is set."""
+        return len(self._positions(chosen, gone)) if chosen else len(self.dataset)
+
+    def positions(self, chosen: Filter, start: int, count: int, gone: threading.Event = STAYS) -> I64:
+        """Positions in the data set of some records that a filter leaves, from the ``start``-th on."""
+        if not chosen:
+            return np.arange(min(start, len(self.dataset)), min(start + count, len(self.dataset)))
+        return self._positions(chosen, gone)[start : start + count].astype(np.int64)
+
+    def position_of(self, id_: int) -> int:
+        """Position of the record with an id; UsageError for an unknown id."""
+        with self._lock:
+            found = np.flatnonzero(self._table["id"] == np.uint64(id_).astype(np.int64))
+        if not len(found):
+            raise UsageError(f"there is no record with the id {id_}")
+        return int(found[0])
+
+    def positions_of(self, ids: list[int]) -> list[int]:
+        """Positions of the records with some ids; -1 for an unknown id."""
+        wanted = np.array(ids, dtype=np.uint64).astype(np.int64)
+        with self._lock:
+            stored = self._numbers("id")
+        chosen = np.flatnonzero(np.isin(stored, wanted))
+        found = dict(zip(stored[chosen].tolist(), chosen.tolist(), strict=True))
+        return [found.get(number, -1) for number in wanted.tolist()]
+
+    def class_names(self, positions: list[int]) -> list[str]:
+        """Names of the classes of the records at some positions; empty for no label, and for the position -1."""
+        with self._lock:
+            labels = self._numbers("label")
+        numbers = [int(labels[position]) if position >= 0 else -1 for position in positions]
+        names = self.dataset.classes
+        return [
+            names[number] if 0 <= number < len(names) else "" if number < 0 else f"label {number}" for number in numbers
+        ]
+
+    def histograms(self, chosen: Filter, gone: threading.Event = STAYS) -> list[Histogram]:
+        """Histograms of classes, sizes, bytes, sampling and columns: of all records, and of the filtered ones.
+
+        Bins come from all records, so that they stay while a filter changes.
+        """
+        positions = self._positions(chosen, gone) if chosen else None
+        with self._lock:
+            if self._binned is None:
+                self._binned = self._bin_columns()
+                self._whole = {name: binned.count() for name, binned in self._binned.items()}
+            binned = self._binned
+        if positions is None:
+            return [self._whole[name] for name in binned]
+        return [binned[name].count(positions, self._whole[name]) for name in binned]
+
+    def _bin_columns(self) -> dict[str, Binned]:
+        """Bins of the columns of numbers; records whose index entry is damaged are in none."""
+        binned, known = {}, self._numbers("id") != -1
+        for name in self._table.names:
+            if name == "id" or name in self._texts:
+                continue
+            values = self._numbers(name)
+            if values.ndim > 1 or values.dtype.kind not in "iuf":
+                continue
+            names = SAMPLINGS if name == "sampling" else self.dataset.classes if name == "label" else None
+            binned[name] = bin_values(name, values[known], names).spread(known)
+        return binned
+
+    def _numbers(self, name: str) -> Array:
+        """A column as an array, the sampling as codes; a column of texts is one of objects."""
+        if name != "sampling":
+            return np.asarray(self._table[name])
+        if self._samplings is None:
+            texts = np.asarray(self._table[name])
+            self._samplings = np.zeros(len(texts), dtype=np.uint8)
+            for code, text in enumerate(SAMPLINGS):
+                self._samplings[texts == text] = code
+        return self._samplings
+
+    def _positions(self, chosen: Filter, gone: threading.Event) -> Array:
+        """Positions that a filter leaves, found by the first of its requests; the others wait for it."""
+        while True:
+            key = (chosen, self.extras.read.done if chosen.text else 0)  # more is found when more was read
+            with self._lock:
+                found = self._found.get(key)
+                mine = found is None
+                if found is None:
+                    found = self._found[key] = Future()
+                    while len(self._found) > _KEPT_FILTERS:
+                        self._found.popitem(last=False)
+                self._found.move_to_end(key)
+            if not mine:
+                try:
+                    return found.result()
+                except Interrupted:  # the client of the first has gone
+                    continue
+            try:
+                marks = self._mark(chosen, gone)
+                smallest = np.int32 if len(marks) < 1 << 31 else np.int64
+                found.set_result(np.flatnonzero(marks).astype(smallest))
+                return found.result()
+            except BaseException as error:
+                with self._lock:
+                    if self._found.get(key) is found:
+                        del self._found[key]
+                found.set_exception(error)
+                raise
+
+    def _mark(self, chosen: Filter, gone: threading.Event) -> Bools:
+        """Mark the records for which a filter holds; other filters do not wait for a condition."""
+        with self._lock:
+            marks = self._mark_columns(chosen)
+            _ = self._table["id"]  # reads the indexes, once
+        if chosen.where:
+            marks &= evaluate(self._table, chosen.where, gone=gone)
+        return marks
+
+    def _mark_columns(self, chosen: Filter) -> Bools:
+        """Mark the records for which all of a filter but its condition holds."""
+        marks = np.ones(len(self.dataset), dtype=np.bool_)
+        if chosen.labels:
+            marks &= np.isin(self._numbers("label"), chosen.labels)
+        if chosen.samplings:
+            codes = [SAMPLINGS.index(name) for name in chosen.samplings if name in SAMPLINGS]
+            marks &= np.isin(self._numbers("sampling"), codes)
+        if chosen.ids:
+            marks &= self._mark_ids(chosen.ids)
+        for name, low, high in chosen.ranges:
+            marks &= self._mark_range(name, low, high)
+        if chosen.text:
+            marks &= self._mark_text(chosen.text)
+        return marks
+
+    def _mark_ids(self, spans: tuple[tuple[int, int], ...]) -> Bools:
+        ids = np.asarray(self._table["id"]).view(np.uint64)
+        firsts, lasts = np.array(sorted(spans), dtype=np.uint64).T
+        lasts = np.maximum.accumulate(lasts)
+        span = np.searchsorted(firsts, ids, side="right")
+        marks: Bools = (span > 0) & (ids <= lasts[np.maximum(span, 1) - 1])
+        return marks
+
+    def _mark_range(self, name: str, low: float | None, high: float | None) -> Bools:
+        values = self._numbers(name)
+        if values.ndim > 1 or name == "sampling" or values.dtype.kind not in "iuf":
+            raise UsageError(f"the column {name!r} holds no numbers; use a condition")
+        marks = np.ones(len(values), dtype=np.bool_)
+        if low is not None:
+            marks &= values >= low
+        if high is not None:
+            marks &= values <= high
+        return marks
+
+    def _mark_text(self, text: str) -> Bools:
+        """Mark records by the names of their classes, their texts in columns, and the extras that were read."""
+        wanted = text.lower()
+        labels = [label for label, name in enumerate(self.dataset.classes) if wanted in name.lower()]
+        marks: Bools = np.isin(self._numbers("label"), labels)
+        marks |= self.extras.mark(text)
+        for column in map(self.dataset.column, self._texts):
+            if column.ends is not None and len(column.ids):
+                indices, found = column.find_ids(self._numbers("id"))
+                marks |= found & texts_with(column.values, column.ends, text)[indices]
+        return marks

@@ -1,0 +1,195 @@
+"""Replay: the batch that a training saw at a step, drawn afterwards from seed, epoch and step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from picstore.errors import UsageError
+from picstore.storage.dataset import Dataset
+from picstore.viewer.drawn import Drawn, draw_views
+from picstore.viewer.queries import Query
+from picstore.viewer.recipes import Recipe
+
+if TYPE_CHECKING:
+    from picstore.train.batch import Batch
+    from picstore.train.loader import Loader
+
+MAX_SHOWN = 64  # slots at a time
+_MAX_BATCH = 4096
+_MAX_EPOCHS = 1000
+_MAX_CHECKPOINT = 1 << 28  # bytes
+_FIELDS = {"seed", "epoch", "samples", "dataset", "lanes", "shuffle"}  # of a Loader's state
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Options of a training's Loader that decide what its batches are; 0 lanes are the default.
+
+    ``global_batch_size`` is in place of ``batch_size`` unless it is 0.
+    """
+
+    recipe: str
+    batch_size: int = 256
+    global_batch_size: int = 0
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = True
+    rank: int = 0
+    world_size: int = 1
+    lanes: int = 0
+    aug_repeats: int = 1
+    repeat: float = 1
+    balance: str = ""
+    reducing_gap: float | None = None
+
+    @classmethod
+    def from_query(cls, query: Query) -> Run:
+        """Read the options of a request; UsageError for one that is none."""
+        return cls(
+            recipe=query.text("recipe"),
+            batch_size=query.integer("batch_size", 256, least=1, most=_MAX_BATCH),
+            global_batch_size=query.integer("global_batch_size", 0, most=_MAX_BATCH),
+            seed=query.integer("seed", 0, most=(1 << 64) - 1),
+            shuffle=query.text("shuffle", "true") == "true",
+            drop_last=query.text("drop_last", "true") == "true",
+            rank=query.integer("rank", 0),
+            world_size=query.integer("world_size", 1, least=1, most=1 << 20),
+            lanes=query.integer("lanes", 0, most=1 << 20),
+            aug_repeats=query.integer("aug_repeats", 1, least=1, most=64),
+            repeat=query.number("repeat", 1.0),
+            balance=query.text("balance"),
+            reducing_gap=query.number("reducing_gap", 0.0) or None,
+        )
+
+
+class Replay:
+    """Batches of trainings on a data set. Threads may share it."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._loader = lru_cache(maxsize=4)(self._make_loader)
+
+    def loader(self, run: Run) -> Loader:
+        """The loader of a training, which makes single batches and is not iterated; UsageError for wrong options."""
+        return self._loader(run)
+
+    def _make_loader(self, run: Run) -> Loader:
+        from picstore.train.loader import Loader  # with torch: 1 s and 200 MB, which looking at a data set does without
+
+        recipe = Recipe.find(run.recipe)
+        return Loader(
+            self._dataset,
+            batch_size=None if run.global_batch_size else run.batch_size,
+            global_batch_size=run.global_batch_size or None,
+            transform=recipe.transform,
+            targets=recipe.options.get("targets", ()),
+            dtype=recipe.options.get("dtype"),
+            aug_repeats=run.aug_repeats,
+            shuffle=run.shuffle,
+            seed=run.seed,
+            drop_last=run.drop_last,
+            rank=run.rank,
+            world_size=run.world_size,
+            lanes=run.lanes or None,
+            balance=run.balance or None,
+            repeat=run.repeat,
+            reducing_gap=run.reducing_gap,
+            isolate=False,
+        )
+
+    def draw(self, run: Run, epoch: int, step: int, *, first: int = 0) -> Drawn:
+        """Make the batch of a step, and show up to 64 of its slots from ``first`` on.
+
+        Raises:
+            UsageError: there is no such step, or the options do not fit together.
+            Damage: the batch has no sound record.
+        """
+        loader = self.loader(run)
+        batch, made = loader.make_batch(epoch, step)
+        groups, host = loader.output.groups, made.host
+        slots = range(first, min(first + MAX_SHOWN, len(host.ids)))
+        images = _views_of(batch, [(group.name, group.count) for group in groups], len(host.ids))
+        drawn = draw_views(images, host, made.params, loader.output, slots=slots)
+        drawn.facts.update(
+            steps=loader.order.length(epoch),
+            records=len(host.ids),
+            damage=[str(each) for each in (*host.damage, *made.problems.values())],
+            mixed=_mixed_labels(batch, slots),
+            state=loader.state_at(epoch, step + 1),
+        )
+        return drawn
+
+    def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
+        """The steps of some epochs at which a record is seen, by any rank; an epoch that leaves it out has none."""
+        order = self.loader(run).order
+        found = []
+        for epoch in range(first, first + min(epochs, _MAX_EPOCHS)):
+            places = order.find(self._dataset, position, epoch)
+            found.append(
+                {"epoch": epoch, "places": [dict(zip(("rank", "step", "slot"), p, strict=True)) for p in places]}
+            )
+        return found
+
+    def position(self, run: Run, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Epoch and step of the last batch before a state, or the first of all; UsageError for another run's state."""
+        epoch, batch = self.loader(run).position_of(state)
+        if batch:
+            return epoch, batch - 1
+        return (epoch - 1, self.loader(run).order.length(epoch - 1) - 1) if epoch else (0, 0)
+
+
+def find_state(value: Any) -> dict[str, Any]:
+    """Find a Loader's state in a checkpoint's JSON, however deep; UsageError if it holds none."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, dict):
+            if set(each) >= _FIELDS:
+                return each
+            waiting.extend(each.values())
+        elif isinstance(each, list):
+            waiting.extend(each)
+    raise UsageError("no loader's state; give an object with the members of loader.state_dict()")
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Read the loader's state from a checkpoint in JSON; UsageError for a file without one."""
+    try:
+        if path.stat().st_size > _MAX_CHECKPOINT:
+            raise UsageError(f"{path} has more than {_MAX_CHECKPOINT:,} bytes; save the loader's state alone")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read as JSON: {error}") from error
+    try:
+        return find_state(value)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list[list[list[Any]]]:
+    """Images of a batch by group, view and slot; a list of transforms has its views one after the other."""
+    found = []
+    for name, count in groups:
+        images = batch.views[name] if name else batch.images
+        if name:
+            found.append([[view[slot].numpy() for slot in range(records)] for view in images])
+        else:
+            flat = [image.numpy() for image in images]
+            found.append([flat[view * records : (view + 1) * records] for view in range(count)])
+    return found
+
+
+def _mixed_labels(batch: Batch, slots: range) -> list[list[tuple[int, float]]]:
+    """Shares of the classes in labels that MixUp or CutMix mixed, the two largest; empty without them."""
+    if batch.labels.ndim == 1:
+        return []
+    values, labels = batch.labels[slots.start : slots.stop].topk(min(2, batch.labels.shape[1]))
+    return [
+        [(label, round(value, 3)) for label, value in zip(*pair, strict=True) if value]
+        for pair in zip(labels.tolist(), values.tolist(), strict=True)
+    ]

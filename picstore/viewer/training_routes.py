@@ -1,0 +1,117 @@
+"""Answers about trainings: recipes and replay. They need torch, which is asked for when one is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from picstore.errors import UsageError
+from picstore.viewer.images import Picture, encode_pixels
+from picstore.viewer.queries import Query
+from picstore.viewer.session import Session
+
+if TYPE_CHECKING:
+    from picstore.viewer.drawn import Drawn
+
+Answer = Callable[[Session, Query], Any]
+
+
+def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
+    """The recipes that can be chosen, the one to begin with, a file's options, and the state of ``--state``."""
+    from picstore.viewer.recipes import DEFAULT_RECIPE, Recipe, offered_recipes
+
+    options = Recipe.find(session.recipe).options if session.recipe is not None else {}
+    given = {name: value for name, value in options.items() if isinstance(value, (int, float, str))}
+    chosen = session.recipe or DEFAULT_RECIPE
+    return {"recipes": offered_recipes(session.recipe), "default": chosen, "options": given, "state": session.state}
+
+
+def answer_draws(session: Session, query: Query) -> dict[str, Any]:
+    """What a recipe draws for an image."""
+    return _told(_draw_recipe(session, query))
+
+
+def answer_drawn_picture(session: Session, query: Query) -> Picture:
+    """One of the images that a recipe draws."""
+    return _picture(_draw_recipe(session, query), query)
+
+
+def answer_replay(session: Session, query: Query) -> dict[str, Any]:
+    """The batch of a step."""
+    return _told(_draw_batch(session, query))
+
+
+def answer_replayed_picture(session: Session, query: Query) -> Picture:
+    """One of the images of a batch."""
+    return _picture(_draw_batch(session, query), query)
+
+
+def answer_position(session: Session, query: Query) -> dict[str, int]:
+    """Epoch and step of the last batch before a loader's state."""
+    from picstore.viewer.replay import Run, find_state
+
+    epoch, step = session.replay().position(Run.from_query(query), find_state(query.json("state")))
+    return {"epoch": epoch, "step": step}
+
+
+def answer_steps(session: Session, query: Query) -> list[dict[str, Any]]:
+    """The steps at which an image is seen."""
+    from picstore.viewer.replay import Run
+
+    position = query.integer("position", most=len(session.dataset) - 1)
+    epochs = query.integer("epochs", 10, least=1, most=1000)
+    return session.replay().steps_of(Run.from_query(query), position, first=query.integer("epoch", 0), epochs=epochs)
+
+
+def _draw_recipe(session: Session, query: Query) -> Drawn:
+    from picstore.viewer.recipes import MAX_DRAWS, draw_epochs
+
+    position = query.integer("position", most=len(session.dataset) - 1)
+    name, seed, first = query.text("recipe"), query.integer("seed", 0), query.integer("epoch", 0)
+    count = query.integer("count", 16, least=1, most=MAX_DRAWS)
+
+    def make() -> Drawn:
+        epochs = range(first, first + count)
+        return draw_epochs(session.dataset, _find_recipe(session, name), position, seed=seed, epochs=epochs)
+
+    return session.kept.get(("recipe", name, position, seed, first, count), make)
+
+
+def _find_recipe(session: Session, name: str) -> Any:
+    """Find a recipe by its name; a file's recipe only if ``--recipe`` gave the file."""
+    from picstore.viewer.recipes import Recipe, offered_recipes
+
+    names = [each.name for each in offered_recipes(session.recipe)]
+    if name not in names:
+        raise UsageError(f"no recipe {name!r}; possible are {', '.join(names)}")
+    return Recipe.find(name)
+
+
+def _draw_batch(session: Session, query: Query) -> Drawn:
+    from picstore.viewer.replay import Run
+
+    run = Run.from_query(query)
+    _find_recipe(session, run.recipe)
+    epoch, step, first = query.integer("epoch", 0), query.integer("step", 0), query.integer("first", 0)
+    return session.kept.get((run, epoch, step, first), lambda: session.replay().draw(run, epoch, step, first=first))
+
+
+def _told(drawn: Drawn) -> dict[str, Any]:
+    return {"images": drawn.images, **drawn.facts}
+
+
+def _picture(drawn: Drawn, query: Query) -> Picture:
+    return encode_pixels(drawn.pixels[query.integer("image", most=len(drawn.pixels) - 1)])
+
+
+JSON_ANSWERS: Mapping[str, Answer] = {
+    "/api/recipes": answer_recipes,
+    "/api/draws": answer_draws,
+    "/api/replay": answer_replay,
+    "/api/replay/position": answer_position,
+    "/api/replay/steps": answer_steps,
+}
+PICTURE_ANSWERS: Mapping[str, Callable[[Session, Query], Picture]] = {
+    "/drawn": answer_drawn_picture,
+    "/replayed": answer_replayed_picture,
+}

@@ -1,0 +1,151 @@
+"""Diffs of others' training scripts: how many lines they write, and that the scripts train and resume with them.
+
+The scripts of other projects lie in PICSTORE_SCRIPTS: main.py (pytorch/examples, imagenet), train.py (timm) and
+main_dino.py, utils.py, vision_transformer.py (facebookresearch/dino). Without it their tests are skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DIFFS = Path(__file__).parents[1] / "docs" / "howto" / "diffs"
+SCRIPTS = Path(__file__).parent / "fixtures" / "scripts"
+# Lines that are written, at most, and lines of the script that go.
+WRITTEN = {"imagenet": 30, "timm": 25, "dino": 40, "lightning": 2, "trainer": 2}
+Make = Callable[..., Path]
+
+
+def lines_of(name: str, sign: str) -> list[str]:
+    lines = (DIFFS / f"{name}.diff").read_text().splitlines()
+    return [line for line in lines if line.startswith(sign) and not line.startswith(3 * sign)]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_diff_writes_at_most_so_many_lines_and_the_page_says_how_many(name: str) -> None:
+    written, gone = (len(lines_of(name, sign)) for sign in "+-")
+    assert 0 < written <= WRITTEN[name]
+    page = (DIFFS.parents[1] / ("loops.md" if name == "trainer" else f"howto/{name}.md")).read_text()
+    assert f"{written} lines are written and {gone} go" in page.replace("\n", " ")
+    assert f"docs/howto/diffs/{name}.diff" in page
+
+
+def test_each_diff_is_counted() -> None:
+    assert {path.stem for path in DIFFS.glob("*.diff")} == set(WRITTEN)
+
+
+def patched(name: str, *files: Path, folder: Path) -> Path:
+    """Copy a script, the first file, and what it imports to a folder, and apply its diff."""
+    folder.mkdir()
+    copies = [Path(shutil.copy(file, folder)) for file in files]
+    diff = (DIFFS / f"{name}.diff").read_text()
+    subprocess.run(["patch", "--quiet", copies[0].name], input=diff, text=True, cwd=folder, check=True)
+    return copies[0]
+
+
+def foreign(name: str, *names: str, folder: Path) -> Path:
+    given = os.environ.get("PICSTORE_SCRIPTS")
+    if given is None:
+        pytest.skip("needs the scripts of other projects: PICSTORE_SCRIPTS is not set")
+    return patched(name, *(Path(given) / each for each in names), folder=folder)
+
+
+def run(*command: object, cwd: Path) -> str:
+    """What a program that succeeds writes."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "WANDB_DISABLED": "true"}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        environment["MASTER_PORT"] = str(free.getsockname()[1])
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], cwd=cwd, env=environment, text=True, capture_output=True, timeout=500
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture
+def data(make_dataset: Make) -> Path:
+    """A folder with the data sets train and val."""
+    train = make_dataset(24, name="train")
+    make_dataset(8, name="val")
+    return train.parent
+
+
+@pytest.mark.slow
+def test_lightnings_program_resumes_in_mid_epoch_to_the_same_losses(data: Path, tmp_path: Path) -> None:
+    program = patched("lightning", SCRIPTS / "lightning_before.py", folder=tmp_path / "program")
+    whole = re.findall(r"step \d+ loss \S+", run(program, data / "train", "a", cwd=tmp_path))
+    assert len(whole) == len(set(whole)) == 12
+    resumed = run(program, data / "train", "b", "--resume", "a/step=3.ckpt", cwd=tmp_path)
+    assert re.findall(r"step \d+ loss \S+", resumed) == whole[3:]
+
+
+@pytest.mark.slow
+def test_the_trainers_program_resumes_in_mid_epoch_to_the_same_losses(data: Path, tmp_path: Path) -> None:
+    program = patched("trainer", SCRIPTS / "trainer_before.py", folder=tmp_path / "program")
+    options = ["--output_dir", "run", "--num_train_epochs", 2, "--per_device_train_batch_size", 1, "--use_cpu", "True"]
+    options += ["--save_steps", 4, "--report_to", "none", "--disable_tqdm", "True"]
+    whole = re.findall(r"loss \d\.\d{9}", run(program, data / "train", *options, cwd=tmp_path))
+    assert len(whole) == len(set(whole)) == 12
+    resumed = run(program, data / "train", *options, "--resume_from_checkpoint", "run/checkpoint-4", cwd=tmp_path)
+    assert re.findall(r"loss \d\.\d{9}", resumed) == whole[4:]
+
+
+@pytest.mark.slow
+def test_main_of_pytorchs_examples_resumes_to_the_same_losses(data: Path, tmp_path: Path) -> None:
+    script = foreign("imagenet", "main.py", folder=tmp_path / "program")
+    options = [data, "-a", "shufflenet_v2_x0_5", "-b", 8, "--lr", 0.01, "-p", 1, "--seed", 1]
+
+    def losses(*more: object) -> list[str]:
+        return re.findall(r"Epoch: \[1\].* Loss (\S+)", run(script, *options, *more, cwd=tmp_path).replace("\t", " "))
+
+    whole = losses("--epochs", 2)
+    assert len(whole) == 3
+    assert losses("--epochs", 1) == []
+    assert losses("--epochs", 2, "--resume", "checkpoint.pth.tar") == whole
+
+
+@pytest.mark.slow
+def test_timms_train_resumes_to_the_same_loss(data: Path, tmp_path: Path) -> None:
+    script = foreign("timm", "train.py", folder=tmp_path / "program")
+    options = ["--data-dir", data, "--val-split", "val", "--model", "resnet10t", "--num-classes", 6, "--img-size", 64]
+    options += ["-b", 8, "--epochs", 2, "--warmup-epochs", 0, "--cooldown-epochs", 0, "--opt", "sgd", "--lr", 0.01]
+    options += ["--device", "cpu", "--aa", "rand-m9", "--output", "out", "--experiment"]
+
+    def losses(name: str) -> list[str]:
+        with (tmp_path / "out" / name / "summary.csv").open() as file:
+            return [row["train_loss"] for row in csv.DictReader(file)]
+
+    run(script, *options, "whole", cwd=tmp_path)
+    assert len(losses("whole")) == 2
+    run(script, *options, "resumed", "--resume", "out/whole/checkpoint-0.pth.tar", cwd=tmp_path)
+    assert losses("resumed") == losses("whole")[1:]
+
+
+@pytest.mark.slow
+def test_dino_resumes_to_the_same_loss(data: Path, tmp_path: Path) -> None:
+    """On the CPU, by a program that keeps there what the script moves to a GPU."""
+    names = "main_dino.py", "utils.py", "vision_transformer.py"
+    script = foreign("dino", *names, folder=tmp_path / "program")
+    options = ["--arch", "vit_tiny", "--patch_size", 32, "--data_path", data / "train", "--batch_size_per_gpu", 8]
+    options += ["--epochs", 2, "--warmup_epochs", 0, "--warmup_teacher_temp_epochs", 0, "--use_fp16", "false"]
+    options += ["--local_crops_number", 2, "--out_dim", 64, "--drop_path_rate", 0, "--saveckp_freq", 1, "--output_dir"]
+
+    def losses(name: str) -> list[float]:
+        lines = (tmp_path / name / "log.txt").read_text().splitlines()
+        return [json.loads(line)["train_loss"] for line in lines]
+
+    run(SCRIPTS / "on_cpu.py", script, *options, "whole", cwd=tmp_path)
+    (tmp_path / "resumed").mkdir()
+    shutil.copy(tmp_path / "whole" / "checkpoint0000.pth", tmp_path / "resumed" / "checkpoint.pth")
+    run(SCRIPTS / "on_cpu.py", script, *options, "resumed", cwd=tmp_path)
+    assert len(losses("whole")) == 2 and losses("resumed") == losses("whole")[1:]
