@@ -9,7 +9,7 @@ import torch
 from torchvision.transforms.v2 import functional
 
 from picstore.arrays import F64, U8
-from picstore.train.cpu.color import run_color
+from picstore.train.cpu.run_color import run_color
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform, check_color, compose_color
 from picstore.train.transforms.opcodes import OutputDtype

@@ -6,7 +6,7 @@ import ctypes
 import multiprocessing.reduction
 import socket
 
-from picstore.train.pipeline.pipeline import Pipeline
+from picstore.train.pipeline.batch_threads import Pipeline
 from picstore.train.pipeline.process_main import main
 
 

@@ -14,7 +14,7 @@ import picstore
 from benchmarks.harness import MICROSECONDS, Case, Table, join, measure, tabulate
 from benchmarks.options import Options
 from benchmarks.photographs import draws, find
-from picstore.train.cpu.color import run_color
+from picstore.train.cpu.run_color import run_color
 from picstore.train.transforms.color_program import ColorTransform, compose_color
 from picstore.train.transforms.opcodes import OutputDtype
 

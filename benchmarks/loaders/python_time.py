@@ -25,7 +25,7 @@ import picstore
 from benchmarks.harness import MICROSECONDS, Case, Table, measure, tabulate
 from benchmarks.options import Options
 from picstore.kernels.jit import kernel
-from picstore.train.cpu import color, fused
+from picstore.train.cpu import fused, run_color
 
 SIDE, CROP, BATCH = 16, 224, 128
 IMAGES, PROFILED = 12_800, 20  # images of an epoch; seconds
@@ -50,7 +50,7 @@ def _color_nothing(*arguments: Any) -> None:
 def remove_kernels() -> None:
     """Replace the kernels that JOBS call in this process: the fused one, and two of color."""
     fused.run_fused = kernel(fused.run_fused.signature)(_fuse_nothing)
-    color.run_pointwise = color.normalize_image = numba.njit(nogil=True)(_color_nothing)
+    run_color.run_pointwise = run_color.normalize_image = numba.njit(nogil=True)(_color_nothing)
 
 
 def python(options: Options) -> Table:

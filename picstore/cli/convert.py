@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from picstore.cli import options
-from picstore.cli.outcome import report_outcome
+from picstore.cli.conversion_summary import report_outcome
 from picstore.prepare.image.settings import ENCODERS
 from picstore.storage.location.resolve import Location, locate
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from picstore.cli import options
-from picstore.cli.outcome import report_outcome
+from picstore.cli.conversion_summary import report_outcome
 from picstore.storage.location.resolve import Location, locate
 
 

@@ -8,7 +8,7 @@ import click
 
 from picstore.cli import options
 from picstore.cli.bars import histogram_lines, sample_note
-from picstore.cli.outcome import format_outcome
+from picstore.cli.conversion_summary import format_outcome
 from picstore.cli.terminal import echo, echo_json
 from picstore.storage.location.resolve import Location, locate
 

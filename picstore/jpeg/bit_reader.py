@@ -31,7 +31,7 @@ _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 def search_code(accumulator, ranges, symbols, shortest):  # type: ignore[no-untyped-def]
     """Find the code at the head of the accumulator by its length (F.2.2.3): symbol | length << 8; 0 for none.
 
-    ``ranges`` and ``symbols`` are addresses of a table's rows, as in ``huffman_lookup.make_lookups``.
+    ``ranges`` and ``symbols`` are addresses of a table's rows, as in ``transcode_lookup.make_lookups``.
     """
     for length in range(shortest, MAX_CODE_BITS + 1):
         code = np.int64(accumulator >> _u64(64 - length))

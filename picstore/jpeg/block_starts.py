@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from picstore.jpeg.bit_reader import BAD_CODE, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, refill, search_code
-from picstore.jpeg.huffman_lookup import LOOKUP_BITS, SKIP_SHIFT
+from picstore.jpeg.transcode_lookup import LOOKUP_BITS, SKIP_SHIFT
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u16
 
 # Columns of a row of scans, int64. Addresses: of the data, followed by PADDING zeros; of the segments' offsets in it;
 # of the blocks of an MCU, int64 (n, 4): component, DC table, AC table, whether its DC is edited; of the arrays of
-# ``huffman_lookup.make_lookups``; and of what is noted, to fill. Numbers of blocks: of an MCU, a segment and the scan.
+# ``transcode_lookup.make_lookups``; and of what is noted, to fill. Numbers of blocks: of an MCU, a segment and a scan.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
 # What the kernel fills: damage, blocks left in the segment, the bit at its end, and the plans of the blocks of an MCU.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)

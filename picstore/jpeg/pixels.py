@@ -11,9 +11,9 @@ import numpy as np
 from picstore.arrays import U8
 from picstore.errors import ImageError, UsageError
 from picstore.jpeg.cut import cut
+from picstore.jpeg.decode_any import decode_rgb
 from picstore.jpeg.markers import Header, parse_header
 from picstore.jpeg.reducing import check_reducing_gap, decode_factors
-from picstore.jpeg.rgb import decode_rgb
 from picstore.kernels import filters
 from picstore.kernels.resample import resample
 

@@ -19,9 +19,9 @@ from picstore.errors import ImageError, NotTranscodable, UsageError
 from picstore.jpeg import bit_reader, bit_writer, block_starts, entropy
 from picstore.jpeg.headers import CodingParameters, HuffmanTables, read_coding_parameters, write_headers
 from picstore.jpeg.huffman import optimal_table, pack_tables
-from picstore.jpeg.huffman_lookup import make_lookups
 from picstore.jpeg.markers import EOI, Header, MarkerSegment, header_from_segments, iterate_marker_segments
 from picstore.jpeg.tiles import restart_interval
+from picstore.jpeg.transcode_lookup import make_lookups
 
 P = ParamSpec("P")
 T = TypeVar("T")

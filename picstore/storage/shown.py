@@ -12,8 +12,8 @@ from PIL import Image, ImageOps
 from picstore.arrays import U8
 from picstore.display.figures import Tile
 from picstore.errors import Damage, ImageError
+from picstore.jpeg.decode_any import decode_rgb
 from picstore.jpeg.reducing import decode_factors
-from picstore.jpeg.rgb import decode_rgb
 from picstore.storage.annotations import Objects, read_objects
 from picstore.storage.format.record import Record
 from picstore.storage.manifest import Manifest

@@ -15,13 +15,14 @@ import numpy as np
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.train.batching.gather import BatchRecords, gather_records
-from picstore.train.batching.parameters import TransformParams, align_reach, joint_factors, make_params
+from picstore.train.batching.parameters import TransformParams, make_params
 from picstore.train.batching.spec import OutputSpec
+from picstore.train.batching.views_reach import align_reach, joint_factors
 from picstore.train.buffers import BufferPools
-from picstore.train.cpu.color import run_color
 from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.fill_images import ImageFiller
 from picstore.train.cpu.render import render
+from picstore.train.cpu.run_color import run_color
 from picstore.train.loader import Loader
 from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.requests import TrainingSource

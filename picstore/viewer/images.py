@@ -14,10 +14,10 @@ from PIL import Image
 import picstore
 from picstore.arrays import U8, Array
 from picstore.errors import ImageError, UsageError
+from picstore.jpeg.decode_any import decode_rgb
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.pixels import Box
 from picstore.jpeg.reducing import decode_factors
-from picstore.jpeg.rgb import decode_rgb
 from picstore.prepare.image.read import decode_file, foreign_errors
 from picstore.prepare.image.settings import EncodeSettings, Size
 from picstore.prepare.image.size_limits import check_size, pillow_limits

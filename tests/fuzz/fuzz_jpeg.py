@@ -35,10 +35,10 @@ MARKERS = bytes([0x00, 0x01, 0x10, 0x11, 0x7F, 0x80, 0xC0, 0xC4, 0xD0, 0xD7, 0xD
 
 def modules() -> dict[str, Any]:
     """Modules by name, imported late, so that a guided run can instrument them."""
-    from picstore.jpeg import cut, headers, huffman_lookup, markers, segments, transcode
+    from picstore.jpeg import cut, headers, markers, tiles, transcode, transcode_lookup
     from picstore.jpeg.decoder import decode
 
-    found = (headers, cut, decode, huffman_lookup, markers, segments, transcode)
+    found = (headers, cut, decode, transcode_lookup, markers, tiles, transcode)
     return {name.__name__.rsplit(".", 1)[1]: name for name in found}
 
 
@@ -132,8 +132,8 @@ class Exercise:
         self.counts, self.slowest = {}, (0.0, "")
         if guarded:
             self._guard = GuardedNumpy()
-            self._parts["huffman_lookup"].make_lookups.cache_clear()
-            for name in ("transcode", "cut", "huffman_lookup", "decode"):
+            self._parts["transcode_lookup"].make_lookups.cache_clear()
+            for name in ("transcode", "cut", "transcode_lookup", "decode"):
                 self._parts[name].np = self._guard
 
     def __call__(self, stream: bytes, rng: random.Random) -> None:
@@ -145,7 +145,7 @@ class Exercise:
         self._call(
             "read_coding", lambda: part["headers"].read_coding_parameters(part["markers"].iterate_marker_segments(jpeg))
         )
-        found = self._call("find_segments", part["segments"].find_restart_segments, jpeg, header) if header else None
+        found = self._call("find_segments", part["tiles"].find_restart_segments, jpeg, header) if header else None
         interval = rng.choice((None, None, 1, 3, rng.randrange(1, 100)))
         added = self._call("add_restart_markers", part["transcode"].add_restart_markers, jpeg, interval)
         if added:
@@ -223,7 +223,7 @@ class Exercise:
     def _compare(self, before: bytes, after: bytes) -> None:
         """Check that libjpeg-turbo decodes the result, and to the pixels of the damaged stream if it accepts that."""
         parts = self._parts
-        parts["segments"].find_restart_segments(after, parts["markers"].parse_header(after))
+        parts["tiles"].find_restart_segments(after, parts["markers"].parse_header(after))
         shown = simplejpeg.decode_jpeg(after, strict=False)
         try:
             expected = simplejpeg.decode_jpeg(before, strict=False)

@@ -44,16 +44,16 @@ import numpy as np
 from coefficients import *
 from guard_pages import GuardedNumpy
 from picstore.kernels import jit
-from picstore.jpeg import huffman_lookup, transcode
+from picstore.jpeg import transcode_lookup, transcode
 guard = GuardedNumpy()
 plain = write(Coefficients(8, 8, [(1, 1)], [[0] * 64]))
 transcode.add_restart_markers(memoryview(plain))  # compiles
-huffman_lookup.make_lookups.cache_clear()
+transcode_lookup.make_lookups.cache_clear()
 def add(stream, interval):
     for guard.flush_left in (False, True):
-        transcode.np = huffman_lookup.np = guard
+        transcode.np = transcode_lookup.np = guard
         after = transcode.add_restart_markers(guard.stream(stream), interval)
-        transcode.np = huffman_lookup.np = np
+        transcode.np = transcode_lookup.np = np
     return after
 """
     command = [sys.executable, "-c", before + code, str(FOLDER), str(FOLDER.parent)]

@@ -13,7 +13,7 @@ from samples import picture
 
 import picstore
 from picstore.errors import ImageError, UsageError
-from picstore.jpeg import pixels, rgb
+from picstore.jpeg import decode_any, pixels
 from picstore.kernels.resample import resample
 
 WIDTH, HEIGHT = 333, 211
@@ -60,7 +60,7 @@ def test_of_a_jpeg_with_restart_markers_only_the_tiles_of_the_box_are_decoded(mo
 
     def spy(jpeg: bytes, **options: int) -> np.ndarray:
         decoded.append(options["width"] * options["height"])
-        return rgb.decode_rgb(jpeg, **options)
+        return decode_any.decode_rgb(jpeg, **options)
 
     monkeypatch.setattr(pixels, "decode_rgb", spy)
     for kind in ("restart markers", "baseline"):

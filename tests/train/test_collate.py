@@ -20,7 +20,7 @@ from collate_functions import describe, fail
 
 import picstore
 from picstore.errors import PicstoreError, UsageError
-from picstore.train.pipeline.pipeline import Pipeline
+from picstore.train.pipeline.batch_threads import Pipeline
 
 Make = Callable[..., Path]
 CROP: list[Any] = [picstore.RandomResizedCrop(24)]

@@ -8,7 +8,7 @@ from picstore.jpeg.block_starts import describe_scan, find_block_starts
 from picstore.jpeg.decoder.decode import decode_rows, open_stream
 from picstore.jpeg.encoder.symbols import choose_codes, find_symbols, write_symbols
 from picstore.jpeg.entropy import find_edits
-from picstore.jpeg.huffman_lookup import fill_tables
+from picstore.jpeg.transcode_lookup import fill_tables
 from picstore.kernels.resample import resample_box
 
 # Of all conversions: any source may hold an image that is to be encoded.

@@ -6,20 +6,20 @@ import numpy as np
 
 from picstore.arrays import I64, U8, Array
 from picstore.errors import ImageError
-from picstore.jpeg import rgb
+from picstore.jpeg import decode_any
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.jpeg.decoder.box import decode_box
 from picstore.train.batching.gather import BatchRecords
-from picstore.train.batching.parameters import boxes_to_cut
+from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.buffers import CUTS, PIXELS
 
 _WIDE = 33  # pixels
 
 
 def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:
-    """Decode as :func:`picstore.jpeg.rgb.decode_rgb` does; the result is valid until this thread decodes again."""
+    """Decode as :func:`picstore.jpeg.decode_any.decode_rgb` does; the result is valid until the thread's next call."""
     buffer = PIXELS.at_least(-(-width // factor) * -(-height // factor) * 3)
-    return rgb.decode_rgb(jpeg, width=width, height=height, factor=factor, buffer=buffer)
+    return decode_any.decode_rgb(jpeg, width=width, height=height, factor=factor, buffer=buffer)
 
 
 def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]]:

@@ -12,13 +12,14 @@ from picstore.errors import Damage, ImageError
 from picstore.kernels.strided import StridedImage, strided_images
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import EncodedBatch, Images, ViewImages
-from picstore.train.batching.parameters import TransformParams, align_reach, joint_factors, joint_reach
+from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
+from picstore.train.batching.views_reach import align_reach, joint_factors, joint_reach
 from picstore.train.buffers import PLAIN, BufferPool
-from picstore.train.cpu.color import run_color
 from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.fused import FusedKernel
 from picstore.train.cpu.render import render
+from picstore.train.cpu.run_color import run_color
 from picstore.train.cpu.targets import add_targets, empty_targets
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype

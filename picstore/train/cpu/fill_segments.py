@@ -20,8 +20,9 @@ from picstore.jpeg.decoder.describe import ROOM, describe_tiles
 from picstore.jpeg.tiles import HEIGHT, MCU_HEIGHT
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import EncodedBatch, GroupTargets, SegmentTables, ViewImages
-from picstore.train.batching.parameters import TransformParams, boxes_to_cut, joint_reach
+from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
+from picstore.train.batching.views_reach import boxes_to_cut, joint_reach
 from picstore.train.buffers import BufferPool
 from picstore.train.cpu.decode import decode_slot
 from picstore.train.cpu.targets import add_targets, empty_targets

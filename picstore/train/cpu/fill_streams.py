@@ -12,8 +12,9 @@ from picstore.jpeg.check_stream import check_stream
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import EncodedBatch, GroupTargets, ViewImages
-from picstore.train.batching.parameters import TransformParams, boxes_to_cut, joint_reach
+from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
+from picstore.train.batching.views_reach import boxes_to_cut, joint_reach
 from picstore.train.buffers import BufferPool
 from picstore.train.cpu.targets import add_targets, empty_targets
 

@@ -23,7 +23,7 @@ from picstore.kernels.jit import address_of, caller, compile_kernel, device_func
 from picstore.kernels.resample import resample_box
 from picstore.kernels.strided import StridedImage
 from picstore.train.batching.gather import BatchRecords
-from picstore.train.batching.parameters import boxes_to_cut
+from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.buffers import PIXELS
 from picstore.train.transforms.borders import CONSTANT
 from picstore.train.transforms.geometry import Geometry

@@ -15,7 +15,7 @@ from picstore.jpeg.decoder.describe import describe_tiles
 from picstore.kernels.ahead import compile_ahead
 from picstore.kernels.filters import BILINEAR
 from picstore.train.batching.spec import OutputSpec, PipelineSpec
-from picstore.train.cpu import canvas, mixture, noise, normalize, pointwise, tone
+from picstore.train.cpu import canvas, mixture, noise, normalize, pointwise_color, tone
 from picstore.train.cpu.blur import blur
 from picstore.train.cpu.canvas_positions import displace_positions, map_positions
 from picstore.train.cpu.fill_images import ImageFiller
@@ -101,7 +101,7 @@ def _of_geometry(geometry: Geometry, output: OutputSpec) -> Iterator[Any]:
 def _of_color(program: ColorProgram, output: OutputSpec) -> Iterator[Any]:
     steps = set(program.opcode.ravel().tolist()) - {opcodes.NOTHING}
     if any(step <= opcodes.LAST_POINTWISE for step in steps):
-        yield pointwise.run_pointwise
+        yield pointwise_color.run_pointwise
     for step in steps:
         yield from _OF_STEPS.get(step, [])
     for step in steps & {opcodes.WARP, opcodes.ELASTIC}:

@@ -14,7 +14,8 @@ from picstore.arrays import I64, Table
 from picstore.errors import UsageError
 from picstore.jpeg.tiles import rows_to_cut
 from picstore.train.batching.gather import layouts_of
-from picstore.train.batching.parameters import align_reach, boxes_to_cut, draw_geometry, joint_factors, joint_reach
+from picstore.train.batching.parameters import draw_geometry
+from picstore.train.batching.views_reach import align_reach, boxes_to_cut, joint_factors, joint_reach
 from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.compose import TransformPlan
 

@@ -50,7 +50,7 @@ def augment(
 ) -> torch.Tensor | list[torch.Tensor]:
     """Resample images and run their color programs, on the current stream of the images' GPU.
 
-    Resampling equals ``cpu.render.render`` within a level, and color ``cpu.color.run_color`` to the bit, except for
+    Resampling equals ``cpu.render.render`` within a level, and color ``cpu.run_color.run_color`` to the bit, except for
     blur.
 
     Args:

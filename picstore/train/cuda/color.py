@@ -131,7 +131,7 @@ def _normalized(step, value, channel: tl.constexpr):  # type: ignore[no-untyped-
 
 @device_function
 def _turned(r, g, b, turns):  # type: ignore[no-untyped-def]
-    """Turn the hue by sixths of a turn, as ``train/cpu/pointwise.py``."""
+    """Turn the hue by sixths of a turn, as ``train/cpu/pointwise_color.py``."""
     v = tl.maximum(tl.maximum(r, g), b)
     d = v - tl.minimum(tl.minimum(r, g), b)
     across = tl.where(v == g, b - r, r - g)

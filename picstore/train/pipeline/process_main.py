@@ -26,7 +26,7 @@ from picstore.errors import PicstoreError, UsageError
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import MakeRequests, PipelineSpec
 from picstore.train.buffers import KEPT_BATCHES, BufferPool, BufferPools, anonymous_memory, map_memory
-from picstore.train.pipeline.pipeline import Pipeline
+from picstore.train.pipeline.batch_threads import Pipeline
 from picstore.train.pipeline.process import AHEAD, EXIT_TIMEOUT, Message, send_descriptor, share_array
 from picstore.train.pipeline.stats import StatsCounter
 

@@ -208,7 +208,7 @@ class PipelineRunner:
         spec, workers = self._spec, Worker.current().count
         if self._threads is None and workers:
             spec = replace(spec, resources=replace(spec.resources, threads=max(1, spec.resources.threads // workers)))
-        from picstore.train.pipeline.pipeline import Pipeline  # which a process that isolates it does without
+        from picstore.train.pipeline.batch_threads import Pipeline  # which a process that isolates it does without
 
         pipeline = Pipeline(requests(spec.sources), spec, buffers=self._buffers, counter=self._counter)
         self._open.add(pipeline)

@@ -1,7 +1,7 @@
 """Color programs: the steps between resampling and the batch, for all images of a batch at once.
 
 A list of transforms (``color.py``) becomes a table of opcodes and operands, with a row for each image. Names,
-parameters and meaning follow ``torchvision.transforms.v2`` on uint8 tensors. ``train/cpu/color.py`` and
+parameters and meaning follow ``torchvision.transforms.v2`` on uint8 tensors. ``train/cpu/run_color.py`` and
 ``train/cuda/color.py`` run the programs.
 """
 

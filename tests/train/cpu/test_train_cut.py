@@ -13,7 +13,7 @@ from PIL import Image
 from samples import picture
 
 import picstore
-from picstore.jpeg import rgb
+from picstore.jpeg import decode_any
 from picstore.train.cpu import decode as cpu_decode
 from picstore.train.cpu import fused
 from picstore.train.transforms.batch_random import BatchRandom
@@ -137,8 +137,8 @@ def test_streams_of_another_decoder_are_decoded_smaller_too(tmp_path: Path) -> N
     progressive, plain = (saved(Image.fromarray(image), "JPEG", progressive=each) for each in (True, False))
     for jpeg in (progressive, plain):
         for factor in (1, 2, 4, 8):
-            pixels = rgb.decode_rgb(jpeg, width=400, height=300, factor=factor)
-            assert np.array_equal(pixels, rgb.decode_rgb(plain, width=400, height=300, factor=factor))
+            pixels = decode_any.decode_rgb(jpeg, width=400, height=300, factor=factor)
+            assert np.array_equal(pixels, decode_any.decode_rgb(plain, width=400, height=300, factor=factor))
     for jpeg in (b"no image", progressive):
         with pytest.raises(picstore.ImageError, match=r"does not decode|by its headers"):
-            rgb.decode_rgb(jpeg, width=3, height=4)
+            decode_any.decode_rgb(jpeg, width=3, height=4)

@@ -27,8 +27,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from picstore.errors import MissingDependency, UsageError
-from picstore.train.cpu.color import run_color
 from picstore.train.cpu.render import render
+from picstore.train.cpu.run_color import run_color
 from picstore.train.transforms.affine import RandomAffine, RandomRotation
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color import (

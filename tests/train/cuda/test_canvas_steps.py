@@ -10,7 +10,7 @@ import torch
 from colored import noise, smooth
 from grids import slow_except
 
-from picstore.train.cpu.color import run_color
+from picstore.train.cpu.run_color import run_color
 from picstore.train.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color import ColorJitter, GaussianBlur, Normalize, RandomErasing

@@ -28,7 +28,7 @@ from programs import Program
 import picstore
 from picstore.train.batch import Batch
 from picstore.train.cpu import fill_images
-from picstore.train.pipeline import pipeline
+from picstore.train.pipeline import batch_threads
 
 Make = Callable[..., Path]
 LIMIT = 90  # seconds, of what takes two
@@ -564,7 +564,7 @@ def test_an_iterator_that_its_own_threads_find_to_be_garbage_ends_in_silence(
 
     abandoned = threading.Event()
     loader = loader_of(make_dataset(400), batch_size=2, budget=1)
-    for name, home in {"render": fill_images, "make_params": pipeline}.items():
+    for name, home in {"render": fill_images, "make_params": batch_threads}.items():
         original = getattr(home, name)
 
         def patched(*args: Any, _original: Any = original, **options: Any) -> Any:

@@ -25,7 +25,7 @@ from torchvision.transforms.v2 import functional
 
 from picstore import rng
 from picstore.errors import UsageError
-from picstore.train.cpu.color import run_color
+from picstore.train.cpu.run_color import run_color
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color import (

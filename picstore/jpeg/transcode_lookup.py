@@ -1,4 +1,4 @@
-"""Lookup tables of Huffman codes for the kernels."""
+"""Lookup tables of Huffman codes for the kernels of ``transcode``; the decoder has its own."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from picstore.train.cpu.canvas import move_pixels
 from picstore.train.cpu.mixture import Mixture
 from picstore.train.cpu.noise import add_noise, standard_normals
 from picstore.train.cpu.normalize import bit_patterns, normalize_image
-from picstore.train.cpu.pointwise import run_pointwise
+from picstore.train.cpu.pointwise_color import run_pointwise
 from picstore.train.cpu.tone import equalize, sharpen, stretch_contrast
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram

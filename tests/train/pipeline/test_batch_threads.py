@@ -31,12 +31,12 @@ from picstore.storage.location.resolve import read_at
 from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources
 from picstore.train.buffers import BufferPool
 from picstore.train.cpu import decode as cpu_decode
-from picstore.train.cpu import fill_images, fillers
+from picstore.train.cpu import fill_images, needed_kernels
 from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.epoch import EpochOrder
 from picstore.train.order.requests import BatchRequest, TrainingSource
 from picstore.train.order.sharding import RankShard
-from picstore.train.pipeline.pipeline import AHEAD, MAX_REQUESTS, Pipeline, divide
+from picstore.train.pipeline.batch_threads import AHEAD, MAX_REQUESTS, Pipeline, divide
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher
 from picstore.train.pipeline.stats import StatsCounter
 from picstore.train.transforms.compose import TransformPlan
@@ -505,7 +505,7 @@ def test_the_first_containers_are_read_while_kernels_are_loaded_and_no_others(
 ) -> None:
     path = make_dataset(100)
     first = len({*next(requests_of(picstore.Dataset(path), batch_size=8))[0].samples.container.tolist()})
-    load, read = fillers.load_filler, []
+    load, read = needed_kernels.load_filler, []
 
     def slow(spec: PipelineSpec) -> Any:
         until = time.monotonic() + 20
@@ -515,7 +515,7 @@ def test_the_first_containers_are_read_while_kernels_are_loaded_and_no_others(
         read.append(memory.reads)
         return load(spec)
 
-    monkeypatch.setattr(fillers, "load_filler", slow)
+    monkeypatch.setattr(needed_kernels, "load_filler", slow)
     pipeline = pipeline_of(path, batch_size=8)
     batches = list(iter(pipeline.receive, None))
     pipeline.close()
@@ -529,7 +529,7 @@ def test_what_ends_the_loading_of_kernels_reaches_the_consumer_and_ends_the_batc
     def interrupted(spec: PipelineSpec) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fillers, "load_filler", interrupted)
+    monkeypatch.setattr(needed_kernels, "load_filler", interrupted)
     pipeline = pipeline_of(make_dataset(20), batch_size=8)
     with pytest.raises(KeyboardInterrupt):
         pipeline.receive()
@@ -541,14 +541,14 @@ def test_what_ends_the_loading_of_kernels_reaches_the_consumer_and_ends_the_batc
 def test_closing_does_not_wait_for_kernels_that_another_thread_loads(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, loading, closed = fillers.load_filler, threading.Event(), threading.Event()
+    load, loading, closed = needed_kernels.load_filler, threading.Event(), threading.Event()
 
     def slow(spec: PipelineSpec) -> Any:
         loading.set()
         assert closed.wait(20)
         return load(spec)
 
-    monkeypatch.setattr(fillers, "load_filler", slow)
+    monkeypatch.setattr(needed_kernels, "load_filler", slow)
     pipeline = pipeline_of(make_dataset(20), batch_size=8)
     with ThreadPoolExecutor(1) as pool:
         batch = pool.submit(pipeline.receive)
