@@ -118,9 +118,9 @@ FINE = {
     "storage/location/local.py: {}",
     "storage/record_facts.py: {} has no record with the id {}{}",
     "train/options.py: picstore.{} has no {}",
-    "view/ledger.py: {} has no picture {}",
-    "view/records.py: there is no record with the id {}",
-    "view/verification.py: a verification runs already; cancel it before another one",
+    "viewer/ledger.py: {} has no picture {}",
+    "viewer/records.py: there is no record with the id {}",
+    "viewer/background.py: a {} runs already; cancel it before another one",
 }
 
 

@@ -36,7 +36,7 @@ class Report(background.Report):
     Attributes:
         shared, repeated, other_repeated: see :class:`picstore.results.SharedImages`.
         differing: shared images whose classes differ in name.
-        pairs: at most 300; those with different classes come first, then the nearest ones.
+        pairs: at most 300; pairs of different classes come first, then the nearest.
     """
 
     shared: int = 0

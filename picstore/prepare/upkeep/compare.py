@@ -22,7 +22,7 @@ _SIZES = ("width", "height", "bytes")
 
 
 def compare_classes(one: Dataset, other: Dataset) -> list[ClassCounts]:
-    """Count the images of each class in both data sets; classes with one name are one, those without a name by label.
+    """Count the images of each class in both data sets; classes with one name are one, classes without a name by label.
 
     The first data set's classes come first, by label. Errors: see :meth:`Dataset.record_counts`.
     """
@@ -110,7 +110,7 @@ def _known(dataset: Dataset) -> dict[str, Array]:
 
 
 def _qualities(dataset: Dataset, sampled: int) -> Iterable[int]:
-    """Qualities of evenly spaced images; damaged ones and those that are no JPEG are left out."""
+    """Qualities of evenly spaced images; damaged images and other formats than JPEG are left out."""
     count = min(len(dataset), sampled)
     for k in range(count):
         with contextlib.suppress(Damage, NotADataset, ImageError):
