@@ -24,7 +24,7 @@ import numpy.typing as npt
 from picstore.arrays import U8
 from picstore.errors import UsageError
 from picstore.kernels.filter_weights import axis_weights
-from picstore.kernels.filters import BILINEAR, LANCZOS, NEAREST
+from picstore.kernels.filters import BILINEAR, LANCZOS, MAX_COORDINATE, NEAREST
 from picstore.kernels.jit import caller, device_function, kernel
 from picstore.kernels.simd import (
     Vector,
@@ -46,7 +46,6 @@ _SAMPLES = 64  # samples of rows that the vertical pass takes at once
 _i16, _i32, _u8, _u64 = np.int16, np.int32, np.uint8, np.uint64
 _HALF_ROW = 1 << 7  # rounds the vertical pass: of 14 fractional bits 6 are kept
 _HALF_PIXEL = np.int32(1 << 19)  # rounds the horizontal pass: half a grey level with 6 + 14 fractional bits
-_MAX_COORDINATE = 1 << 24  # pixels; bounds every loop and keeps coordinates within integers
 _BLACK = (0, 0, 0)
 _NO_DECODER = 0, 0
 
@@ -103,7 +102,7 @@ def resample(
         source, rows, region, visible, mirrored, int(interpolation), bool(antialias), color, strided_image(out)
     ):
         raise UsageError(
-            f"box {region} is empty, a coordinate of it or of clip {visible} exceeds {_MAX_COORDINATE}, "
+            f"box {region} is empty, a coordinate of it or of clip {visible} exceeds {MAX_COORDINATE}, "
             f"fill {color} is not within 0 to 255, or interpolation {interpolation} is unknown"
         )
 
@@ -350,7 +349,7 @@ def _is_valid(box, clip, fill):  # type: ignore[no-untyped-def]
         if not 0 <= fill[c] <= 255:
             return False
     for k in range(4):
-        if not (-_MAX_COORDINATE <= box[k] <= _MAX_COORDINATE and -_MAX_COORDINATE <= clip[k] <= _MAX_COORDINATE):
+        if not (-MAX_COORDINATE <= box[k] <= MAX_COORDINATE and -MAX_COORDINATE <= clip[k] <= MAX_COORDINATE):
             return False
     return box[2] > 0 and box[3] > 0
 
