@@ -51,7 +51,7 @@ def test_the_tests_of_a_module_are_the_mirrored_file_and_those_beside_it() -> No
     own, importing, others = mirrored_tests(Path("picstore/jpeg/decoder/decode.py"))
     assert own == ["tests/jpeg/decoder/test_decode.py"]
     assert importing == ["tests/jpeg/decoder/test_box.py", "tests/jpeg/decoder/test_odd_streams.py"]
-    assert others == []
+    assert others == ["tests/jpeg/decoder/test_describe.py"]
     groups = mirrored_tests(Path("picstore/train/batching/spec.py"))
     assert groups[:2] == [[], ["tests/train/test_loader.py"]]
 

@@ -21,6 +21,7 @@ from typing import Any
 NEAREST, BOX, BILINEAR, BICUBIC, LANCZOS = range(5)
 HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # in pixels, by code
 TIE = 1e-6  # pixels; a position no farther before a limit lies on it
+MAX_COORDINATE = 1 << 24  # pixels, on every device; bounds every loop, and keeps positions far from an integer's end
 SHARP_CUBIC, PLAIN_CUBIC = -0.5, -0.75  # Keys' parameter with antialiasing, and without
 
 _CODES: dict[str | int, int] = {

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from picstore.arrays import U8
 from picstore.errors import UsageError
 from picstore.kernels.filter_weights import axis_weights
-from picstore.kernels.filters import BILINEAR, LANCZOS, NEAREST
+from picstore.kernels.filters import BILINEAR, LANCZOS, MAX_COORDINATE, NEAREST
 from picstore.kernels.jit import caller, device_function, kernel
 from picstore.kernels.resample_passes import (
     BLOCK,
@@ -36,7 +36,6 @@ from picstore.kernels.resample_passes import (
 from picstore.kernels.strided import put_bytes, strided_image
 
 _u8, _u64 = np.uint8, np.uint64
-_MAX_COORDINATE = 1 << 24  # pixels; bounds every loop and keeps coordinates within integers
 _BLACK = (0, 0, 0)
 _NO_DECODER = 0, 0
 
@@ -93,7 +92,7 @@ def resample(
         source, rows, region, visible, mirrored, int(interpolation), bool(antialias), color, strided_image(out)
     ):
         raise UsageError(
-            f"box {region} is empty, a coordinate of it or of clip {visible} exceeds {_MAX_COORDINATE}, "
+            f"box {region} is empty, a coordinate of it or of clip {visible} exceeds {MAX_COORDINATE}, "
             f"fill {color} is not within 0 to 255, or interpolation {interpolation} is unknown"
         )
 
@@ -161,7 +160,7 @@ def _is_valid(box, clip, fill):  # type: ignore[no-untyped-def]
         if not 0 <= fill[c] <= 255:
             return False
     for k in range(4):
-        if not (-_MAX_COORDINATE <= box[k] <= _MAX_COORDINATE and -_MAX_COORDINATE <= clip[k] <= _MAX_COORDINATE):
+        if not (-MAX_COORDINATE <= box[k] <= MAX_COORDINATE and -MAX_COORDINATE <= clip[k] <= MAX_COORDINATE):
             return False
     return box[2] > 0 and box[3] > 0
 

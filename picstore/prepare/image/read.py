@@ -26,7 +26,7 @@ from picstore.prepare.image.color import to_rgb_or_grey
 from picstore.prepare.image.coordinates import CoordinateMap
 from picstore.prepare.image.resize import resize
 from picstore.prepare.image.settings import MAX_SIDE, EncodeSettings
-from picstore.prepare.image.size_limits import check_size, pillow_limits
+from picstore.prepare.image.size_limits import check_size, check_webp, pillow_limits
 from picstore.prepare.image.strips import join_strips
 from picstore.prepare.image.vips import FaultFound, open_large_image
 
@@ -193,6 +193,7 @@ def foreign_errors(context: str) -> Iterator[None]:
 
 def _open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     Image.init()
+    check_webp(data, max_pixels=max_pixels)
     formats = [each for each in Image.ID if each not in EXCLUDED_FROM_PILLOW]
     try:
         image = Image.open(io.BytesIO(data), formats=formats)

@@ -58,6 +58,22 @@ def check_jbig(data: bytes, *, max_pixels: int) -> None:
     check_size(width, height, max_pixels=max(1, max_pixels // planes))
 
 
+def check_webp(data: bytes, *, max_pixels: int) -> None:
+    """Raise ImageError if a WebP header (RFC 9649) states too many pixels; its reader makes two canvases to open it."""
+    kind, body = data[12:16], data[20:30]
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(body) < 10:
+        return
+    if kind == b"VP8X":
+        width, height = (1 + int.from_bytes(body[at : at + 3], "little") for at in (4, 7))
+    elif kind == b"VP8L":
+        width, height = (1 + (int.from_bytes(body[1:5], "little") >> shift & 0x3FFF) for shift in (0, 14))
+    elif kind == b"VP8 ":
+        width, height = (int.from_bytes(body[at : at + 2], "little") & 0x3FFF for at in (6, 8))
+    else:
+        return
+    check_size(width, height, max_pixels=max_pixels)
+
+
 def check_jpeg_xl(data: bytes, *, max_pixels: int) -> None:
     """Raise ImageError if a JPEG XL header is damaged or states too many pixels; its decoder decodes at once."""
     start = _jpeg_xl_codestream(data)

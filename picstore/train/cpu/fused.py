@@ -19,6 +19,7 @@ from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, FRAME, WORKSPACE, dec
 from picstore.jpeg.decoder.parse import HEIGHT, WIDTH
 from picstore.jpeg.decoder.scan import MOST_SURPLUS_ROWS, OUT, RING
 from picstore.kernels.filter_weights import most_taps
+from picstore.kernels.filters import MAX_COORDINATE
 from picstore.kernels.jit import address_of, caller, compile_kernel, device_function, kernel
 from picstore.kernels.resample import resample_box
 from picstore.kernels.strided import StridedImage
@@ -95,7 +96,6 @@ class FusedKernel:
 # Kernels that ``run_fused`` calls by their addresses: compiled apart, at the same time, and once.
 DECODING = open_box, open_stream, decode_rows
 STAGES = *DECODING, resample_box
-_MAX_COORDINATE = 1 << 24  # pixels, the limit of ``resample_box`` too
 _open_box, _open_stream, _decode, _resample = (caller(stage.signature) for stage in STAGES)
 
 
@@ -152,7 +152,7 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):  # t
             continue
         width, height = -(-rect[2] // factor), -(-rect[3] // factor)
         ring = height
-        if views == 1 and 0 < boxes[i, 3] < _MAX_COORDINATE:
+        if views == 1 and 0 < boxes[i, 3] < MAX_COORDINATE:
             taps = most_taps(boxes[i, 3] / factor, targets[i - slots[2], 5], interpolations[i], antialias[i])
             ring = min(height, taps + MOST_SURPLUS_ROWS)
         if error or pixels.size < 3 * width * ring:

@@ -13,7 +13,7 @@ import numpy as np
 
 from picstore.arrays import F64, I64, U8, Array
 from picstore.errors import UsageError
-from picstore.kernels.filters import BICUBIC, BILINEAR, NEAREST
+from picstore.kernels.filters import BICUBIC, BILINEAR, MAX_COORDINATE, NEAREST
 from picstore.kernels.resample import resample
 from picstore.kernels.strided import strided_image
 from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
@@ -22,7 +22,6 @@ from picstore.train.transforms.borders import CONSTANT, border_indices
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.half_planes import vector_length
 
-_MAX_COORDINATE = 1 << 30  # pixels
 _TOLERANCE = 1e-6  # for rounding
 
 
@@ -159,8 +158,8 @@ def _check_images(pixels: U8, out: U8) -> None:
 
 
 def _check_map(matrix: F64, clip: I64) -> None:
-    if not np.isfinite(matrix).all() or (np.abs(clip) > _MAX_COORDINATE).any():
+    if not np.isfinite(matrix).all() or (np.abs(clip) > MAX_COORDINATE).any():
         raise UsageError(
-            f"the matrix {matrix.tolist()} is not finite, or the clip {clip.tolist()} exceeds {_MAX_COORDINATE}; "
+            f"the matrix {matrix.tolist()} is not finite, or the clip {clip.tolist()} exceeds {MAX_COORDINATE}; "
             "give finite numbers and a clip of fewer pixels"
         )

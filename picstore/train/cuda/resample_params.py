@@ -8,11 +8,10 @@ import numpy as np
 
 from picstore.arrays import F64, I64, Bools
 from picstore.errors import UsageError
-from picstore.kernels.filters import BILINEAR, HALF_WIDTHS, NEAREST
+from picstore.kernels.filters import BILINEAR, HALF_WIDTHS, MAX_COORDINATE, NEAREST
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.half_planes import open_edges, vector_length
 
-_MAX_COORDINATE = 1 << 24  # pixels; bounds every loop, and keeps positions far from what an integer holds
 _TOLERANCE = 1e-6  # for rounding
 
 
@@ -150,12 +149,12 @@ def _clip_in(clip: I64, origins: I64, factors: I64) -> I64:
 
 
 def _check(box: F64, matrix: F64, clip: I64, size: I64) -> None:
-    known = np.isfinite(matrix).all(axis=(1, 2)) & (np.abs(clip) <= _MAX_COORDINATE).all(axis=1)
+    known = np.isfinite(matrix).all(axis=(1, 2)) & (np.abs(clip) <= MAX_COORDINATE).all(axis=1)
     known &= (size > 0).all(axis=1)
-    known &= (np.abs(box) <= _MAX_COORDINATE).all(axis=1) & (box[:, 2:] > 0).all(axis=1)
+    known &= (np.abs(box) <= MAX_COORDINATE).all(axis=1) & (box[:, 2:] > 0).all(axis=1)
     if not known.all():
         wrong = int(np.flatnonzero(~known)[0])
         raise UsageError(
             f"image {wrong} shows the box {box[wrong].tolist()} (left, top, width, height) within the clip "
-            f"{clip[wrong].tolist()}; both need an area, and coordinates of at most {_MAX_COORDINATE}"
+            f"{clip[wrong].tolist()}; both need an area, and coordinates of at most {MAX_COORDINATE}"
         )

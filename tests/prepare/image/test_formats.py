@@ -624,3 +624,16 @@ def test_a_large_picture_inside_a_small_icon_is_refused():
     icon = struct.pack("<HHHBBBBHHII", 0, 1, 1, 16, 16, 0, 0, 1, 32, len(big), 22) + big
     with pytest.raises(ImageError, match=r"--max-pixels|limit"):
         open_image(icon, settings=EncodeSettings(max_pixels=1 << 20))
+
+
+@pytest.mark.parametrize("kind", ["VP8 ", "VP8L", "VP8X"])
+def test_a_webp_of_too_many_pixels_is_refused_before_its_reader_makes_a_canvas(kind, monkeypatch):
+    image = quadrants()
+    if kind == "VP8X":
+        image.putalpha(128)
+    data = saved(image, "WEBP", lossless=kind == "VP8L")
+    assert data[12:16] == kind.encode()
+    assert open_image(data, settings=EncodeSettings(max_pixels=3_072)).size == (64, 48)
+    monkeypatch.setattr(Image, "open", None)
+    with pytest.raises(ImageError, match=r"64 × 48 = 3,072 pixels; more than --max-pixels allows \(3,071\)"):
+        open_image(data, settings=EncodeSettings(max_pixels=3_071))

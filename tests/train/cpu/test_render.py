@@ -557,6 +557,17 @@ def test_a_geometry_that_is_not_finite_is_refused():
         shown(np.zeros((5, 5, 3), np.uint8), geometry)
 
 
+@pytest.mark.parametrize(("side", "refused"), [(1 << 24, False), ((1 << 24) + 1, True), (1 << 29, True)])
+def test_a_slanted_image_has_the_limit_of_coordinates_that_upright_ones_and_gpus_have(side, refused):
+    geometry = geometry_of(np.zeros((5, 5, 3), np.uint8), [RandomRotation((30, 30))])
+    geometry.clip[0] = (0, 0, side, 5)
+    if refused:
+        with pytest.raises(UsageError, match="exceeds 16777216"):
+            shown(np.zeros((5, 5, 3), np.uint8), geometry)
+    else:
+        shown(np.zeros((5, 5, 3), np.uint8), geometry)
+
+
 BOUNDS = """
 import numpy as np
 from picstore.train.transforms.geometry import Geometry

@@ -72,3 +72,8 @@ def test_spans_read_at_most_a_quarter_more_than_the_epoch(make_dataset: Make, la
             uses |= {key for key, use in container_uses(request, loader.sources).items() if use.needed}
         read.append(sum(dataset.container_size(key.number) for key in uses))
     assert 1 < np.sum(read) / 4 / size <= MAX_READ
+
+
+def test_a_batch_that_takes_all_that_its_lanes_open_is_a_span_by_itself(make_dataset: Make) -> None:
+    loader = picstore.Loader(make_dataset(64), **{**OPTIONS, "batch_size": 64}, lanes=1)
+    assert steps_of_span(Span(loader.order, 0), loader.sources)[0] == 1

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+import picstore
 from picstore.errors import UsageError
 from picstore.train.transforms.affine import RandomAffine, RandomRotation, sine_cosine
 from picstore.train.transforms.batch_random import BatchRandom
@@ -544,3 +545,20 @@ def test_sines_and_cosines_are_exact_where_they_can_be_and_right_elsewhere():
     sine, cosine = sine_cosine(degrees)
     assert sine == pytest.approx(np.sin(np.radians(degrees)), abs=1e-15)
     assert cosine == pytest.approx(np.cos(np.radians(degrees)), abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        picstore.ResizeToCover((9, 9)),
+        picstore.ResizeToSequence(8),
+        RandomRotation(9, expand=True),
+        picstore.RandomIoUCrop(),
+        picstore.RandomZoomOut(),
+        picstore.RandomShortestSize([9]),
+        picstore.RandomSizeCrop(4, 9),
+    ],
+)
+def test_after_a_transform_whose_output_depends_on_more_than_the_size_none_is_fixed(last):
+    assert output_size([CenterCrop(40), last]) is None
+    assert output_size([last, CenterCrop(40)]) == (40, 40)
