@@ -160,8 +160,8 @@ def run_tests(work: Path, environment: Environment, log: Path) -> tuple[str, lis
     run("tar", "xf", environment.folder / "source.tar", "-C", source)
     requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
     lacking = install(work, environment, requirements, *PINNED)
-    path = [f"{environment.inside}/source", *filter(None, [environment.variables.get("PYTHONPATH")])]
-    environment.variables["PYTHONPATH"] = os.pathsep.join(path)
+    shutil.rmtree(environment.packages / "picstore")  # the wheel's
+    (environment.path_files / "source.pth").write_text(f"{environment.inside}/source\n")
     command = (*PYTEST.split(), "-m", "not slow", "source/tests")
     succeeded, lines = execute(environment, log, *command, limit=2 * HOURS)
     said = lines[-1].strip("= ").partition(" in ")[0] if lines else "?"
