@@ -32,6 +32,8 @@ class Environment:
     inside: str  # the same folder, as the platform's programs see it
     variables: dict[str, str]
     target: tuple[object, ...]
+    packages: Path  # where uv installs, of this system
+    path_files: Path  # of this system: the folder whose .pth files the platform's Python reads
 
 
 def run(*command: object, variables: dict[str, str] | None = None, cwd: Path = ROOT) -> str:
@@ -94,7 +96,8 @@ def in_venv(work: Path, version: str, name: str) -> Environment:
     folder = work / f"venv-{name}"
     uv(work, "venv", "--clear", "--python", find_python(work, version), folder)
     python = folder / "bin" / "python"
-    return Environment((str(python),), folder, str(folder), {}, ("--python", python))
+    (packages,) = folder.glob("lib/python*/site-packages")
+    return Environment((str(python),), folder, str(folder), {}, ("--python", python), packages, packages)
 
 
 def in_chroot(work: Path, version: str, machine: str) -> Environment:
@@ -114,10 +117,15 @@ def in_chroot(work: Path, version: str, machine: str) -> Environment:
     packages = root / "packages"
     shutil.rmtree(packages, ignore_errors=True)
     (root / "work").mkdir(exist_ok=True)
-    variables = {"PYTHONPATH": "/packages", "HOME": "/root", "TMPDIR": "/tmp"}  # noqa: S108 - of the chroot
+    path_files = root / f"usr/local/lib/python{version}/dist-packages"
+    path_files.mkdir(parents=True, exist_ok=True)
+    (path_files / "packages.pth").write_text("/packages\n")
+    variables = {"HOME": "/root", "TMPDIR": "/tmp"}  # noqa: S108 - of the chroot
     chosen = ("--override", override, "--python-platform", wheels, "--python-version", version)
     command = ("chroot", str(root), "env", "-C", "/work", f"python{version}")
-    return Environment(command, root / "work", "/work", variables, ("--target", packages, *chosen))
+    return Environment(
+        command, root / "work", "/work", variables, ("--target", packages, *chosen), packages, path_files
+    )
 
 
 def unpack_packages(root: Path) -> None:

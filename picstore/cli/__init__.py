@@ -7,6 +7,7 @@ import importlib
 import io
 import signal
 import sys
+from types import FrameType
 
 import click
 
@@ -73,7 +74,16 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(ignored)
         return
     number = signal.SIGTERM if ignored.exc_type is _Terminated else signal.SIGINT
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+
+    def send(_: int, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code is not _signal_again.__code__:
+            frame = frame.f_back
+        if frame is None:
+            signal.raise_signal(number)
+        else:  # this hook has not ended yet, on a busy machine; its exceptions are ignored too
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+    signal.signal(signal.SIGALRM, send)
     signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds, in which the callback ends
 
 

@@ -205,7 +205,7 @@ class RemoteWorkers:
         free = self.ray.available_resources().get("CPU", 0)
         text = f"there has been no remote worker for {alone:.0f} s: each takes {self.spec.resources.threads} CPUs"
         text += f", and {free:g} of the cluster's {cluster_resources().get('CPU', 0):g} are free"
-        if alone >= NO_WORKER_SECONDS:
+        if self._warned:
             raise PicstoreError(f"{text}; add nodes, end other jobs, or give fewer threads")
         self._warned = True
         logger.warning("%s; waiting up to %d s", text, NO_WORKER_SECONDS)
