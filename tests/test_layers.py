@@ -68,8 +68,7 @@ LAYERS = {
         "shuffle | verify | view | warm",
     ],
     "picstore.viewer": [
-        "background | connections | evaluation | images | kept | pages | parameters | queries | security | "
-        "text_search",
+        "background | connections | evaluation | images | kept | pages | parameters | queries | security | text_search",
         "extra_texts | filters",
         "details | drawn | ledger | records | verification",
         "comparison | recipes",

@@ -80,7 +80,9 @@ class Records:
             labels = self._numbers("label")
         numbers = [int(labels[position]) if position >= 0 else -1 for position in positions]
         names = self.dataset.classes
-        return [names[number] if 0 <= number < len(names) else "" if number < 0 else f"label {number}" for number in numbers]
+        return [
+            names[number] if 0 <= number < len(names) else "" if number < 0 else f"label {number}" for number in numbers
+        ]
 
     def histograms(self, chosen: Filter, gone: threading.Event = STAYS) -> list[Histogram]:
         """Histograms of classes, sizes, bytes, sampling and columns: of all records, and of the filtered ones.

@@ -151,7 +151,7 @@ class Server:
 
         Threads may still decode and evaluate then: let :func:`end_by` end the process, which waits for none.
         """
-        # The bytes are written by whatever thread the system interrupts; a function of Python's would wait for this one.
+        # The bytes are written by whatever thread the system interrupts; a function of Python would wait for this one.
         ends, signals = socket.socketpair()
         signals.setblocking(False)
         signal.set_wakeup_fd(signals.fileno())
