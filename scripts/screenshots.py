@@ -44,6 +44,8 @@ SHOTS = {
     "health": ("health", False),
     "compare": ("compare", False),
 }
+_LOADED = """[...document.images].filter((each) => each.getBoundingClientRect().top < innerHeight)
+    .every((each) => each.complete && each.naturalWidth)"""
 SIZE = {"width": 1280, "height": 800}
 
 
@@ -76,6 +78,7 @@ def main() -> None:
                     page.get_by_role("button", name="Look for shared images").click()
                     page.locator(".pair-cell").first.wait_for()
                     page.wait_for_load_state("networkidle")
+                page.wait_for_function(_LOADED)
                 with Image.open(io.BytesIO(page.screenshot())) as shot:
                     shot.save(IMAGES / f"view-{name}.webp", quality=80, method=6)
         browser.close()

@@ -64,7 +64,7 @@ def read(options: Options) -> Table:
 
     def read_containers(_: None) -> int:
         for number in range(len(dataset.rows)):
-            container = dataset.container(number, allocate=lambda length: buffer[:length])
+            container = dataset.containers.read(number, allocate=lambda length: buffer[:length])
             if not container.good.all():
                 raise ValueError(f"container {number} is damaged")
         return size

@@ -171,7 +171,10 @@ def _bytes_read(dataset: picstore.Dataset, transform: list[Any], *, whole: bool)
         return int(dataset.rows["size"].sum())
     rows_of = partial(needed_rows, TrainingSource(dataset, seed=0, plan=plan_transforms(transform)[0]), 0, 1 << 28)
     numbers = range(len(dataset.rows))
-    read = (dataset.containers_in_part([number], rows_of, attachments=False)[0] for number in numbers)
+    read = (
+        dataset.containers.read_in_part([number], rows_of, mask=dataset.live.mask, attachments=False)[0]
+        for number in numbers
+    )
     return sum(container.read_size for container in read if isinstance(container, Container))
 
 

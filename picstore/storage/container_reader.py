@@ -107,8 +107,16 @@ class ContainerReader:
         name = file_name(stream, file) if self._shift is None else str(self._file(number))
         return ContainerRef(name, int(row["offset"]), stream, file, int(self._ordinals[number]))
 
+    def held_bytes(self, number: int) -> int:
+        """Bytes that a container takes once it is read; in an index, images included."""
+        return int(self.rows["size"][number]) + int(self.rows["referenced"][number])
+
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
-        """Read and check a whole container, into memory from ``allocate``; see :meth:`Dataset.container`."""
+        """Read and check a whole container, into memory from ``allocate``.
+
+        The result holds what is stored: deleted records too, and labels without edits. Damage that leaves records
+        readable is listed in it; Damage is raised where nothing can be read, NotADataset where the file is missing.
+        """
         if self._references is not None:
             return self._read_references(number, self._references, allocate=allocate)
         cached = None if self.cache is None else self._read_cached(self.cache, number, allocate)
@@ -140,9 +148,20 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate = fresh,
     ) -> list[Container | Damage]:
-        """Read only the needed parts of containers with large images, others whole: `Dataset.containers_in_part`.
+        """Read containers for some rows of tiles of each image; containers of small images whole, as :meth:`read`.
 
-        ``mask`` marks the live records of a container.
+        Only the needed rows of large images are read and checked; ``Container.held`` and ``tops`` describe them. A
+        cache reads whole containers, and keeps them. Several containers at once take less time than one by one.
+
+        Args:
+            numbers: containers in stored order, each once.
+            rows_of: the rows of each live image, see :data:`picstore.storage.row_reader.RowsOf`.
+            mask: marks the live records of a container.
+            attachments: whether these are needed too.
+            allocate: makes the memory of a container.
+
+        Returns:
+            By container: what was read, or why nothing of it can be read.
         """
         large = [number for number in numbers if self.cache is None and self._has_large_images(number)]
         done = self._read_rows(large, rows_of, mask=mask, attachments=attachments, allocate=allocate) if large else {}
@@ -173,9 +192,10 @@ class ContainerReader:
         return {number: read.container for number, read in reads.items()}
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
-        """Read some records alone, of large images only the needed rows; see :meth:`Dataset.container_records`.
+        """Read the ``wanted`` records alone, bool (records,), of large images only the needed rows.
 
-        The tables are kept, as :meth:`index` keeps them. The cache is not used.
+        Other records have no bytes; for them the container's ``good`` says nothing. The tables are kept, as
+        :meth:`index` keeps them. The cache is not used.
         """
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)

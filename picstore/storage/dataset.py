@@ -17,17 +17,16 @@ from picstore.arrays import I64, U8, Array, Bools, Table
 from picstore.errors import Corrupt, Damage, NotADataset, UnsupportedVersion, UsageError
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.concat import align, join_columns, join_manifests
-from picstore.storage.container_reader import ContainerReader, Readers
+from picstore.storage.container_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, FileBytes
 from picstore.storage.edits.edit_files import EditFiles, KeptColumns
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.selection import SelectedRecords, integers, mask_of
 from picstore.storage.edits.tombstones import LiveRecords
-from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.joined_reader import JoinedReader
-from picstore.storage.location.resolve import Allocate, Location, Where, fresh, locate
+from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
 from picstore.storage.publish import keep_counts, publish_edit
 from picstore.storage.record_counts import (
@@ -42,7 +41,6 @@ from picstore.storage.record_facts import FACTS
 from picstore.storage.record_shift import RecordShift
 from picstore.storage.record_table import RecordTable
 from picstore.storage.references_root import ReferencesRoot, find_references_root
-from picstore.storage.row_reader import RowsOf
 from picstore.storage.split import assign_parts, split_bounds
 
 if TYPE_CHECKING:
@@ -73,6 +71,7 @@ class Dataset(Sequence[Record]):
         path: its location; ``str(ds.path)`` is its path or URL.
         references: of an index, the folder of its images.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
+        containers: reads them by their number in stored order.
         live: the stored records that are not deleted; in a selection, only the chosen ones.
 
     Raises:
@@ -125,7 +124,7 @@ class Dataset(Sequence[Record]):
         self._set_manifest(manifest, unsaved)
 
     def _set_containers(self, containers: ContainerReader) -> None:
-        self._containers = containers
+        self.containers = containers
         self.path: Location = containers.root
         self.rows = containers.rows
         self._columns: KeptColumns = {}
@@ -191,7 +190,7 @@ class Dataset(Sequence[Record]):
     @property
     def ids(self) -> I64:
         """Ids of the records in stored order, int64 (len(ds),); -1 where an index entry is damaged."""
-        stored = self.stored_ids()
+        stored = self.containers.ids()
         return stored if len(stored) == len(self) else stored[self.live.marks()]
 
     @property
@@ -229,12 +228,12 @@ class Dataset(Sequence[Record]):
         if not 0 <= k < len(self):
             raise IndexError(f"position {i} of a data set of {len(self)} records")
         (number,), (within,) = (each.tolist() for each in self.live.find(np.array([k])))
-        record = self._containers.record(number, within)
+        record = self.containers.record(number, within)
         return copy_record(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
         for number in np.flatnonzero(self.live.counts).tolist():  # a container without live records may be missing
-            container = self.container(number)
+            container = self.containers.read(number)
             for k in np.flatnonzero(self.live.mask(number)).tolist():
                 yield copy_record(self.with_values(container.record(k)))
 
@@ -277,81 +276,15 @@ class Dataset(Sequence[Record]):
         damaged = f", {(~known).sum():,} of them damaged" if not known.all() else ""
         return draw_histograms(histograms, title=f"{len(self):,} images{damaged}: {self.path}")
 
-    def container_ref(self, number: int) -> ContainerRef:
-        """Position of the ``number``-th container in stored order."""
-        return self._containers.container_ref(number)
-
-    def container_size(self, number: int) -> int:
-        """Bytes that a container takes once it is read; in an index, images included."""
-        return int(self.rows["size"][number]) + int(self.rows["referenced"][number])
-
-    def container(self, number: int, *, allocate: Allocate = fresh) -> Container:
-        """Read and check the ``number``-th container in stored order, into memory from ``allocate``.
-
-        The result holds what is stored: deleted records too, and labels without edits. Damage that leaves records
-        readable is listed in it; Damage is raised where nothing can be read, NotADataset where the file is missing.
-        """
-        return self._containers.read(number, allocate=allocate)
-
-    def stream_source(self, stream: int) -> tuple[Location, int, RecordShift]:
-        """Find where a stream lies: the folder, its number there, and how its records differ from the stored ones."""
-        return self._containers.stream_source(stream)
-
-    @property
-    def readers(self) -> Readers:
-        """The threads that read containers fastest."""
-        return self._containers.readers
-
-    def tables(self, number: int) -> Container:
-        """Read the ``number``-th container without its images; each is read and checked when it is asked for."""
-        return self._containers.index(number)
-
-    def containers_in_part(
-        self, numbers: Sequence[int], rows_of: RowsOf, *, attachments: bool, allocate: Allocate = fresh
-    ) -> list[Container | Damage]:
-        """Read containers for some rows of tiles of each image; containers of small images whole, as :meth:`container`.
-
-        Only the needed rows of large images are read and checked; ``Container.held`` and ``tops`` describe them. A
-        data set with a cache reads whole containers, and keeps them. Several containers at once take less time than
-        one by one.
-
-        Args:
-            numbers: containers in stored order, each once.
-            rows_of: the rows of each live image, see :data:`picstore.storage.row_reader.RowsOf`.
-            attachments: whether these are needed too.
-            allocate: makes the memory of a container.
-
-        Returns:
-            By container: what was read, or why nothing of it can be read.
-        """
-        return self._containers.read_in_part(
-            numbers, rows_of, mask=self.live.mask, attachments=attachments, allocate=allocate
-        )
-
-    def container_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
-        """Read the ``wanted`` records of a container alone, bool (records,), as :meth:`containers_in_part` does.
-
-        Other records have no bytes; for them the container's ``good`` says nothing.
-        """
-        return self._containers.read_records(number, rows_of, wanted=wanted, attachments=attachments)
-
-    def stored_ids(self) -> I64:
-        """Ids of all stored records, int64 (records,), deleted ones too; -1 where an index entry is damaged."""
-        return self._containers.ids()
-
-    def check_extent(self) -> None:
-        """Compare the index with the sizes of the files; Truncated if more than 2**24 records are not there."""
-        self._containers.check_extent()
-
     def entries(self, number: int) -> Table:
         """Read the index entries of the ``number``-th container, ``layout.ENTRY``, without its payload.
 
         Entries of damaged and deleted records are left out. The column ``label`` replaces stored labels where it has a
-        value. Errors: see :meth:`container`.
+        value. Errors: see :meth:`ContainerReader.read`.
         """
         if not self.live.mask(number).any():
             return np.zeros(0, dtype=ENTRY)
-        container = self._containers.index(number)
+        container = self.containers.index(number)
         entries: Table = container.index[container.good & self.live.mask(number)]
         entries["label"] = self.labels(entries["id"], entries["label"])
         return entries
@@ -369,7 +302,7 @@ class Dataset(Sequence[Record]):
 
         Of a selection they are merely left out.
         """
-        positions = self._containers.positions(np.fromiter(ids, dtype=np.int64))
+        positions = self.containers.positions(np.fromiter(ids, dtype=np.int64))
         if isinstance(self.live, SelectedRecords):
             return self._select(~np.isin(self.live.numbers, positions))
         return self.without_positions(np.union1d(self.live.deleted, positions))
@@ -392,7 +325,7 @@ class Dataset(Sequence[Record]):
             raise UsageError("select takes a mask or positions, or ids=; give one of them")
         if ids is None:
             return self._select(mask_of(chosen, len(self)))
-        positions = self._containers.positions(integers(ids, "ids"))
+        positions = self.containers.positions(integers(ids, "ids"))
         if np.isin(positions, self.live.numbers, invert=True).any():
             raise UsageError(f"{self.path}: some of the ids belong to deleted records or are not in the selection")
         return self._select(mask_of(np.searchsorted(self.live.numbers, positions), len(self)))
@@ -440,7 +373,7 @@ class Dataset(Sequence[Record]):
         shifts = align(manifests, [each._find_ids_end() for each in datasets], [str(each.path) for each in datasets])
         joined = Dataset.__new__(Dataset)
         joined._joined, joined._options, joined.references = datasets, {}, None
-        joined._set_containers(JoinedReader([each._containers for each in datasets], shifts))
+        joined._set_containers(JoinedReader([each.containers for each in datasets], shifts))
         firsts = np.cumsum([0, *(int(each.live.starts[-1]) for each in datasets)])
         deleted = np.concatenate([each.live.deleted + first for each, first in zip(datasets, firsts, strict=False)])
         columns = join_columns([{name: each.column(name) for name in each.columns} for each in datasets], shifts)
@@ -472,7 +405,7 @@ class Dataset(Sequence[Record]):
         """
         chosen = self.ids if ids is None else np.asarray(ids, dtype=np.int64)
         if ids is not None:
-            self._containers.positions(chosen)
+            self.containers.positions(chosen)
         if len(np.unique(chosen)) != len(chosen) or (len(chosen) and chosen.min() < 0):
             raise UsageError(f"{self.path}: an id occurs twice, or an index entry is damaged; give ids, each once")
         names = self.manifest.classes if classes is None else tuple(classes)
@@ -515,12 +448,12 @@ class Dataset(Sequence[Record]):
         Errors: see :meth:`record_counts`.
         """
         numbers = np.flatnonzero(self.live.counts).tolist()  # a container without live records may be missing
-        return count_records(numbers, self._containers.index, live=self.live.mask, relabel=self.labels)
+        return count_records(numbers, self.containers.index, live=self.live.mask, relabel=self.labels)
 
     def _find_ids_end(self) -> int:
         """Find a number above the ids of all stored records: a known one, or by reading all ids."""
         if self._ids_end is None:
-            self._ids_end = known_ids_end(self.path, self.manifest, self._origin) or end_of_ids(self.stored_ids())
+            self._ids_end = known_ids_end(self.path, self.manifest, self._origin) or end_of_ids(self.containers.ids())
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
@@ -572,12 +505,12 @@ class Dataset(Sequence[Record]):
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
         """Compute a value of each record from ``record_facts.FACTS`` (n,), as stored: an array (len(self),)."""
-        derived = self._containers.derive(compute, dtype)
+        derived = self.containers.derive(compute, dtype)
         return derived if len(derived) == len(self) else derived[self.live.marks()]
 
     def facts(self) -> Table:
         """Read the facts of the records, ``record_facts.FACTS`` (len(self),)."""
-        facts = self._containers.facts()
+        facts = self.containers.facts()
         if len(facts) != len(self):
             facts = facts[self.live.marks()]
         if LABEL in self.columns:

@@ -142,7 +142,7 @@ def _time_stages(
         containers = {key: container for key, container in containers.items() if key in keys}
         for key in keys - set(containers):
             with clock.stage("read"):
-                containers[key] = loader.dataset.container(key[1], allocate=buffers.containers.borrow)
+                containers[key] = loader.dataset.containers.read(key[1], allocate=buffers.containers.borrow)
             size += containers[key].size
         with clock.stage("plan"):
             records = gather_records(request, containers, sources=sources)

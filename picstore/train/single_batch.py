@@ -63,7 +63,7 @@ def _read_container(
         return read_alone(dataset, number, records.tolist(), rows_of, attachments=attachments)
     marks = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
     marks[records] = True
-    return dataset.container_records(number, rows_of, wanted=marks, attachments=attachments)
+    return dataset.containers.read_records(number, rows_of, wanted=marks, attachments=attachments)
 
 
 def make_images(

@@ -126,7 +126,7 @@ def tiles_of(record: Record) -> Tiles | None:
 def find_place(dataset: Dataset, position: int) -> Place:
     """Find where a record lies, by the indexes alone."""
     (number,), (k,) = (each.tolist() for each in dataset.live.find(np.array([position])))
-    container = dataset.tables(number)
+    container = dataset.containers.index(number)
     entry, rows = container.index[k], dataset.rows
     file, offset = container.locate(int(entry["offset"]))
     same = np.flatnonzero((rows["stream"] == rows["stream"][number]) & (rows["file"] == rows["file"][number]))

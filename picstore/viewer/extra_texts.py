@@ -95,7 +95,7 @@ class ExtraTexts:
         """Return the extras of a container's live records; of a damaged one they are empty."""
         records = np.flatnonzero(self._dataset.live.mask(number)).tolist()
         try:
-            container = self._dataset.tables(number)
+            container = self._dataset.containers.index(number)
             return [container.extra_json(k) if container.good[k] else b"" for k in records]
         except (Damage, NotADataset):
             return [b""] * len(records)

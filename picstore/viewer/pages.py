@@ -60,7 +60,7 @@ def read_items(dataset: Dataset, positions: I64) -> list[Item]:
 def _items_of(dataset: Dataset, number: int, pairs: list[tuple[int, int]]) -> Iterator[Item]:
     """Items of some records of a container, given as position and number in it."""
     try:
-        container = dataset.tables(number)
+        container = dataset.containers.index(number)
     except (Damage, NotADataset) as error:
         yield from (Item(position, damage=str(error)) for position, _ in pairs)
         return

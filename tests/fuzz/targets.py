@@ -168,12 +168,15 @@ def _middle_rows(entries: Any) -> Any:
 def _check_rows(dataset: Any, number: int) -> None:
     """Read a container in part; what is good both ways must be the same bytes."""
     with patch.object(container_reader, "MIN_MEAN", 0), patch.object(row_reader, "_NEAR", 0):
-        (part,) = dataset.containers_in_part(
-            [number], lambda entries: np.tile([[1, 3]], (len(entries), 1)), attachments=True
+        (part,) = dataset.containers.read_in_part(
+            [number],
+            lambda entries: np.tile([[1, 3]], (len(entries), 1)),
+            mask=dataset.live.mask,
+            attachments=True,
         )
     if isinstance(part, Damage):
         raise part
-    whole = dataset.container(number)
+    whole = dataset.containers.read(number)
     live = dataset.live.mask(number)
     for k in np.flatnonzero(part.good & whole.good & live).tolist():
         if part.attachments(k) != whole.attachments(k):

@@ -181,18 +181,18 @@ def test_a_flipped_bit_in_an_image_costs_that_record_only(make_dataset: MakeData
     root = make_dataset(50)
     streamed = list(picstore.Dataset(root))
     dataset = picstore.Dataset(root)
-    row, container = dataset.rows[0], dataset.container(0)
+    row, container = dataset.rows[0], dataset.containers.read(0)
     at = int(row["offset"]) + int(container.index["offset"][1]) + 100
-    flip(root / dataset.container_ref(0).name, at)
+    flip(root / dataset.containers.container_ref(0).name, at)
     damaged = picstore.Dataset(root)
     for k in range(50):
         if k == 1:
             with pytest.raises(Corrupt) as caught:
                 damaged[k]
-            assert caught.value.file == dataset.container_ref(0).name
+            assert caught.value.file == dataset.containers.container_ref(0).name
         else:
             assert damaged[k] == streamed[k]
-    assert damaged.container(0).good.tolist() == [k != 1 for k in range(len(container))]
+    assert damaged.containers.read(0).good.tolist() == [k != 1 for k in range(len(container))]
 
 
 def test_a_flipped_bit_in_a_container_header_costs_nothing(make_dataset: MakeDataset) -> None:
@@ -200,31 +200,31 @@ def test_a_flipped_bit_in_a_container_header_costs_nothing(make_dataset: MakeDat
     streamed = list(picstore.Dataset(root))
     dataset = picstore.Dataset(root)
     for byte in (0, 5, 8, 12, 20, 40, 63):
-        flip(root / dataset.container_ref(1).name, dataset.container_ref(1).offset + byte, 0x10)
+        flip(root / dataset.containers.container_ref(1).name, dataset.containers.container_ref(1).offset + byte, 0x10)
         damaged = picstore.Dataset(root)
         assert list(damaged) == streamed
         assert damaged[:] == streamed
-        assert len(damaged.container(1).damage) == 1
-        flip(root / dataset.container_ref(1).name, dataset.container_ref(1).offset + byte, 0x10)
+        assert len(damaged.containers.read(1).damage) == 1
+        flip(root / dataset.containers.container_ref(1).name, dataset.containers.container_ref(1).offset + byte, 0x10)
 
 
 def test_a_lost_container_header_costs_extras_and_no_image(make_dataset: MakeDataset) -> None:
     root = make_dataset(50)
     dataset = picstore.Dataset(root)
-    sound = dataset.container(1)
-    path, offset = root / dataset.container_ref(1).name, dataset.container_ref(1).offset
+    sound = dataset.containers.read(1)
+    path, offset = root / dataset.containers.container_ref(1).name, dataset.containers.container_ref(1).offset
     data = bytearray(path.read_bytes())
     data[offset : offset + SEALED] = bytes(SEALED)
     path.write_bytes(data)
     damaged = picstore.Dataset(root)
-    container = damaged.container(1)
+    container = damaged.containers.read(1)
     assert container.good.all()
     assert [bytes(container.jpeg(k)) for k in range(len(container))] == [
         bytes(sound.jpeg(k)) for k in range(len(sound))
     ]
     assert damaged.entries(1).tobytes() == sound.index.tobytes()
     with pytest.raises(Corrupt, match="extras"):
-        damaged[len(dataset.container(0))]
+        damaged[len(dataset.containers.read(0))]
 
 
 def test_a_truncated_file_costs_the_containers_behind_the_cut(make_dataset: MakeDataset) -> None:
@@ -238,7 +238,7 @@ def test_a_truncated_file_costs_the_containers_behind_the_cut(make_dataset: Make
     whole = int(dataset.rows["records"][:kept].sum())
     assert damaged[:whole] == streamed[:whole]
     with pytest.raises(Truncated):
-        damaged.container(kept)
+        damaged.containers.read(kept)
     with pytest.raises(Damage):
         damaged[len(damaged) - 1]
 
@@ -262,7 +262,7 @@ def test_a_file_of_another_conversion_under_the_same_name_is_noticed(tmp_path: P
     shutil.copy(tmp_path / "b" / file_name(0, 0), tmp_path / "a" / file_name(0, 0))
     mixed = picstore.Dataset(tmp_path / "a")
     with pytest.raises(Corrupt, match="differs from what the footer says"):
-        mixed.container(0)
+        mixed.containers.read(0)
     with pytest.raises(Corrupt, match="differs from what the footer says"):
         mixed[0]
 
@@ -276,7 +276,7 @@ def test_containers_begin_at_multiples_of_4096(make_dataset: MakeDataset) -> Non
 def test_entries_leave_out_what_is_damaged(make_dataset: Callable[..., Path]) -> None:
     path = make_dataset(20)
     dataset = picstore.Dataset(path)
-    ref, entries = dataset.container_ref(0), dataset.entries(0)
+    ref, entries = dataset.containers.container_ref(0), dataset.entries(0)
     file = path / ref.name
     data = bytearray(file.read_bytes())
     data[ref.offset + 64 + 64] ^= 4  # the id of the second record

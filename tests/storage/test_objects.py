@@ -271,7 +271,7 @@ def test_reading_waits_for_a_store_that_restarts_and_opening_does_not(
     monkeypatch.setattr(object_store, "retries", soon)
     dataset = Dataset(there)
     proxy.failures.extend([UNAVAILABLE] * 30)
-    assert dataset.container(0).size > 0
+    assert dataset.containers.read(0).size > 0
     proxy.failures.extend([UNAVAILABLE] * 30)
     with pytest.raises(PicstoreError, match="cannot be reached"):
         Dataset(there)
@@ -337,7 +337,7 @@ def test_a_container_that_is_damaged_in_the_store_is_not_kept(converted: Path, b
     where = copied(converted, bucket)
     damaged(where, "0000/000000.pic", 9000)
     dataset = Dataset(where, cache=tmp_path / "cache")
-    lost = sum(int((~dataset.container(number).good).sum()) for number in range(len(dataset.rows)))
+    lost = sum(int((~dataset.containers.read(number).good).sum()) for number in range(len(dataset.rows)))
     assert lost == 1
     assert len(held(tmp_path / "cache")) == len(dataset.rows) - 1
 
@@ -349,7 +349,7 @@ def test_a_full_cache_holds_no_more_than_its_limit_and_keeps_what_it_has(make_da
     first: list[Path] = []
     for _ in range(3):
         for number in np.random.default_rng(0).permutation(len(sizes)):
-            dataset.container(int(number))
+            dataset.containers.read(int(number))
             assert sum(path.stat().st_size for path in held(tmp_path / "cache")) <= 64 << 10
         first = first or held(tmp_path / "cache")
         assert held(tmp_path / "cache") == first
@@ -370,7 +370,7 @@ def test_what_nobody_reads_any_more_makes_room_the_least_recently_used_first(
         os.utime(path, (hour_ago - age, hour_ago - age))
     dataset = Dataset(other, cache=cache, cache_limit=total + (40 << 10))
     for number in range(6):
-        dataset.container(number)
+        dataset.containers.read(number)
     left = [path for path in held(cache) if path in old]
     assert 0 < len(left) < len(old)
     assert left == old[: len(left)]  # the last were the least recently used
@@ -385,7 +385,7 @@ def test_a_smaller_limit_shrinks_a_cache(make_dataset: Make, tmp_path: Path) -> 
         for record in Dataset(path, cache=tmp_path / "cache", cache_limit=limit):
             assert record
         held(tmp_path / "cache")[0].unlink()
-    Dataset(path, cache=tmp_path / "cache", cache_limit="64KiB").container(0)
+    Dataset(path, cache=tmp_path / "cache", cache_limit="64KiB").containers.read(0)
     assert sum(path.stat().st_size for path in held(tmp_path / "cache")) <= 64 << 10
 
 
@@ -397,7 +397,7 @@ def test_files_that_a_killed_process_left_half_written_are_removed_when_they_are
     (folder / "old.partial").write_bytes(b"x")
     (folder / "new.partial").write_bytes(b"x")
     os.utime(folder / "old.partial", (1, 1))
-    dataset.container(0)
+    dataset.containers.read(0)
     assert [path.name for path in held(tmp_path / "cache") if path.suffix == ".partial"] == ["new.partial"]
 
 

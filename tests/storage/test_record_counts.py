@@ -127,7 +127,7 @@ def test_repair_and_save_keep_counts_that_are_missing_or_wrong(make_dataset: Mak
 def test_a_damaged_record_that_repair_deletes_is_not_counted(make_dataset: Make) -> None:
     path = make_dataset(20, classes=2, streams=1)
     dataset = picstore.Dataset(path)
-    name, lost = dataset.container_ref(0).name, dataset[0]
+    name, lost = dataset.containers.container_ref(0).name, dataset[0]
     data = bytearray((path / name).read_bytes())
     data[data.index(bytes(lost.jpeg)) + 50] ^= 1
     (path / name).write_bytes(data)
@@ -204,7 +204,7 @@ def test_a_summary_and_the_page_count_every_sound_record_once(many: Path) -> Non
     from picstore.viewer.records import Records
 
     dataset = picstore.Dataset(many)
-    ref = dataset.container_ref(0)
+    ref = dataset.containers.container_ref(0)
     data = bytearray((many / ref.name).read_bytes())
     entry = dataset.entries(0)[0]
     at = data.index(entry.tobytes())

@@ -168,7 +168,7 @@ def test_without_duckdb_or_pyarrow_the_message_says_what_to_install(
 def test_a_record_whose_index_entry_is_damaged_has_no_id_and_no_size(make_dataset: Make) -> None:
     path = make_dataset(10, streams=1)
     dataset = picstore.Dataset(path)
-    ref = dataset.container_ref(0)
+    ref = dataset.containers.container_ref(0)
     data = bytearray((path / ref.name).read_bytes())
     at = data.index(dataset.entries(0)[2].tobytes())
     data[at] ^= 1

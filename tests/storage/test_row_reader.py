@@ -54,7 +54,9 @@ def read(root: Path, first: int = 10, stop: int = 14, *, attachments: bool = Fal
 
 
 def read_from(dataset: picstore.Dataset, first: int = 10, stop: int = 14, *, attachments: bool = False) -> Container:
-    (result,) = dataset.containers_in_part([0], rows_of(first, stop), attachments=attachments)
+    (result,) = dataset.containers.read_in_part(
+        [0], rows_of(first, stop), mask=dataset.live.mask, attachments=attachments
+    )
     if isinstance(result, picstore.Damage):
         raise result
     return result
@@ -62,7 +64,7 @@ def read_from(dataset: picstore.Dataset, first: int = 10, stop: int = 14, *, att
 
 def offset_of(root: Path, number: int, row: int) -> int:
     """Where a row of tiles, or with −1 the header of an image begins in the only file."""
-    container = picstore.Dataset(root).container(0)
+    container = picstore.Dataset(root).containers.read(0)
     ends = row_ends(container.info(number), int(container.index["length"][number]))
     assert ends is not None
     return container.ref.offset + int(container.index["offset"][number]) + (int(ends[row]) if row >= 0 else 0)
@@ -95,7 +97,7 @@ def test_a_cut_needs_no_byte_beyond_the_header_and_its_rows(left: int, top: int,
 
 
 def test_rows_headers_and_tables_are_read_and_nothing_else(root: Path) -> None:
-    whole, part = picstore.Dataset(root).container(0), read(root)
+    whole, part = picstore.Dataset(root).containers.read(0), read(root)
     assert part.read_size < whole.size / 5 and len(part.buffer) < part.read_size
     assert np.array_equal(part.index, whole.index) and part.good.all() and not part.damage
     for k in range(4):
@@ -153,7 +155,7 @@ def test_damage_elsewhere_costs_nothing(root: Path, row: int) -> None:
 
 
 def test_a_damaged_attachment_costs_its_record(root: Path) -> None:
-    container = picstore.Dataset(root).container(0)
+    container = picstore.Dataset(root).containers.read(0)
     flip(root, container.ref.offset + int(container.attached["offset"][1, 0]))
     assert read(root).good.all()
     assert read(root, attachments=True).good.tolist() == [True, False, True, True]
@@ -162,7 +164,7 @@ def test_a_damaged_attachment_costs_its_record(root: Path) -> None:
 def test_damaged_tables_are_read_as_those_of_a_whole_container(root: Path) -> None:
     flip(root, 4096 + 64 + 3 * 64)
     assert read(root).good.tolist() == [True, True, True, False]
-    assert read(root).read_size == picstore.Dataset(root).container(0).size
+    assert read(root).read_size == picstore.Dataset(root).containers.read(0).size
 
 
 def test_what_is_not_in_memory_is_fetched_and_read_as_what_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,10 +187,10 @@ def test_what_is_not_in_memory_is_fetched_and_read_as_what_is(root: Path, monkey
 def test_one_thread_reads_large_images_of_a_folder_and_several_read_all_else(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert picstore.Dataset(root).readers.threads == 1
-    assert picstore.Dataset(root, cache=tmp_path / "cache").readers.threads > 1
+    assert picstore.Dataset(root).containers.readers.threads == 1
+    assert picstore.Dataset(root, cache=tmp_path / "cache").containers.readers.threads > 1
     monkeypatch.setattr(container_reader, "MIN_MEAN", 1 << 30)
-    assert picstore.Dataset(root).readers.threads > 1
+    assert picstore.Dataset(root).containers.readers.threads > 1
 
 
 def test_a_file_that_ends_early_is_damage_only_where_bytes_are_missing(root: Path) -> None:
@@ -205,29 +207,31 @@ def test_a_file_that_ends_early_is_damage_only_where_bytes_are_missing(root: Pat
 def test_containers_that_are_read_together_fail_alone(tmp_path: Path) -> None:
     root = write_dataset(tmp_path / "set", [record(k) for k in range(4)], container_size=1 << 16)
     dataset = picstore.Dataset(root)
-    refs = [dataset.container_ref(number) for number in range(4)]
+    refs = [dataset.containers.container_ref(number) for number in range(4)]
     assert [each.ordinal for each in refs] == [0, 1, 2, 3]
     flip(root, refs[1].offset + 64 + 3)
     path = root / refs[0].name
     path.write_bytes(path.read_bytes()[: refs[3].offset + 100])
-    first, second, third, last = dataset.containers_in_part(range(4), rows_of(10, 14), attachments=False)
+    first, second, third, last = dataset.containers.read_in_part(
+        range(4), rows_of(10, 14), mask=dataset.live.mask, attachments=False
+    )
     assert isinstance(first, Container) and isinstance(second, Container) and isinstance(third, Container)
     assert [each.good.tolist() for each in (first, second, third)] == [[True], [False], [True]]
     assert isinstance(last, picstore.Damage) and last.offset == refs[3].offset and last.__cause__ is None
     path.unlink()
-    (gone,) = dataset.containers_in_part([2], rows_of(10, 14), attachments=False)
+    (gone,) = dataset.containers.read_in_part([2], rows_of(10, 14), mask=dataset.live.mask, attachments=False)
     assert isinstance(gone, picstore.Damage)
     assert (gone.what, gone.file, gone.offset) == ("the file is missing", refs[2].name, refs[2].offset)
 
 
 def test_most_of_a_container_is_read_at_once(root: Path) -> None:
-    assert read(root, 0, 40).read_size == picstore.Dataset(root).container(0).size
+    assert read(root, 0, 40).read_size == picstore.Dataset(root).containers.read(0).size
 
 
 def test_records_without_row_checksums_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tile_rows, "MIN_BYTES", 1 << 30)
     root = write_dataset(tmp_path / "old", [record(k) for k in range(3)])
-    assert not picstore.Dataset(root).container(0).index["flags"].any()
+    assert not picstore.Dataset(root).containers.read(0).index["flags"].any()
     assert bytes(read(root).jpeg(1)) == noise(1)
 
 

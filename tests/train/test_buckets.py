@@ -153,7 +153,7 @@ def damage(path: Path, id_: int) -> None:
     for number in range(len(dataset.rows)):
         for entry in dataset.entries(number):
             if entry["id"] == id_:
-                file = path / dataset.container_ref(number).name
+                file = path / dataset.containers.container_ref(number).name
                 data = bytearray(file.read_bytes())
                 data[int(dataset.rows["offset"][number]) + int(entry["offset"]) + int(entry["length"]) // 2] ^= 0x10
                 file.write_bytes(data)

@@ -85,7 +85,7 @@ def share_read(root: Path | str, transform: list[Any], gap: float | None = None)
     dataset = picstore.Dataset(root)
     plan = plan_transforms(transform, reducing_gap=gap)[0]
     rows_of = partial(needed_rows, TrainingSource(dataset, seed=0, plan=plan), 0, 1 << 28)
-    read = dataset.containers_in_part(range(len(dataset.rows)), rows_of, attachments=False)
+    read = dataset.containers.read_in_part(range(len(dataset.rows)), rows_of, mask=dataset.live.mask, attachments=False)
     return sum(each.read_size for each in read) / int(dataset.rows["size"].sum())  # type: ignore[union-attr]
 
 
@@ -157,7 +157,7 @@ def test_a_row_that_fails_its_checksum_is_damage_with_its_name(
     root: Path, tmp_path: Path, in_part: Callable[[bool], None]
 ) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "copy"))
-    container = picstore.Dataset(copy).container(0)
+    container = picstore.Dataset(copy).containers.read(0)
     ends = row_ends(container.info(0), int(container.index["length"][0]))
     assert ends is not None
     path = copy / container.ref.name
@@ -189,7 +189,7 @@ def test_a_data_set_in_a_store_is_read_in_part(root: Path, bucket: str, in_part:
 
 def test_a_lost_container_costs_its_records_whatever_size_a_crop_has(root: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "copy"))
-    path = copy / picstore.Dataset(copy).container_ref(0).name
+    path = copy / picstore.Dataset(copy).containers.container_ref(0).name
     path.write_bytes(path.read_bytes()[:4096])
     loader = picstore.Loader(copy, transform=CROPS["crop"], batch_size=COUNT, threads=1, isolate=False)
     with contextlib.closing(loader):

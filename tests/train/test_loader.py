@@ -502,7 +502,7 @@ def container_and_file(path: Path, id_: int) -> tuple[int, int, Path]:
     for number in range(len(dataset.rows)):
         for k, entry in enumerate(dataset.entries(number)):
             if entry["id"] == id_:
-                return number, k, path / dataset.container_ref(number).name
+                return number, k, path / dataset.containers.container_ref(number).name
     raise LookupError(id_)
 
 
@@ -636,7 +636,7 @@ def test_an_image_that_does_not_decode_is_replaced_by_another_of_its_batch(
     dataset = picstore.Dataset(path)
     entry = dataset.entries(number)[k]
     at = int(dataset.rows[number]["offset"]) + int(entry["offset"])
-    broken = bytes(dataset.container(number).jpeg(k))
+    broken = bytes(dataset.containers.read(number).jpeg(k))
     decode = cpu_decode.decode_rgb
 
     def decode_rgb(jpeg: memoryview, **size: int) -> np.ndarray:

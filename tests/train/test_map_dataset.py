@@ -238,7 +238,7 @@ def test_a_damaged_record_raises_and_its_neighbors_do_not(make_dataset: Make) ->
     for ask in (lambda: mapped[4], lambda: mapped.__getitems__([3, 4])):
         with pytest.raises(Damage, match=f"record {record.id} fails its CRC"):
             ask()
-    assert len(dataset.container(0)) > 5  # all in one
+    assert len(dataset.containers.read(0)) > 5  # all in one
     for k in (3, 5):
         assert mapped[k][0].shape == (3, 24, 24)
 

@@ -627,7 +627,7 @@ def damage(path: Path, id_: int) -> None:
     for number in range(len(dataset.rows)):
         for entry in dataset.entries(number):
             if entry["id"] == id_:
-                file = path / dataset.container_ref(number).name
+                file = path / dataset.containers.container_ref(number).name
                 data = bytearray(file.read_bytes())
                 data[int(dataset.rows[number]["offset"]) + int(entry["offset"]) + int(entry["length"]) // 2] ^= 1
                 file.write_bytes(data)

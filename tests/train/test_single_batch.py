@@ -64,9 +64,9 @@ def test_a_single_batch_is_the_one_that_iterating_gives(make_dataset: Make, opti
 
 def test_a_damaged_record_is_replaced_as_in_the_loader(make_dataset: Make) -> None:
     path = make_dataset(50)
-    first = picstore.Dataset(path).container_ref(0)
+    first = picstore.Dataset(path).containers.container_ref(0)
     raw = bytearray((path / first.name).read_bytes())
-    tables = picstore.Dataset(path).tables(0)
+    tables = picstore.Dataset(path).containers.index(0)
     raw[first.offset + int(tables.index["offset"][1]) + 50] ^= 1
     (path / first.name).write_bytes(raw)
     loader = picstore.Loader(path, batch_size=10, transform=CROP, isolate=False)

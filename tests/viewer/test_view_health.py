@@ -76,7 +76,7 @@ def test_a_verification_reports_what_the_command_does(make_dataset: Make) -> Non
     path = make_dataset(50)
     client = client_of(path)
     assert client.get("/api/health/verification").json()["state"] == "idle"
-    ref = picstore.Dataset(path).container_ref(1)
+    ref = picstore.Dataset(path).containers.container_ref(1)
     raw = bytearray((path / ref.name).read_bytes())
     raw[ref.offset + 3000] ^= 1
     (path / ref.name).write_bytes(raw)

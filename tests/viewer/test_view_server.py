@@ -182,7 +182,7 @@ def test_a_container_whose_tables_are_damaged_is_shown_as_damage_in_the_grid(
     annotated: Path, make_client: Callable[[picstore.Dataset], TestClient]
 ) -> None:
     dataset = picstore.Dataset(annotated)
-    ref = dataset.container_ref(0)
+    ref = dataset.containers.container_ref(0)
     file = annotated / ref.name
     raw = bytearray(file.read_bytes())
     raw[ref.offset : ref.offset + 2000] = bytes(2000)

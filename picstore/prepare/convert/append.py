@@ -262,4 +262,4 @@ def _next_id(dataset: Dataset) -> int:
     """Return an id above the ids of all inputs so far, failed ones included."""
     provenance = dataset.manifest.provenance
     inputs: list[int] = [provenance.get("inputs", 0), *(each["inputs"] for each in provenance.get("appended", ()))]
-    return max(sum(inputs), 1 + int(np.max(dataset.stored_ids(), initial=-1)))
+    return max(sum(inputs), 1 + int(np.max(dataset.containers.ids(), initial=-1)))

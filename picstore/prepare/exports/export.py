@@ -137,7 +137,7 @@ def _records(dataset: Dataset, remarks: list[str]) -> Iterator[Record]:
     malformed = 0
     for number in np.flatnonzero(dataset.live.counts).tolist():
         try:
-            container = dataset.container(number)
+            container = dataset.containers.read(number)
         except (Damage, NotADataset):  # NotADataset for a missing file
             continue
         for k in np.flatnonzero(dataset.live.mask(number)).tolist():

@@ -30,7 +30,7 @@ def list_index(location: Location, *, root: Where | None = None) -> Listing:
     inputs: list[Input] = []
     ids: list[int] = []
     for number in numbers.tolist():
-        container = dataset.tables(number)
+        container = dataset.containers.index(number)
         labels = dataset.labels(container.index["id"], container.index["label"])
         for k in np.flatnonzero(dataset.live.mask(number)).tolist():
             ids.append(int(container.index["id"][k]))

@@ -136,7 +136,7 @@ def _kept_hashes(dataset: Dataset, number: int) -> Hashes | None:
 
 
 def _hash_records(dataset: Dataset, number: int) -> Hashes:
-    container = dataset.container(number)
+    container = dataset.containers.read(number)
     hashes = {}
     for k in np.flatnonzero(container.good & dataset.live.mask(number)).tolist():
         with contextlib.suppress(ImageError):  # of damage that its CRC does not tell

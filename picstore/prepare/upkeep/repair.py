@@ -82,7 +82,7 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
     folder.sweep()
     index = _restore_index(folder, read_manifest(folder))
     dataset = Dataset(folder, root=root)
-    dataset.check_extent()
+    dataset.containers.check_extent()
     begin_stage(progress, "checking", int(dataset.live.starts[-1]))
     losses, deleted, sound = [], [dataset.live.deleted], 0
     for number, start in enumerate(dataset.live.starts[:-1]):
@@ -90,7 +90,7 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
         live = dataset.live.mask(number)
         lost, sound = np.flatnonzero(live & ~good), sound + int((live & good).sum())
         if len(lost):
-            ref = dataset.container_ref(number)
+            ref = dataset.containers.container_ref(number)
             losses.append(LostRecords(ref.name, ref.offset, problem, len(lost)))
             deleted.append(start + lost)
         if progress is not None:
@@ -114,7 +114,7 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
 def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
     """Find the sound records of a container, bool (records,), and say what is wrong with the others."""
     try:
-        container = dataset.container(number)
+        container = dataset.containers.read(number)
     except (Damage, NotADataset) as error:  # NotADataset where the file is missing
         return np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_), str(error)
     return container.good, "; ".join(error.what for error in container.damage)

@@ -174,10 +174,10 @@ def _file_tasks(dataset: Dataset, root: Location, shape: job.DatasetShape) -> It
             continue
         stream, file = int(rows["stream"][group[0]]), int(files[group[0]])
         extents = np.zeros(len(group), dtype=EXTENT)
-        extents["ordinal"] = [dataset.container_ref(number).ordinal for number in group]
+        extents["ordinal"] = [dataset.containers.container_ref(number).ordinal for number in group]
         for name in ("file", "offset", "size", "records", "header_crc"):
             extents[name] = rows[name][group]
-        source, source_stream, shift = dataset.stream_source(stream)
+        source, source_stream, shift = dataset.containers.stream_source(stream)
         yield FileTask(
             source=source,
             source_stream=source_stream,

@@ -19,10 +19,10 @@ def read_alone(
     wanted = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
     wanted[list(records)] = True
     try:
-        container = dataset.container_records(number, rows_of, wanted=wanted, attachments=attachments)
-        return container if container.good[wanted].all() else dataset.container(number)
+        container = dataset.containers.read_records(number, rows_of, wanted=wanted, attachments=attachments)
+        return container if container.good[wanted].all() else dataset.containers.read(number)
     except Damage as error:
         return error
     except NotADataset:
-        ref = dataset.container_ref(number)
+        ref = dataset.containers.container_ref(number)
         return Damage("the file is missing", ref.name, ref.offset)

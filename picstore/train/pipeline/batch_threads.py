@@ -96,7 +96,7 @@ class Pipeline:
         self._counter = counter or StatsCounter()
         # No method of this object: without a cycle, batches and containers are free as soon as it is dropped.
         read = partial(read_containers, spec, self._buffers, self._counter)
-        readers = max(source.dataset.readers for source in spec.sources)
+        readers = max(source.dataset.containers.readers for source in spec.sources)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, readers=readers)
         self._aside = SetAside()
         self._decoders = ThreadPool(spec.resources.threads, "work", yields=True)

@@ -30,11 +30,11 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
         inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
         for number, lane in zip(samples.container[inside].tolist(), samples.lane[inside].tolist(), strict=True):
             key = ContainerKey(wanted.source, wanted.epoch, number)
-            use = uses.setdefault(key, ContainerUse(dataset.container_size(number)))
+            use = uses.setdefault(key, ContainerUse(dataset.containers.held_bytes(number)))
             use.lanes.add(lane)
         for run in wanted.leaving:
             key = ContainerKey(wanted.source, wanted.epoch, run.container)
-            use = uses.setdefault(key, ContainerUse(dataset.container_size(run.container), needed=False))
+            use = uses.setdefault(key, ContainerUse(dataset.containers.held_bytes(run.container), needed=False))
             use.needed |= len(run.records) > 0
             use.lanes.add(run.lane)
             use.done.add(run.lane)
@@ -59,7 +59,7 @@ def _uses_alone(
             records = np.unique(samples.record[samples.container == number])
             share = len(records) / int(dataset.rows["records"][number])
             key = ContainerKey(wanted.source, wanted.epoch, number, tuple(records.tolist()))
-            alone[key] = ContainerUse(int(dataset.container_size(number) * share))
+            alone[key] = ContainerUse(int(dataset.containers.held_bytes(number) * share))
     return alone
 
 
@@ -78,9 +78,10 @@ def read_containers(
                     for key in group
                 ]
             else:
-                found = dataset.containers_in_part(
+                found = dataset.containers.read_in_part(
                     [key.number for key in group],
                     rows_of,
+                    mask=dataset.live.mask,
                     attachments=bool(plan.targets),
                     allocate=buffers.containers.borrow,
                 )

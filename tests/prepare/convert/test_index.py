@@ -275,7 +275,7 @@ def test_references_to_more_bytes_than_the_index_says_are_refused(index: Path) -
     dataset._containers.rows = dataset.rows.copy()
     dataset._containers.rows["referenced"] -= 1
     with pytest.raises(Damage, match="more than"):
-        dataset.container(0)
+        dataset.containers.read(0)
 
 
 # Commands

@@ -162,7 +162,7 @@ def test_where_a_stored_file_is_damaged_the_source_is_read(source: Path, tmp_pat
     converted(source, out)
     opened = picstore.Dataset(out)
     row = next(number for number in range(len(opened.rows)) if 41 in opened.entries(number)["id"])
-    ref, container = opened.container_ref(row), opened.container(row)
+    ref, container = opened.containers.container_ref(row), opened.containers.read(row)
     file = out / ref.name
     data = bytearray(file.read_bytes())
     lost = {int(id_) for id_ in container.index["id"]}

@@ -77,7 +77,7 @@ def test_a_damaged_image_is_left_out_and_counted(dataset: Path) -> None:
     opened = picstore.Dataset(dataset)
     number = next(k for k in range(len(opened.rows)) if 3 in opened.entries(k)["id"])
     entry = next(each for each in opened.entries(number) if each["id"] == 3)
-    ref = opened.container_ref(number)
+    ref = opened.containers.container_ref(number)
     file = dataset / ref.name
     data = bytearray(file.read_bytes())
     data[ref.offset + int(entry["offset"]) + 700] ^= 1
@@ -89,7 +89,7 @@ def test_a_damaged_image_is_left_out_and_counted(dataset: Path) -> None:
 
 def test_a_missing_file_leaves_out_its_images(dataset: Path) -> None:
     opened = picstore.Dataset(dataset)
-    (dataset / opened.container_ref(0).name).unlink()  # its only container
+    (dataset / opened.containers.container_ref(0).name).unlink()  # its only container
     assert picstore_json("dupes", dataset)["unreadable"] == int(opened.rows["records"][0])
 
 

@@ -83,7 +83,7 @@ def test_the_index_of_an_append_that_was_never_published_is_not_taken(dataset: P
 @pytest.mark.slow
 def test_records_that_cannot_be_read_are_deleted_and_named(dataset: Path, tmp_path: Path) -> None:
     opened = picstore.Dataset(dataset)
-    ref, entry = opened.container_ref(1), opened.entries(1)[2]
+    ref, entry = opened.containers.container_ref(1), opened.entries(1)[2]
     flip(dataset / ref.name, ref.offset + int(entry["offset"]) + 50)
     cut = dataset / "0000" / "000000.pic"
     rows = [row for row in opened.rows if (row["stream"], row["file"]) == (0, 0)]
@@ -297,7 +297,10 @@ def test_a_record_that_is_lost_before_a_deleted_one_is_deleted_too(make_dataset:
     ids = picstore.Dataset(root).ids.tolist()
     picstore.Dataset(root).without([ids[9]]).save()
     entry = picstore.Dataset(root).entries(0)[2]
-    flip(root / "0000" / "000000.pic", picstore.Dataset(root).container_ref(0).offset + int(entry["offset"]) + 40)
+    flip(
+        root / "0000" / "000000.pic",
+        picstore.Dataset(root).containers.container_ref(0).offset + int(entry["offset"]) + 40,
+    )
     assert repair(root).lost == 1
     assert picstore.Dataset(root).ids.tolist() == [id_ for k, id_ in enumerate(ids) if k not in (2, 9)]
     assert verify(root, workers=1).findings == []

@@ -58,7 +58,7 @@ def test_transpose_makes_file_j_of_stream_s_file_s_of_stream_j(
         dataset = picstore.Dataset(path)
         held: dict[tuple[int, int], set[int]] = {}
         for number in range(len(dataset.rows)):
-            ref = dataset.container_ref(number)
+            ref = dataset.containers.container_ref(number)
             held.setdefault((ref.stream, ref.file), set()).update(dataset.entries(number)["id"].tolist())
         return held
 
@@ -109,7 +109,7 @@ def test_a_damaged_record_stops_the_shuffle_and_leaves_no_data_set(
 ) -> None:
     source = make_dataset(30)
     dataset = picstore.Dataset(source)
-    ref, index = dataset.container_ref(0), dataset.entries(0)
+    ref, index = dataset.containers.container_ref(0), dataset.entries(0)
     path = source / ref.name
     data = bytearray(path.read_bytes())
     data[ref.offset + int(index[0]["offset"]) + 100] ^= 1

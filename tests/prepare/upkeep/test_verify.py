@@ -36,7 +36,7 @@ def test_a_sound_data_set_has_no_findings(dataset: Path) -> None:
 
 def test_one_bad_byte_in_an_image_costs_that_record_only(dataset: Path) -> None:
     opened = picstore.Dataset(dataset)
-    ref, entry = opened.container_ref(1), opened.entries(1)[2]
+    ref, entry = opened.containers.container_ref(1), opened.entries(1)[2]
     at = ref.offset + int(entry["offset"]) + int(entry["length"]) // 2
     flip(dataset / ref.name, at)
     result = picstore_json("verify", dataset, code=3)
@@ -49,7 +49,7 @@ def test_one_bad_byte_in_an_image_costs_that_record_only(dataset: Path) -> None:
 
 def test_every_part_of_a_file_is_checked(dataset: Path) -> None:
     opened = picstore.Dataset(dataset)
-    ref, row = opened.container_ref(0), opened.rows[0]
+    ref, row = opened.containers.container_ref(0), opened.rows[0]
     path = dataset / ref.name
     sound = path.read_bytes()
     end = ref.offset + int(row["size"])
@@ -75,7 +75,7 @@ def test_a_truncated_file_costs_the_containers_that_are_gone(dataset: Path) -> N
     opened = picstore.Dataset(dataset)
     rows = [row for row in opened.rows if (row["stream"], row["file"]) == (0, 0)]
     assert len(rows) > 1
-    path = dataset / opened.container_ref(0).name
+    path = dataset / opened.containers.container_ref(0).name
     path.write_bytes(path.read_bytes()[: int(rows[1]["offset"]) + 100])
     _, findings, _ = verify(dataset, workers=1)
     assert sum(finding.records_lost for finding in findings) == sum(int(row["records"]) for row in rows[1:])

@@ -94,7 +94,9 @@ def test_a_loader_yields_each_chosen_record_once_and_reads_no_other_container(
     path = make_dataset(file_size=12 << 10)
     dataset = picstore.Dataset(path)
     selection = dataset.select(ids=CHOSEN[:3])
-    needed = {selection.container_ref(number).name for number in np.flatnonzero(selection.live.counts).tolist()}
+    needed = {
+        selection.containers.container_ref(number).name for number in np.flatnonzero(selection.live.counts).tolist()
+    }
     others = [file for file in path.rglob("*.pic") if file.relative_to(path).as_posix() not in needed]
     assert others
     for file in others:
@@ -113,7 +115,7 @@ def test_a_loaders_process_is_given_the_selection_and_a_state_goes_on_in_the_sam
     taken = iter(loader)
     next(taken)
     state = loader.state_dict()
-    other = loader_of(picstore.Dataset(path).select(np.isin(selection.stored_ids(), CHOSEN)))
+    other = loader_of(picstore.Dataset(path).select(np.isin(selection.containers.ids(), CHOSEN)))
     other.load_state_dict(state)
     assert ids_of(other) == epoch[4:]
     for wrong in (path, selection.select(np.arange(14))):

@@ -207,7 +207,7 @@ def test_a_program_that_knows_only_version_1_refuses_an_edited_data_set(
 def test_a_lost_record_is_never_replaced_by_one_that_is_deleted(make_dataset: Make) -> None:
     path = make_dataset(30, streams=1)
     dataset = picstore.Dataset(path)
-    entries, ref = dataset.entries(0), dataset.container_ref(0)
+    entries, ref = dataset.entries(0), dataset.containers.container_ref(0)
     file = path / ref.name
     data = bytearray(file.read_bytes())
     data[ref.offset + int(entries["offset"][0]) + 40] ^= 1
@@ -223,7 +223,7 @@ def test_a_lost_record_is_never_replaced_by_one_that_is_deleted(make_dataset: Ma
 def test_damage_of_deleted_records_costs_nothing(make_dataset: Make, tmp_path: Path) -> None:
     path = make_dataset(30)
     dataset = picstore.Dataset(path)
-    entries, ref = dataset.entries(0), dataset.container_ref(0)
+    entries, ref = dataset.entries(0), dataset.containers.container_ref(0)
     data = bytearray((path / ref.name).read_bytes())
     data[ref.offset + int(entries["offset"][0]) + 40] ^= 1
     (path / ref.name).write_bytes(data)

@@ -87,10 +87,10 @@ def test_images_are_the_same_as_stage_by_stage(
     channels_last: bool,
     gap: float | None,
 ) -> None:
-    _, together, wrong = made(dataset, dataset.container(0), steps, gap, channels_last=channels_last)
+    _, together, wrong = made(dataset, dataset.containers.read(0), steps, gap, channels_last=channels_last)
     assert wrong == {} and together._fused.done.all()
     request.getfixturevalue("stage_by_stage")
-    _, apart, wrong = made(dataset, dataset.container(0), steps, gap, channels_last=channels_last)
+    _, apart, wrong = made(dataset, dataset.containers.read(0), steps, gap, channels_last=channels_last)
     assert wrong == {}
     assert_same(together, apart)
 
@@ -98,9 +98,9 @@ def test_images_are_the_same_as_stage_by_stage(
 def test_the_kernel_makes_what_is_upright_and_nothing_else(dataset: picstore.Dataset) -> None:
     for gap in (None, 1.0):
         for steps, smaller in ((CROP, False), ([picstore.Resize((20, 20))], gap is not None)):
-            _, filler, _ = made(dataset, dataset.container(0), steps, gap=gap)
+            _, filler, _ = made(dataset, dataset.containers.read(0), steps, gap=gap)
             assert filler._fused.done.all() and (filler._factors > 1).any() == smaller
-        _, filler, wrong = made(dataset, dataset.container(0), [picstore.RandomRotation(30), picstore.Resize(64)])
+        _, filler, wrong = made(dataset, dataset.containers.read(0), [picstore.RandomRotation(30), picstore.Resize(64)])
         assert not filler._fused.done.any() and wrong == {} and filler.images[0][0][0].any()
 
 
@@ -111,13 +111,13 @@ def test_a_new_thread_makes_room_for_large_images(tmp_path: Path) -> None:
             writer.add(noise)
     large = picstore.Dataset(tmp_path / "large")
     with ThreadPoolExecutor(1) as fresh:
-        _, filler, wrong = fresh.submit(made, large, large.container(0), [picstore.Resize((700, 700))]).result()
+        _, filler, wrong = fresh.submit(made, large, large.containers.read(0), [picstore.Resize((700, 700))]).result()
     assert wrong == {} and filler._fused.done.all()
 
 
 def test_a_damaged_stream_is_reported_and_the_others_are_made(dataset: picstore.Dataset) -> None:
-    sound, good, _ = made(dataset, dataset.container(0), CROP)
-    container, buffer = writable(dataset.container(0))
+    sound, good, _ = made(dataset, dataset.containers.read(0), CROP)
+    container, buffer = writable(dataset.containers.read(0))
     entry = container.index[4]
     begin = int(entry["offset"])
     buffer[begin : begin + int(entry["header_length"])] = bytes(int(entry["header_length"]))
@@ -134,7 +134,7 @@ def test_damage_in_rows_that_no_view_shows_is_reported_whatever_is_decoded_first
 ) -> None:
     """The crop's last row of tiles, of which the filter needs the first rows alone; right of the crop none is seen."""
     steps = [picstore.CenterCrop((60, 60)), picstore.Resize((30, 30))]
-    container, buffer = writable(dataset.container(0))
+    container, buffer = writable(dataset.containers.read(0))
     for k, entry in enumerate(container.index):
         begin = int(entry["offset"]) + int(entry["header_length"])
         lengths = container.info(k).segments.astype(int) + 2
@@ -166,8 +166,8 @@ def rename_tables(jpeg: memoryview) -> None:
 
 
 def test_what_only_libjpeg_decodes_is_made_all_the_same(dataset: picstore.Dataset) -> None:
-    _, good, _ = made(dataset, dataset.container(0), CROP)
-    container, buffer = writable(dataset.container(0))
+    _, good, _ = made(dataset, dataset.containers.read(0), CROP)
+    container, buffer = writable(dataset.containers.read(0))
     entry = container.index[np.flatnonzero(container.index["sampling"] == SAMPLINGS.index("grey"))[0]]
     rename_tables(buffer[int(entry["offset"]) : int(entry["offset"]) + int(entry["length"])])
     records, filler, wrong = made(dataset, container, CROP)
@@ -176,7 +176,7 @@ def test_what_only_libjpeg_decodes_is_made_all_the_same(dataset: picstore.Datase
 
 
 def test_a_stream_of_another_size_than_its_index_entry_says_is_reported(dataset: picstore.Dataset) -> None:
-    container, buffer = writable(dataset.container(0))
+    container, buffer = writable(dataset.containers.read(0))
     tall = int(np.flatnonzero(container.index["height"] % 16 > 1)[0])  # as many rows of MCUs without its last row
     entry = container.index[tall]
     begin, end = int(entry["offset"]), int(entry["offset"]) + int(entry["header_length"])
@@ -188,8 +188,8 @@ def test_a_stream_of_another_size_than_its_index_entry_says_is_reported(dataset:
 
 
 def test_nothing_of_a_batch_refers_to_its_containers_once_they_are_released(dataset: picstore.Dataset) -> None:
-    records, _, _ = made(dataset, dataset.container(0), CROP)
-    assert bytes(records.jpeg(3)) == bytes(dataset.container(0).jpeg(3))
+    records, _, _ = made(dataset, dataset.containers.read(0), CROP)
+    assert bytes(records.jpeg(3)) == bytes(dataset.containers.read(0).jpeg(3))
     records.release()
     assert records.containers == [] and not records.sizes.any()
     assert len(records.jpeg(3)) == 0

@@ -70,7 +70,7 @@ def test_spans_read_at_most_a_quarter_more_than_the_epoch(make_dataset: Make, la
         uses: set[Any] = set()
         for request in part(loader.sources):
             uses |= {key for key, use in container_uses(request, loader.sources).items() if use.needed}
-        read.append(sum(dataset.container_size(key.number) for key in uses))
+        read.append(sum(dataset.containers.held_bytes(key.number) for key in uses))
     assert 1 < np.sum(read) / 4 / size <= MAX_READ
 
 

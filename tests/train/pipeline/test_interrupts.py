@@ -573,7 +573,7 @@ def test_an_iterator_that_its_own_threads_find_to_be_garbage_ends_in_silence(
 
         monkeypatch.setattr(home, name, patched)
     dataset = loader.dataset
-    container = dataset.containers_in_part
+    container = dataset.containers.read_in_part
 
     def read(*args: Any, **options: Any) -> Any:
         while where == "read" and begun.is_set() and not abandoned.is_set():
@@ -582,7 +582,7 @@ def test_an_iterator_that_its_own_threads_find_to_be_garbage_ends_in_silence(
         return container(*args, **options)
 
     begun = threading.Event()
-    monkeypatch.setattr(type(dataset), "containers_in_part", lambda self, *args, **options: read(*args, **options))
+    monkeypatch.setattr(type(dataset.containers), "read_in_part", lambda self, *args, **options: read(*args, **options))
     gc.disable()
     try:
         iterator = iter(loader)
