@@ -69,7 +69,9 @@ def test_prose_is_wrapped(page: Path) -> None:
 
 def texts_with_stand_ins() -> dict[str, list[str]]:
     """Lines of code and pages with a word that stands for a noun of another line, by file."""
-    sources = {*ROOT.glob("picstore/**/*.py"), *ROOT.glob("docs/*.py"), *PAGES} - {ROOT / "CHANGELOG.md"}
+    code = ("picstore/**/*.py", "picstore/**/*.js", "docs/*.py", "docs/demo/*.js", "examples/*", "benchmarks/**/*.py")
+    sources = {*PAGES, *(path for pattern in (*code, "scripts/*") for path in ROOT.glob(pattern) if path.is_file())}
+    sources -= {ROOT / "CHANGELOG.md"}
     found = {}
     for path in sorted(sources):
         lines = STAND_IN.findall(path.read_text(encoding="utf-8"))
