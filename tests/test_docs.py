@@ -1,4 +1,4 @@
-"""The documentation's links, paths and width."""
+"""The documentation's links, paths, nouns and width, and the length of tests' names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 WIDTH = 120  # characters; tables, code, images and long links excepted
+NAME_LENGTH = 70  # characters of a test's name
 IMAGE = re.compile(r"<img[^>]*>|!\[[^\]]*\]\([^)]*\)")
 # Words that stand for a noun of another line: a sentence is understood alone.
 STAND_IN = re.compile(
@@ -58,6 +59,12 @@ def test_the_tests_that_a_page_names_exist() -> None:
     named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
     assert named
     assert named <= known
+
+
+def test_names_of_tests_have_at_most_70_characters() -> None:
+    names = {name for path in ROOT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert len(names) > 1000
+    assert [name for name in sorted(names) if len(name) > NAME_LENGTH] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

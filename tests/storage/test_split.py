@@ -57,7 +57,7 @@ def test_parts_by_hash_have_the_sizes_of_independent_draws() -> None:
 
 
 @pytest.mark.parametrize("by", [None, "label"])
-def test_parts_are_disjoint_data_sets_of_all_records_that_a_shuffled_copy_has_too(
+def test_parts_are_disjoint_sets_of_all_records_in_a_shuffled_copy_too(
     make_dataset: Make, tmp_path: Path, by: str | None
 ) -> None:
     dataset = picstore.Dataset(make_dataset())

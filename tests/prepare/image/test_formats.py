@@ -454,7 +454,7 @@ def test_32_bit_integers_have_the_smallest_usual_range_that_holds_them():
         )
 
 
-def test_floats_have_the_smallest_usual_range_that_holds_them_and_nan_is_black():
+def test_floats_have_the_smallest_usual_range_of_theirs_and_nan_is_black():
     inf, nan = float("inf"), float("nan")
     for top in (1.0, 255.0, 65_535.0, 1e9):
         values = np.array([[0, top * 0.2, top, nan, inf, -inf, -top]], dtype=np.float32)
