@@ -56,7 +56,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="processes or threads of each contender (2)")
     parser.add_argument("--minutes", type=float, default=8, help="time of the gpu suite (8)")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu to try the gpu suite without a GPU")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="keep data sets here and use those that are there")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="keep data sets here and use the ones already there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure as JSON")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the tables of this Markdown page")
     options = parser.parse_args()

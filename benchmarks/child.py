@@ -127,7 +127,7 @@ class ChildProcess:
 
 
 def call(target: str, *arguments: Any, **options: Any) -> Any:
-    """Return a function's value, computed in a process of its own; options and errors are those of Child."""
+    """Return a function's value, computed in a process of its own; options and errors are Child's."""
     with ChildProcess(target, *arguments, **options) as child:
         return child.answer()
 

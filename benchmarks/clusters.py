@@ -75,7 +75,7 @@ def _raylets(node: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def simulated_cluster(**options: Any) -> Iterator[SimulatedCluster]:
-    """A cluster, to which this process and those that it starts connect by RAY_ADDRESS."""
+    """A cluster, to which this process and its children connect by RAY_ADDRESS."""
     environment = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

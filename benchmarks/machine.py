@@ -32,7 +32,7 @@ def sentence(about: dict[str, Any]) -> str:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of Python and of those packages that are installed."""
+    """Versions of Python and of the installed packages among these."""
     return {"python": platform.python_version()} | {name: found for name in packages if (found := _version(name))}
 
 

@@ -51,7 +51,7 @@ def read_markable(folder: Path, count: int | None) -> list[bytes]:
 def copy_images(folder: Path, images: Path, copies: int, count: int | None = None) -> tuple[int, ...]:
     """Copy photographs into one folder a class, unless an earlier run did; returns the images of each class.
 
-    Copies, not links: contenders that read files have as many bytes in the page cache as those that read a data set.
+    Copies, not links: contenders that read files have as many bytes in the page cache as others.
 
     Raises:
         ValueError: the copies there are of other images.

@@ -43,7 +43,7 @@ def main() -> None:
             picstore.RandomHorizontalFlip(),
             picstore.Normalize(MEAN, STD),
         ],
-        rank=0 if options.dispatch else None,  # by default that of torch.distributed
+        rank=0 if options.dispatch else None,  # by default torch.distributed's
         world_size=1 if options.dispatch else None,
         device="cpu" if options.dispatch else accelerator.device,
     )

@@ -4,8 +4,8 @@
         --rdzv-backend c10d --rdzv-endpoint host1:29400 --rdzv-id run1 \\
         examples/train_elastic.py train-shuffled --checkpoint /shared/run1.pt
 
-When a process is lost, or a machine joins, torchrun ends all processes and starts this program anew on those that there
-are. It goes on at the last checkpoint, with the same global batches for any number of processes.
+When a process is lost, or a machine joins, torchrun ends all processes and starts this program anew on the present
+ones. It goes on at the last checkpoint, with the same global batches for any number of processes.
 """
 
 from __future__ import annotations

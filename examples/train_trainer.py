@@ -3,7 +3,7 @@
     python examples/train_trainer.py train-shuffled val --output run
 
 The Trainer asks for a DataLoader of its own; the loader goes into it as it is and knows its rank. A callback tells it
-the epoch: a resumed run skips the batches that were trained on, and trains on those that follow. For evaluation the
+the epoch: a resumed run skips the batches that were trained on, and goes on with the next. For evaluation the
 Trainer takes a map-style data set, which its sampler deals to the ranks.
 """
 

@@ -1,6 +1,6 @@
 """macOS as Python sees it, on Linux: put on PYTHONPATH as sitecustomize.py by ./scripts/platforms.
 
-Names that macOS lacks are gone, those that it has are there, and what behaves otherwise does so.
+Names that macOS lacks are gone, its own names are there, and what behaves otherwise does so.
 """
 
 import fcntl

@@ -70,10 +70,6 @@ def main() -> None:
                 page.wait_for_load_state("networkidle")
                 if name == "health":
                     verify(page)
-                if name == "image":
-                    page.wait_for_function(
-                        "[...document.querySelectorAll('.side img')].some((each) => each.naturalWidth)"
-                    )
                 if name == "compare":
                     page.get_by_role("button", name="Look for shared images").click()
                     page.locator(".pair-cell").first.wait_for()

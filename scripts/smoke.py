@@ -3,7 +3,7 @@
     python scripts/smoke.py [--no-torch] [--epochs N] [--write]
 
 It uses the picstore that its Python has installed. A line a step says "ok" or what failed. The digests are of bytes
-that the platform of the golden ones, x86-64 with CPython 3.11, wrote; --write stores those of this one.
+that the platform of the golden ones, x86-64 with CPython 3.11, wrote; --write stores this platform's.
 """
 
 from __future__ import annotations

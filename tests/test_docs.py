@@ -1,4 +1,4 @@
-"""The documentation's links, paths and width."""
+"""The documentation's links, paths, nouns and width, and the length of tests' names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 WIDTH = 120  # characters; tables, code, images and long links excepted
+NAME_LENGTH = 70  # characters of a test's name
 IMAGE = re.compile(r"<img[^>]*>|!\[[^\]]*\]\([^)]*\)")
 # Words that stand for a noun of another line: a sentence is understood alone.
 STAND_IN = re.compile(
@@ -60,6 +61,12 @@ def test_the_tests_that_a_page_names_exist() -> None:
     assert named <= known
 
 
+def test_names_of_tests_have_at_most_70_characters() -> None:
+    names = {name for path in ROOT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert len(names) > 1000
+    assert [name for name in sorted(names) if len(name) > NAME_LENGTH] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_prose_is_wrapped(page: Path) -> None:
     for line in IMAGE.sub("", prose(page)).splitlines():
@@ -69,7 +76,9 @@ def test_prose_is_wrapped(page: Path) -> None:
 
 def texts_with_stand_ins() -> dict[str, list[str]]:
     """Lines of code and pages with a word that stands for a noun of another line, by file."""
-    sources = {*ROOT.glob("picstore/**/*.py"), *ROOT.glob("docs/*.py"), *PAGES} - {ROOT / "CHANGELOG.md"}
+    code = ("picstore/**/*.py", "picstore/**/*.js", "docs/*.py", "docs/demo/*.js", "examples/*", "benchmarks/**/*.py")
+    sources = {*PAGES, *(path for pattern in (*code, "scripts/*") for path in ROOT.glob(pattern) if path.is_file())}
+    sources -= {ROOT / "CHANGELOG.md"}
     found = {}
     for path in sorted(sources):
         lines = STAND_IN.findall(path.read_text(encoding="utf-8"))

@@ -56,9 +56,7 @@ def losses(output: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_plain_training_that_was_stopped_goes_on_to_the_same_losses_to_the_last_digit(
-    make_dataset: Make, tmp_path: Path
-) -> None:
+def test_plain_training_that_was_stopped_goes_on_to_the_same_last_digit(make_dataset: Make, tmp_path: Path) -> None:
     """A model with dropout and batch norm: weights, momentum, schedule, random state and order must all come back."""
     program = EXAMPLES / "train_resnet.py"
     options = [make_dataset(70), "--model", "mobilenet_v3_small", "--size", 32, "--batch-size", 8, "--epochs", 2]
@@ -73,9 +71,7 @@ def test_plain_training_that_was_stopped_goes_on_to_the_same_losses_to_the_last_
 
 
 @pytest.mark.slow
-def test_training_on_2_and_3_processes_has_the_same_losses_and_evaluates_each_image_once(
-    make_dataset: Make, tmp_path: Path
-) -> None:
+def test_training_on_2_and_3_processes_has_equal_losses_and_evaluates_once(make_dataset: Make, tmp_path: Path) -> None:
     training, validation = make_dataset(150), make_dataset(45, name="validation")
     options = [training, validation, "--backend", "gloo", "--model", "tiny", "--lr", 0.05]
     options += ["--epochs", 2, "--global-batch", 32, "--size", 32, "--lanes", 32]
@@ -380,7 +376,7 @@ def test_sequences_of_drawn_lengths_train_timm_s_naflexvit(colored: Callable[[st
 
 
 @pytest.mark.slow
-def test_accelerate_has_the_same_losses_on_one_and_two_processes_and_when_it_dispatches(
+def test_accelerate_has_equal_losses_on_1_and_2_processes_and_dispatching(
     colored: Callable[[str, int], Path], tmp_path: Path
 ) -> None:
     require(importlib.util.find_spec("accelerate"), "accelerate")

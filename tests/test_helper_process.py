@@ -93,7 +93,7 @@ def test_a_loader_runs_nothing_that_lies_in_the_working_directory(
     assert run_there(strange, sys.executable, script(path.parent, code), path, strange) == "6\n"
 
 
-def test_the_working_directory_is_looked_into_last_and_only_where_this_process_does(
+def test_the_working_directory_comes_last_and_only_where_it_does_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -168,7 +168,7 @@ def test_modules_and_packages_import_each_other_in_no_circle() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=lambda path: path.parent.name)
-def test_an_init_file_holds_a_docstring_only_so_that_a_module_loads_nothing_else(path: Path) -> None:
+def test_an_init_file_holds_a_docstring_only_so_that_modules_load_alone(path: Path) -> None:
     statements = ast.parse(path.read_text()).body
     # The public names, the verbs, and the check for torch.
     if path.parent.name not in ("picstore", "cli", "train"):

@@ -37,7 +37,7 @@ def lightning_models() -> ModuleType:
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")  # without the callback
-def test_every_checkpoint_of_a_run_goes_on_to_the_batches_of_the_loader_alone(
+def test_every_checkpoint_goes_on_to_the_batches_of_the_loader_alone(
     lightning_models: ModuleType, make_dataset: Make, tmp_path: Path
 ) -> None:
     """Saved after each step of two epochs of five, also the last of an epoch, and at the ends of both."""
@@ -77,7 +77,7 @@ def test_a_run_that_a_limit_of_steps_ended_in_an_epoch_goes_on(
     assert models[0].trained + models[1].trained == lightning_models.alone(path, 3)[:13]
 
 
-def test_validation_sees_every_record_after_each_epoch_and_a_test_leaves_training_alone(
+def test_validation_sees_every_record_and_a_test_leaves_training_alone(
     lightning_models: ModuleType, make_dataset: Make, tmp_path: Path
 ) -> None:
     path, validation = make_dataset(40), make_dataset(21, name="validation")
@@ -97,7 +97,7 @@ def test_validation_sees_every_record_after_each_epoch_and_a_test_leaves_trainin
     assert fresh.trained == lightning_models.alone(path, 1)
 
 
-def test_loaders_get_the_trainers_rank_and_device_unless_they_have_their_own(
+def test_loaders_get_the_trainers_rank_and_device_unless_given_their_own(
     lightning_models: ModuleType, make_dataset: Make
 ) -> None:
     path, calls = make_dataset(40), []

@@ -21,7 +21,7 @@ def test_on_windows_the_import_names_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_the_newest_other_python_here_converts_shuffles_and_decodes_the_same(tmp_path: Path) -> None:
+def test_the_newest_other_python_converts_shuffles_and_decodes_the_same(tmp_path: Path) -> None:
     """From wheels, and against the golden digests."""
     script = Path(__file__).parents[1] / "scripts" / "platforms.py"
     done = subprocess.run([sys.executable, script, "--fast", "--work", tmp_path], capture_output=True, text=True)

@@ -205,7 +205,7 @@ def test_the_test_tells_a_wrong_recipe(jpeg: bytes, dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_evaluation_is_that_of_torchvision_within_a_level_and_of_timm_within_two(
+def test_evaluation_is_torchvisions_within_a_level_and_timms_within_two(
     interpolation: str, jpeg: bytes, dataset: Path
 ) -> None:
     from timm.data import create_transform

@@ -69,7 +69,7 @@ def test_show_draws_boxes_polygons_and_keypoints_where_they_are(tmp_path: Path) 
     assert [text.get_text() for text in axes.texts] == ["cat"]
 
 
-def test_show_of_a_large_image_keeps_its_coordinates_and_a_damaged_one_is_grey(tmp_path: Path) -> None:
+def test_a_large_image_is_shown_at_its_coordinates_and_a_damaged_one_grey(tmp_path: Path) -> None:
     with picstore.Writer(tmp_path / "set") as writer:
         writer.add(jpeg(0, width=1000, height=600), label=0)
         writer.add(jpeg(1), label=3)
@@ -111,7 +111,7 @@ def test_summary_counts_by_class_and_size(make_dataset: Make) -> None:
     assert dataset.select([]).summary().axes == []
 
 
-def test_histograms_count_classes_without_names_and_values_that_are_all_the_same() -> None:
+def test_histograms_count_classes_without_names_and_values_all_equal() -> None:
     sizes = np.arange(3)
     columns = {"label": np.array([5, 5, 0]), "width": np.array([7, 7, 7]), "height": sizes, "bytes": sizes}
     found = summarize(columns, ["cat"], bins=4)
@@ -174,7 +174,7 @@ def test_views_have_a_row_each_and_mixed_labels_their_weights(make_dataset: Make
     assert titles(mixed.show(classes=["cat", "dog", "owl"])) == ["dog 0.75, cat 0.25 · 4"]
 
 
-def test_images_of_several_sizes_and_results_of_callables_are_shown_or_named(make_dataset: Make) -> None:
+def test_images_of_several_sizes_and_results_of_callables_are_shown(make_dataset: Make) -> None:
     batch = next(iter(picstore.Loader(make_dataset(20), batch_size=4, isolate=False)))
     assert isinstance(batch.images, list)
     assert len(batch.show().axes) == 4

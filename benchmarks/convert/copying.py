@@ -85,7 +85,7 @@ def read(options: Options) -> Table:
 
 
 def _source(options: Options) -> Path:
-    # Of one stream, so that files are as large as those of a data set of 16 streams and 16 times the size.
+    # Of one stream, so that files are as large as in a data set of 16 streams and 16 times the size.
     return write_dataset(options, "--streams", "1", copies=6 * options.copies)
 
 

@@ -37,7 +37,7 @@ def _checksums(device: Device, path: object, count: int, *, busy: bool) -> torch
     """A number for each batch that depends on each of its bytes and their positions."""
     loader, sums = device.loader(path, batch_size=SIZE, seed=3, drop_last=False), []
     for batch in islice(loader, count):
-        # Nothing waits for the device here, so that batches are made while those before are still being read.
+        # Nothing waits for the device here, so that batches are made while earlier ones are still being read.
         if busy:
             torch.stack([torch.rand(1 << 20 if device.cuda else 512, device=device.device) for _ in range(8)]).sort()
         flat = batch.images.flatten().to(torch.int64)

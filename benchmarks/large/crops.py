@@ -34,7 +34,7 @@ DISK_SPEED = 300_000_000  # bytes a second
 BATCH = 64
 CROPS = 2048  # of a round of picstore
 COLD = 160  # images of a round that begins without a page in the cache
-DECODED = 8  # images of a round of those who decode whole images
+DECODED = 8  # images of a round for peers that decode whole images
 _CGROUP = Path("/sys/fs/cgroup/blkio/picstore-benchmark")
 
 Box: TypeAlias = "tuple[int, int, int, int]"  # left, top, width, height

@@ -62,7 +62,7 @@ def make_images(options: Options, megapixels: int, *, count: int | None = None, 
         parts = itertools.cycle(find(options.photographs))
         for number in range(count):
             (images / f"{number:03d}.jpg").write_bytes(encode(_compose(parts, width, height)))
-        # Containers as full as those of a large data set: convert would spread so few images over many rows.
+        # Containers as full as in a large data set: convert would spread so few images over many rows.
         jpegs = [path.read_bytes() for path in sorted(images.iterdir())]
         records = count if options.quick else min(_MAX_RECORDS, _DATASET_BYTES * count // sum(map(len, jpegs)))
         with picstore.Writer(dataset, shape=DatasetShape(streams=2, file_size=16 << 20)) as writer:

@@ -35,7 +35,7 @@ SIZE = 224
 BATCH = 32
 GAP = 2.0
 LEAST, SECONDS = 96, 2  # images and seconds of a round of picstore, at least
-DECODED = 8  # images of a round of those who decode whole images
+DECODED = 8  # images of a round for peers that decode whole images
 COMPARED = 96  # images whose pixels are compared
 GAPS = (None, 1.0, 2.0, 3.0)
 PER_CPU = Unit("images a CPU second", lambda sample: sample.items / sample.seconds)
@@ -65,7 +65,7 @@ def by_torchvision(path: Path) -> Any:
 
 
 def resized(options: Options) -> Table:
-    """Images a CPU second: exact ones against exact ones, those with a gap of 2 against Pillow's ``draft``."""
+    """Images a CPU second: exact ones against exact ones, a gap of 2 against Pillow's ``draft``."""
     torch.set_num_threads(1)  # each of the threads has a core
     tables = []
     for megapixels in (3,) if options.quick else (3, 12, 48):
@@ -112,7 +112,7 @@ def _loader(name: str, images: LargeImages, gap: float | None, options: Options,
         loader = _make_loader(images, gap, batch_size=BATCH, threads=options.workers, isolate=False)
         with contextlib.closing(loader):
             batches = chain.from_iterable(repeat(loader))
-            done = -len(next(batches).ids)  # those that are made ahead meanwhile
+            done = -len(next(batches).ids)  # batches made ahead meanwhile
             start = time.perf_counter(), time.process_time()
             for batch in batches:
                 done += len(batch.ids)

@@ -117,7 +117,7 @@ def ray_data_batches(path: Path, **_: Any) -> tuple[Iterator[Any], Callable[[], 
 
 
 def _cpu_time() -> float:
-    """Seconds of CPU of this process and all that it started, of those that run."""
+    """Seconds of CPU of this process and its running descendants."""
     total = 0
     for pid in process_tree(os.getpid()):
         try:

@@ -111,7 +111,7 @@ def time_uses(quick: bool) -> dict[str, float]:
 
 
 def uses() -> dict[str, Callable[[], object]]:
-    """Kernels by what uses them, in an order in which a later use finds those of an earlier one."""
+    """Kernels by what uses them, in an order in which a later use finds an earlier one's kernels."""
     import numpy as np
     import torch
     from PIL import Image

@@ -20,7 +20,7 @@ from picstore.train.order.bucket_table import BucketTable
 from picstore.train.order.buckets import BucketOrder
 from picstore.train.order.requests import TrainingSource
 
-# Of 256 records, by bucket: most are of three aspect ratios, as of cameras, and one in 256 is of the rarest.
+# Of 256 records, by bucket: most are of cameras' three aspect ratios, and one in 256 is of the rarest.
 SHARES = (1, 2, 4, 8, 48, 64, 80, 32, 8, 5, 4)
 BATCH = 64
 _PIECE = 10**7  # records to draw at a time

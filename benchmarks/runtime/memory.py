@@ -91,7 +91,7 @@ def loader(work: str, _: int) -> int:
 
 
 def peak_memory(work: Callable[[], object]) -> int:
-    """Bytes of resident memory that a piece of work takes at its peak, above those that this process held."""
+    """Bytes of resident memory that a piece of work takes at its peak, above what this process held."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins again at the present size
     before = _status("VmRSS")
     work()

@@ -1,8 +1,8 @@
 """Randomness of an epoch's order: figures of the real plan over data sets stored in three ways.
 
 The input is sorted by class. ``converted`` is a data set as convert writes it, ``transpose`` and ``uniform`` as shuffle
-writes it; the position of each image follows from the same draws, without any image. Beside each figure stands that of
-a uniformly random order.
+writes it; the position of each image follows from the same draws, without any image. Beside each figure stands a
+uniformly random order's.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def order(options: Options) -> Table:
 def _rows(stored: list[Stored], images: int, per_container: int, lanes: int) -> list[Row]:
     epochs = [[run_epoch(each, epoch, lanes) for epoch in (0, 1)] for each in stored]
     per_class, count = images // CLASSES, np.arange(images // BATCH * BATCH)
-    # Containers stay whole, so the order of a shuffled data set varies as that of so many things.
+    # Containers stay whole, so the order of a shuffled data set varies as an order of containers does.
     deviation = f"0 ± {1 / math.sqrt(len(stored[0].counts)):.4f}"
     figures: list[tuple[str, str, Callable[[Order, Order], float], float | str]] = [
         (

@@ -1,6 +1,6 @@
 """The page of ``picstore view`` on a million records: time of the first page and of each filter, memory of the server.
 
-Each request is one of the page's, over HTTP; filters are never asked for twice. The peak is that of the process's
+Each request is one of the page's, over HTTP; filters are never asked for twice. The peak is the process's
 resident memory, mapped files included. Linux only (/proc).
 """
 

@@ -27,7 +27,7 @@ BATCH, LANES, EPOCH = 256, 32, 3
 
 
 def write_index(root: Path, containers: int, *, per_file: int = PER_FILE, records: int = RECORDS) -> None:
-    """Write a data set of which only the manifest and the index exist; ``records`` are those of each container."""
+    """Write a data set of which only the manifest and the index exist; ``records`` counts each container's."""
     footer = np.zeros(per_file, dtype=FOOTER_ROW)
     footer["offset"] = 4096 + CONTAINER * np.arange(per_file)
     footer["size"], footer["records"] = CONTAINER, records

@@ -37,7 +37,7 @@ class Plugin:
     """Plugin of pytest that orders and times tests, and shows Hypothesis's first failure as it is.
 
     Attributes:
-        seconds: CPU time by test, of those that pass.
+        seconds: CPU time of each passing test.
         failed: names of tests that fail.
     """
 
@@ -139,7 +139,7 @@ def _changed(path: str, source: str, number: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kernels(number: int) -> Iterator[Path]:
-    """Give a mutation a cache of kernels that ends with it; runs without one leave theirs to those that follow."""
+    """Give a mutation a cache of kernels that ends with it; runs without one leave theirs to later runs."""
     usual, own = Path("kernels").absolute(), Path(f"kernels-{number}").absolute()
     if not number:
         yield usual

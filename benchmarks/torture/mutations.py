@@ -313,7 +313,7 @@ class _Server:
 
 
 def mirrored_tests(path: Path) -> list[list[str]]:
-    """Files of tests of a module: the one of its name; those beside it that import it; the others of the folder.
+    """Files of tests of a module: the one of its name; files beside it that import it; the folder's other files.
 
     Where the mirrored folder has no tests, these are the files of the nearest above that import the module.
     """

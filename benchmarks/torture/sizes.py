@@ -102,7 +102,7 @@ def _large(work: Path, name: str, sides: tuple[int, int]) -> Row:
         (record,) = picstore.Dataset(target)
         pixels = picstore.decode(record.jpeg, box=(sides[0] // 2, sides[1] // 2, 512, 512))
         if pixels.shape != (512, 512, 3) or pixels.std() < 5:
-            problems.append("the crop is not that of the picture")
+            problems.append("the crop differs from the picture's")
     except (PicstoreError, ValueError) as error:
         problems.append(f"reading: {error}")
     read = f"{time.perf_counter() - start:.2f}"

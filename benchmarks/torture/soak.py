@@ -61,7 +61,7 @@ class _Workload:
         self.samples.append((clock, *figures.tolist(), float(sum(self._images()))))
 
     def stop(self) -> list[str]:
-        """End the processes, and tell what was wrong: those that had ended or do not end, and what is left."""
+        """End the processes, and tell what was wrong: processes that had ended or do not end, and what is left."""
         wrong = [f"ended with {process.returncode}" for process in self.processes if process.poll() is not None]
         for _ in range(4):  # Python drops an interrupt that meets it in a finalizer
             for process in self.processes:

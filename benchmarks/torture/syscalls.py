@@ -35,7 +35,7 @@ class Trigger:
         at: number of the event, from 0 on.
         action: "kill" before it; "power" cut before it; a key of ERRORS; "short", a write of half its bytes; "torn", a
             rename that fails after it took effect; or "none".
-        share: of a killed or cut write, the bytes that are written; of changes that are not synced, those that last.
+        share: of a killed or cut write, the bytes that are written; of changes that are not synced, the ones that last.
         lasting: whether all later events of the same kinds fail too, as on a full disk.
     """
 

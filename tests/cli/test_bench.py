@@ -29,7 +29,7 @@ def test_every_stage_is_measured_and_the_loader_has_made_as_many_images(make_dat
     assert report.rate == pytest.approx(96 / report.seconds)
 
 
-def test_a_data_set_of_less_than_a_batch_of_images_asked_for_is_measured_too(make_dataset: Make) -> None:
+def test_a_data_set_smaller_than_the_batch_asked_for_is_measured_too(make_dataset: Make) -> None:
     report = measure(make_dataset(9), transform=CROP, batch_size=8, images=1, threads=1, isolate=False)
     assert report.images == 8
 

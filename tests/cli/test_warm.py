@@ -21,7 +21,7 @@ def warm(*arguments: object) -> int:
     return int(done["compiled"] + done["cached"])
 
 
-def test_warm_compiles_what_convert_and_the_standard_job_need_and_a_second_one_nothing() -> None:
+def test_warm_compiles_what_convert_and_the_standard_job_need_only_once() -> None:
     assert warm() == 14
     assert picstore_json("warm")["compiled"] == 0
     text = picstore_command("warm", "--processes", 1).stdout

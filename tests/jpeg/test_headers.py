@@ -132,7 +132,7 @@ def test_fill_bytes_before_a_marker_are_skipped() -> None:
     assert markers.parse_header(with_segment(jpeg(5), 0xFE, b"x", fill=7)).length == plain.length + 5 + 7
 
 
-def test_fill_bytes_before_a_restart_marker_stay_with_the_segment_before_it() -> None:
+def test_fill_bytes_before_a_restart_marker_stay_with_their_segment() -> None:
     stream = encode("420", 100, 75, restart_marker_blocks=2)
     header = markers.parse_header(stream)
     first = header.length + restart_markers(stream[header.length :])[0]

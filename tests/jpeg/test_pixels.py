@@ -55,7 +55,7 @@ def test_a_box_of_any_jpeg_has_the_pixels_of_libjpeg_turbo(kind: str, box: tuple
     assert np.array_equal(decoded, whole[top : top + height, left : left + width])
 
 
-def test_of_a_jpeg_with_restart_markers_only_the_tiles_of_the_box_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_tiles_of_the_box_are_decoded_of_a_jpeg_with_markers(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = []
 
     def spy(jpeg: bytes, **options: int) -> np.ndarray:

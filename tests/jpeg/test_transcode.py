@@ -439,7 +439,7 @@ def test_a_thumbnail_in_jfif_goes() -> None:
     assert add_restart_markers(before[:2] + thumbnail + before[20:]) == add_restart_markers(before)
 
 
-def test_a_jfif_segment_of_another_revision_becomes_one_that_no_decoder_warns_of() -> None:
+def test_a_jfif_segment_of_another_revision_becomes_one_all_decoders_take() -> None:
     before = encode("420", 60, 44)
     assert add_restart_markers(before.replace(b"JFIF\0\1", b"JFIF\0\5", 1)) == add_restart_markers(before)
 
@@ -466,7 +466,7 @@ def test_an_adobe_segment_that_says_ycbcr_stays() -> None:
 
 
 @pytest.mark.parametrize("transform", [2, 3, 255])
-def test_an_adobe_segment_with_another_transform_says_ycbcr_as_libjpeg_reads_it(transform: int) -> None:
+def test_an_adobe_segment_of_another_transform_says_ycbcr_as_for_libjpeg(transform: int) -> None:
     plain = write(crafted("444"))
     before = with_segments(plain, segment(0xEE, b"Adobe\0\x64\0\0\0\0" + bytes([transform])))
     np.testing.assert_array_equal(simplejpeg.decode_jpeg(add_restart_markers(before)), simplejpeg.decode_jpeg(plain))
@@ -758,7 +758,7 @@ def test_a_dc_coefficient_out_of_range_is_refused() -> None:
         add_restart_markers(stream, 1)
 
 
-def test_a_size_that_its_data_cannot_fill_is_refused_before_memory_is_taken() -> None:
+def test_a_size_that_its_data_cannot_fill_is_refused_before_allocation() -> None:
     huge = patched(5, b"\xff\xff\xff\xff")
     for stream in (huge, with_segments(huge, segment(0xDD, b"\0\1"))):
         with pytest.raises(NotTranscodable, match="ends early"):

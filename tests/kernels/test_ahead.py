@@ -76,7 +76,7 @@ def first_use(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subproces
 
 
 @pytest.mark.slow
-def test_kernels_compile_in_several_processes_and_one_line_on_stderr_says_so(
+def test_kernels_compile_in_several_processes_and_a_line_on_stderr_says_so(
     first_use: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     done = first_use[1]

@@ -149,7 +149,7 @@ def test_a_full_cache_costs_compiling_and_one_line(tmp_path: Path, limit: int) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
-def test_a_cache_that_another_user_may_only_read_is_used_and_each_user_adds_to_his_own(
+def test_a_cache_that_only_another_user_may_write_is_used_and_added_to(
     kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a function, since another user may not read the folders of tests."""

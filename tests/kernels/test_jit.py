@@ -74,7 +74,7 @@ def test_a_later_process_loads_what_an_earlier_one_compiled(compiled: Path) -> N
 
 
 @pytest.mark.slow
-def test_loading_takes_nothing_that_only_compiling_needs_and_a_process_compiles_after_it(compiled: Path) -> None:
+def test_loading_kernels_imports_no_compiler_and_compiling_works_after_it(compiled: Path) -> None:
     assert not compiles(compiled, THEN_COMPILE)
 
 
@@ -128,7 +128,7 @@ def test_a_change_in_what_kernels_do_not_import_leaves_compiled_code_valid(compi
 
 
 @pytest.mark.slow
-def test_kernels_run_where_neither_the_package_nor_the_home_folder_can_be_written(tmp_path: Path) -> None:
+def test_kernels_run_where_neither_package_nor_home_folder_is_writable(tmp_path: Path) -> None:
     copy = copy_package(tmp_path)
     # Root may write to any folder, but none can be made beneath a file.
     (copy / "picstore" / "kernels" / "__pycache__").write_text("")

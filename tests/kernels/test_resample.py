@@ -162,7 +162,7 @@ def test_every_interpolation_is_torchvisions_within_one_level(image, interpolati
 
 
 @given(sides, sides, sides, sides, st.sampled_from([("bicubic", True), ("bicubic", False), ("lanczos", True)]))
-def test_images_of_any_size_become_any_size_by_wide_filters_as_with_torchvision(height, width, down, across, kind):
+def test_any_size_becomes_any_size_by_wide_filters_as_with_torchvision(height, width, down, across, kind):
     image, box = noise(height, width), (0, 0, width, height)
     mode, antialias = kind
     expected = torchvisions(image, box, (down, across), mode, antialias=antialias)
@@ -173,9 +173,7 @@ def test_images_of_any_size_become_any_size_by_wide_filters_as_with_torchvision(
 @pytest.mark.parametrize(
     ("interpolation", "kind"), [(NEAREST, "NEAREST"), (BOX, "BOX"), (BICUBIC, "BICUBIC"), (LANCZOS, "LANCZOS")]
 )
-def test_every_interpolation_of_photographs_is_pillows_but_for_clipping_between_its_passes(
-    photographs, interpolation, kind
-):
+def test_interpolations_of_photographs_are_pillows_but_for_its_clipping(photographs, interpolation, kind):
     for path in photographs[::40]:
         image = simplejpeg.decode_jpeg(path.read_bytes())
         theirs = np.asarray(Image.fromarray(image).resize((341, 256), Image.Resampling[kind]))
@@ -204,7 +202,7 @@ def test_a_box_filter_takes_the_mean_of_the_pixels_whose_centers_it_covers(heigh
 
 
 @given(sides, sides, sides, sides)
-def test_the_nearest_pixel_is_the_one_under_the_center_and_ties_go_right_and_down(height, width, down, across):
+def test_nearest_is_the_pixel_under_the_center_and_ties_go_right_and_down(height, width, down, across):
     image = noise(height, width)
     rows = (2 * np.arange(down) + 1) * height // (2 * down)
     columns = (2 * np.arange(across) + 1) * width // (2 * across)
@@ -294,7 +292,7 @@ def test_pixels_outside_of_the_clip_leave_no_trace():
 # torchvision rounds to whole levels after the resize, horizontally and vertically: its result is up to one level from
 # the exact one, and picstore's half a level. The crop adds nothing. Measured: 0.16 on average, 1 at most.
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (256, 256), (100, 150), (1000, 301)])
-def test_a_resize_and_a_central_crop_in_one_are_torchvisions_two_within_one_level(height, width):
+def test_a_resize_and_central_crop_in_one_are_torchvisions_within_a_level(height, width):
     image = smooth(height, width)
     out, _ = run(image, [Resize(256), CenterCrop(224)])
     apart = difference(out, functional.center_crop(functional.resize(tensor(image), [256]), [224, 224]))

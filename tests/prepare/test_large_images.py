@@ -96,7 +96,7 @@ def measure(
 
 
 @pytest.mark.slow
-def test_images_take_no_more_memory_a_pixel_than_the_page_on_formats_states(folder: Path) -> None:
+def test_images_take_at_most_the_memory_a_pixel_that_the_page_states(folder: Path) -> None:
     measure(folder, 4096, "", ["plain.tif", "float.tif"])
 
 
@@ -131,7 +131,7 @@ def test_a_jpeg_that_is_kept_takes_four_times_its_size_and_no_pixels(tmp_path: P
 
 
 @pytest.mark.slow
-def test_images_of_jpeg_s_longest_side_are_converted_verified_and_trained_on(tmp_path: Path) -> None:
+def test_images_of_jpegs_longest_side_are_converted_verified_and_trained(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     strip = np.random.default_rng(0).integers(0, 256, (32, 6550, 3), np.uint8).repeat(10, axis=0).repeat(10, axis=1)

@@ -49,7 +49,7 @@ def test_equal_images_have_an_ssim_of_one_and_the_largest_psnr() -> None:
         assert psnr(plane, plane) == 100
 
 
-def test_the_sample_takes_one_input_in_each_stretch_and_depends_on_the_seed() -> None:
+def test_the_sample_takes_an_input_of_each_stretch_and_depends_on_the_seed() -> None:
     chosen = sample_numbers(1000, 100, seed=0)
     assert [number * 100 // 1000 for number in chosen] == sorted({number * 100 // 1000 for number in chosen})
     assert len(chosen) == 100

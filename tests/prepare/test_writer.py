@@ -16,7 +16,7 @@ from picstore.errors import Unfinished, UsageError
 from picstore.prepare.convert.job import DatasetShape
 
 
-def test_bytes_pil_images_and_arrays_become_records_with_their_label_and_extra(tmp_path: Path) -> None:
+def test_bytes_pil_images_and_arrays_become_records_with_label_and_extra(tmp_path: Path) -> None:
     png = io.BytesIO()
     Image.fromarray(picture(2)).save(png, "PNG")
     grey = picture(4)[..., 0]
@@ -37,7 +37,7 @@ def test_bytes_pil_images_and_arrays_become_records_with_their_label_and_extra(t
             assert np.abs(np.asarray(image, dtype=int) - expected).mean() < 4
 
 
-def test_a_jpeg_s_bytes_are_kept_without_loss_unless_the_writer_is_told_to_encode_anew(tmp_path: Path) -> None:
+def test_a_jpeg_is_kept_without_loss_unless_the_writer_is_told_to_encode(tmp_path: Path) -> None:
     source = jpeg(1, width=100, height=80)
     with Image.open(io.BytesIO(source)) as image:
         expected = np.asarray(image)
@@ -50,7 +50,7 @@ def test_a_jpeg_s_bytes_are_kept_without_loss_unless_the_writer_is_told_to_encod
             assert np.array_equal(np.asarray(image), expected) == kept
 
 
-def test_settings_that_do_not_exist_or_fit_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_settings_that_do_not_exist_or_fit_are_refused_before_any_writing(tmp_path: Path) -> None:
     for options in ({"sharpness": 3}, {"resize": "big"}, {"encoder": "mozjpeg", "subsampling": "422"}):
         with pytest.raises(picstore.UsageError):
             picstore.Writer(tmp_path / "out", **options)

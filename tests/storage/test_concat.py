@@ -40,7 +40,7 @@ def small(path: Path, labels: list[int], classes: list[str] | None = None, **opt
     return picstore.Dataset(path)
 
 
-def test_records_of_several_data_sets_follow_each_other_with_ids_of_their_own(make_dataset: Make) -> None:
+def test_records_of_several_data_sets_follow_each_other_with_own_ids(make_dataset: Make) -> None:
     one, other = picstore.Dataset(make_dataset(name="one")), picstore.Dataset(make_dataset(name="other"))
     joined = one.concat(other)
     assert len(joined) == 2 * len(one)

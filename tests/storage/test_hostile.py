@@ -43,7 +43,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["relative", "absolute", "another one's"])
-def test_a_uuid_that_is_not_that_of_the_content_is_refused_and_no_file_is_written(
+def test_a_uuid_that_does_not_fit_the_content_is_refused_without_a_file(
     dataset: Path, tmp_path: Path, kind: str
 ) -> None:
     victim = tmp_path / "settings.json"
@@ -87,9 +87,7 @@ def test_every_uuid_that_an_edit_writes_is_that_of_the_content(dataset: Path) ->
     assert rewrite_manifest(dataset)["uuid"] == saved.uuid == picstore.Dataset(dataset).uuid
 
 
-def test_a_data_set_with_the_manifest_and_index_of_another_does_not_share_its_cache(
-    dataset: Path, tmp_path: Path
-) -> None:
+def test_a_data_set_with_the_manifest_of_another_does_not_share_its_cache(dataset: Path, tmp_path: Path) -> None:
     """A uuid covers CRCs, which can be forged: a copy with other images has the same uuid and no damage."""
     forged = tmp_path / "forged"
     shutil.copytree(dataset, forged)

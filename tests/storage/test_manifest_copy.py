@@ -152,7 +152,7 @@ def test_a_copy_alone_never_finishes_what_was_interrupted(tmp_path: Path, killed
     assert same(tmp_path / "d")
 
 
-def test_a_conversion_that_was_interrupted_between_copy_and_manifest_is_resumed(
+def test_a_conversion_interrupted_between_copy_and_manifest_is_resumed(
     tmp_path: Path, killed_at: Callable[[str], None]
 ) -> None:
     from picstore.prepare.convert.convert import ConvertOptions, convert
@@ -203,7 +203,7 @@ def test_the_copy_is_never_older_than_the_manifest(make_dataset: Make, killed_at
     assert verify(root, workers=1)[1] == []
 
 
-def test_an_append_that_was_given_up_does_not_keep_the_manifest_from_being_restored(make_dataset: Make) -> None:
+def test_an_append_that_was_given_up_does_not_hinder_manifest_restoring(make_dataset: Make) -> None:
     root = make_dataset(10)
     (root / "unfinished").mkdir()
     (root / "unfinished" / "job.json").write_text('{"verb": "append"}')

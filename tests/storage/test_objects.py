@@ -162,7 +162,7 @@ def test_a_place_that_holds_something_else_is_not_written_to(pictures: Path, buc
 
 
 @pytest.mark.slow
-def test_an_interrupted_conversion_is_unfinished_and_resume_gives_the_same_bytes(
+def test_an_interrupted_conversion_is_unfinished_and_resumes_equal_bytes(
     pictures: Path, converted: Path, bucket: str
 ) -> None:
     where = f"{bucket}/train"
@@ -192,7 +192,7 @@ def test_an_interrupted_conversion_is_unfinished_and_resume_gives_the_same_bytes
 
 
 @pytest.mark.slow
-def test_a_conversion_to_a_store_that_goes_away_leaves_what_resume_goes_on_with(
+def test_a_conversion_to_a_store_that_goes_away_leaves_what_resume_needs(
     pictures: Path, converted: Path, bucket: str, proxy: Proxy
 ) -> None:
     where = f"{bucket}/train"
@@ -356,9 +356,7 @@ def test_a_full_cache_holds_no_more_than_its_limit_and_keeps_what_it_has(make_da
     assert sum(path.stat().st_size for path in first) >= 48 << 10
 
 
-def test_what_nobody_reads_any_more_makes_room_the_least_recently_used_first(
-    make_dataset: Make, tmp_path: Path
-) -> None:
+def test_what_is_read_no_more_makes_room_the_least_recently_used_first(make_dataset: Make, tmp_path: Path) -> None:
     one, other = make_dataset(60, name="one"), make_dataset(61, name="other")
     cache = tmp_path / "cache"
     for record in Dataset(one, cache=cache, cache_limit="1MiB"):
@@ -389,9 +387,7 @@ def test_a_smaller_limit_shrinks_a_cache(make_dataset: Make, tmp_path: Path) -> 
     assert sum(path.stat().st_size for path in held(tmp_path / "cache")) <= 64 << 10
 
 
-def test_files_that_a_killed_process_left_half_written_are_removed_when_they_are_old(
-    make_dataset: Make, tmp_path: Path
-) -> None:
+def test_old_files_that_a_killed_process_left_half_written_are_removed(make_dataset: Make, tmp_path: Path) -> None:
     dataset = Dataset(make_dataset(), cache=tmp_path / "cache")
     (folder,) = (tmp_path / "cache").glob(f"{dataset.uuid}-*")
     (folder / "old.partial").write_bytes(b"x")
@@ -401,7 +397,7 @@ def test_files_that_a_killed_process_left_half_written_are_removed_when_they_are
     assert [path.name for path in held(tmp_path / "cache") if path.suffix == ".partial"] == ["new.partial"]
 
 
-def test_a_cache_that_cannot_be_written_or_was_cleared_costs_nothing_but_speed(
+def test_a_cache_that_cannot_be_written_or_was_cleared_costs_only_speed(
     make_dataset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object, **__: object) -> None:

@@ -52,7 +52,7 @@ def test_the_table_says_what_reading_each_record_says(dataset: picstore.Dataset)
     assert min(selection.table["width"]) > 63
 
 
-def test_the_table_tells_which_images_were_encoded_anew_in_a_shuffled_copy_too(tmp_path: Path) -> None:
+def test_the_table_tells_which_images_were_encoded_anew_in_a_copy_too(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), np.uint8)
     for name in ("a.jpg", "b.png", "c.jpg", "d.bmp"):
@@ -78,7 +78,7 @@ def test_a_path_that_the_format_does_not_know_is_none() -> None:
     assert container.info(0).encode_path == ""
 
 
-def test_the_table_reads_nothing_before_a_column_is_asked_for_and_each_index_once(
+def test_the_table_reads_each_index_once_and_when_a_column_is_asked_for(
     dataset: picstore.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from picstore.storage.container_reader import ContainerReader

@@ -123,7 +123,7 @@ def test_every_verb_refuses_an_index_from_elsewhere_and_takes_its_root(
     assert len(list((tmp_path / "exported").glob("*/*.jpg"))) == COUNT - 1
 
 
-def test_an_index_that_this_user_made_is_opened_wherever_it_is_and_however_edited(
+def test_an_index_that_this_user_made_is_opened_anywhere_and_edited_too(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("/")
@@ -226,7 +226,7 @@ def test_no_link_leads_out_of_the_folder_of_an_index_from_elsewhere(packed: Path
         picstore.Dataset(packed)
 
 
-def test_attachments_of_an_index_from_elsewhere_are_not_copied_from_other_folders(
+def test_attachments_of_a_strange_index_are_not_copied_from_other_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "secret" / "a.jpg", jpeg(1))

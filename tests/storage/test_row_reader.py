@@ -112,7 +112,7 @@ def test_rows_headers_and_tables_are_read_and_nothing_else(root: Path) -> None:
     assert part.tops.tolist() == [160] * 4
 
 
-def test_tables_are_read_once_and_damage_to_what_was_read_with_them_is_not_kept(root: Path) -> None:
+def test_tables_are_read_once_and_damage_beside_them_is_not_kept(root: Path) -> None:
     dataset, offset = picstore.Dataset(root), offset_of(root, 1, 12)
     first = read_from(dataset)
     flip(root, offset)
@@ -137,7 +137,7 @@ def test_attachments_are_read_where_they_are_asked_for(root: Path) -> None:
 
 
 @pytest.mark.parametrize("row", [-1, 10, 13])
-def test_damage_in_what_is_needed_costs_the_record_and_names_file_offset_and_row(root: Path, row: int) -> None:
+def test_damage_in_what_is_needed_costs_the_record_and_names_its_place(root: Path, row: int) -> None:
     at = offset_of(root, 2, row)
     flip(root, at + 3)
     part = read(root)
@@ -184,7 +184,7 @@ def test_what_is_not_in_memory_is_fetched_and_read_as_what_is(root: Path, monkey
     assert part.good.all() and np.array_equal(part.held, expected.held)
 
 
-def test_one_thread_reads_large_images_of_a_folder_and_several_read_all_else(
+def test_one_thread_reads_a_folders_large_images_and_several_all_else(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert picstore.Dataset(root).containers.readers.threads == 1

@@ -57,7 +57,7 @@ def test_parts_by_hash_have_the_sizes_of_independent_draws() -> None:
 
 
 @pytest.mark.parametrize("by", [None, "label"])
-def test_parts_are_disjoint_data_sets_of_all_records_that_a_shuffled_copy_has_too(
+def test_parts_are_disjoint_sets_of_all_records_in_a_shuffled_copy_too(
     make_dataset: Make, tmp_path: Path, by: str | None
 ) -> None:
     dataset = picstore.Dataset(make_dataset())
@@ -109,7 +109,7 @@ def test_splitting_by_what_has_no_values_to_keep_apart_is_refused(make_dataset: 
             dataset.split(0.5, by=by)
 
 
-def test_fractions_whose_sum_rounds_to_one_leave_no_rest_and_more_are_refused() -> None:
+def test_fractions_that_add_up_to_one_leave_no_rest_and_more_are_refused() -> None:
     assert len(split_bounds((0.5, 0.5 - 1e-8))) == 2
     assert len(split_bounds((0.5, 0.5 - 1e-10))) == len(split_bounds((0.5, 0.5 + 1e-10))) == 1
     with pytest.raises(UsageError, match="a sum of 1"):

@@ -63,9 +63,7 @@ def nearest(width: int, height: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-def test_each_batch_has_the_size_nearest_to_its_records_and_each_record_comes_once(
-    pictures: Path, isolate: bool
-) -> None:
+def test_each_batch_has_the_size_nearest_to_its_records_which_come_once(pictures: Path, isolate: bool) -> None:
     table = picstore.Dataset(pictures).table
     sizes = dict(
         zip(table["id"].tolist(), zip(table["width"].tolist(), table["height"].tolist(), strict=True), strict=True)
@@ -162,7 +160,7 @@ def damage(path: Path, id_: int) -> None:
 
 
 @pytest.mark.parametrize("batch_size", slow_except([4], [1, 4]))
-def test_a_damaged_record_is_replaced_within_its_bucket_the_same_on_any_way_to_its_batch(
+def test_a_damaged_record_is_replaced_in_its_bucket_the_same_on_any_way(
     pictures: Path, tmp_path: Path, batch_size: int
 ) -> None:
     path = Path(shutil.copytree(pictures, tmp_path / "copy"))

@@ -155,7 +155,7 @@ def test_what_is_no_mapping_of_values_of_records_is_refused(make_dataset: Make, 
         batches(make_dataset(8), collate=lambda batch: returned)
 
 
-def test_a_function_that_the_loaders_process_cannot_find_is_refused_when_the_loader_is_made(
+def test_a_function_that_the_loaders_process_cannot_find_is_refused_early(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_dataset(8)

@@ -129,7 +129,7 @@ def begin_late(broken_off: Event, number: int) -> None:
         time.sleep(0.2)  # by then it has been told to end
 
 
-def test_a_worker_that_is_ended_before_its_first_batch_is_in_the_next_epoch_with_the_others(make_dataset: Make) -> None:
+def test_a_worker_ended_before_its_first_batch_joins_the_others_next_epoch(make_dataset: Make) -> None:
     path = make_dataset(60)
     inner = loader_of(path)
     options: dict[str, Any] = {"batch_size": None, "num_workers": 2}

@@ -47,7 +47,7 @@ def test_loops_on_two_ranks_train_on_the_batches_of_the_loader_alone(make_datase
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata
 @pytest.mark.parametrize("stop", [3, 10, 13])  # of ten steps an epoch
-def test_a_loader_that_accelerate_prepares_on_one_process_goes_on_in_the_middle_of_an_epoch(
+def test_a_loader_prepared_by_accelerate_goes_on_in_the_middle_of_an_epoch(
     make_dataset: Make, tmp_path: Path, stop: int
 ) -> None:
     """DataLoaderShard takes a batch ahead; with StatefulDataLoader its checkpoints are those of the batch before."""

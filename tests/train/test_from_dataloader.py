@@ -88,9 +88,7 @@ def test_the_samplers_set_epoch_is_the_loaders(make_dataset: Make) -> None:
 
 
 @pytest.mark.parametrize("workers", slow_except([0], [0, 2]))
-def test_set_epoch_after_loading_a_state_of_that_epoch_goes_on_in_its_middle_once(
-    make_dataset: Make, workers: int
-) -> None:
+def test_set_epoch_of_a_loaded_states_epoch_goes_on_in_its_middle_once(make_dataset: Make, workers: int) -> None:
     path = make_dataset(60)
     alone = loader_of(path)
     epochs = [ids_of(alone) for _ in range(3)]
@@ -136,7 +134,7 @@ def test_the_samplers_numbers_of_epochs_count_from_a_loaded_state(make_dataset: 
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_the_state_of_a_loader_whose_batches_are_made_by_workers_is_refused(make_dataset: Make) -> None:
+def test_the_state_of_a_loader_whose_workers_make_the_batches_is_refused(make_dataset: Make) -> None:
     loader = loader_of(make_dataset(60))
     assert loader.state_dict()["samples"] == 0
     batches = iter(DataLoader(loader, batch_size=None, num_workers=1))
@@ -148,6 +146,6 @@ def test_the_state_of_a_loader_whose_batches_are_made_by_workers_is_refused(make
     assert loader.state_dict()["epoch"] == 4
 
 
-def test_a_dataloader_that_would_collate_batches_is_told_the_batch_size_to_give(make_dataset: Make) -> None:
+def test_a_dataloader_that_would_collate_batches_is_told_a_batch_size(make_dataset: Make) -> None:
     with pytest.raises(UsageError, match="batch_size=None"):
         next(iter(DataLoader(loader_of(make_dataset(20), transform=[picstore.Resize((8, 8))]), batch_size=4)))

@@ -348,7 +348,7 @@ def test_another_world_size_goes_on_with_the_same_global_batches(make_dataset: M
     ("before", "after"),
     slow_except([(4, 3), (3, 2)], [(8, 6), (4, 3), (3, 2), (16, 12), (64, 48), (32, 64), (64, 32), (24, 16), (8, 7)]),
 )
-def test_a_run_goes_on_with_a_number_of_ranks_that_does_not_divide_its_lanes(
+def test_a_run_goes_on_with_ranks_whose_number_does_not_divide_its_lanes(
     make_dataset: Make, before: int, after: int
 ) -> None:
     path = make_dataset(600)
@@ -480,7 +480,7 @@ def test_the_stored_order_goes_on_at_another_world_size(make_dataset: Make) -> N
     assert [sorted(one + other) for one, other in pairs] == [sorted(stored[k : k + 16]) for k in range(0, 96, 16)]
 
 
-def test_states_of_version_1_go_on_but_for_the_stored_order_on_several_ranks(make_dataset: Make) -> None:
+def test_states_of_version_1_go_on_but_for_a_stored_order_on_several_ranks(make_dataset: Make) -> None:
     path = make_dataset(96)
     for options in ({}, {"shuffle": False}):
         loader = loader_of(path, **options)

@@ -53,9 +53,7 @@ def differences(path: Path, steps: list[Any], crop: tuple[int, int] | None, size
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "lanczos"])
-def test_crops_of_any_multiple_of_the_output_are_torchvisions_on_floats_within_one_level(
-    large: Path, mode: str
-) -> None:
+def test_crops_of_any_multiple_are_torchvisions_on_floats_within_one_level(large: Path, mode: str) -> None:
     for shrink in SHRINKS:
         crop = int(SIZE[0] * shrink), int(SIZE[1] * shrink)
         apart = differences(large, [picstore.CenterCrop(crop), picstore.Resize(SIZE, mode)], crop, list(SIZE), mode)
@@ -63,7 +61,7 @@ def test_crops_of_any_multiple_of_the_output_are_torchvisions_on_floats_within_o
         assert apart.mean() < 0.3, shrink  # rounding alone makes 0.25
 
 
-def test_the_usual_evaluation_of_a_photograph_is_torchvisions_on_floats_within_one_level(tmp_path: Path) -> None:
+def test_the_usual_evaluation_is_torchvisions_on_floats_within_one_level(tmp_path: Path) -> None:
     with picstore.Writer(tmp_path / "dataset") as writer:
         for number in range(2):
             image = picture(number, width=768, height=512).astype(int)
@@ -132,7 +130,7 @@ def test_decoders_on_a_gpu_refuse_a_gap(make_dataset: Make, monkeypatch: pytest.
         picstore.Loader(make_dataset(8), batch_size=4, device="cuda", decoder="torchvision", reducing_gap=2.0)
 
 
-def test_a_state_of_another_gap_is_refused_by_name_and_one_of_exact_pixels_has_none(make_dataset: Make) -> None:
+def test_a_state_of_another_gap_is_refused_and_exact_pixels_have_none(make_dataset: Make) -> None:
     path = make_dataset(32)
 
     def loaders(gap: float | None) -> list[Any]:

@@ -77,7 +77,7 @@ def test_sequences_resume_and_are_shared_by_ranks(make_dataset: Make) -> None:
     drop_last=st.booleans(),
 )
 @example(count=7, sizes=[1, 2], ranks=2, keys=(0, 0), drop_last=False)  # epochs end with batches of 2 and of 4
-def test_divisions_have_whole_batches_of_a_drawn_size_and_leave_out_less_than_one(
+def test_divisions_have_whole_batches_of_a_drawn_size_and_drop_under_one(
     count: int, sizes: list[int], ranks: int, keys: tuple[int, int], drop_last: bool
 ) -> None:
     count = count if drop_last else max(count, ranks)

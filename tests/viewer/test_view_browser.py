@@ -128,7 +128,7 @@ def test_the_page_stays_when_it_is_loaded_again_or_opened_as_a_bookmark(page: An
     other.context.close()
 
 
-def test_a_page_of_another_port_can_open_the_page_but_show_and_read_nothing_of_it(page: Any, address: str) -> None:
+def test_a_page_of_another_port_can_open_the_page_and_read_nothing_of_it(page: Any, address: str) -> None:
     picture = f"{address}thumbnail?position=0"
     with served(f"<img src='{picture}'><iframe src='{address}'></iframe><a href='{address}'>page</a>") as other:
         stranger = page.context.browser.new_context().new_page()
@@ -178,7 +178,7 @@ def served(page: str) -> Iterator[str]:
     assert not any(urlsplit(referrer or "").path.strip("/") for _, referrer in seen)
 
 
-def test_text_class_range_and_condition_filter_the_grid_and_going_back_undoes_it(page: Any) -> None:
+def test_text_class_range_and_condition_filter_the_grid_and_back_undoes_it(page: Any) -> None:
     page.keyboard.press("/")
     page.keyboard.type("thing 2")
     count_tiles(page, 11)
@@ -244,7 +244,7 @@ def test_the_keyboard_moves_through_the_grid_opens_images_and_returns(page: Any)
     page.keyboard.press("Escape")
 
 
-def test_an_image_shows_its_tiles_objects_and_masks_each_of_which_can_be_hidden(page: Any) -> None:
+def test_an_image_shows_tiles_objects_and_masks_which_can_be_hidden(page: Any) -> None:
     go(page, "#image?position=3")
     page.wait_for_selector(".stage .object")
     assert page.locator(".stage .object").count() == 2
@@ -282,7 +282,7 @@ def test_a_crop_is_dragged_and_tells_the_bytes_that_it_reads(page: Any, dataset:
     assert page.locator(".preview").evaluate(of_image) == box[2:]
 
 
-def test_a_recipe_is_drawn_and_pointing_at_a_draw_shows_where_it_was_cut_out(page: Any) -> None:
+def test_a_recipe_is_drawn_and_pointing_at_a_draw_shows_its_crop(page: Any) -> None:
     go(page, "#recipe?position=4&recipe=dinov2&count=2")
     expect(page.locator(".drawn .tile")).to_have_count(20)
     page.locator(".drawn .tile").nth(3).hover()

@@ -65,7 +65,7 @@ def test_a_condition_is_ended_after_a_limit_that_is_named(
     assert time.monotonic() - begun < 1
 
 
-def test_a_condition_is_given_up_when_its_client_goes_and_keeps_no_other_waiting(
+def test_a_condition_is_given_up_with_its_client_and_holds_no_other_back(
     slow: picstore.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation, "_GRACE", 0.1)
@@ -84,7 +84,7 @@ def test_a_condition_is_given_up_when_its_client_goes_and_keeps_no_other_waiting
         assert time.monotonic() - begun < 1
 
 
-def test_a_request_that_waits_for_anothers_condition_goes_on_when_that_client_goes(
+def test_a_request_that_waits_for_anothers_condition_survives_that_client(
     dataset: picstore.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = threading.Barrier(2)

@@ -190,7 +190,7 @@ def test_a_data_set_without_a_ledger_has_none(make_dataset: Make) -> None:
     assert summarize_ledger(joined).reasons == []
 
 
-def test_inputs_that_failed_are_shown_out_of_the_folder_that_was_given_alone(
+def test_failed_inputs_are_shown_from_the_folder_that_was_given_alone(
     converted: tuple[Path, Path], tmp_path: Path
 ) -> None:
     inputs, path = converted

@@ -32,7 +32,7 @@ def test_outside_of_the_secret_path_nothing_is_answered(client: TestClient, path
     )
 
 
-def test_no_answer_sets_a_cookie_and_the_page_names_its_files_below_its_address(client: TestClient) -> None:
+def test_no_answer_sets_a_cookie_and_files_are_named_below_the_address(client: TestClient) -> None:
     for path in ("/", "/static/main.js", "/api/dataset", "/thumbnail?position=0"):
         assert "set-cookie" not in client.get(path).headers
     page = client.get("/").text
@@ -52,7 +52,7 @@ def test_reading_from_another_port_or_site_is_refused(client: TestClient, path: 
         assert client.get(path, headers={"sec-fetch-site": site}).status_code == 200
 
 
-def test_a_link_to_the_page_may_stand_anywhere_but_no_frame_or_script_may_hold_it(client: TestClient) -> None:
+def test_links_to_the_page_stand_anywhere_but_no_frame_or_script_holds_it(client: TestClient) -> None:
     for site in ("same-site", "cross-site"):
         link = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
         assert client.get("/", headers=link).status_code == 200
@@ -60,7 +60,7 @@ def test_a_link_to_the_page_may_stand_anywhere_but_no_frame_or_script_may_hold_i
             assert client.get("/", headers=link | changed).status_code == 403
 
 
-def test_the_file_that_opens_the_page_is_the_users_alone_and_removed_at_the_end() -> None:
+def test_the_file_that_opens_the_page_is_the_users_alone_and_goes_at_last() -> None:
     with redirecting_file("http://127.0.0.1:1/secret/") as url:
         assert "secret" not in url
         file = Path(unquote(urlsplit(url).path))
@@ -147,7 +147,7 @@ def test_embed_opens_the_page_in_a_frame_and_nothing_else(embedded: TestClient, 
     assert embedded.get("/", headers={"host": "evil.example"}).status_code == 403
 
 
-def test_what_is_read_takes_no_other_method_and_no_path_leads_out_of_the_static_folder(client: TestClient) -> None:
+def test_reading_takes_no_other_method_and_no_path_leaves_the_folder(client: TestClient) -> None:
     for path in ("/", "/api/dataset", "/api/records", "/picture"):
         assert client.post(path).status_code == 405
         assert client.delete(path).status_code == 405

@@ -110,7 +110,7 @@ def test_pictures_are_kept_by_the_browser_and_not_made_again(client: TestClient)
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_a_crop_shows_the_pixels_under_it_and_counts_the_bytes_of_its_tiles(
+def test_a_crop_shows_its_pixels_and_counts_the_bytes_of_its_tiles(
     client: TestClient, dataset: picstore.Dataset
 ) -> None:
     record = dataset[20]
@@ -178,7 +178,7 @@ def test_a_damaged_record_is_named_and_the_others_are_shown(
     assert damaged.get("/thumbnail?position=5").status_code == 200
 
 
-def test_a_container_whose_tables_are_damaged_is_shown_as_damage_in_the_grid(
+def test_a_container_with_damaged_tables_is_shown_as_damage_in_the_grid(
     annotated: Path, make_client: Callable[[picstore.Dataset], TestClient]
 ) -> None:
     dataset = picstore.Dataset(annotated)
@@ -240,7 +240,7 @@ def test_the_command_serves_on_loopback_below_a_secret_path(annotated: Path) -> 
 
 
 @pytest.mark.parametrize("number", slow_except([], [signal.SIGTERM, signal.SIGINT]))
-def test_a_signal_ends_the_command_within_a_second_also_while_a_condition_runs(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_the_command_in_a_second_also_while_a_condition_runs(tmp_path: Path, number: int) -> None:
     with picstore.Writer(tmp_path / "set") as writer:
         for _ in range(2):
             writer.add(picture(1))

@@ -1,6 +1,6 @@
 // Requests to the server that served the page, at addresses below the page's own, which holds a token.
 
-/** An address with parameters; those that are undefined or empty are left out. */
+/** An address with parameters; undefined and empty ones are left out. */
 export function address(path, parameters = {}) {
   const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const query = new URLSearchParams(given).toString();

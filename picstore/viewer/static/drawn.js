@@ -54,7 +54,7 @@ export function control(name, text, given, fallback, options = {}) {
   return h("label", { class: "field" }, h("span", null, text), element);
 }
 
-/** The fields of a form as parameters, without those that have their default. */
+/** The fields of a form as parameters, without fields that have their default. */
 export function formValues(form, defaults) {
   const values = Object.fromEntries(new FormData(form));
   return Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== "" && value !== String(defaults[name])));

@@ -108,7 +108,7 @@ def test_a_damaged_line_of_the_ledger_stays_and_stops_no_append(dataset: Path, m
 
 
 @pytest.mark.slow
-def test_an_append_that_was_killed_at_its_end_is_only_cleared_away_in_a_store_too(
+def test_an_append_killed_at_its_end_is_only_cleared_away_in_a_store_too(
     tmp_path: Path, dataset: Path, bucket: str, more: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(convert, tmp_path / "first", f"{bucket}/ds")
@@ -143,7 +143,7 @@ def test_any_number_of_workers_and_interruptions_write_the_same_bytes(
     assert (done.tally.inputs, tree(other)) == (15, tree(dataset))
 
 
-def test_deletions_and_columns_stay_and_appending_goes_on_behind_deleted_ids(dataset: Path, more: Path) -> None:
+def test_deletions_and_columns_stay_and_appending_goes_on_behind_their_ids(dataset: Path, more: Path) -> None:
     opened = picstore.Dataset(dataset)
     opened.without([9, 2]).with_columns({"age": np.arange(10)[np.isin(np.arange(10), [2, 9], invert=True)]}).save()
     run(append, more, dataset)
@@ -172,7 +172,7 @@ def test_the_files_of_an_append_that_was_given_up_are_in_nobodys_way(
 
 
 @pytest.mark.parametrize(("verb", "lost"), [("convert", 0), ("append", 1)])
-def test_files_that_are_lost_before_the_end_are_named_and_no_data_set_is_made(
+def test_files_lost_before_the_end_are_named_and_no_data_set_is_made(
     verb: str, lost: int, tmp_path: Path, dataset: Path, more: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, root = (append_module, dataset) if verb == "append" else (convert_module, tmp_path / "new")
@@ -191,7 +191,7 @@ def test_files_that_are_lost_before_the_end_are_named_and_no_data_set_is_made(
     assert not (tmp_path / "new" / "picstore.json").exists()
 
 
-def test_the_command_takes_the_settings_of_the_data_set_where_none_are_given(tmp_path: Path) -> None:
+def test_the_command_takes_the_data_sets_settings_where_none_are_given(tmp_path: Path) -> None:
     first, more = folder(tmp_path / "first", ["ant"], 3), folder(tmp_path / "more", ["ant"], 2, first=50)
     shape = ("--streams", 2, "--container-size", "16KiB", "--file-size", "64KiB")
     picstore_command("convert", first, tmp_path / "out", "--resize", "16x16", "--quality", 70, *shape, "--seed", 5)
@@ -240,7 +240,7 @@ def test_a_data_set_in_a_store_is_appended_to_with_the_same_bytes(
     assert len(there[24].jpeg) > 0
 
 
-def test_an_append_of_other_images_with_the_same_names_is_not_taken_for_one_that_was_finished(
+def test_an_append_of_other_images_of_the_same_names_is_not_a_finished_one(
     dataset: Path, more: Path, tmp_path: Path
 ) -> None:
     run(append, more, dataset, resume=True)

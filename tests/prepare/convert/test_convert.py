@@ -196,7 +196,7 @@ def test_a_destination_that_is_in_use_is_never_overwritten(pictures_folder: Path
         assert f"remove {out} and run the command again" in error
 
 
-def test_a_second_run_on_the_same_destination_is_refused_while_the_first_works(
+def test_a_second_run_on_one_destination_is_refused_while_the_first_works(
     pictures_folder: Path, tmp_path: Path
 ) -> None:
 
@@ -233,7 +233,7 @@ def without_override() -> None:
             libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 
 
-def test_bad_files_stand_in_the_ledger_with_their_reason_and_good_ones_arrive(tmp_path: Path) -> None:
+def test_bad_files_stand_in_the_ledger_with_reasons_and_good_ones_arrive(tmp_path: Path) -> None:
     folder = tmp_path / "source" / "class"
     folder.mkdir(parents=True)
     for number in range(6):
@@ -295,7 +295,7 @@ SVG = """<svg xmlns="http://www.w3.org/2000/svg" width="96" height="64">
 </svg>"""
 
 
-def test_everything_that_pillow_and_imagemagick_write_arrives_in_the_right_colors(tmp_path: Path) -> None:
+def test_what_pillow_and_imagemagick_write_arrives_in_the_right_colors(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     folder.mkdir()
     image = quadrants(96, 64)
@@ -375,7 +375,7 @@ def test_a_list_and_tars_convert_through_the_command_line(tmp_path: Path) -> Non
     }
 
 
-def test_the_outcome_in_manifest_and_info_is_the_sum_of_the_ledger_and_shuffle_passes_it_on(tmp_path: Path) -> None:
+def test_the_outcome_sums_up_the_ledger_and_shuffle_passes_it_on(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     folder.mkdir()
     for number in range(5):
@@ -448,7 +448,7 @@ def test_of_many_formats_the_rarest_are_counted_together() -> None:
     assert " ".join(lines[-1].split()) == "34 4 others 0 lossless, 34.0 MB to 17.0 MB, -50.0%"
 
 
-def test_reencode_and_encoder_are_settings_that_a_resumed_conversion_must_share(tmp_path: Path) -> None:
+def test_reencode_and_encoder_are_settings_that_resuming_must_share(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a.jpg").write_bytes(jpeg(1))
     result = picstore_json("convert", tmp_path / "source", tmp_path / "train", "--reencode")
@@ -498,7 +498,7 @@ cp -r "$disk/train" "$disk/../copy"
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_ends_a_conversion_which_goes_on_when_there_is_room(
+def test_a_conversion_that_a_full_disk_ends_goes_on_when_there_is_room(
     pictures_folder: Path, converted: Path, tmp_path: Path
 ) -> None:
     size = sum(path.stat().st_size for path in converted.rglob("*.pic")) * 2 // 3
@@ -533,7 +533,7 @@ def processes_that_hold(path: Path) -> list[int]:
 
 @pytest.mark.slow  # of which tests/prepare/convert/test_limits.py has the hanging image
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds processes by /proc")
-def test_an_image_that_ends_its_process_twice_is_left_out_and_the_others_arrive(tmp_path: Path) -> None:
+def test_an_image_that_ends_its_process_twice_is_left_out_alone(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     folder.mkdir()
     for number in range(5):

@@ -78,7 +78,7 @@ def test_an_index_holds_every_image_of_a_folder_where_it_lies(folder: Path, inde
     assert dataset.rows["referenced"].sum() == sum(len(r.jpeg) for r in dataset) > stored / 4
 
 
-def test_a_job_on_an_index_goes_on_with_the_data_set_that_convert_makes_of_it(index: Path, tmp_path: Path) -> None:
+def test_a_job_on_an_index_goes_on_with_the_data_set_converted_from_it(index: Path, tmp_path: Path) -> None:
     picstore_command("convert", index, tmp_path / "converted", "--streams", 3)
     before, after = picstore.Dataset(index), picstore.Dataset(tmp_path / "converted")
     assert after.ids.tolist() == before.ids.tolist()
@@ -281,9 +281,7 @@ def test_references_to_more_bytes_than_the_index_says_are_refused(index: Path) -
 # Commands
 
 
-def test_resuming_a_finished_index_changes_nothing_and_workers_change_no_byte(
-    folder: Path, index: Path, tmp_path: Path
-) -> None:
+def test_resuming_a_finished_index_changes_nothing_with_any_workers(folder: Path, index: Path, tmp_path: Path) -> None:
     before = tree(index)
     picstore_command("index", folder, index, "--container-size", "8KiB", "--resume")
     assert tree(index) == before

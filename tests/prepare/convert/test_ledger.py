@@ -43,7 +43,7 @@ def test_a_line_with_a_value_of_another_type_is_damaged(tmp_path: Path, wrong: d
         tally_fragment(raw)
 
 
-def test_what_a_row_wrote_is_not_parsed_again_unless_it_was_changed_meanwhile(tmp_path: Path) -> None:
+def test_what_a_row_wrote_is_parsed_again_only_if_it_was_changed(tmp_path: Path) -> None:
     root = Folder(tmp_path)
     lines = [LedgerLine("a.jpg", 0, "lossless", "", 10, 9), LedgerLine("b.jpg", 1, "failed", "it is empty")]
     written = {0: write_fragment(root, 0, lines)}

@@ -54,7 +54,7 @@ Image.register_open("HANG", decode, lambda prefix: prefix[:4] == b"HANG")
 
 
 @pytest.mark.slow
-def test_an_image_whose_decoder_hangs_fails_with_that_reason_and_its_row_goes_on(tmp_path: Path) -> None:
+def test_an_image_whose_decoder_hangs_fails_alone_and_with_that_reason(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(PLUGIN)
     (tmp_path / "images").mkdir()
     for number in range(40):

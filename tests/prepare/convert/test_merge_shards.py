@@ -133,7 +133,7 @@ def test_a_merge_that_copies_writes_the_same_bytes(
     assert tree(tmp_path / "train") == tree(whole)
 
 
-def test_a_merge_that_was_killed_at_its_end_leaves_nothing_once_it_is_repeated(
+def test_a_merge_that_was_killed_at_its_end_leaves_nothing_once_repeated(
     parts: list[Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "train"

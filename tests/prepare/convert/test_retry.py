@@ -230,7 +230,7 @@ def test_a_retry_that_is_interrupted_is_an_unfinished_conversion(
     assert tree(out) == tree(tmp_path / "expected")
 
 
-def test_a_retry_takes_the_same_source_and_settings_and_no_shuffled_data_set(source: Path, tmp_path: Path) -> None:
+def test_a_retry_takes_the_same_source_and_settings_and_no_shuffled_copy(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "train"
     break_some(source, (40,))
     converted(source, out)
@@ -352,7 +352,7 @@ def test_resuming_a_finished_conversion_removes_what_a_killed_process_left(sourc
     assert tree(out) == whole
 
 
-def test_a_retry_that_was_killed_at_its_end_leaves_nothing_once_it_is_repeated(
+def test_a_retry_that_was_killed_at_its_end_leaves_nothing_once_repeated(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_some(source, (3,))

@@ -105,7 +105,7 @@ def test_a_job_is_removed_though_its_rows_are_listed_still(bucket: str, monkeypa
     assert list(LIST(root)) == []  # type: ignore[arg-type]
 
 
-def test_what_is_listed_and_missing_does_not_keep_a_store_from_removing_the_rest(
+def test_a_listed_but_missing_object_does_not_keep_the_rest_from_removal(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deleted = set()

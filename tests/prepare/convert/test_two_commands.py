@@ -89,7 +89,7 @@ def dataset(images: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("moment", ["choose_rows", "run_job"])
-def test_a_conversion_that_another_one_overtakes_is_refused_and_the_other_ones_data_set_stays(
+def test_a_conversion_that_another_overtakes_is_refused_and_the_other_kept(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     out, alone = tmp_path / "out", tmp_path / "alone"
@@ -115,7 +115,7 @@ def test_a_conversion_that_another_one_overtakes_is_refused_and_the_other_ones_d
     assert not (out / "unfinished").exists()
 
 
-def test_a_conversion_never_takes_the_job_of_another_one_that_was_killed_for_its_own(
+def test_a_conversion_never_takes_the_job_of_another_that_was_killed(
     images: Path, more: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, alone = tmp_path / "out", tmp_path / "alone"
@@ -159,7 +159,7 @@ def test_of_a_writer_or_shuffle_and_a_conversion_one_is_refused(
     assert not (out / "unfinished").exists()
 
 
-def test_an_append_that_is_killed_when_it_is_published_is_not_appended_again(
+def test_an_append_that_is_killed_when_published_is_not_appended_again(
     dataset: Path, more: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once(monkeypatch, job, "remove_job", kill)
@@ -188,7 +188,7 @@ def test_rows_of_a_job_that_was_removed_are_not_taken_for_those_of_another(
 
 
 @pytest.mark.parametrize("place", ["folder", "store"])
-def test_deletions_and_columns_that_are_saved_while_an_append_is_published_stay(
+def test_deletions_and_columns_saved_while_an_append_is_published_stay(
     images: Path, more: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any, place: str
 ) -> None:
     root = tmp_path / "out" if place == "folder" else f"{request.getfixturevalue('bucket')}/out"
@@ -268,7 +268,7 @@ def test_a_retry_and_an_edit_do_not_undo_each_other(
     assert verify(root, workers=1).findings == []
 
 
-def test_of_two_edits_in_a_store_at_the_same_moment_one_is_refused_and_the_copy_is_that_of_the_other(
+def test_of_two_simultaneous_edits_in_a_store_one_is_refused_copy_included(
     images: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = f"{bucket}/out"
@@ -281,7 +281,7 @@ def test_of_two_edits_in_a_store_at_the_same_moment_one_is_refused_and_the_copy_
     assert verify(root, workers=1).findings == []
 
 
-def test_a_write_to_a_store_that_is_repeated_after_its_answer_was_lost_has_succeeded_once(
+def test_a_write_that_is_repeated_after_a_lost_answer_has_succeeded_once(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = object_store.Bucket.parse("s3", bucket.removeprefix("s3://")) / "job"

@@ -116,7 +116,7 @@ class InlineRay:
         assert force
 
 
-def test_a_task_that_loses_its_worker_is_sent_again_and_errors_of_tasks_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_loses_its_worker_is_sent_again_and_errors_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a cluster; on one, the slow tests below."""
 
     def run(function: Any, tasks: int, losses: dict[int, int] | None = None) -> dict[int, Any]:
@@ -135,7 +135,7 @@ def test_a_task_that_loses_its_worker_is_sent_again_and_errors_of_tasks_arrive(m
         run(engine_tasks.fail_by_a_bug, 3)
 
 
-def test_a_conversion_of_tasks_that_lose_their_workers_writes_the_bytes_of_one_machine(
+def test_a_conversion_that_loses_workers_writes_the_bytes_of_one_machine(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = converted(source, tmp_path / "alone", InlineEngine(1))

@@ -52,7 +52,7 @@ def files() -> dict[str, bytes]:
     return found
 
 
-def test_conversion_of_damaged_files_prints_nothing_of_libraries_and_the_ledger_has_the_reason(tmp_path: Path) -> None:
+def test_conversion_prints_no_librarys_messages_and_the_ledger_has_them(tmp_path: Path) -> None:
     assert features.check("libtiff")
     folder = tmp_path / "in"
     folder.mkdir()

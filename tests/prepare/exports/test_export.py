@@ -54,7 +54,7 @@ def stored_order(path: Path) -> list[tuple[bytes, int, Any, dict[str, bytes]]]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_export_converts_back_to_the_same_jpegs_labels_extras_and_attachments(
+def test_an_export_converts_back_to_the_same_jpegs_labels_and_attachments(
     dataset: Path, tmp_path: Path, format: str
 ) -> None:
     summary = picstore_json("export", dataset, tmp_path / "out", "--format", format)
@@ -75,7 +75,7 @@ def test_an_export_converts_back_to_the_same_jpegs_labels_extras_and_attachments
         assert extra_again == extra
 
 
-def test_folders_are_read_by_torchvision_with_the_classes_and_original_names(dataset: Path, tmp_path: Path) -> None:
+def test_folders_are_read_by_torchvision_with_classes_and_original_names(dataset: Path, tmp_path: Path) -> None:
     torchvision = pytest.importorskip("torchvision")
     done = picstore_command("export", dataset, tmp_path / "out", "--format", "folder")
     assert "labels as they were stand in records.jsonl" in done.stderr

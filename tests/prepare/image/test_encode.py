@@ -311,12 +311,12 @@ def test_too_many_pixels_are_refused_by_the_header_alone():
     assert reencode(saved(quadrants(), "PNG"), settings=EncodeSettings(max_pixels=3_072))
 
 
-def test_too_many_pixels_of_a_format_that_imagemagick_reads_are_refused_too():
+def test_too_many_pixels_of_a_format_of_imagemagick_are_refused_too():
     with pytest.raises(ImageError, match=r"--max-pixels|needs ImageMagick"):
         reencode(b"P7\nWIDTH 30000\nHEIGHT 30000\nDEPTH 3\nMAXVAL 255\nTUPLTYPE RGB\nENDHDR\n", settings=PLAIN)
 
 
-def test_an_image_between_pillow_s_limit_and_ours_is_read_without_a_warning():
+def test_an_image_between_pillows_limit_and_ours_is_read_without_a_warning():
     data = saved(Image.new("1", (12_000, 8_000)), "PNG")  # 96 million pixels; Pillow warns above 89 million
     assert reencode(data, settings=EncodeSettings(resize=Size.parse("longer:64")))[1] == "PNG"
 

@@ -454,7 +454,7 @@ def test_32_bit_integers_have_the_smallest_usual_range_that_holds_them():
         )
 
 
-def test_floats_have_the_smallest_usual_range_that_holds_them_and_nan_is_black():
+def test_floats_have_the_smallest_usual_range_of_theirs_and_nan_is_black():
     inf, nan = float("inf"), float("nan")
     for top in (1.0, 255.0, 65_535.0, 1e9):
         values = np.array([[0, top * 0.2, top, nan, inf, -inf, -top]], dtype=np.float32)
@@ -627,7 +627,7 @@ def test_a_large_picture_inside_a_small_icon_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["VP8 ", "VP8L", "VP8X"])
-def test_a_webp_of_too_many_pixels_is_refused_before_its_reader_makes_a_canvas(kind, monkeypatch):
+def test_a_webp_of_too_many_pixels_is_refused_before_a_canvas_is_made(kind, monkeypatch):
     image = quadrants()
     if kind == "VP8X":
         image.putalpha(128)

@@ -62,7 +62,7 @@ def test_grey_and_alpha_are_decoded(make: object) -> None:
 
 
 @pytest.mark.parametrize("make", [heic, jxl])
-def test_an_image_is_turned_by_its_own_orientation_and_not_again_by_its_exif(make: object) -> None:
+def test_an_image_is_turned_by_its_own_orientation_and_not_by_exif_again(make: object) -> None:
     """The encoder of HEIC turns an EXIF orientation into the file's own; that of JPEG XL writes none."""
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -65,7 +65,7 @@ def test_of_a_multi_picture_jpeg_the_first_picture_is_kept() -> None:
     assert len(made.jpeg) < len(source)
 
 
-def test_a_jpeg_that_cannot_be_kept_is_encoded_anew_and_the_reason_says_why() -> None:
+def test_a_jpeg_that_cannot_be_kept_is_encoded_anew_with_its_reason() -> None:
     picture, exif = quadrants(), Image.Exif()
     exif[0x0112] = 6
     plain = saved(smooth(100, 80), "JPEG")
@@ -133,7 +133,7 @@ def test_a_thumbnail_s_end_is_not_taken_for_that_of_the_picture() -> None:
         make_training_jpeg(source[:-2], settings=PLAIN)
 
 
-def test_a_damaged_jpeg_that_is_kept_has_the_pixels_that_pillow_decodes_of_it() -> None:
+def test_a_damaged_jpeg_that_is_kept_has_the_pixels_that_pillow_decodes() -> None:
     rng = random.Random(0)
     sources = [jpeg(1), saved(smooth(40, 30, "L"), "JPEG"), saved(smooth(90, 30), "JPEG", restart_marker_blocks=2)]
     kept = 0

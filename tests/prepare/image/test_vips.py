@@ -132,7 +132,7 @@ def test_images_below_the_size_where_it_pays_are_left_to_pillow(monkeypatch: pyt
     assert not is_read_by_vips(READ["tiff"]())
 
 
-def test_an_image_of_more_pixels_than_allowed_is_left_to_pillow_which_refuses_it() -> None:
+def test_an_image_of_too_many_pixels_is_left_to_pillow_which_refuses_it() -> None:
     settings = EncodeSettings(max_pixels=100)
     assert vips.open_large_image(READ["tiff"](), settings=settings) is None
     with pytest.raises(ImageError, match="more than --max-pixels allows"):

@@ -121,9 +121,7 @@ def test_a_file_of_boxes_alone_gives_no_other_fields(make_source: Any) -> None:
     assert first.keys() == {"image_id", "size", "boxes", "box_labels", "iscrowd", "area", "annotation_ids"}
 
 
-def test_boxes_are_clipped_to_their_image_and_those_without_area_are_left_out_and_counted(
-    make_source: Any, tmp_path: Path
-) -> None:
+def test_boxes_are_clipped_to_their_image_and_empty_ones_are_counted(make_source: Any, tmp_path: Path) -> None:
     content = document()
     boxes = [
         [-5, -5, 10, 10],
@@ -251,9 +249,7 @@ def test_annotations_of_another_size_than_the_image_fail_in_the_ledger(make_sour
     ]
 
 
-def test_an_image_that_the_file_lists_and_the_folder_lacks_fails_in_the_ledger(
-    make_source: Any, tmp_path: Path
-) -> None:
+def test_an_image_that_is_listed_but_missing_fails_in_the_ledger(make_source: Any, tmp_path: Path) -> None:
     folder, file = make_source(document())
     (folder / "b.jpg").unlink()
     picstore_command("convert", folder, tmp_path / "out", "--annotations", file, "--max-errors", "1")

@@ -12,7 +12,7 @@ from picstore.errors import ImageError, UsageError
 from picstore.prepare.sources.open import open_source, read_input
 
 
-def test_sub_folders_are_classes_in_sorted_order_and_deeper_folders_belong_to_them(tmp_path: Path) -> None:
+def test_sub_folders_are_classes_in_sorted_order_with_all_deeper_folders(tmp_path: Path) -> None:
     for name in ("zebra/1.png", "ant/b/2.jpg", "ant/a.jpg", "ant/.hidden.jpg", "README.md"):
         put(tmp_path / name)
     (tmp_path / "empty").mkdir()

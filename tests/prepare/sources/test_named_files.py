@@ -78,7 +78,7 @@ def refusal(source: Input) -> str:
 SOURCES = (a_list, a_table, an_attachment, annotations, mds_index, litdata_index, parquet_row)
 
 
-def test_the_links_of_a_download_by_hugging_face_are_followed_and_no_others(tmp_path: Path) -> None:
+def test_only_the_links_of_a_download_by_hugging_face_are_followed(tmp_path: Path) -> None:
     cache = tmp_path / "datasets--owner--name"
     snapshot = cache / "snapshots" / "0123"
     (snapshot / "images").mkdir(parents=True)

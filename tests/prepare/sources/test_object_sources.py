@@ -225,7 +225,7 @@ def contents(listing: Listing) -> list[object]:
         ]
 
 
-def test_a_source_in_a_store_is_recognized_and_gives_what_it_gives_from_a_folder(
+def test_a_source_in_a_store_is_recognized_and_gives_what_a_folder_gives(
     built: tuple[str, list[str], str, dict[str, str]],
 ) -> None:
     kind, roots, source, options = built
@@ -272,7 +272,7 @@ def test_an_index_in_a_store_of_objects_in_a_store_is_read_and_converted(bucket:
 # What is not there, not reachable, or not read
 
 
-def test_kinds_that_libraries_read_from_files_only_are_recognized_and_refused(bucket: str, tmp_path: Path) -> None:
+def test_kinds_that_libraries_read_from_files_only_are_refused_in_stores(bucket: str, tmp_path: Path) -> None:
     (locate(bucket) / "db/data.mdb").write(bytes(16) + b"\xde\xc0\xef\xbe" + bytes(100))
     (locate(bucket) / "a.h5").write(b"\x89HDF\r\n\x1a\n" + bytes(100))
     for name in ("db", "db/data.mdb", "a.h5"):

@@ -11,7 +11,7 @@ from picstore.errors import Damage, ImageError
 from picstore.prepare.sources.open import open_source, read_input
 
 
-def test_parquet_of_hugging_faces_datasets_is_read_with_the_names_of_its_classes() -> None:
+def test_parquet_of_hugging_faces_datasets_is_read_with_its_class_names() -> None:
     library("pyarrow")
     listing = open_source(DATA / "huggingface")
     assert listing.kind == "parquet"

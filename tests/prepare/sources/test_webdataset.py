@@ -22,7 +22,7 @@ from picstore.errors import NotADataset
 from picstore.prepare.sources.open import open_source, read_input
 
 
-def test_shards_of_webdatasets_own_writer_are_read_with_label_json_and_text(tmp_path: Path) -> None:
+def test_shards_of_webdatasets_own_writer_are_read_with_label_and_texts(tmp_path: Path) -> None:
     webdataset = library("webdataset")
     with webdataset.ShardWriter(str(tmp_path / "train-%03d.tar"), maxcount=4, verbose=0) as sink:
         for k, data in enumerate(JPEGS):
@@ -41,7 +41,7 @@ def test_shards_of_webdatasets_own_writer_are_read_with_label_json_and_text(tmp_
         open_source(tmp_path / "train-{000..002}.tar")
 
 
-def test_labels_that_are_names_become_classes_by_sorted_name_and_missing_ones_minus_1(tmp_path: Path) -> None:
+def test_names_as_labels_become_sorted_classes_and_missing_ones_minus_1(tmp_path: Path) -> None:
     members = [("a.jpg", JPEGS[0]), ("a.cls", b"zebra\n"), ("b.jpg", JPEGS[1]), ("b.txt", b"no class")]
     members += [("c.jpg", JPEGS[2]), ("c.json", b'{"label": "ant"}'), ("d.jpg", JPEGS[3]), ("d.cls", b"")]
     listing = open_source(make_tar(tmp_path / "a.tar", members))
@@ -49,7 +49,7 @@ def test_labels_that_are_names_become_classes_by_sorted_name_and_missing_ones_mi
     assert labels(listing) == [1, -1, 0, -1]
 
 
-def test_further_images_of_a_webdataset_sample_are_attachments_and_a_sample_without_any_is_told(tmp_path: Path) -> None:
+def test_further_images_of_a_sample_are_attachments_and_none_is_told(tmp_path: Path) -> None:
     members = [("1.seg.png", b"mask"), ("1.jpg", JPEGS[0]), ("2.cls", b"1"), ("2.txt", b"t"), ("__index__", b"x")]
     listing = open_source(make_tar(tmp_path / "a.tar", members), kind="webdataset")
     assert listing.attachments == ("seg",)
@@ -59,7 +59,7 @@ def test_further_images_of_a_webdataset_sample_are_attachments_and_a_sample_with
     assert second.problem == "no image among .cls, .txt"
 
 
-def test_a_tar_that_breaks_off_or_is_compressed_ends_in_an_input_that_says_so(tmp_path: Path) -> None:
+def test_a_tar_cut_off_or_compressed_ends_in_an_input_that_says_so(tmp_path: Path) -> None:
     members = [
         (f"{k}.{field}", data) for k, image in enumerate(JPEGS) for field, data in (("jpg", image), ("cls", b"1"))
     ]

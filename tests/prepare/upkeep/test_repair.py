@@ -225,9 +225,7 @@ def test_manifest_index_and_a_footer_are_restored_together(
 
 
 @pytest.mark.parametrize("raw", [None, b"", b"damaged"])
-def test_a_manifest_and_a_copy_that_are_both_damaged_are_named_and_nothing_is_changed(
-    raw: bytes | None, edited: Path
-) -> None:
+def test_a_damaged_manifest_with_a_damaged_copy_is_named_and_left_alone(raw: bytes | None, edited: Path) -> None:
     damage(edited, raw)
     copy = bytearray((edited / COPY).read_bytes())
     copy[len(copy) // 2] ^= 1

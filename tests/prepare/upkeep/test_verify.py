@@ -90,7 +90,7 @@ def test_a_missing_file_costs_its_records(dataset: Path) -> None:
     assert "missing" in result["damage"][0]["problem"]
 
 
-def test_a_damaged_or_missing_index_costs_nothing_and_the_files_are_still_checked(dataset: Path) -> None:
+def test_a_damaged_or_missing_index_costs_nothing_and_files_are_checked(dataset: Path) -> None:
     flip(dataset / "picstore.idx", 100)
     _, findings, _ = verify(dataset, workers=1)
     assert [finding.file for finding in findings] == ["picstore.idx"]
@@ -142,7 +142,7 @@ def test_what_is_no_data_set_gets_one_line(tmp_path: Path, dataset: Path) -> Non
     assert "not whole JSON" in one_line(picstore_command("verify", dataset, code=3))
 
 
-def test_an_image_that_convert_took_is_no_damage_however_many_pixels_pillow_allows(
+def test_an_image_that_convert_took_is_no_damage_whatever_pillow_allows(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Folder(dataset)

@@ -36,7 +36,7 @@ def captioned(path: Path) -> picstore.Dataset:
     return dataset.with_columns({"caption": texts, "vector": vectors, "age": dataset.ids * 2})
 
 
-def test_records_carry_the_values_of_their_ids_and_no_file_of_before_is_changed(make_dataset: Make) -> None:
+def test_records_carry_the_values_of_their_ids_and_old_files_stay_as_is(make_dataset: Make) -> None:
     path = make_dataset(20)
     before = tree(path)
     captioned(path).save()
@@ -67,7 +67,7 @@ def test_a_loader_hands_out_numbers_as_tensors_and_texts_as_lists(make_dataset: 
     loader.close()
 
 
-def test_the_column_label_replaces_labels_and_leaves_those_of_other_records(make_dataset: Make) -> None:
+def test_the_column_label_replaces_labels_of_its_records_alone(make_dataset: Make) -> None:
     path = make_dataset(20)
     dataset = picstore.Dataset(path).with_columns({"label": [4, 0]}, ids=[10, 3]).save()
     dataset = dataset.with_columns({"label": [1]}, ids=[3]).save()
@@ -280,9 +280,7 @@ def test_in_a_mux_images_of_data_sets_without_a_column_have_no_value(
             assert int(sample.columns["n"]) == (sample.id if sample.label >= 100 else -1)
 
 
-def test_a_mux_refuses_a_column_that_is_an_attachment_elsewhere_and_a_name_that_is_neither(
-    make_dataset: Make, tmp_path: Path
-) -> None:
+def test_a_mux_refuses_columns_that_are_attachments_elsewhere_or_unknown(make_dataset: Make, tmp_path: Path) -> None:
     dataset = picstore.Dataset(make_dataset(4))
     dataset.with_columns({"mask": dataset.ids}).save()
     with picstore.Writer(tmp_path / "other", attachments=["mask"]) as writer:

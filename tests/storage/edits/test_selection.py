@@ -88,9 +88,7 @@ def test_a_selection_leaves_out_deleted_records(make_dataset: Make) -> None:
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_a_loader_yields_each_chosen_record_once_and_reads_no_other_container(
-    make_dataset: Make, shuffled: bool
-) -> None:
+def test_a_loader_yields_each_chosen_record_once_and_reads_no_other(make_dataset: Make, shuffled: bool) -> None:
     path = make_dataset(file_size=12 << 10)
     dataset = picstore.Dataset(path)
     selection = dataset.select(ids=CHOSEN[:3])
@@ -105,7 +103,7 @@ def test_a_loader_yields_each_chosen_record_once_and_reads_no_other_container(
     assert sorted(ids_of(loader)) == CHOSEN[:3]
 
 
-def test_a_loaders_process_is_given_the_selection_and_a_state_goes_on_in_the_same_one_only(make_dataset: Make) -> None:
+def test_a_loaders_process_gets_the_selection_which_its_state_belongs_to(make_dataset: Make) -> None:
     path = make_dataset()
     selection = picstore.Dataset(path).select(ids=CHOSEN)
     with_process = loader_of(selection, isolate=True)
@@ -132,7 +130,7 @@ def test_an_epoch_of_a_selection_is_the_same_at_any_world_size(make_dataset: Mak
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_shuffled_copy_of_a_selection_holds_its_records_and_their_columns(
+def test_a_shuffled_copy_of_a_selection_holds_its_records_and_columns(
     make_dataset: Make, tmp_path: Path, method: str
 ) -> None:
     path = make_dataset(file_size=12 << 10)

@@ -42,9 +42,7 @@ def ids_in(path: Path) -> set[int]:
 
 
 @given(data=st.data(), counts=st.lists(st.integers(1, 9), min_size=1, max_size=20))
-def test_numbers_among_what_is_left_are_those_of_a_list_without_the_deleted(
-    data: st.DataObject, counts: list[int]
-) -> None:
+def test_numbers_among_what_is_left_are_a_lists_without_the_deleted(data: st.DataObject, counts: list[int]) -> None:
     total = sum(counts)
     deleted = sorted(data.draw(st.sets(st.integers(0, total - 1))))
     live = LiveRecords.from_deleted(counts, np.array(deleted, dtype=np.int64), file="here")
@@ -63,7 +61,7 @@ def test_numbers_among_what_is_left_are_those_of_a_list_without_the_deleted(
 
 @examples(50)
 @given(data=st.data(), counts=st.lists(st.integers(1, 9), min_size=1, max_size=20), seed=st.integers(0, 2**64 - 1))
-def test_an_epoch_is_each_record_that_is_left_exactly_once_on_ranks_of_equal_length(
+def test_an_epoch_is_each_record_left_exactly_once_on_ranks_equally_long(
     data: st.DataObject, counts: list[int], seed: int
 ) -> None:
     deleted = sorted(data.draw(st.sets(st.integers(0, sum(counts) - 1))))
@@ -86,9 +84,7 @@ def test_tombstones_of_another_data_set_are_refused(deleted: list[int]) -> None:
         LiveRecords.from_deleted([4, 6], np.array(deleted), file="here")
 
 
-def test_deleting_writes_no_image_again_and_every_reader_leaves_the_records_out(
-    make_dataset: Make, tmp_path: Path
-) -> None:
+def test_deleting_writes_no_image_again_and_all_readers_leave_records_out(make_dataset: Make, tmp_path: Path) -> None:
     path = make_dataset()
     before = tree(path)
     ids_file = tmp_path / "ids.txt"
@@ -148,7 +144,7 @@ def test_ranks_have_equal_counts_and_a_loader_goes_on_where_another_was(make_dat
     assert [batch.ids.tolist() for batch in other] == batches[4:]
 
 
-def test_a_state_of_the_data_set_before_is_refused_and_its_version_can_still_be_opened(make_dataset: Make) -> None:
+def test_a_state_of_before_an_edit_is_refused_and_its_version_still_opens(make_dataset: Make) -> None:
     path = make_dataset()
     old = picstore.Dataset(path)
     state = loader_of(old, seed=1).state_dict()
@@ -172,7 +168,7 @@ def test_who_has_a_data_set_open_goes_on_with_what_was_opened(make_dataset: Make
     loader.close()
 
 
-def test_what_is_not_saved_has_the_uuid_that_it_will_have_and_survives_pickling(make_dataset: Make) -> None:
+def test_what_is_not_saved_has_its_future_uuid_and_survives_pickling(make_dataset: Make) -> None:
     path = make_dataset()
     view = picstore.Dataset(path).without([1, 2])
     assert len(picstore.Dataset(path)) == 50

@@ -281,7 +281,7 @@ def test_extras_nested_too_deeply_are_refused() -> None:
 
 
 @pytest.mark.parametrize("step", slow_except([13], [1, 13]))
-def test_any_flipped_bit_costs_at_most_one_record_and_is_never_taken_for_good(step: int) -> None:
+def test_any_flipped_bit_costs_at_most_a_record_and_never_passes_for_good(step: int) -> None:
     """Every bit of a whole container, one at a time; some of every part of it in a default run."""
     originals = sample(3)
     block = bytearray(packed(originals, fields=("mask",), ref=REF))
@@ -318,7 +318,7 @@ def test_any_flipped_bit_costs_at_most_one_record_and_is_never_taken_for_good(st
         block[at] ^= 1 << (bit & 7)
 
 
-def test_a_flipped_bit_in_the_header_is_put_right_without_knowing_the_footer() -> None:
+def test_a_flipped_bit_in_the_header_is_mended_without_knowing_the_footer() -> None:
     originals = sample(3)
     block = bytearray(packed(originals, fields=("mask",), ref=REF))
     for bit in range(8 * SEALED):
@@ -330,7 +330,7 @@ def test_a_flipped_bit_in_the_header_is_put_right_without_knowing_the_footer() -
         block[bit >> 3] ^= 1 << (bit & 7)
 
 
-def test_images_outlive_a_header_that_is_lost_when_the_footer_knows_their_number() -> None:
+def test_images_outlive_a_lost_header_when_the_footer_knows_their_number() -> None:
     originals = sample(3)
     block = bytearray(packed(originals, fields=("mask",), ref=REF))
     for spoilt in (bytes(SEALED), b"\xff" * SEALED, random.Random(0).randbytes(SEALED)):
@@ -465,7 +465,7 @@ def test_a_header_that_lies_within_the_padding_never_gives_wrong_bytes(changes) 
         assert bytes(container.jpeg(k)) == originals[k].jpeg
 
 
-def test_a_container_of_another_conversion_is_told_by_the_crc_of_its_header() -> None:
+def test_a_container_of_another_conversion_is_told_by_its_headers_crc() -> None:
     block = packed(sample(2), fields=("mask",), ref=REF)
     crc = header_of(block).crc
     assert crc == int.from_bytes(block[SEALED - 4 : SEALED], "little")
@@ -477,7 +477,7 @@ def test_a_container_of_another_conversion_is_told_by_the_crc_of_its_header() ->
 
 
 @pytest.mark.parametrize("claimed", [1, 1000, 1 << 28])
-def test_a_frame_of_extras_that_lies_about_its_size_loses_the_extras_and_no_image(claimed: int) -> None:
+def test_extras_that_lie_about_their_size_are_lost_and_no_image_is(claimed: int) -> None:
     originals = sample(2)
     block = packed(originals, fields=("mask",), ref=REF)
     tracemalloc.start()
@@ -526,7 +526,7 @@ def test_a_frame_of_extras_that_is_none_loses_the_extras_and_no_image(frame: byt
         ("sampling", 255),
     ],
 )
-def test_an_entry_that_cannot_be_loses_its_record_even_when_every_crc_holds(column: str, value: int) -> None:
+def test_an_impossible_entry_loses_its_record_even_when_every_crc_holds(column: str, value: int) -> None:
     originals = sample(3)
     container = reread(with_cell(packed(originals, fields=("mask",), ref=REF), column, 1, value), ("mask",))
     assert container.good.tolist() == [True, False, True]
@@ -534,7 +534,7 @@ def test_an_entry_that_cannot_be_loses_its_record_even_when_every_crc_holds(colu
         assert_same(originals[k], container.record(k))
 
 
-def test_entries_that_share_bytes_lose_the_container_even_when_every_crc_holds() -> None:
+def test_entries_that_share_bytes_lose_the_container_though_all_crcs_hold() -> None:
     block = packed(sample(3), fields=("mask",), ref=REF)
     first = reread(block, ("mask",)).index[0]
     container = reread(with_cell(block, "offset", 1, int(first["offset"])), ("mask",))

@@ -151,7 +151,7 @@ def test_a_record_larger_than_a_container_does_not_stay_in_memory(tmp_path: Path
         tracemalloc.stop()
 
 
-def test_a_record_that_no_container_can_hold_is_refused_and_the_others_are_written(tmp_path, monkeypatch) -> None:
+def test_a_record_too_large_for_containers_is_refused_and_others_written(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(layout, "MAX_CONTAINER", 1 << 16)
     small, large, other = *records(1), replace(records(1)[0], jpeg=bytes(1 << 17)), *records(1, seed=1)
     with FileWriter(tmp_path, stream=STREAM, file=FILE, container_size=8192) as writer:
@@ -163,7 +163,7 @@ def test_a_record_that_no_container_can_hold_is_refused_and_the_others_are_writt
     assert [jpeg for _, jpeg in contents(tmp_path / file_name(STREAM, FILE))] == [bytes(small.jpeg), bytes(other.jpeg)]
 
 
-def test_a_container_is_ended_before_its_records_or_extras_pass_their_limits(tmp_path: Path, monkeypatch) -> None:
+def test_a_container_ends_before_its_records_or_extras_pass_their_limits(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("picstore.storage.format.layout.MAX_RECORDS", 7)
     assert write(tmp_path / "a", records(20), container_size=1 << 20).footer["records"].tolist() == [7, 7, 6]
     monkeypatch.setattr("picstore.storage.format.layout.MAX_EXTRAS", 35)
@@ -197,7 +197,7 @@ def test_a_file_has_its_name_only_once_it_is_whole(tmp_path: Path) -> None:
 # Damage
 
 
-def test_a_file_cut_off_anywhere_is_truncated_and_its_whole_containers_are_found(path: Path) -> None:
+def test_a_file_cut_off_anywhere_is_truncated_and_whole_containers_found(path: Path) -> None:
     data = path.read_bytes()
     footer = summary_of(path).footer
     ends = footer["offset"].astype(int) + footer["size"]
@@ -278,7 +278,7 @@ def with_tail(path: Path, footer: np.ndarray, **changes: int) -> None:
         {"footer_crc": 0},
     ],
 )
-def test_a_hostile_trailer_that_holds_its_crc_is_refused_without_allocating(path: Path, changes) -> None:
+def test_a_hostile_trailer_with_a_sound_crc_is_refused_without_allocating(path: Path, changes) -> None:
     with_tail(path, summary_of(path).footer, **changes)
     tracemalloc.start()
     try:
@@ -409,7 +409,7 @@ def test_a_missing_file_is_named_as_missing(tmp_path: Path) -> None:
             read_at(path, 0, 1, file="0000/000000.pic")
 
 
-def test_a_disk_that_cannot_read_is_damage_and_a_system_that_does_not_let_us_is_not(tmp_path, monkeypatch) -> None:
+def test_a_disk_that_cannot_read_is_damage_and_a_systems_refusal_is_not(tmp_path, monkeypatch) -> None:
     def fails(code: int) -> PicstoreError:
         def refuse(*_: object, **__: object) -> None:
             raise OSError(code, os.strerror(code))

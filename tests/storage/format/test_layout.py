@@ -96,7 +96,7 @@ def test_one_flipped_bit_of_a_structure_is_corrected(bit: int) -> None:
     assert correct_bit_flip(bytes(flipped)) is None
 
 
-def test_a_place_in_a_file_is_that_of_its_first_container_unless_it_is_said() -> None:
+def test_a_place_in_a_file_is_in_its_first_container_unless_it_is_said() -> None:
     assert ContainerRef("a.pic", 4096) == ContainerRef("a.pic", 4096, stream=0, file=0, ordinal=0)
     damage = ContainerRef("a.pic", 4096).corrupt("torn")
     assert (damage.file, damage.offset) == ("a.pic", 4096)

@@ -12,7 +12,7 @@ from picstore.storage.format.record import ImageInfo, Record
 INFO = ImageInfo(8, 9)
 
 
-def test_a_checksum_that_is_known_and_how_an_image_was_made_tell_no_records_apart() -> None:
+def test_a_known_checksum_and_how_it_was_made_tell_no_records_apart() -> None:
     record = Record(1, 2, b"x", INFO)
     assert record == replace(record, crc=7) == replace(record, info=replace(INFO, encode_path="lossless"))
     assert "crc" not in repr(record)

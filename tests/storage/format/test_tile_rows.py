@@ -107,7 +107,7 @@ def test_rows_whose_table_is_damaged_or_too_short_are_not_there() -> None:
     assert stored_rows(replace(container, tile_rows={}), 0) is not None
 
 
-def test_small_images_have_no_row_checksums_and_containers_keep_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_images_have_no_row_checksums_and_containers_stay_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     data = noise(0, width=64, height=64)
     assert len(row_checksums(data, parse_image_info(data))) == 0

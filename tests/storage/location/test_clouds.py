@@ -143,7 +143,7 @@ def test_what_is_not_there_is_told(container: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_data_set_is_interrupted_resumed_verified_and_read_through_a_cache(
+def test_a_data_set_is_made_resumed_verified_and_read_through_a_cache(
     container: str, pictures: Path, tmp_path: Path
 ) -> None:
     where, here = f"{container}/train", pictures.parent / "converted"

@@ -71,7 +71,7 @@ def test_what_is_no_url_is_a_path(name: str) -> None:
         ("az://container/train", Bucket("az", "container", "train")),
     ],
 )
-def test_a_url_is_a_place_in_an_object_store_also_after_pathlib_took_a_slash_away(url: str, expected: Bucket) -> None:
+def test_a_url_that_pathlib_took_a_slash_from_is_still_an_object_store(url: str, expected: Bucket) -> None:
     require(importlib.util.find_spec("obstore"), "obstore")
     assert locate(url) == locate(Path(url)) == locate(locate(url)) == expected
     assert copy.copy(expected) == expected
@@ -110,7 +110,7 @@ def test_bytes_are_read_as_they_were_written(root: Location) -> None:
     assert view.readonly
 
 
-def test_a_sweep_takes_the_files_of_dead_writers_and_leaves_those_of_living_ones(tmp_path: Path) -> None:
+def test_a_sweep_takes_the_files_of_dead_writers_and_leaves_living_ones(tmp_path: Path) -> None:
     names = ("ds/picstore.json", "ds/edits/a.npy", "ds/0000/000000.pic")
     dead = [tmp_path / f"{name}.0123abcd.partial" for name in names]
     for path in dead:
@@ -124,7 +124,7 @@ def test_a_sweep_takes_the_files_of_dead_writers_and_leaves_those_of_living_ones
 
 
 @pytest.mark.parametrize("supported", [True, False])
-def test_on_macos_a_file_and_its_folder_are_written_through_the_memory_of_the_disk(
+def test_on_macos_a_file_and_its_folder_reach_the_disk_past_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supported: bool
 ) -> None:
     """Where the file system can; else as far as it can."""
@@ -163,7 +163,7 @@ def test_a_place_that_is_written_again_holds_what_was_written_last(root: Locatio
     assert (root / "f").read_all(100) == b"2nd"
 
 
-def test_what_is_said_to_have_been_in_memory_is_there_and_what_is_missing_never_is(root: Location) -> None:
+def test_what_is_said_to_be_in_memory_is_there_and_nothing_missing_is(root: Location) -> None:
     file = root / "file"
     file.write(bytes(range(256)) * 100)
     expected = bytes(range(10, 20)) + bytes(range(100, 200))
@@ -341,9 +341,7 @@ def test_parts_of_an_upload_that_fail_are_sent_again(proxy: Proxy, bucket: str) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failure", [UNAVAILABLE, BREAK])
-def test_a_store_that_stays_away_is_an_error_that_says_what_to_check_and_no_damage(
-    proxy: Proxy, bucket: str, failure: str
-) -> None:
+def test_a_store_that_stays_away_is_an_error_with_advice_and_no_damage(proxy: Proxy, bucket: str, failure: str) -> None:
     file = locate(bucket) / "f"
     file.write(bytes(1000))
     proxy.forever = failure
@@ -355,7 +353,7 @@ def test_a_store_that_stays_away_is_an_error_that_says_what_to_check_and_no_dama
         assert caught.value.__cause__ is not None
 
 
-def test_an_upload_to_a_store_that_stays_away_fails_once_and_can_be_given_up(proxy: Proxy, bucket: str) -> None:
+def test_an_upload_to_a_store_that_stays_away_fails_once_and_can_be_left(proxy: Proxy, bucket: str) -> None:
     out = (locate(bucket) / "f").create()
     proxy.forever = UNAVAILABLE
     with pytest.raises(PicstoreError, match="cannot be reached"):
@@ -366,7 +364,7 @@ def test_an_upload_to_a_store_that_stays_away_fails_once_and_can_be_given_up(pro
     out.abandon()
 
 
-def test_a_store_that_refuses_is_an_error_that_says_which_credentials_to_set(
+def test_a_store_that_refuses_is_an_error_that_names_credentials_to_set(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing:
@@ -414,7 +412,7 @@ def test_a_fork_reads_as_its_parent_does_and_so_does_its_own(bucket: str) -> Non
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
 
 
-def test_of_many_that_write_one_new_file_one_succeeds_even_without_hard_links(
+def test_of_many_writers_of_a_new_file_one_succeeds_without_hard_links_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

@@ -129,7 +129,7 @@ def test_a_damaged_stream_is_reported_and_the_others_are_made(dataset: picstore.
     assert np.array_equal(filler.images[0][0, others], good.images[0][0, others])
 
 
-def test_damage_in_rows_that_no_view_shows_is_reported_whatever_is_decoded_first(
+def test_damage_in_rows_that_no_view_shows_is_reported_in_any_order(
     dataset: picstore.Dataset, request: pytest.FixtureRequest
 ) -> None:
     """The crop's last row of tiles, of which the filter needs the first rows alone; right of the crop none is seen."""
@@ -187,7 +187,7 @@ def test_a_stream_of_another_size_than_its_index_entry_says_is_reported(dataset:
     assert "pixels instead of" in str(wrong[tall])
 
 
-def test_nothing_of_a_batch_refers_to_its_containers_once_they_are_released(dataset: picstore.Dataset) -> None:
+def test_nothing_of_a_batch_refers_to_its_containers_once_released(dataset: picstore.Dataset) -> None:
     records, _, _ = made(dataset, dataset.containers.read(0), CROP)
     assert bytes(records.jpeg(3)) == bytes(dataset.containers.read(0).jpeg(3))
     records.release()

@@ -142,7 +142,7 @@ def matrix_grid(geometry: Geometry, width: int, height: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("angle", [7.5, 45, -77])
 @pytest.mark.parametrize("scale", [0.7, 1.0, 1.6])
-def test_without_antialiasing_a_bicubic_affine_map_is_torchs_within_one_level(angle, scale):
+def test_a_bicubic_affine_map_not_antialiased_is_torchs_within_one_level(angle, scale):
     image = noise(90, 120)
     steps = [RandomAffine((angle, angle), None, (scale, scale), 10, "bicubic"), Resize((90, 120), antialias=False)]
     geometry = geometry_of(image, steps)
@@ -163,7 +163,7 @@ def test_a_rotation_takes_the_nearest_pixels_as_torchvisions(angle, size):
     assert ties or (difference(ours, theirs) > 0).mean() < 0.003
 
 
-def test_an_affine_map_of_all_parameters_takes_the_nearest_pixels_as_torchvisions():
+def test_a_full_affine_map_takes_the_nearest_pixels_as_torchvisions_does():
     image, transform = noise(120, 150), RandomAffine(**SHRINKING, fill=200)
     for seed in range(10):
         ours = run(image, [transform], seed=seed)
@@ -558,7 +558,7 @@ def test_a_geometry_that_is_not_finite_is_refused():
 
 
 @pytest.mark.parametrize(("side", "refused"), [(1 << 24, False), ((1 << 24) + 1, True), (1 << 29, True)])
-def test_a_slanted_image_has_the_limit_of_coordinates_that_upright_ones_and_gpus_have(side, refused):
+def test_slanted_images_have_the_limit_of_coordinates_of_upright_ones(side, refused):
     geometry = geometry_of(np.zeros((5, 5, 3), np.uint8), [RandomRotation((30, 30))])
     geometry.clip[0] = (0, 0, side, 5)
     if refused:

@@ -182,7 +182,7 @@ def test_an_object_that_is_not_shown_is_dropped_with_all_its_fields() -> None:
     assert target["extra"] is extra
 
 
-def test_what_is_dropped_does_not_depend_on_the_names_and_without_boxes_nothing_is() -> None:
+def test_what_is_dropped_depends_on_no_names_and_without_boxes_is_nothing() -> None:
     extra = {"boxes": [[0, 0, 9, 9], [30, 30, 40, 40]], "keypoints": [[[1, 1, 2]], [[35, 35, 2]]]}
     steps = [crop(20, 20, 30, 20)]
     assert target_of(["keypoints"], extra, steps)["visibility"].tolist() == [[2]]
@@ -192,7 +192,7 @@ def test_what_is_dropped_does_not_depend_on_the_names_and_without_boxes_nothing_
     assert target["index"].tolist() == [0, 1]
 
 
-def test_keypoints_count_from_pixel_centers_so_that_a_flip_is_torchvision_s() -> None:
+def test_keypoints_count_from_pixel_centers_so_a_flip_is_torchvisions() -> None:
     points = [[0, 0], [63, 47], [10.25, 20]]
     target = target_of(["keypoints"], {"keypoints": [[[*point, 2] for point in points]]}, [FLIP])
     like = tv_tensors.KeyPoints(points, canvas_size=(HEIGHT, WIDTH))
@@ -317,7 +317,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("extra", "reason"), BAD)
-def test_an_extra_of_another_form_is_an_error_of_the_record_that_says_where(extra: Any, reason: str) -> None:
+def test_an_extra_of_another_form_is_an_error_of_its_record_and_says_where(extra: Any, reason: str) -> None:
     with pytest.raises(picstore.ImageError, match=reason):
         target_of(["boxes", "keypoints", "polygons"], extra)
 

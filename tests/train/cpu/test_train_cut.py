@@ -99,7 +99,7 @@ def test_a_central_crop_decodes_its_tiles_only(dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("gap", [1.0, 2.0, 3.0])
-def test_an_image_is_decoded_smaller_only_where_the_gap_is_left_to_resampling(gap: float) -> None:
+def test_an_image_is_decoded_smaller_only_where_resampling_keeps_the_gap(gap: float) -> None:
     shrink = np.array([1, 1.99, 2, 3.99, 4, 8, 80]) * gap
     widths = np.ceil(100 * shrink).astype(int)
     geometry = picstore.Resize((100, 100))(Geometry.identity(widths, np.full(7, 90_000)), BatchRandom(0, 0, range(7)))

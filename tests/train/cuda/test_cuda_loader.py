@@ -266,7 +266,7 @@ def test_damage_that_the_cpu_finds_is_replaced_before_anything_is_decoded(make_d
 
 
 @pytest.mark.parametrize("marker", [0xC0, 0xC2])
-def test_a_stream_of_another_size_than_the_index_says_is_not_handed_to_the_decoder(
+def test_a_stream_of_another_size_than_indexed_never_reaches_the_decoder(
     tmp_path: Path, use_plainly: Use, marker: int
 ) -> None:
     """nvJPEG allocates by the stream's own header: 13 GB for this one."""
@@ -392,7 +392,7 @@ def test_picstores_decoder_makes_the_cpus_pixels_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_images_that_picstores_decoder_refuses_are_the_cpus_counted_and_damage_is_as_there(
+def test_images_that_the_gpus_decoder_refuses_are_the_cpus_and_counted(
     tmp_path: Path, use: Use, caplog: pytest.LogCaptureFixture
 ) -> None:
     use(FakeDecoder())

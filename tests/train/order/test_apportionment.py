@@ -49,7 +49,7 @@ def epoch_of(shares: Apportionment, counts: list[int], epoch: int, *, shuffle: b
     seed=st.integers(0, 2**64 - 1),
     dtype=st.sampled_from(["float64", "float32", "int32", "uint8"]),
 )
-def test_each_epoch_gives_each_record_its_share_rounded_and_all_epochs_give_it_exactly(
+def test_an_epoch_rounds_each_records_share_and_all_epochs_give_it_exactly(
     data: st.DataObject, counts: list[int], shuffle: bool, seed: int, dtype: str
 ) -> None:
     records = sum(counts)
@@ -167,7 +167,7 @@ def test_long_doubles_beyond_float64_are_weights_too(make_dataset: Make) -> None
     seed=st.integers(0, 2**64 - 1),
     data=st.data(),
 )
-def test_weighted_global_batches_are_the_same_at_any_world_size_and_after_any_resume(
+def test_weighted_global_batches_do_not_depend_on_world_size_or_resume(
     counts: list[int], per_rank: int, seed: int, data: st.DataObject
 ) -> None:
     live = LiveRecords.from_deleted(counts, np.array([0, 4]), file="here")
@@ -232,9 +232,7 @@ def test_a_state_without_weights_or_selection_has_the_fields_that_it_had(make_da
 
 
 @pytest.mark.parametrize("views", [False, True])
-def test_copies_of_a_record_have_transforms_of_their_own_and_the_first_those_of_a_loader_without_weights(
-    make_dataset: Make, views: bool
-) -> None:
+def test_copies_have_own_transforms_and_the_first_is_as_without_weights(make_dataset: Make, views: bool) -> None:
     path = make_dataset(20)
     steps = [picstore.RandomResizedCrop(16), picstore.ColorJitter(0.4)]
     transform = picstore.Views(one=(2, steps)) if views else steps

@@ -126,7 +126,7 @@ def test_batches_are_those_of_the_specification(drawn: tuple[Case, tuple[int, ..
 
 @examples(40)
 @given(drawn=cases(), data=st.data())
-def test_global_batches_of_buckets_are_the_same_at_any_world_size_and_after_any_resume(
+def test_global_batches_of_buckets_do_not_depend_on_world_size_or_resume(
     drawn: tuple[Case, tuple[int, ...]], data: st.DataObject
 ) -> None:
     case, sizes = drawn
@@ -193,7 +193,7 @@ def batches_of(plan: BucketPlan, start: int) -> list[Table]:
 
 @examples(40)
 @given(drawn=cases(), world_size=st.sampled_from([1, 2, 3, 4]), shuffle=st.booleans())
-def test_without_drop_last_every_record_comes_once_and_no_rank_has_an_empty_batch(
+def test_without_drop_last_every_record_comes_once_and_no_batch_is_empty(
     drawn: tuple[Case, tuple[int, ...]], world_size: int, shuffle: bool
 ) -> None:
     case, sizes = drawn
@@ -216,7 +216,7 @@ def test_without_drop_last_every_record_comes_once_and_no_rank_has_an_empty_batc
 
 @examples(60)
 @given(drawn=cases(), data=st.data(), world_size=st.sampled_from([1, 2, 3, 4]), step=st.sampled_from([0, 1, 3]))
-def test_records_are_in_containers_that_lanes_read_or_were_set_aside_or_are_read_alone(
+def test_records_are_in_containers_of_lanes_set_aside_or_read_alone(
     drawn: tuple[Case, tuple[int, ...]], data: st.DataObject, world_size: int, step: int
 ) -> None:
     case, sizes = drawn

@@ -46,7 +46,7 @@ def test_a_last_batch_takes_over_samples_until_it_has_half_a_batch() -> None:
     assert bounds(EvenDivision(3, 8, 1, drop_last=False)) == [(0, 3)]
 
 
-def test_where_ranks_have_one_sample_each_a_small_rest_joins_the_last_batch() -> None:
+def test_a_small_rest_joins_the_last_batch_where_ranks_have_one_sample() -> None:
     assert bounds(EvenDivision(5, 2, 2, drop_last=False)) == [(0, 2), (2, 5)]
     assert bounds(EvenDivision(5, 2, 1, drop_last=False)) == [(0, 2), (2, 4), (4, 5)]
 

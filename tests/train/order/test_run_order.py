@@ -108,7 +108,7 @@ def runs(draw: st.DrawFn) -> Run:
 
 @given(runs())
 @examples(300)
-def test_the_ranks_together_take_each_record_once_and_leave_less_than_a_global_batch(run: Run) -> None:
+def test_ranks_together_take_each_record_once_and_leave_less_than_a_batch(run: Run) -> None:
     ranks = [run.batches(rank) for rank in range(run.world_size)]
     assert len({len(batches) for batches in ranks}) == 1
     taken = [address for batches in ranks for batch in batches for address in batch]
@@ -122,7 +122,7 @@ def test_the_ranks_together_take_each_record_once_and_leave_less_than_a_global_b
 
 @given(runs())
 @examples(60)
-def test_a_plan_made_anew_before_any_batch_goes_on_as_the_one_that_was_never_interrupted(run: Run) -> None:
+def test_a_plan_made_anew_before_any_batch_goes_on_as_if_uninterrupted(run: Run) -> None:
     for rank in range(run.world_size):
         whole = run.batches(rank)
         for first in range(len(whole) + 1):
@@ -138,7 +138,7 @@ def test_a_plan_made_anew_before_any_batch_goes_on_as_the_one_that_was_never_int
     counts=st.lists(st.integers(1, 40), min_size=20, max_size=60),
     seed=st.integers(0, 2**64 - 1),
 )
-def test_a_run_whose_world_size_changes_again_and_again_takes_the_same_global_batches(
+def test_a_run_of_often_changed_world_size_takes_the_same_global_batches(
     lanes: int, pick: list[int], multiple: int, steps: list[int], counts: list[int], seed: int
 ) -> None:
     """Not even a global batch that is a multiple of the lanes is needed, only world sizes that divide both."""
@@ -167,7 +167,7 @@ def test_a_run_whose_world_size_changes_again_and_again_takes_the_same_global_ba
     lanes=st.integers(1, 30),
     batches=st.integers(1, 3),
 )
-def test_a_mux_whose_world_size_changes_takes_the_same_samples_of_every_source(
+def test_a_mux_whose_world_size_changes_takes_the_same_samples_by_source(
     counts: list[int], worlds: list[int], lanes: int, batches: int
 ) -> None:
     taken = [0] * len(counts)
@@ -198,9 +198,7 @@ def test_a_mux_whose_world_size_changes_takes_the_same_samples_of_every_source(
     st.integers(1, 64),
 )
 @examples(50)
-def test_any_two_seeds_or_epochs_have_orders_that_share_no_more_than_chance(
-    names: list[tuple[int, int]], lanes: int
-) -> None:
+def test_the_orders_of_two_seeds_or_epochs_share_no_more_than_chance(names: list[tuple[int, int]], lanes: int) -> None:
     counts = [20] * 50
     ranks = []
     for seed, epoch in names:
@@ -276,7 +274,7 @@ def test_a_loader_goes_on_from_the_state_after_every_batch_of_an_epoch(
 @pytest.mark.parametrize(
     ("world_sizes",), slow_except([((4, 2, 8, 1),)], [((4, 2, 8, 1),), ((1, 8, 4, 2),), ((2, 4, 1, 8),)])
 )
-def test_a_run_goes_on_from_world_size_to_world_size_in_the_middle_of_an_epoch(
+def test_a_run_goes_on_at_another_world_size_in_the_middle_of_an_epoch(
     make_dataset: Make, world_sizes: tuple[int, ...]
 ) -> None:
     path = make_dataset(300)
@@ -299,7 +297,7 @@ def test_a_run_goes_on_from_world_size_to_world_size_in_the_middle_of_an_epoch(
     assert state is not None and (state["epoch"], state["samples"]) == (1, 0)
 
 
-def test_the_world_size_may_change_between_epochs_whose_last_batch_was_small(make_dataset: Make) -> None:
+def test_the_world_size_may_change_after_an_epoch_with_a_small_last_batch(make_dataset: Make) -> None:
     path = make_dataset(100)
     alone = loader_of(path, batch_size=32, drop_last=False)
     expected = [by_id(alone), by_id(alone)]
@@ -323,7 +321,7 @@ def test_the_world_size_may_change_between_epochs_whose_last_batch_was_small(mak
         [{"threads": 2}, {"threads": 8}, {"threads": 2, "isolate": True}],
     ),
 )
-def test_batches_of_all_transforms_are_the_same_bit_for_bit_for_any_threads_in_any_process(
+def test_batches_are_the_same_to_the_bit_for_any_threads_in_any_process(
     make_dataset: Make, options: dict[str, Any]
 ) -> None:
     path = make_dataset(150)
@@ -353,7 +351,7 @@ def test_batches_of_all_transforms_are_the_same_bit_for_bit_for_any_threads_in_a
         ],
     ),
 )
-def test_what_is_drawn_for_a_record_does_not_depend_on_its_batch_rank_or_slot(
+def test_what_is_drawn_for_a_record_depends_on_no_batch_rank_or_slot(
     make_dataset: Make, options: dict[str, Any]
 ) -> None:
     path = make_dataset(120)

@@ -45,7 +45,7 @@ def test_spans_are_the_steps_of_all_epochs_each_once(make_dataset: Make, steps: 
     assert [samples(request) for request in begun(loader.sources)] == found[1 : parts[0].count]
 
 
-def test_the_spans_of_an_order_without_epochs_have_the_steps_that_are_asked_for(make_dataset: Make) -> None:
+def test_spans_of_an_order_without_epochs_have_the_steps_asked_for(make_dataset: Make) -> None:
     mux = picstore.DataMux([(picstore.Dataset(make_dataset(40)), 0, 8)], transform=OPTIONS["transform"])
     first, rest = Span(mux.order, 0, 9).cut(7)
     assert (first.first, first.count, rest.first, rest.count) == (9, 7, 16, None)

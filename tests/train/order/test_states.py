@@ -24,7 +24,7 @@ def test_states_of_other_versions_are_refused(version: Any) -> None:
         check(version=version)
 
 
-def test_states_of_version_1_differ_in_the_stored_order_on_several_ranks_alone() -> None:
+def test_states_of_version_1_differ_in_stored_order_on_several_ranks_only() -> None:
     with pytest.raises(UsageError, match="stored order on several ranks"):
         check(version=1)
     with pytest.raises(UsageError, match="stored order on several ranks"):

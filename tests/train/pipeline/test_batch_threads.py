@@ -198,9 +198,7 @@ def test_the_fetcher_exceeds_its_budget_only_by_what_one_batch_needs(
 
 @given(batch_size=st.integers(1, 12), lanes=st.integers(1, 12))
 @examples(30)
-def test_with_room_for_its_lanes_the_fetcher_reads_each_container_once_for_all_lanes_that_read_it_then(
-    batch_size: int, lanes: int
-) -> None:
+def test_with_room_for_its_lanes_the_fetcher_reads_each_container_once(batch_size: int, lanes: int) -> None:
     reader = Reader([1] * 24)
     prefetcher = Prefetcher(reader, budget=10_000, readers=ONE)  # type: ignore[arg-type]
     for uses in uses_of(reader.sizes, batch_size=batch_size, lanes=lanes):
@@ -319,7 +317,7 @@ def test_an_error_of_the_reader_is_that_of_all_that_it_read_at_once() -> None:
     prefetcher.close()
 
 
-def test_containers_read_in_part_count_by_what_was_read_and_later_ones_by_its_share() -> None:
+def test_containers_read_in_part_count_by_what_was_read_then_by_its_share() -> None:
     begin = threading.Event()
     load = lambda keys: [Loaded(1) for _ in keys if begin.wait(60)]  # noqa: E731
     prefetcher = Prefetcher(load, budget=12, readers=ONE)  # type: ignore[arg-type]
@@ -396,7 +394,7 @@ def test_decoding_threads_let_the_reading_one_go_first(make_dataset: Make, monke
         (1, 1, 8, [1]),
     ],
 )
-def test_a_batch_is_divided_among_the_threads_into_tasks_of_16_to_32_images(
+def test_threads_get_a_batch_in_tasks_of_16_to_32_images(
     count: int, views: int, threads: int, sizes: list[int]
 ) -> None:
     tasks = divide(count, views=views, threads=threads)
@@ -474,7 +472,7 @@ def test_a_tiny_budget_is_slow_and_yields_the_same(make_dataset: Make, budget: i
     assert rich == poor
 
 
-def test_the_planner_runs_ahead_of_a_slow_consumer_by_the_documented_number_of_batches(make_dataset: Make) -> None:
+def test_the_planner_is_ahead_of_a_slow_consumer_by_the_documented_batches(make_dataset: Make) -> None:
     dataset = picstore.Dataset(make_dataset(200))
     drawn = taken = 0
     bound = AHEAD + MAX_REQUESTS + 1
@@ -500,7 +498,7 @@ def test_the_planner_runs_ahead_of_a_slow_consumer_by_the_documented_number_of_b
 # Kernels.
 
 
-def test_the_first_containers_are_read_while_kernels_are_loaded_and_no_others(
+def test_only_the_first_containers_are_read_while_kernels_are_loaded(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch, memory: ContainerMemory
 ) -> None:
     path = make_dataset(100)
@@ -523,7 +521,7 @@ def test_the_first_containers_are_read_while_kernels_are_loaded_and_no_others(
     assert sum(len(batch.ids) for batch in batches) == 100
 
 
-def test_what_ends_the_loading_of_kernels_reaches_the_consumer_and_ends_the_batches(
+def test_what_ends_the_loading_of_kernels_reaches_the_consumer_and_batches(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(spec: PipelineSpec) -> Any:

@@ -50,7 +50,7 @@ BATCH = {
 
 
 @pytest.mark.parametrize("name", BATCH)
-def test_all_memory_of_a_batch_is_kept_until_the_consumers_stream_has_read_it(
+def test_a_batchs_memory_is_kept_until_the_consumers_stream_has_read_it(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     batch, stream, event, kept = BATCH[name], Stream(), object(), set()

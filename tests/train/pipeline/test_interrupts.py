@@ -236,7 +236,7 @@ def wait_for(child):
 
 
 @pytest.mark.slow
-def test_a_fork_in_the_middle_of_an_epoch_has_the_next_and_the_parent_goes_on(make_dataset: Make) -> None:
+def test_a_fork_within_an_epoch_has_the_next_one_and_its_parent_goes_on(make_dataset: Make) -> None:
     script = """
     found = []
     for number, batch in enumerate(loader):
@@ -250,7 +250,7 @@ def test_a_fork_in_the_middle_of_an_epoch_has_the_next_and_the_parent_goes_on(ma
 
 
 @pytest.mark.slow
-def test_a_fork_between_epochs_has_the_one_that_follows_and_so_has_the_parent(make_dataset: Make) -> None:
+def test_a_fork_between_epochs_has_the_next_one_and_so_has_its_parent(make_dataset: Make) -> None:
     script = """
     for epoch in (0, 1):
         assert ids_of(loader) == epochs[epoch]
@@ -545,7 +545,7 @@ def test_a_loader_that_is_garbage_leaves_no_thread(make_dataset: Make) -> None:
 
 
 @pytest.mark.parametrize("where", ["plan", "read", pytest.param("work", marks=pytest.mark.slow)])
-def test_an_iterator_that_its_own_threads_find_to_be_garbage_ends_in_silence(
+def test_an_iterator_that_its_own_threads_collect_ends_in_silence(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """Garbage is collected by whichever thread allocates; here the loader is only held by a cycle by then."""

@@ -254,7 +254,7 @@ def test_a_process_that_is_killed_is_an_error_that_says_so(
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_between_a_batch_and_its_memory_is_the_same_error(
+def test_a_process_killed_between_a_batch_and_its_memory_is_the_same_error(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = set(children())
@@ -333,7 +333,7 @@ def test_too_many_open_files_here_are_not_a_death_of_the_process(
     assert children() == before
 
 
-def test_a_process_that_waits_for_ever_ends_after_its_parent_where_poll_tells_nothing() -> None:
+def test_a_process_without_a_working_poll_still_ends_after_its_parent() -> None:
     """On macOS, poll without events is silent."""
     script = (
         "import os, select, sys, time\n"
@@ -435,7 +435,7 @@ def test_the_parent_of_a_child_imports_no_compiler(make_dataset: Make) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
-def test_the_compiler_in_the_child_does_without_the_libraries_that_no_kernel_uses(make_dataset: Make) -> None:
+def test_the_childs_compiler_does_without_libraries_that_no_kernel_uses(make_dataset: Make) -> None:
     pytest.importorskip("scipy")
     script = (
         "import os, picstore\n"

@@ -148,7 +148,7 @@ def test_workers_that_end_before_they_are_ready_are_an_error(
         take(remote_loader(make_dataset(50)), 1)
 
 
-def test_workers_that_end_as_they_start_are_replaced_until_a_lost_node_is_noticed(
+def test_workers_that_end_as_they_start_are_replaced_until_a_node_is_lost(
     make_dataset: Make, cluster: InlineRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_workers, "_RETRY_SECONDS", 0.0)
@@ -207,9 +207,7 @@ def test_what_waits_for_a_slow_trainer_is_bounded_in_bytes(make_dataset: Make, c
     assert 8 <= max(held) <= 10 + remote_workers.WINDOW, "the first span, which the trainer waits for, goes on"
 
 
-def test_batches_are_writable_and_their_memory_is_free_when_they_are_dropped(
-    make_dataset: Make, cluster: InlineRay
-) -> None:
+def test_batches_are_writable_and_their_memory_is_freed_when_dropped(make_dataset: Make, cluster: InlineRay) -> None:
     loader = remote_loader(make_dataset(50))
     batches = iter(loader)
     kept, dropped = next(batches), next(batches)
@@ -251,7 +249,7 @@ def test_the_workers_are_kept_when_a_loop_is_left_and_the_next_begins(make_datas
     assert len(together) == 12 and len(cluster.actors) == 6
 
 
-def test_damaged_records_are_replaced_and_counted_or_raised_as_by_a_local_loader(
+def test_damaged_records_are_replaced_or_raised_as_by_a_local_loader(
     make_dataset: Make, cluster: InlineRay, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = make_dataset(60)
@@ -330,9 +328,7 @@ def test_an_unexpected_error_of_a_worker_is_raised_with_its_cause(
         take(remote_loader(make_dataset(20)), 1)
 
 
-def test_a_loader_that_is_closed_ends_its_iterators_and_may_be_iterated_again(
-    make_dataset: Make, cluster: InlineRay
-) -> None:
+def test_a_closed_loader_ends_its_iterators_and_may_be_iterated_again(make_dataset: Make, cluster: InlineRay) -> None:
     path = make_dataset(50)
     loader = remote_loader(path)
     batches = iter(loader)

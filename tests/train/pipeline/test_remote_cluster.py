@@ -125,9 +125,7 @@ def trainer(path: Path, *, workers: int, epochs: int, pause: float = 0) -> subpr
     return subprocess.Popen(given, stdout=subprocess.PIPE, text=True)
 
 
-def test_two_trainers_share_a_cluster_and_one_that_is_killed_leaves_nothing(
-    cluster: SimulatedCluster, path: Path
-) -> None:
+def test_two_trainers_share_a_cluster_and_a_killed_one_leaves_nothing(cluster: SimulatedCluster, path: Path) -> None:
     spilled = {*Path("/tmp/ray").glob("session_*/**/ray_spilled_objects/*")}  # noqa: S108
     assert wait_until(lambda: not cluster.workers())
     one, two = trainer(path, workers=1, epochs=3), trainer(path, workers=1, epochs=3, pause=600)

@@ -26,7 +26,7 @@ def sizes_after(transform: Any, sizes: list[tuple[int, int]]) -> list[tuple[int,
 
 
 @given(images=st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=9), height=SIDE, width=SIDE)
-def test_covering_makes_one_side_exact_and_the_other_as_long_as_the_ratio_asks(
+def test_covering_fits_one_side_exactly_and_the_other_by_the_ratio(
     images: list[tuple[int, int]], height: int, width: int
 ) -> None:
     for (w, h), (wide, high) in zip(images, sizes_after(picstore.ResizeToCover((height, width)), images), strict=True):

@@ -199,7 +199,7 @@ def test_policies_are_torchvisions() -> None:
     ("transform", "count"),
     [(RandAugment(3), 6), (TrivialAugmentWide(), 3), (AutoAugment(), 5), (AugMix(), 35), (AugMix(alpha=2), 155)],
 )
-def test_an_automatic_augmentation_uses_as_many_random_numbers_for_every_image(transform: Any, count: int) -> None:
+def test_an_automatic_augmentation_draws_equally_often_for_every_image(transform: Any, count: int) -> None:
     taken, fresh = BatchRandom(3, 1, [4, 5]), BatchRandom(3, 1, [4, 5])
     transform(np.array([[20, 30], [2, 1]]), taken)
     fresh.uniform(count)
@@ -224,7 +224,7 @@ def test_an_automatic_augmentation_uses_as_many_random_numbers_for_every_image(t
         lambda: AugMix(chain_depth=0.5),
     ],
 )
-def test_wrong_arguments_of_automatic_augmentation_are_refused_when_it_is_made(make: Any) -> None:
+def test_wrong_arguments_of_automatic_augmentation_are_refused_at_once(make: Any) -> None:
     with pytest.raises(UsageError, match="give"):
         make()
 

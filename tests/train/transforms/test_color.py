@@ -259,7 +259,7 @@ def test_random_boxes_are_what_the_specification_says() -> None:
         assert np.abs(values - expected).max() < 1e-4
 
 
-def test_random_boxes_are_uniform_levels_before_and_normal_behind_normalize() -> None:
+def test_random_boxes_are_uniform_before_normalize_and_normal_behind_it() -> None:
     image = np.zeros((3, 300, 300), dtype=np.uint8)
     whole = {"p": 1, "scale": (0.3, 0.3), "ratio": (1, 1), "value": "random"}
     program = program_of([RandomErasing(**whole)], 1, width=300, height=300)

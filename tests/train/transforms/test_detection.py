@@ -82,7 +82,7 @@ def test_an_image_lies_on_its_canvas_where_torchvisions_does(height, width, seed
     assert (made.fill == 7).all()
 
 
-def test_every_image_has_its_own_scale_and_all_images_of_a_loader_one_size_only_after_a_crop():
+def test_images_of_a_loader_have_own_scales_and_one_size_only_after_a_crop():
     canvas = Geometry.identity([100] * 500, [80] * 500)
     for transform, count in (
         (picstore.ScaleJitter((90, 90)), 50),

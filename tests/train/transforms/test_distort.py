@@ -208,6 +208,6 @@ def test_a_distortion_uses_the_documented_number_of_random_numbers(transform: An
         lambda: ElasticTransform(fill="red"),
     ],
 )
-def test_wrong_arguments_of_distortions_are_refused_when_the_transform_is_made(make: Any) -> None:
+def test_wrong_arguments_of_distortions_are_refused_at_once(make: Any) -> None:
     with pytest.raises(UsageError, match="give"):
         make()

@@ -235,7 +235,7 @@ def test_a_central_crop_takes_the_pixels_that_torchvision_takes(width, height, c
     assert geometry.size.tolist() == [[crop_width, crop_height]]
 
 
-def test_a_resize_and_a_central_crop_become_one_fractional_box_that_sees_the_whole_image():
+def test_a_resize_and_central_crop_are_one_fractional_box_of_all_the_image():
     geometry = compose([Resize(256), CenterCrop(224)], Geometry.identity([500], [375]), BatchRandom(0, 0, [0]))
     scale = 500 / 341, 375 / 256
     assert geometry.box[0] == pytest.approx([58 * scale[0], 16 * scale[1], 224 * scale[0], 224 * scale[1]])
@@ -247,7 +247,7 @@ def test_a_crop_of_unresized_pixels_hides_the_rest_from_a_later_resize():
     assert geometry.clip.tolist() == [[200, 100, 300, 200]]
 
 
-def test_padding_around_an_image_is_seen_by_a_later_resize_but_does_not_uncover_what_was_cut_off():
+def test_padding_is_seen_by_a_later_resize_and_uncovers_nothing_cut_off():
     padded = compose([CenterCrop(300), Resize(150)], Geometry.identity([200], [500]), BatchRandom(0, 0, [0]))
     assert padded.clip.tolist() == [[-50, 100, 250, 400]]
     again = compose([CenterCrop(100), CenterCrop(300)], Geometry.identity([200], [200]), BatchRandom(0, 0, [0]))
@@ -271,7 +271,7 @@ def test_the_size_of_the_output_is_known_where_a_transform_fixes_it(transforms, 
     assert output_size(transforms) == size
 
 
-def test_one_transform_without_antialiasing_makes_the_whole_list_plain_bilinear():
+def test_one_transform_without_antialiasing_makes_the_list_plain_bilinear():
     for transforms, antialias in (
         ([Resize(256), CenterCrop(224)], True),
         ([Resize(256, antialias=False), RandomResizedCrop(9)], False),
@@ -321,7 +321,7 @@ def test_the_transforms_import_no_numba():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_vertical_flip_mirrors_top_to_bottom_and_a_horizontal_one_left_to_right():
+def test_flips_mirror_top_to_bottom_vertically_left_to_right_horizontally():
     geometry = RandomVerticalFlip(1.0)(Geometry.identity([3], [4]), BatchRandom(0, 0, [0]))
     assert geometry.matrix.tolist() == [[[1, 0, 0], [0, -1, 4]]]
     assert geometry.flip.tolist() == [[False, True]]
@@ -386,7 +386,7 @@ def test_rotations_are_uniform_in_their_range():
         assert ks_distance(angles, np.linspace(low, high, n)) < 0.03 or low == high
 
 
-def test_the_parameters_of_an_affine_map_are_uniform_and_its_shifts_whole_pixels():
+def test_an_affine_maps_parameters_are_uniform_and_its_shifts_whole_pixels():
     n = 6000
     canvas = Geometry.identity([100] * n, [60] * n)
     shifted = RandomAffine(0, (0.1, 0.25))(canvas, BatchRandom(0, 0, np.arange(n)))
@@ -445,7 +445,7 @@ def test_a_transform_uses_the_documented_number_of_random_numbers(transform, cou
     assert f"Uses {count or 'no'} random number" in " ".join(type(transform).__doc__.split())
 
 
-def test_a_rotated_canvas_has_edges_and_so_has_one_of_which_more_is_uncovered():
+def test_a_rotated_canvas_has_edges_and_so_has_one_uncovered_further():
     size = Geometry.identity([100], [50])
     draws = BatchRandom(0, 0, [0])
     assert compose([Resize(30), CenterCrop(20), Pad(0)], size, draws).edges.shape[1] == 0
@@ -559,6 +559,6 @@ def test_sines_and_cosines_are_exact_where_they_can_be_and_right_elsewhere():
         picstore.RandomSizeCrop(4, 9),
     ],
 )
-def test_after_a_transform_whose_output_depends_on_more_than_the_size_none_is_fixed(last):
+def test_after_an_output_that_depends_on_more_than_the_size_none_is_fixed(last):
     assert output_size([CenterCrop(40), last]) is None
     assert output_size([last, CenterCrop(40)]) == (40, 40)

@@ -110,7 +110,7 @@ def test_extreme_numbers_give_weights(alpha: float, numbers: tuple[float, float]
     assert 0 <= symmetric_beta(alpha, *numbers) <= 1
 
 
-def test_each_batch_epoch_rank_and_seed_draws_its_own_and_a_resumed_loader_the_same(make_dataset: Make) -> None:
+def test_each_batch_epoch_rank_and_seed_draws_its_own_as_a_resumed_loader(make_dataset: Make) -> None:
     path = make_dataset(64)
     mix = picstore.MixUp(), picstore.CutMix(p=0.5)
     loader = loader_of(path, *mix)

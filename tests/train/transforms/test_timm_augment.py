@@ -180,7 +180,7 @@ def test_an_operation_makes_timms_pixels(name: str) -> None:
 
 
 @pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "rand-tweights-n4", "augmix-m5", "original", "3a"])
-def test_every_image_uses_the_same_random_numbers_and_a_copy_draws_the_same(config: str) -> None:
+def test_every_image_uses_the_same_random_numbers_and_so_does_a_copy(config: str) -> None:
     transform = TimmAutoAugment(config)
     sizes = np.array([[40, 30], [2, 1], [90, 90]])
     together = transform(sizes, BatchRandom(3, 1, [4, 5, 6]))
