@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import io
 import os
+import re
 import struct
 import warnings
 from dataclasses import dataclass
@@ -32,6 +34,16 @@ def missing(what: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(f"{what} is missing, and CI must not skip")
     pytest.skip(f"{what} is missing", allow_module_level=True)
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Return the packages of an extra that are not installed."""
+    names = [
+        re.split(r"[^\w-]", requirement)[0]
+        for requirement in importlib.metadata.requires("picstore") or ()
+        if re.search(rf"extra == ['\"]{extra}['\"]", requirement)
+    ]
+    return [name for name in names if not any(importlib.metadata.distributions(name=name))]
 
 
 def draws_svg() -> bool:

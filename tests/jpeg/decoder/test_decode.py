@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import simplejpeg
 from coefficients import DC_TABLE, FACTORS, Coefficients, as_on_x86_64, write
-from pictures import header, saved, smooth
+from pictures import header, require, saved, smooth
 from PIL import Image
 
 import picstore
@@ -261,10 +261,11 @@ def test_a_huffman_code_of_all_ones_is_refused_as_libjpeg_refuses_it() -> None:
     full = bytes([0, 0, 0, 16] + 12 * [0]), bytes([*range(12), 0, 0, 0, 0])
     block = [[3] + [0] * 63]
     jpeg = write(Coefficients(8, 8, [(1, 1)], block, tables=[full, AC_TABLE] * 2))
-    with pytest.raises(ValueError, match="Huffman"):
-        simplejpeg.decode_jpeg(jpeg)
     with pytest.raises(ImageError):
         decode(jpeg)
+    require("stand_ins" not in simplejpeg.__file__, "simplejpeg, which says what libjpeg says,")
+    with pytest.raises(ValueError, match="Huffman"):
+        simplejpeg.decode_jpeg(jpeg)
 
 
 @pytest.mark.parametrize(
