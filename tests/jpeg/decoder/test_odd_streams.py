@@ -167,6 +167,7 @@ def test_two_bits_a_block_are_as_few_as_a_stream_can_have(kind: str) -> None:
     for interval in (0, 1, 3):
         jpeg = least(kind, 128, 96, interval=interval)
         np.testing.assert_array_equal(decode(jpeg), by_libjpeg(jpeg))
+    np.testing.assert_array_equal(decode(least(kind, 8, 8)), by_libjpeg(least(kind, 8, 8)))  # a byte or two
     for cut in (1, 3):  # bytes of the last blocks
         with pytest.raises(ImageError, match="ends early"):
             decode(least(kind, 128, 96)[: -2 - cut] + b"\xff\xd9")
