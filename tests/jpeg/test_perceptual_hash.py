@@ -8,12 +8,15 @@ from pathlib import Path
 import imagehash
 import numpy as np
 import pytest
+from grids import examples
+from hypothesis import given
+from hypothesis import strategies as st
 from pictures import saved
 from PIL import Image, ImageFilter
 from samples import jpeg
 
 import picstore
-from picstore.jpeg.perceptual_hash import perceptual_hash
+from picstore.jpeg.perceptual_hash import _cosine_integrals, perceptual_hash
 
 
 def distance(one: int, other: int) -> int:
@@ -67,3 +70,13 @@ def test_images_of_one_color_have_one_hash_as_nothing_tells_them_apart() -> None
 
 def test_half_of_the_bits_are_set() -> None:
     assert np.mean([bin(perceptual_hash(jpeg(k, width=200, height=150))).count("1") for k in range(8)]) == 32
+
+
+@examples(40)
+@given(length=st.integers(1, 60), block=st.sampled_from((1, 8)))
+def test_frequencies_are_the_integrals_of_cosines_over_the_blocks(length: int, block: int) -> None:
+    points = 100 * length
+    at = (np.arange(points) + 0.5) / points
+    blocks = range(0, points, 100 * block)
+    expected = [np.add.reduceat(np.cos(np.pi * k * at) / points, blocks) for k in range(8)]
+    np.testing.assert_allclose(_cosine_integrals(length, block, len(blocks)), expected, atol=1e-3 / length)

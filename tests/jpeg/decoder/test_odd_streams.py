@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import random
+import re
 import struct
 
 import numpy as np
@@ -167,6 +168,19 @@ def test_two_bits_a_block_are_as_few_as_a_stream_can_have(kind: str) -> None:
     for interval in (0, 1, 3):
         jpeg = least(kind, 128, 96, interval=interval)
         np.testing.assert_array_equal(decode(jpeg), by_libjpeg(jpeg))
+    np.testing.assert_array_equal(decode(least(kind, 8, 8)), by_libjpeg(least(kind, 8, 8)))  # a byte or two
     for cut in (1, 3):  # bytes of the last blocks
         with pytest.raises(ImageError, match="ends early"):
             decode(least(kind, 128, 96)[: -2 - cut] + b"\xff\xd9")
+
+
+@pytest.mark.parametrize("interval", [0, 1, 2])
+def test_a_byte_more_than_the_blocks_need_is_refused(interval: int) -> None:
+    for blocks in range(2, 10, max(interval, 1)):  # of two bits each, so that some end with a byte
+        jpeg = least("grey", 8 * blocks, 8, interval=interval)
+        decode(jpeg)
+        places = [match.start() for match in re.finditer(b"\xff[\xd0-\xd9]", jpeg) if jpeg[match.start() + 1] != 0xD8]
+        assert len(places) == (blocks // interval if interval else 1)
+        for at in places:
+            with pytest.raises(ImageError, match="more bytes than it needs"):
+                decode(jpeg[:at] + b"\x55" + jpeg[at:])
