@@ -153,7 +153,7 @@ def test_a_record_that_comes_twice_in_an_unknown_epoch_is_warned_of_once(make_da
     assert torch.equal(central[0][0], central[0][0])
 
 
-def test_a_samplers_epoch_does_not_reach_it_so_workers_draw_others_warn(make_dataset: Make) -> None:
+def test_a_samplers_epoch_does_not_reach_it_workers_draw_and_others_warn(make_dataset: Make) -> None:
     path = make_dataset(16)
 
     def epochs(workers: int) -> list[torch.Tensor]:

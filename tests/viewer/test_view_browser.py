@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from view_page import COUNT, serving
+from view_page import COUNT, FAINT, UNNAMED, serving
 
 import picstore
 from picstore.viewer.security import redirecting_file
@@ -21,35 +21,6 @@ with contextlib.suppress(ImportError):  # the fixture of the browser skips or fa
 
 pytestmark = pytest.mark.slow
 PLACES = ["#browse", "#image?position=3", "#recipe?position=2", "#replay?recipe=mae&batch_size=8", "#health"]
-# Controls and images that a screen reader has no name for, and ids that are used twice.
-_UNNAMED = """() => {
-  const named = (e) => (e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.title ||
-    e.labels?.[0]?.textContent || e.textContent || "").trim();
-  const shown = [...document.querySelectorAll("a, button, input, select, textarea, meter, svg[role=img], summary")]
-    .filter((e) => e.checkVisibility());
-  const unnamed = shown.filter((e) => !named(e)).map((e) => e.outerHTML.slice(0, 120));
-  const images = [...document.querySelectorAll("img:not([alt])")].map((e) => e.outerHTML.slice(0, 120));
-  const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
-  return [...unnamed, ...images, ...ids.filter((id, k) => ids.indexOf(id) !== k)];
-}"""
-# Texts whose contrast to what is behind them is less than 4.5 : 1, WCAG's level AA.
-_FAINT = """() => {
-  const channels = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
-  const part = (c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-  const light = ([r, g, b]) => 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
-  const behind = (e) => {
-    for (let at = e; at; at = at.parentElement) {
-      const color = channels(getComputedStyle(at).backgroundColor);
-      if (color.length === 3 || color[3] === 1) return color;
-    }
-    return [255, 255, 255];
-  };
-  return [...document.querySelectorAll("main *, header *")].filter((e) => e.checkVisibility() && !e.disabled &&
-    !e.closest("svg") && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())).map((e) => {
-    const [a, b] = [light(channels(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
-    return [(a + 0.05) / (b + 0.05), e.outerHTML.slice(0, 100)];
-  }).filter(([ratio]) => ratio < 4.5);
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -384,10 +355,10 @@ def test_every_control_has_a_name_and_every_text_enough_contrast(browser: Any, a
     page = context.new_page()
     page.goto(address + place)
     settled(page)
-    assert page.evaluate(_UNNAMED) == []
+    assert page.evaluate(UNNAMED) == []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        assert page.evaluate(_FAINT) == []
+        assert page.evaluate(FAINT) == []
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor").startswith("rgb(1")
         assert dark is (scheme == "dark")
     context.close()

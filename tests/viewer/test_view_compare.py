@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from samples import picture
 from starlette.testclient import TestClient
-from view_page import BASE, CLASSES, COUNT, TOKEN, serving
+from view_page import BASE, CLASSES, COUNT, FAINT, TOKEN, UNNAMED, serving
 
 import picstore
 from picstore.viewer.records import Records
@@ -110,6 +110,11 @@ def test_the_browser_shows_both_and_leads_to_the_images_of_each(page: Any) -> No
     page.get_by_role("button", name="Look for shared images").click()
     page.locator(".pair-cell").nth(2).wait_for()
     assert "3 images" in page.inner_text(".panel") and page.locator(".pair-cell.differs").count() == 1
+    for scheme, width in (("light", 1280), ("dark", 390)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate(UNNAMED) == [] and page.evaluate(FAINT) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.locator(".pair-cell a").nth(1).click()
     page.wait_for_selector(".stage")
     assert "/other/" in page.url and page.inner_text("h1") == "other"

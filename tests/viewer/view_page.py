@@ -24,6 +24,35 @@ TOKEN = "given-to-the-tests"  # noqa: S105
 BASE = f"http://127.0.0.1:8000/{TOKEN}"  # of the server as an application
 CLASSES = ("cat", "dog", "Sea lion")
 COUNT = 36
+# Controls and images that a screen reader has no name for, and ids that are used twice.
+UNNAMED = """() => {
+  const named = (e) => (e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.title ||
+    e.labels?.[0]?.textContent || e.textContent || "").trim();
+  const shown = [...document.querySelectorAll("a, button, input, select, textarea, meter, svg[role=img], summary")]
+    .filter((e) => e.checkVisibility());
+  const unnamed = shown.filter((e) => !named(e)).map((e) => e.outerHTML.slice(0, 120));
+  const images = [...document.querySelectorAll("img:not([alt])")].map((e) => e.outerHTML.slice(0, 120));
+  const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+  return [...unnamed, ...images, ...ids.filter((id, k) => ids.indexOf(id) !== k)];
+}"""
+# Texts whose contrast to what is behind them is less than 4.5 : 1, WCAG's level AA.
+FAINT = """() => {
+  const channels = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const part = (c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+  const behind = (e) => {
+    for (let at = e; at; at = at.parentElement) {
+      const color = channels(getComputedStyle(at).backgroundColor);
+      if (color.length === 3 || color[3] === 1) return color;
+    }
+    return [255, 255, 255];
+  };
+  return [...document.querySelectorAll("main *, header *")].filter((e) => e.checkVisibility() && !e.disabled &&
+    !e.closest("svg") && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())).map((e) => {
+    const [a, b] = [light(channels(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
+    return [(a + 0.05) / (b + 0.05), e.outerHTML.slice(0, 100)];
+  }).filter(([ratio]) => ratio < 4.5);
+}"""
 
 
 def run_in_thread(work: Coroutine[Any, Any, None]) -> None:
