@@ -116,9 +116,8 @@ FINE = {
     "jpeg/pixels.py: {}",
     "storage/location/local.py: {}",
     "storage/record_facts.py: {} has no record with the id {}{}",
-    "view/ledger.py: {} has no picture {}",
-    "view/records.py: there is no record with the id {}",
-    "view/verification.py: a verification runs already; cancel it before another one",
+    "viewer/ledger.py: {} has no picture {}",
+    "viewer/records.py: there is no record with the id {}",
 }
 # Messages to mend; a mended one leaves the list.
 TO_MEND = {

@@ -15,7 +15,7 @@ from picstore.viewer.session import Session
 
 def _comparison(session: Session) -> Comparison:
     if session.other is None:
-        raise UsageError("one data set is shown; give two: picstore view DATASET OTHER")
+        raise UsageError(f"{session.dataset.path} is shown alone; give two data sets: picstore view DATASET OTHER")
     return session.comparison(session.other)
 
 
