@@ -58,7 +58,7 @@ class Background(Generic[R]):
         """Run ``work`` in a thread; it returns the fields of the last report. UsageError while another one runs."""
         with self._lock:
             if self._report.state == RUNNING:
-                raise UsageError(f"a {self._name} runs already; cancel it before another one")
+                raise UsageError(f"a {self._name} runs already; wait for its end, or use Cancel before another one")
             self._report = replace(report, state=RUNNING)
             self._cancel.clear()
         threading.Thread(target=self._run, args=(work,), daemon=True).start()
