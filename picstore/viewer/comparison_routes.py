@@ -15,11 +15,7 @@ from picstore.viewer.session import Session
 
 def _comparison(session: Session) -> Comparison:
     if session.other is None:
-<<<<<<< HEAD
         raise UsageError(f"{session.dataset.path} alone is shown; write picstore view DATASET OTHER")
-=======
-        raise UsageError(f"{session.dataset.path} is shown alone; give two data sets: picstore view DATASET OTHER")
->>>>>>> new
     return session.comparison(session.other)
 
 

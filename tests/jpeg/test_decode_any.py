@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 from coefficients import as_on_x86_64
-from picstore.jpeg.rgb import decode_rgb
+from picstore.jpeg.decode_any import decode_rgb
 from PIL import Image
 from samples import picture
 
