@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tiles import find_restart_segments
 
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.cut import TiledJpegs

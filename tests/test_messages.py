@@ -120,7 +120,6 @@ FINE = {
     "train/options.py: picstore.{} has no {}",
     "viewer/ledger.py: {} has no picture {}",
     "viewer/records.py: there is no record with the id {}",
-    "viewer/background.py: a {} runs already; cancel it before another one",
 }
 
 

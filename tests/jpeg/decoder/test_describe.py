@@ -11,7 +11,7 @@ import simplejpeg
 from described import Described, describe
 from hypothesis import given
 from hypothesis import strategies as st
-from picstore.jpeg.segments import find_restart_segments
+from picstore.jpeg.tiles import find_restart_segments
 
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.cut import cut

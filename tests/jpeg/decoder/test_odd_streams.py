@@ -184,3 +184,20 @@ def test_a_byte_more_than_the_blocks_need_is_refused(interval: int) -> None:
         for at in places:
             with pytest.raises(ImageError, match="more bytes than it needs"):
                 decode(jpeg[:at] + b"\x55" + jpeg[at:])
+
+
+@pytest.mark.parametrize("ids", [b"RGB", b"RGC", b"RHB", b"SGB", b"\1\2\3"])
+def test_components_named_rgb_are_not_taken_for_luma_and_chroma(ids: bytes) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    jpeg = bytearray(simplejpeg.encode_jpeg(pixels, 90, "RGB", "444"))
+    frame = jpeg.index(b"\xff\xc0")
+    scan = jpeg.index(b"\xff\xda", frame)
+    for k in range(3):
+        jpeg[frame + 10 + 3 * k] = jpeg[scan + 5 + 2 * k] = ids[k]
+    np.testing.assert_array_equal(decode(bytes(jpeg)), by_libjpeg(bytes(jpeg)))  # JFIF says what they are
+    del jpeg[2 : 4 + int.from_bytes(jpeg[4:6], "big")]
+    if ids == b"RGB":
+        with pytest.raises(ImageError):
+            decode(bytes(jpeg))
+    else:
+        np.testing.assert_array_equal(decode(bytes(jpeg)), by_libjpeg(bytes(jpeg)))

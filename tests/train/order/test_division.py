@@ -90,3 +90,19 @@ def test_all_epochs_of_several_sizes_have_the_same_number_of_batches(
         assert all(length >= world_size for length in lengths)
         assert all(length == whole[plan] for length, plan in zip(lengths[:-2], epoch.plans.tolist(), strict=False))
         assert sum(lengths) == count or drop_last
+
+
+@given(
+    count=st.integers(100, 400), sizes=st.lists(st.integers(1, 12), min_size=1, max_size=4), epoch=st.integers(0, 99)
+)
+def test_each_full_batch_has_the_size_of_its_plan_and_every_plan_is_drawn(
+    count: int, sizes: list[int], epoch: int
+) -> None:
+    found = divide(count, sizes, (1, epoch), world_size=1, drop_last=True)
+    ends, plans = found.ends.tolist(), found.plans.tolist()
+    assert [stop - start for start, stop in zip([0, *ends], ends, strict=False)] == [sizes[plan] for plan in plans]
+    assert ends[-1] <= count
+    other = divide(count, sizes, (1, epoch + 1), world_size=1, drop_last=True)
+    assert sorted(other.plans.tolist()) == sorted(plans)  # epochs have the same ones
+    if len(plans) > 30:
+        assert set(plans) == set(range(len(sizes)))
