@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from picstore.jpeg.tiles import find_restart_segments
 
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.cut import TiledJpegs
 from picstore.jpeg.decoder.describe import ROOM, describe_tiles
 from picstore.jpeg.markers import parse_header
+from picstore.jpeg.tiles import find_restart_segments
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ import io
 import numpy as np
 import pytest
 from coefficients import as_on_x86_64
-from picstore.jpeg.decode_any import decode_rgb
 from PIL import Image
 from samples import picture
 
 from picstore.errors import ImageError
+from picstore.jpeg.decode_any import decode_rgb
 
 WIDTH, HEIGHT = 45, 30
 

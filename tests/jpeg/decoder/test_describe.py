@@ -11,11 +11,11 @@ import simplejpeg
 from described import Described, describe
 from hypothesis import given
 from hypothesis import strategies as st
-from picstore.jpeg.tiles import find_restart_segments
 
 from picstore.jpeg import segment_words as words
 from picstore.jpeg.cut import cut
 from picstore.jpeg.markers import parse_header
+from picstore.jpeg.tiles import find_restart_segments
 from picstore.jpeg.transcode import add_restart_markers
 
 KINDS = ("grey", "444", "422", "440", "420")
