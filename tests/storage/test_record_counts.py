@@ -114,7 +114,7 @@ def test_repair_and_save_keep_counts_that_are_missing_or_wrong(make_dataset: Mak
     assert counted(path) == {0: 10, 1: 10}
     wrong = RecordCounts(true.labels, true.counts + np.array([1, -1]), true.ids_end)
     write_counts(locate(path), picstore.Dataset(path).manifest, wrong)
-    assert "not those of the records" in picstore_command("verify", path, code=3).stdout
+    assert "differ from the records'" in picstore_command("verify", path, code=3).stdout
     assert picstore_json("repair", path)["counts"] is True
     assert counted(path) == {0: 10, 1: 10} and picstore_json("repair", path)["counts"] is False
     (path / COUNTS).write_bytes((path / COUNTS).read_bytes()[:-1])

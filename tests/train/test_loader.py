@@ -275,7 +275,7 @@ def test_rank_and_world_size_come_from_torch_distributed(make_dataset: Make, mon
         ({"batch_size": 51}, "use a smaller batch or drop_last=False"),
         ({"batch_size": 0}, "batch_size is 0; give an integer of at least 1"),
         ({"batch_size": 4, "global_batch_size": 8}, "batch_size is 4 and global_batch_size 8"),
-        ({"batch_size": None}, "give batch_size, the number of images in a batch, or global_batch_size"),
+        ({"batch_size": None}, "give batch_size, images in a batch, or global_batch_size"),
         ({"rank": 0, "world_size": 9, "batch_size": None, "global_batch_size": 8}, "of 8 leaves some of 9 ranks"),
         ({"threads": 0}, "threads is 0"),
         ({"budget": 0}, "budget is 0"),

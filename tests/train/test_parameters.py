@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import picstore
-from picstore.train.batching.parameters import (
-    align_reach,
-    boxes_to_cut,
-    draw_geometry,
-    joint_factors,
-    joint_reach,
-    read_boxes,
-    view_rows,
-)
+from picstore.train.batching.parameters import draw_geometry, read_boxes, view_rows
+from picstore.train.batching.views_reach import align_reach, boxes_to_cut, joint_factors, joint_reach
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.geometry import Geometry
 

@@ -272,8 +272,8 @@ def test_a_reference_leads_to_no_file_outside_of_its_root(path: str) -> None:
 
 def test_references_to_more_bytes_than_the_index_says_are_refused(index: Path) -> None:
     dataset = picstore.Dataset(index)
-    dataset._containers.rows = dataset.rows.copy()
-    dataset._containers.rows["referenced"] -= 1
+    dataset.containers.rows = dataset.rows.copy()
+    dataset.containers.rows["referenced"] -= 1
     with pytest.raises(Damage, match="more than"):
         dataset.containers.read(0)
 

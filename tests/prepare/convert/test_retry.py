@@ -193,7 +193,7 @@ def test_where_a_stored_file_is_damaged_the_source_is_read(source: Path, tmp_pat
 def ids_in(file: Path) -> set[int]:
     """The ids of the records of a file of a data set."""
     opened = picstore.Dataset(file.parents[1])
-    refs = map(opened.container_ref, range(len(opened.rows)))
+    refs = map(opened.containers.container_ref, range(len(opened.rows)))
     numbers = [number for number, ref in enumerate(refs) if opened.path / ref.name == locate(file)]
     return {int(id_) for number in numbers for id_ in opened.entries(number)["id"]}
 

@@ -478,7 +478,7 @@ def test_what_cannot_be_made_is_refused(device: str) -> None:
     refused("out is", out=torch.empty((2, 3, 9, 8), dtype=torch.uint8, device=device))
     refused("out is", out=torch.empty((2, 3, 9, 9), dtype=torch.float32, device=device))
     refused("out is", out=torch.empty((2, 3, 9, 9), dtype=torch.uint8, device=device), channels_last=True)
-    refused("exceeds 16777216", tensors, zeros, ones, replace(geometry, frame=geometry.frame * 1e9))
+    refused("at most 16777216", tensors, zeros, ones, replace(geometry, frame=geometry.frame * 1e9))
 
 
 def test_images_elsewhere_than_the_kernels_are_refused() -> None:
