@@ -18,7 +18,7 @@ from picstore.prepare.exports.webdataset import WebDatasetWriter
 from picstore.prepare.progress import Progress, begin_stage
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.record import Record, extra_to_json
-from picstore.storage.location.local import make_folder, sync, sync_folder
+from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
 
 _UNFINISHED = ".unfinished"  # no folder of a class has such a name
 FORMATS = ("folder", "webdataset", "mds", "parquet")

@@ -10,7 +10,8 @@ from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.named_files import is_inside
 from picstore.prepare.sources.source_file import printable, visible_entries
-from picstore.storage.location.local import Folder, is_folder, kind_of
+from picstore.storage.location.local import Folder
+from picstore.storage.location.regular_file import is_folder, kind_of
 from picstore.storage.location.resolve import Location, map_concurrently
 
 # Parts of data sets, which are no classes where they hold folders of classes.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from picstore.errors import Damage, ImageError, NotADataset, PicstoreError, TooLarge, UsageError
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.location.local import open_regular
+from picstore.storage.location.regular_file import open_regular
 from picstore.storage.location.resolve import locate
 
 MAX_INPUT = 1 << 30  # bytes of one source image

@@ -6,7 +6,8 @@ import errno
 import os
 
 from picstore.errors import Damage, NotADataset, Truncated, UsageError
-from picstore.storage.location.local import Folder, open_regular
+from picstore.storage.location.local import Folder
+from picstore.storage.location.regular_file import open_regular
 from picstore.storage.location.resolve import Entry, Location, Where, locate
 
 _WINDOW = 1 << 12  # bytes per read, for formats that read one small field after the other

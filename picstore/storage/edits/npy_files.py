@@ -21,7 +21,8 @@ import numpy as np
 from picstore.arrays import Array
 from picstore.errors import Corrupt, NotADataset, PicstoreError, Truncated, UsageError
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.location.local import Folder, open_regular
+from picstore.storage.location.local import Folder
+from picstore.storage.location.regular_file import open_regular
 from picstore.storage.location.resolve import EDITS, Location, read_at
 
 _MAGIC = b"\x93NUMPY\x01\x00"

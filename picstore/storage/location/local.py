@@ -6,17 +6,16 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import shutil
-import stat
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from picstore.errors import Conflict, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
-from picstore.storage.location.base import PARTIAL, Allocate, Buffer, Entry, Location, Piece, Range, fresh, pieces_of
+from picstore.storage.location.atomic_file import AtomicFile, make_folder, partial_path, sync_folder
+from picstore.storage.location.base import PARTIAL, Allocate, Entry, Location, Piece, Range, fresh, pieces_of
+from picstore.storage.location.regular_file import NotRegular, is_folder, open_regular
 
 _LOCK_POLL = 0.01  # seconds between attempts to lock
 
@@ -167,16 +166,16 @@ class Folder(Location):
         self.write(data)
         return True
 
-    def create(self) -> _AtomicFile:
+    def create(self) -> AtomicFile:
         make_folder(self.path.parent)
-        return _AtomicFile(self.path)
+        return AtomicFile(self.path)
 
     def copy_to(self, target: Location) -> None:
         """Link the file where the file system can, since no file of a data set is ever modified; else copy it."""
         if isinstance(target, Folder):
             with contextlib.suppress(OSError):  # another file system, or one without hard links
                 make_folder(target.path.parent)
-                partial = _partial(target.path)
+                partial = partial_path(target.path)
                 os.link(self.path, partial)
                 partial.replace(target.path)
                 partial.unlink(missing_ok=True)  # replace() leaves it where both names are links to one file
@@ -239,151 +238,6 @@ class Folder(Location):
             else:
                 return
             time.sleep(_LOCK_POLL)
-
-
-def _partial(path: Path) -> Path:
-    """Make a unique temporary name."""
-    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
-
-
-class _AtomicFile:
-    """Writer under a unique temporary name, which ``close`` syncs and renames.
-
-    Two processes that write the same file, one of them taken for dead, thus do not write into each other's file. The
-    temporary file is locked until it has its name, so ``sweep`` removes only dead processes' files.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._ended = False
-        while True:
-            self._partial = _partial(path)
-            self._out: BinaryIO = self._partial.open("wb")
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(self._out, fcntl.LOCK_SH)
-            if self._partial.exists():
-                return
-            self._out.close()  # swept before it was locked
-
-    def write(self, data: Buffer) -> None:
-        self._out.write(data)
-
-    def close(self) -> None:
-        self._sync()
-        self._partial.replace(self._path)
-        self._ended = True
-        self._out.close()
-        sync_folder(self._path.parent)
-
-    def close_new(self) -> bool:
-        """Make the file appear unless one of its name exists; return whether it did."""
-        self._sync()
-        try:
-            os.link(self._partial, self._path)  # fails where the name is taken, unlike a renaming
-        except FileExistsError:
-            return False
-        except OSError:  # no hard links here
-            return self._close_alone()
-        else:
-            sync_folder(self._path.parent)
-            self.abandon()
-        return True
-
-    def _close_alone(self) -> bool:
-        """Make the file appear unless one of its name exists, while no other process does so in this folder."""
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            if self._path.exists():
-                return False
-            self.close()
-            return True
-        finally:
-            os.close(folder)
-
-    def _sync(self) -> None:
-        self._out.flush()
-        sync(self._out.fileno())
-
-    def abandon(self) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        try:
-            with contextlib.suppress(OSError):  # a full disk does not take what is buffered
-                self._out.close()
-        finally:
-            self._partial.unlink(missing_ok=True)
-
-
-class NotRegular(OSError):
-    """A path is a named pipe, a socket or a device."""
-
-
-def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a folder, or a link to one; False for links that go round in a circle."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-def kind_of(mode: int) -> str:
-    """Name the kind of what is no regular file and no folder, by its ``st_mode``."""
-    if stat.S_ISFIFO(mode):
-        return "a named pipe"
-    return "a socket" if stat.S_ISSOCK(mode) else "a device"
-
-
-def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Open a regular file for reading; returns its descriptor and size. OSError for anything else, without waiting.
-
-    Opening a named pipe would wait for its writer for ever, and devices have no end.
-    """
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except ValueError as error:  # half a surrogate pair or a zero byte, which no file name has
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # of a socket, or of a device that is not there
-            raise NotRegular(errno.EINVAL, "a socket or a device, not a regular file", path) from error
-        raise
-    status = os.fstat(file)
-    if stat.S_ISREG(status.st_mode):
-        return file, status.st_size
-    os.close(file)
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise NotRegular(errno.EINVAL, f"{kind_of(status.st_mode)}, not a regular file", path)
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder and its parents where they are missing, durable."""
-    if not path.is_dir():
-        make_folder(path.parent)
-        path.mkdir(exist_ok=True)
-        sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Make renames in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        sync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync(descriptor: int) -> None:
-    """Make what was written to a file, or renamed in a folder, durable.
-
-    On macOS fsync leaves it in the memory of the disk. F_FULLFSYNC writes that too; some file systems lack it.
-    """
-    if hasattr(fcntl, "F_FULLFSYNC"):
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-            return
-    os.fsync(descriptor)
 
 
 def _read_without_waiting(descriptor: int, memory: memoryview, offset: int) -> bool:

@@ -18,7 +18,8 @@ from picstore.prepare.sources.inputs import Input
 from picstore.prepare.sources.named_files import named_file
 from picstore.prepare.sources.open import open_source, read_input
 from picstore.prepare.sources.source_file import SourceFile
-from picstore.storage.location.local import Folder, open_regular
+from picstore.storage.location.local import Folder
+from picstore.storage.location.regular_file import open_regular
 
 PRIVATE = JPEGS[5]
 

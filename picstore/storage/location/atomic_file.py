@@ -1,0 +1,116 @@
+"""Files of this machine that appear whole and durable, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from pathlib import Path
+from typing import BinaryIO
+
+from picstore.storage.location.base import PARTIAL, Buffer
+
+
+def partial_path(path: Path) -> Path:
+    """Make a unique temporary name."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+
+
+class AtomicFile:
+    """Writer under a unique temporary name, which ``close`` syncs and renames.
+
+    Two processes that write the same file, one of them taken for dead, thus do not write into each other's file. The
+    temporary file is locked until it has its name, so ``sweep`` removes only dead processes' files.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ended = False
+        while True:
+            self._partial = partial_path(path)
+            self._out: BinaryIO = self._partial.open("wb")
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._out, fcntl.LOCK_SH)
+            if self._partial.exists():
+                return
+            self._out.close()  # swept before it was locked
+
+    def write(self, data: Buffer) -> None:
+        self._out.write(data)
+
+    def close(self) -> None:
+        self._sync()
+        self._partial.replace(self._path)
+        self._ended = True
+        self._out.close()
+        sync_folder(self._path.parent)
+
+    def close_new(self) -> bool:
+        """Make the file appear unless one of its name exists; return whether it did."""
+        self._sync()
+        try:
+            os.link(self._partial, self._path)  # fails where the name is taken, unlike a renaming
+        except FileExistsError:
+            return False
+        except OSError:  # no hard links here
+            return self._close_alone()
+        else:
+            sync_folder(self._path.parent)
+            self.abandon()
+        return True
+
+    def _close_alone(self) -> bool:
+        """Make the file appear unless one of its name exists, while no other process does so in this folder."""
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if self._path.exists():
+                return False
+            self.close()
+            return True
+        finally:
+            os.close(folder)
+
+    def _sync(self) -> None:
+        self._out.flush()
+        sync(self._out.fileno())
+
+    def abandon(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            with contextlib.suppress(OSError):  # a full disk does not take what is buffered
+                self._out.close()
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents where they are missing, durable."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync(descriptor: int) -> None:
+    """Make what was written to a file, or renamed in a folder, durable.
+
+    On macOS fsync leaves it in the memory of the disk. F_FULLFSYNC writes that too; some file systems lack it.
+    """
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)

@@ -1,0 +1,48 @@
+"""Regular files and folders of this machine; pipes, sockets and devices are told apart before anything waits."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+
+class NotRegular(OSError):
+    """A path is a named pipe, a socket or a device."""
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder, or a link to one; False for links that go round in a circle."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def kind_of(mode: int) -> str:
+    """Name the kind of what is no regular file and no folder, by its ``st_mode``."""
+    if stat.S_ISFIFO(mode):
+        return "a named pipe"
+    return "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Open a regular file for reading; returns its descriptor and size. OSError for anything else, without waiting.
+
+    Opening a named pipe would wait for its writer for ever, and devices have no end.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except ValueError as error:  # half a surrogate pair or a zero byte, which no file name has
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # of a socket, or of a device that is not there
+            raise NotRegular(errno.EINVAL, "a socket or a device, not a regular file", path) from error
+        raise
+    status = os.fstat(file)
+    if stat.S_ISREG(status.st_mode):
+        return file, status.st_size
+    os.close(file)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise NotRegular(errno.EINVAL, f"{kind_of(status.st_mode)}, not a regular file", path)
