@@ -74,5 +74,6 @@ def test_the_gate_runs_the_picstore_of_each_tree(tmp_path: Path) -> None:
         )
         sample = Tree(tmp_path / name, tmp_path, tmp_path).run("decode")
         assert (sample.items, sample.check) == (4, (level,))
-    with pytest.raises(FailedError, match="no-such-commit"):
+    # A tree of sources alone, as ./scripts/platforms makes, has no commits.
+    with pytest.raises(FailedError, match="no-such-commit" if (ROOT / ".git").exists() else "not a git repository"):
         check_out("no-such-commit", tmp_path / "none")
