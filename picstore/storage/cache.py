@@ -13,8 +13,9 @@ import logging
 import mmap
 import os
 import tempfile
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from picstore.errors import NotADataset, PicstoreError, Truncated, UsageError
@@ -43,6 +44,20 @@ class _Entry:
     path: Path
 
 
+@dataclass(slots=True)
+class _Room:
+    """What this process may write: the threads that read containers share it, a fork begins with its own.
+
+    Attributes:
+        budget: bytes to write before the folder is listed.
+        writing: bytes of entries that threads write now, which no listing shows.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    budget: int = 0
+    writing: int = 0
+
+
 class Cache:
     """The containers of one data set in a shared folder.
 
@@ -66,7 +81,7 @@ class Cache:
         self.folder = Path(folder).absolute()
         self.limit = parse_size(limit)
         self._own = self.folder / f"{dataset}-{_digest(root)}"
-        self._budget = 0  # bytes to write before the folder is listed; racing threads may lose a count
+        self._rooms: dict[int, _Room] = {}  # by process
         self._full_until = 0.0
         self._warned = False
         try:
@@ -113,14 +128,21 @@ class Cache:
         size = len(buffer)
         if time.monotonic() < self._full_until:
             return
+        room = self._rooms.setdefault(os.getpid(), _Room())
         try:
-            if self._budget < size:
-                self._budget = self._evict(size)
-            if self._budget < size:
-                self._full_until = time.monotonic() + _FULL_SECONDS
-                return
-            self._budget -= size
-            self._write(path, buffer)
+            with room.lock:
+                if room.budget < size:
+                    room.budget = self._evict(size, writing=room.writing)
+                if room.budget < size:
+                    self._full_until = time.monotonic() + _FULL_SECONDS
+                    return
+                room.budget -= size
+                room.writing += size
+            try:
+                self._write(path, buffer)
+            finally:
+                with room.lock:
+                    room.writing -= size
         except OSError as error:
             self._warn(error)
 
@@ -144,14 +166,14 @@ class Cache:
             Path(partial).unlink(missing_ok=True)
             raise
 
-    def _evict(self, size: int) -> int:
-        """Evict entries for ``size`` bytes or more; returns the number of bytes that may be written."""
+    def _evict(self, size: int, *, writing: int) -> int:
+        """Evict entries for ``size`` bytes or more, beside ``writing`` bytes; return how many may be written."""
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
         # The clock on the wall may be set: an entry of the future is as old as one of the past.
         now = time.time()
         active = {self._own.name, *(each.dataset for each in entries if abs(now - each.used) <= _ACTIVE_SECONDS)}
-        held = sum(entry.size for entry in entries)
+        held = writing + sum(entry.size for entry in entries)
         for entry in entries:
             if held > self.limit or (entry.dataset not in active and held + wanted > self.limit):
                 with contextlib.suppress(OSError):  # another process removed it

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage import cache as cache_module
+from picstore.storage.cache import Cache
 from picstore.storage.dataset import Dataset
+from picstore.storage.format.container import ContainerRef
 from picstore.storage.location import object_store
 from picstore.storage.location.download import Retries
 from picstore.storage.location.resolve import MANIFEST, UNFINISHED, locate
@@ -375,6 +378,19 @@ def test_what_is_read_no_more_makes_room_the_least_recently_used_first(make_data
     for record in dataset:
         assert record
     assert sum(path.stat().st_size for path in held(cache)) <= total + (40 << 10)
+
+
+def test_threads_that_fill_a_cache_at_once_stay_within_its_limit(tmp_path: Path) -> None:
+    def fill(stream: int) -> None:
+        for offset in range(4):
+            cache.store(ContainerRef("", offset, stream), memoryview(bytes(8200)))
+
+    for number in range(8):
+        folder = tmp_path / str(number)
+        cache = Cache(folder, "64KiB", "uuid", locate(tmp_path))
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(fill, range(8)))
+        assert 0 < sum(path.stat().st_size for path in folder.glob("*/*")) <= 64 << 10
 
 
 def test_a_smaller_limit_shrinks_a_cache(make_dataset: Make, tmp_path: Path) -> None:
