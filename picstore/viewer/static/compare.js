@@ -1,13 +1,12 @@
 // Two data sets beside each other: sizes, qualities, classes, and images that both have.
 
-import { address, get, pictureOf, post } from "./api.js";
-import { announce, field, h, s } from "./dom.js";
+import { address, get, pictureOf } from "./api.js";
+import { background } from "./background.js";
+import { field, h, s } from "./dom.js";
 import * as format from "./format.js";
 
-const POLL = 300; // milliseconds
 const HEIGHT = 60;
 const SHOWN_CLASSES = 100;
-const STATES = { idle: "Not looked for yet", running: "Looking …", cancelled: "Cancelled", failed: "Failed" };
 const UNITS = { bytes: format.bytes };
 
 /** The last part of a path or URL. */
@@ -40,55 +39,36 @@ export function compare(main, dataset) {
   const results = h("section", { class: "results compare-results", "aria-label": "Comparison" }, legend, h("h2", null, "Sizes and qualities"), charts, h("h2", null, "Classes"), classes, h("h2", null, "Images in both"), pairs);
   main.replaceChildren(panel, results);
 
-  let timer = 0;
-  let report = { state: "idle" };
   const distance = h("input", { type: "number", min: 0, max: 11, value: 6 });
-  const start = h("button", { type: "button", class: "primary", onclick: () => act("api/compare/start", { distance: distance.value }) }, "Look for shared images");
-  const cancel = h("button", { type: "button", onclick: () => act("api/compare/cancel") }, "Cancel");
-  const state = h("p", { class: "big", role: "status" });
-  const progress = h("progress", { max: 1, "aria-label": "Progress of the search" });
-  const notes = h("div", { class: "notes" });
+  const search = background({
+    paths: { start: "api/compare/start", cancel: "api/compare/cancel", report: "api/compare/search" },
+    text: {
+      begin: "Look for shared images",
+      progress: "Progress of the search",
+      unit: "images",
+      idle: "Not looked for yet",
+      running: "Looking …",
+      done: (report) => `${format.counted(report.shared, "image")} of ${names[0]} also in ${names[1]}`,
+    },
+    parameters: () => ({ distance: distance.value }),
+    lines(report) {
+      if (report.state !== "done") return [];
+      const differing = report.differing > 0 && h("p", null, `${format.count(report.differing)} of them in another class`);
+      const repeats = [report.repeated, report.other_repeated].map((count, side) => h("p", { class: "note" }, `${format.counted(count, "near-duplicate")} within ${names[side]}`));
+      return [differing, ...repeats];
+    },
+    changed(report) {
+      if (report.state === "done") showPairs(report);
+    },
+  });
   panel.append(
     h("h2", null, "Images in both"),
     h("p", { class: "note" }, "Reads every image of both, and compares perceptual hashes. Copies of another size or quality are found, mirrored ones are not."),
     field("Bits of 64 that may differ", distance),
-    h("div", { class: "buttons" }, start, cancel),
-    state,
-    progress,
-    notes,
+    ...search.controls,
   );
 
-  async function act(path, parameters) {
-    try {
-      showReport(await post(path, parameters));
-    } catch (error) {
-      notes.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
-    }
-  }
-
-  function showReport(changed) {
-    const before = report.state;
-    report = changed;
-    const running = report.state === "running";
-    start.disabled = running;
-    cancel.hidden = !running;
-    progress.hidden = !running;
-    progress.value = report.total ? report.done / report.total : 0;
-    const done = report.state === "done";
-    const text = running ? `${format.count(report.done)} of ${format.count(report.total)} images` : STATES[report.state];
-    state.replaceChildren(h("b", null, done ? `${format.counted(report.shared, "image")} of ${names[0]} also in ${names[1]}` : text));
-    const repeats = done && [[names[0], report.repeated], [names[1], report.other_repeated]].map(([name, count]) => h("p", { class: "note" }, `${format.counted(count, "near-duplicate")} within ${name}`));
-    const differing = done && report.differing > 0 && h("p", null, `${format.count(report.differing)} of them in another class`);
-    notes.replaceChildren(...[report.problem && h("p", { class: "problem" }, report.problem), differing, ...(repeats || [])].filter(Boolean));
-    if (before !== report.state) {
-      if (done) showPairs();
-      announce(state.textContent);
-    }
-    clearTimeout(timer);
-    if (running) timer = setTimeout(async () => showReport(await get("api/compare/search")), POLL);
-  }
-
-  function showPairs() {
+  function showPairs(report) {
     if (!report.pairs.length) return pairs.replaceChildren(h("p", { class: "note" }, `No image of ${names[0]} is in ${names[1]}.`));
     const cells = report.pairs.map((pair) => {
       const differs = pair.name !== pair.other_name;
@@ -136,8 +116,8 @@ export function compare(main, dataset) {
     load("api/compare/quality", quality, (told) => quality.replaceWith(chart(told, names)));
   });
   load("api/compare/classes", classes, showClasses);
-  load("api/compare/search", notes, showReport);
-  return { close: () => clearTimeout(timer) };
+  search.load();
+  return { close: search.close };
 }
 
 /** A distribution of both data sets as shares of each: bars of the first, a line of the second. */

@@ -1,11 +1,9 @@
 // Health: a map of files and containers with what verify finds, and the ledger of the conversion.
 
-import { address, get, pictureOf, post, whyNotShown } from "./api.js";
-import { announce, h } from "./dom.js";
+import { address, get, pictureOf, whyNotShown } from "./api.js";
+import { background } from "./background.js";
+import { h } from "./dom.js";
 import * as format from "./format.js";
-
-const POLL = 300; // milliseconds
-const STATES = { idle: "Not verified yet", running: "Verifying …", done: "Verified", cancelled: "Cancelled", failed: "Failed" };
 
 export function health(main, dataset) {
   const panel = h("div", { class: "panel" });
@@ -19,55 +17,36 @@ export function health(main, dataset) {
   let files = [];
   let report = { state: "idle", findings: [], remarks: [] };
   let hasInputs = false;
-  let timer = 0;
 
   const decode = h("input", { type: "checkbox" });
-  const start = h("button", { type: "button", class: "primary", onclick: () => act("api/health/verify", { decode: decode.checked }) }, "Verify");
-  const cancel = h("button", { type: "button", onclick: () => act("api/health/cancel") }, "Cancel");
-  const state = h("p", { class: "big", role: "status" });
-  const progress = h("progress", { max: 1, "aria-label": "Progress of the verification" });
-  const notes = h("div", { class: "notes" });
+  const lost = () => report.findings.reduce((sum, each) => sum + each.records_lost, 0);
+  const verification = background({
+    paths: { start: "api/health/verify", cancel: "api/health/cancel", report: "api/health/verification" },
+    text: {
+      begin: "Verify",
+      progress: "Progress of the verification",
+      unit: "records",
+      idle: "Not verified yet",
+      running: "Verifying …",
+      done: ({ findings: found }) => (found.length ? format.counted(found.length, "problem") : "No damage"),
+    },
+    parameters: () => ({ decode: decode.checked }),
+    lines(told) {
+      report = told;
+      const damage = told.findings.length > 0 && h("p", null, `${format.counted(lost(), "record")} lost`);
+      return [damage, ...told.remarks.map((each) => h("p", { class: "note" }, each))];
+    },
+    changed() {
+      showMap();
+      showFindings();
+    },
+  });
   panel.append(
     h("h2", null, "Verification"),
     h("p", { class: "note" }, "Reads every byte, compares all checksums, and names what is damaged."),
     h("label", { class: "inline" }, decode, h("span", null, "decode every image too")),
-    h("div", { class: "buttons" }, start, cancel),
-    state,
-    progress,
-    notes,
+    ...verification.controls,
   );
-
-  async function act(path, parameters) {
-    try {
-      showReport(await post(path, parameters));
-    } catch (error) {
-      notes.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
-    }
-  }
-
-  const lost = () => report.findings.reduce((sum, each) => sum + each.records_lost, 0);
-
-  function showReport(changed) {
-    const before = report.state;
-    report = changed;
-    const running = report.state === "running";
-    start.disabled = running;
-    cancel.hidden = !running;
-    progress.hidden = !running;
-    progress.value = report.total ? report.done / report.total : 0;
-    const text = running ? `${format.count(report.done)} of ${format.count(report.total)} records` : STATES[report.state];
-    state.replaceChildren(h("b", null, report.state === "done" ? (report.findings.length ? `${format.counted(report.findings.length, "problem")}` : "No damage") : text));
-    const damage = report.findings.length ? `${format.counted(lost(), "record")} lost` : "";
-    const lines = [report.problem && h("p", { class: "problem" }, report.problem), damage && h("p", null, damage), ...report.remarks.map((each) => h("p", { class: "note" }, each))];
-    notes.replaceChildren(...lines.filter(Boolean));
-    if (before !== report.state) {
-      showMap();
-      showFindings();
-      announce(state.textContent);
-    }
-    clearTimeout(timer);
-    if (running) timer = setTimeout(async () => showReport(await get("api/health/verification")), POLL);
-  }
 
   function showMap() {
     const damaged = new Set(report.findings.map((each) => each.file));
@@ -151,7 +130,7 @@ export function health(main, dataset) {
       hasInputs = told.inputs;
       showMap();
       if (told.left) map.append(h("p", { class: "note" }, `and ${format.count(told.left)} more files`));
-      showReport(await get("api/health/verification"));
+      await verification.load();
       showLedger(await get("api/health/ledger"));
     } catch (error) {
       ledger.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
@@ -159,5 +138,5 @@ export function health(main, dataset) {
   }
 
   load();
-  return { close: () => clearTimeout(timer) };
+  return { close: verification.close };
 }
