@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pictures import require
 
 from picstore.errors import UsageError
 from picstore.storage.conditions import _FUNCTIONS, Condition
@@ -102,6 +104,7 @@ def test_what_is_no_function_of_the_columns_is_refused(text: str) -> None:
 
 
 def test_every_function_on_the_list_is_one_of_its_arguments_alone() -> None:
+    require(importlib.util.find_spec("duckdb"), "duckdb")
     import duckdb
 
     query = "SELECT function_name, function_type, stability, has_side_effects FROM duckdb_functions()"
@@ -110,7 +113,8 @@ def test_every_function_on_the_list_is_one_of_its_arguments_alone() -> None:
     macros = {name for name, kind, *_ in told if kind == "macro"}  # of functions; the names are those of arithmetic
     steady = {name for name, kind, stable, acts in told if kind == "scalar" and stable == "CONSISTENT" and not acts}
     others = {name for name, kind, stable, acts in told if kind == "scalar" and (stable != "CONSISTENT" or acts)}
-    assert not _FUNCTIONS - steady - macros
+    newer = {"if", "overlay"} if duckdb.__version__ < "2" else set()  # are no functions of 1.5, of Python 3.10
+    assert not _FUNCTIONS - steady - macros - newer
     assert not _FUNCTIONS & others
 
 

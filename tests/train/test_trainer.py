@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pictures import require
 
 import picstore
 from picstore.errors import UsageError
@@ -83,6 +85,7 @@ def test_inputs_are_of_one_batch(make_dataset: Make) -> None:
 
 def test_the_trainers_own_collator_cannot_take_a_batch(make_dataset: Make) -> None:
     """As docs/loops.md says; were the symptom another one, the page would be wrong."""
+    require(importlib.util.find_spec("transformers"), "transformers")
     from transformers import default_data_collator
 
     with pytest.raises(RuntimeError, match="Could not infer dtype of dict"):
@@ -90,6 +93,7 @@ def test_the_trainers_own_collator_cannot_take_a_batch(make_dataset: Make) -> No
 
 
 def test_skipping_batches_of_a_bare_loader_says_what_to_write(make_dataset: Make) -> None:
+    require(importlib.util.find_spec("accelerate"), "accelerate")
     from accelerate import skip_first_batches
 
     with pytest.raises(UsageError, match=r"give it the loader as train_dataset with data_collator=picstore\.Batch"):

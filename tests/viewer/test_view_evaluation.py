@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import threading
 import time
@@ -13,6 +14,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from pictures import require
 from samples import picture
 from starlette.testclient import TestClient
 from view_page import TOKEN, run_in_thread
@@ -56,6 +58,7 @@ def test_a_condition_has_the_result_of_the_table(dataset: picstore.Dataset) -> N
 def test_a_condition_is_ended_after_a_limit_that_is_named(
     slow: picstore.Dataset, make_client: Callable[[picstore.Dataset], TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    require(importlib.util.find_spec("duckdb"), "duckdb")
     monkeypatch.setattr(evaluation, "SECONDS", 0.2)
     monkeypatch.setattr(evaluation, "_GRACE", 0.1)
     begun = time.monotonic()

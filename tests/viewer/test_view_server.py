@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import io
 import json
 import signal
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from commands import picstore_command
 from grids import slow_except
+from pictures import require
 from PIL import Image
 from samples import jpeg, picture
 from starlette.testclient import TestClient
@@ -229,6 +231,7 @@ def test_requests_at_once_give_the_answers_of_requests_in_turn(
 
 
 def test_the_command_serves_on_loopback_below_a_secret_path(annotated: Path) -> None:
+    require(importlib.util.find_spec("duckdb"), "duckdb")
     with serving(annotated, "--where", "label = 1") as address:
         base, _, token = address.rstrip("/").rpartition("/")
         assert base.startswith("http://127.0.0.1:")

@@ -81,7 +81,7 @@ class _SharedBlocks:
 
     def find(self, address: int) -> _SharedBlock:
         """The block that holds an address."""
-        for block in self._blocks.values():
+        for block in self._blocks.copy().values():  # other threads allocate and free meanwhile
             if block.start <= address < block.start + block.size:
                 return block
         raise PicstoreError(f"no shared memory holds the address {address}")

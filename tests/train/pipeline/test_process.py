@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from picstore.prepare.convert.job import DatasetShape
 from picstore.train.batch import Batch
 from picstore.train.buffers import KEPT_BATCHES, map_memory
 from picstore.train.pipeline import process
+from picstore.train.pipeline.process_main import _SharedBlocks
 
 Make = Callable[..., Path]
 CROP = [picstore.RandomResizedCrop(32), picstore.RandomHorizontalFlip()]
@@ -219,6 +221,26 @@ def test_stats_of_both_processes_are_added(shared: picstore.Loader) -> None:
     stats = shared.stats - before
     assert stats.images == 200 and stats.batches == 25
     assert stats.bytes > 0 and stats.working > 0
+
+
+def test_blocks_are_found_while_other_threads_allocate_and_free() -> None:
+    blocks, before = _SharedBlocks(), sys.getswitchinterval()
+    kept = [blocks.allocate(4096) for _ in range(50)]
+    ended = threading.Event()
+
+    def allocate() -> None:
+        while not ended.is_set():
+            _ = [blocks.allocate(4096) for _ in range(20)]
+
+    thread = threading.Thread(target=allocate)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        assert {blocks.find(kept[-1].ctypes.data).start for _ in range(5000)} == {kept[-1].ctypes.data}
+    finally:
+        ended.set()
+        thread.join()
+        sys.setswitchinterval(before)
 
 
 def test_a_mux_can_be_isolated(make_dataset: Make, tmp_path: Path) -> None:
