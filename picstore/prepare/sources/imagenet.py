@@ -25,8 +25,8 @@ def list_imagenet(location: Location, *, synsets: Where | None = None) -> Listin
             raise UsageError(f"{len(unknown)} tars are not in {synsets}, the first is {unknown[0]}.tar")
     label_of = {name: label for label, name in enumerate(classes)}
     # Headers that no cache has take 120 µs each one after the other, and 20 µs with 16 tars at a time.
-    found = map_concurrently(lambda name: list(_members(str(location / f"{name}.tar"), name, label_of[name])), names)
-    inputs = [one for members in found for one in members]
+    tars = map_concurrently(lambda name: list(_members(str(location / f"{name}.tar"), name, label_of[name])), names)
+    inputs = [one for tar in tars for one in tar]
     return Listing("imagenet", inputs, [printable(name) for name in classes])
 
 
