@@ -157,7 +157,8 @@ def run_tests(work: Path, environment: Environment, log: Path) -> tuple[str, lis
     source.mkdir()
     run("git", "archive", "-o", environment.folder / "source.tar", "HEAD")
     run("tar", "xf", environment.folder / "source.tar", "-C", source)
-    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    requirements = [*extras["test"], *(each for each in extras["dev"] if each != "picstore[test]")]
     lacking = install(work, environment, requirements, *PINNED)
     shutil.rmtree(environment.packages / "picstore")  # the wheel's
     (environment.path_files / "source.pth").write_text(f"{environment.inside}/source\n")

@@ -21,7 +21,7 @@ install_picstore() {
   stamp=".venv/installed-$(IFS=-; echo "$*")"
   shift
   if ! cat pyproject.toml constraints.txt | cmp -s - "$stamp"; then
-    echo "Installing picstore[$extra] into .venv (minutes the first time: PyTorch is large) ..."
+    echo "Installing picstore[$extra] into .venv (the first time this takes a while) ..."
     sed -n '/^uv==/,/[^\\]$/p' constraints.txt >.venv/uv.txt
     python -m pip install --quiet --require-hashes --requirement .venv/uv.txt
     uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --build-constraint constraints.txt \

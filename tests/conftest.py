@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib.util
@@ -12,8 +13,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import pytest
@@ -24,9 +26,10 @@ from stores import GoogleProxy, Proxy, azure_server, install_azurite, request, s
 from web_server import TOKEN, Hub, WebServer
 
 import picstore
+from picstore.errors import MissingDependency
 from picstore.prepare.convert.job import DatasetShape
 from picstore.prepare.engine import processes
-from picstore.storage.location import object_store
+from picstore.storage.location import remote_file
 from picstore.storage.location.download import Retries
 
 # A shell that starts the tests in the background makes them, and their child processes, ignore interrupts.
@@ -55,7 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     load_profile(default_run=config.option.markexpr == "not slow")
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         return
-    subprocess.run([sys.executable, "-m", "picstore", "warm", "--recipe", "timm_default"], check=True)
+    recipe = ["--recipe", "timm_default"] if importlib.util.find_spec("torch") else []
+    subprocess.run([sys.executable, "-m", "picstore", "warm", *recipe], check=True)
 
 
 def pytest_collection_finish() -> None:
@@ -64,7 +68,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Skip a test that lacks a GPU, or whose fixtures' packages are missing."""
+    with _skipping_without_packages():
+        _skip_without_gpu(item)
+        return (yield)
+
+
+def _skip_without_gpu(item: pytest.Item) -> None:
     """Skip tests marked ``cuda`` without a GPU, or fail them with PICSTORE_REQUIRE_CUDA=1; leave some to a child."""
     if item.get_closest_marker("interpreted") and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("tests/train/cuda/test_interpreted.py runs it, as this process compiles Triton's kernels")
@@ -78,16 +90,67 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("there is no GPU")
 
 
+def _skip_without_packages(error: BaseException | None) -> None:
+    """Skip what fails as a package is missing that a test imports or that picstore says to install; on CI it fails.
+
+    A package that picstore itself imports, and that is no dependency, stays an error.
+    """
+    if error is None:
+        return
+    if isinstance(error, ModuleNotFoundError):
+        frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+        if Path(frames[-1].filename).is_relative_to(Path(__file__).parent):
+            missing(str(error.name))
+    named = re.search(r"pip install 'picstore\[(\w+)\]'", str(error))
+    if lacking := missing_packages(named[1]) if named else ():
+        missing(", ".join(lacking))
+    _skip_without_packages(error.__context__)
+
+
+@contextlib.contextmanager
+def _skipping_without_packages() -> Iterator[None]:
+    try:
+        yield
+    except (Exception, pytest.fail.Exception) as error:
+        _skip_without_packages(error)
+        raise
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """Skip a test that fails as picstore says to install an extra of which a package is missing; on CI it fails."""
-    try:
+    """Skip a test whose packages are missing."""
+    with _skipping_without_packages():
         return (yield)
-    except Exception as error:
-        named = re.search(r"pip install 'picstore\[(\w+)\]'", str(error))
-        if lacking := missing_packages(named[1]) if named else ():
-            missing(", ".join(lacking))
-        raise
+
+
+class _SkippedModule(pytest.Item):
+    """Stands for the tests of a module that cannot be imported; pytest-xdist shows no modules that are skipped."""
+
+    def __init__(self, *, reason: str, **given: Any) -> None:
+        super().__init__(**given)
+        self.reason = reason
+
+    def runtest(self) -> None:
+        pytest.skip(f"all tests of a module: {self.reason}")
+
+
+class _Module(pytest.Module):
+    """A module of tests, or one skipped test where a package is missing that it imports."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            try:
+                return super().collect()
+            except (self.CollectError, MissingDependency) as error:
+                _skip_without_packages(error.__cause__ or error)
+                raise
+        except pytest.skip.Exception as skipped:
+            return [_SkippedModule.from_parent(self, name="all", reason=str(skipped))]
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    """Collect a file of tests."""
+    return _Module.from_parent(parent, path=module_path)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -222,8 +285,8 @@ def bucket(s3: str) -> str:
 @pytest.fixture
 def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """Stands between the server and clients that are made from now on in this process; no retries."""
-    monkeypatch.setattr(object_store, "retries", lambda **_: Retries(0))
-    monkeypatch.setattr(object_store, "_clients", {})
+    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(0))
+    monkeypatch.setattr(remote_file, "_clients", {})
     with Proxy(s3) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
         yield between
@@ -246,7 +309,7 @@ def hub(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         folder.mkdir(parents=True)
         (folder / "a b.jpg").write_bytes(jpeg(len(revision)))
         (folder.parent / "empty").write_bytes(b"")
-    monkeypatch.setattr(object_store, "_clients", {})
+    monkeypatch.setattr(remote_file, "_clients", {})
     with Hub(server.folder, server, TOKEN) as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)
         monkeypatch.setenv("HF_TOKEN", TOKEN)

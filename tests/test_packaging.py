@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 REQUIREMENTS = [Requirement(line) for lines in (PROJECT["dependencies"], *EXTRAS.values()) for line in lines]
+REQUIREMENTS = [requirement for requirement in REQUIREMENTS if requirement.name != "picstore"]  # an extra in another
 
 
 def dockerfile() -> list[tuple[str, str]]:

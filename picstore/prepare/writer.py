@@ -20,7 +20,7 @@ from picstore.prepare.image.mozjpeg import require_mozjpeg
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage.format.file_summary import FileSummary
-from picstore.storage.location.resolve import Where, locate
+from picstore.storage.location.resolve import Where, locate_writable
 from picstore.storage.publish import publish_dataset
 from picstore.storage.record_counts import RecordCounts
 
@@ -60,7 +60,7 @@ class Writer:
         shape: job.DatasetShape | None = None,
         **encode: Unpack[EncodeOptions],
     ) -> None:
-        self._root = locate(path)
+        self._root = locate_writable(path)
         self._classes = tuple(classes)
         self._fields = tuple(attachments)
         if not all(isinstance(name, str) for name in (*self._classes, *self._fields)):

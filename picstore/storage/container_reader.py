@@ -23,7 +23,7 @@ from picstore.storage.format.layout import SEALED
 from picstore.storage.format.record import Record
 from picstore.storage.format.unpack_container import ParsedHeader, read_header, unpack_container
 from picstore.storage.location.local import Folder
-from picstore.storage.location.resolve import Allocate, Location, file_name, fresh, map_concurrently, read_at
+from picstore.storage.location.resolve import Allocate, Location, Root, file_name, fresh, map_concurrently, read_at
 from picstore.storage.record_facts import FACTS, collect_facts, find_positions
 from picstore.storage.record_shift import NO_SHIFT, RecordShift
 from picstore.storage.references import open_references, read_references
@@ -56,7 +56,7 @@ class ContainerReader:
 
     def __init__(
         self,
-        root: Location,
+        root: Root,
         rows: Table,
         fields: tuple[str, ...],
         *,
@@ -96,7 +96,7 @@ class ContainerReader:
         reader._shift = shift if self._shift is None else shift.after(self._shift)
         return reader
 
-    def stream_source(self, stream: int) -> tuple[Location, int, RecordShift]:
+    def stream_source(self, stream: int) -> tuple[Root, int, RecordShift]:
         """Find where a stream lies: the folder, the stream's number there, and the shift of the records."""
         return self.root, stream, self._shift or NO_SHIFT
 

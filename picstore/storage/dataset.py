@@ -26,7 +26,7 @@ from picstore.storage.edits.tombstones import LiveRecords
 from picstore.storage.format.layout import ENTRY
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.joined_reader import JoinedReader
-from picstore.storage.location.resolve import Location, Where, locate
+from picstore.storage.location.resolve import Location, Root, Where, locate, locate_writable
 from picstore.storage.manifest import Manifest, read_index, read_manifest, uuid_of_containers, with_uuid
 from picstore.storage.publish import keep_counts, publish_edit
 from picstore.storage.record_counts import (
@@ -125,7 +125,7 @@ class Dataset(Sequence[Record]):
 
     def _set_containers(self, containers: ContainerReader) -> None:
         self.containers = containers
-        self.path: Location = containers.root
+        self.path: Root = containers.root
         self.rows = containers.rows
         self._columns: KeptColumns = {}
         self._selected: U8 | None = None  # ``SelectedRecords.bits``
@@ -453,7 +453,8 @@ class Dataset(Sequence[Record]):
     def _find_ids_end(self) -> int:
         """Find a number above the ids of all stored records: a known one, or by reading all ids."""
         if self._ids_end is None:
-            self._ids_end = known_ids_end(self.path, self.manifest, self._origin) or end_of_ids(self.containers.ids())
+            known = isinstance(self.path, Location) and known_ids_end(self.path, self.manifest, self._origin)
+            self._ids_end = known or end_of_ids(self.containers.ids())
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
@@ -468,20 +469,21 @@ class Dataset(Sequence[Record]):
         Returns the data set as it is now; UsageError for a selection, or if another process has edited the data set
         since it was opened.
         """
-        if self._selected is not None or self._joined:
+        if self._selected is not None or not isinstance(self.path, Location):
             what = "several data sets" if self._joined else "a selection"
             raise UsageError(f"{what} cannot be saved; `picstore shuffle` writes a copy, save edits before")
+        root = locate_writable(self.path)
         if self.uuid != self._origin:
-            self._edits.write()
-            publish_edit(self.path, self._origin, self.manifest, self._counts_to_save())
-        elif self.kept_counts() is None and (counts := self._counts_to_save()) is not None:
-            keep_counts(self.path, self.manifest, counts)
-        manifest = read_manifest(self.path)
-        return _reopen(self.path, manifest, manifest.uuid, {}, None, self._options, None)
+            self._edits.write(root)
+            publish_edit(root, self._origin, self.manifest, self._counts_to_save(root))
+        elif self.kept_counts() is None and (counts := self._counts_to_save(root)) is not None:
+            keep_counts(root, self.manifest, counts)
+        manifest = read_manifest(root)
+        return _reopen(root, manifest, manifest.uuid, {}, None, self._options, None)
 
-    def _counts_to_save(self) -> RecordCounts | None:
+    def _counts_to_save(self, root: Location) -> RecordCounts | None:
         """Take the counts of the version that was edited, or count the records if they may differ; None if damaged."""
-        counts = counts_of_same_labels(self.path, self.manifest, self._origin)
+        counts = counts_of_same_labels(root, self.manifest, self._origin)
         if counts is None:
             with contextlib.suppress(NotADataset, Damage):
                 counts = self.count_records()

@@ -6,16 +6,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from picstore.arrays import I64, Bools, Table
-from picstore.errors import Damage, UsageError
+from picstore.errors import Damage
 from picstore.storage.container_reader import ContainerReader, Readers
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.record import Record
-from picstore.storage.location.resolve import Allocate, Location, fresh, locate
+from picstore.storage.location.resolve import Allocate, Location, Root, fresh, locate
 from picstore.storage.record_shift import RecordShift
 from picstore.storage.row_reader import RowsOf
 
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class JoinedFolders(Location):
-    """The folders of several data sets; names of files below are full paths or URLs. Nothing else is possible."""
+class JoinedFolders(Root):
+    """The folders of several data sets; names of files below are full paths or URLs."""
 
-    folders: tuple[Location, ...]
+    folders: tuple[Root, ...]
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.folders))
@@ -39,20 +39,9 @@ class JoinedFolders(Location):
         """The names of the folders."""
         return " + ".join(folder.name for folder in self.folders)
 
-    @property
-    def parent(self) -> Location:
-        """Refused: the folders may lie anywhere."""
-        self._refuse()
-
-    def absolute(self) -> Location:
+    def absolute(self) -> JoinedFolders:
         """The same folders for a process with another working directory."""
         return JoinedFolders(tuple(folder.absolute() for folder in self.folders))
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise UsageError(f"{self} are several data sets that are read as one; `picstore shuffle` writes a copy of them")
-
-    read = read_pieces = read_all = lines = size = is_file = is_folder = entries = files = _refuse
-    write = write_new = replace = create = remove = sweep = lock = _refuse
 
 
 class JoinedReader(ContainerReader):
@@ -87,7 +76,7 @@ class JoinedReader(ContainerReader):
         """Make a reader that shifts the records of all data sets further."""
         return JoinedReader(self.parts, [shift] * len(self.parts))
 
-    def stream_source(self, stream: int) -> tuple[Location, int, RecordShift]:
+    def stream_source(self, stream: int) -> tuple[Root, int, RecordShift]:
         """Find the data set of a stream: its folder, the stream's number there, and the shift of the records."""
         number = bisect_right(self._first_streams, stream) - 1
         return self.parts[number].stream_source(stream - self._first_streams[number])

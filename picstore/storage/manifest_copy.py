@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, Unfinished, UnsupportedVersion
 from picstore.storage.format.layout import MAX_MANIFEST
-from picstore.storage.location.resolve import COPY, MANIFEST, Location
+from picstore.storage.location.resolve import COPY, MANIFEST, Location, WritableLocation
 from picstore.storage.manifest import Manifest, holds_crc, parse_manifest, read_manifest, read_manifest_file
 from picstore.storage.manifest_writer import copy_manifest, edit_lock
 
@@ -44,7 +44,7 @@ class Restored:
     copy: bool = False
 
 
-def restore_manifest(root: Location) -> Restored:
+def restore_manifest(root: WritableLocation) -> Restored:
     """Put the copy in place of a damaged or missing manifest, or write a missing, damaged or differing copy.
 
     A damaged manifest is kept as ``picstore.json.damaged``.
@@ -68,7 +68,7 @@ def restore_manifest(root: Location) -> Restored:
     return Restored()
 
 
-def _restore(root: Location) -> Restored:
+def _restore(root: WritableLocation) -> Restored:
     try:
         manifest = read_manifest(root)
     except Unfinished:
@@ -84,7 +84,7 @@ def _restore(root: Location) -> Restored:
     return Restored()
 
 
-def _restore_from_copy(root: Location, problem: PicstoreError) -> None:
+def _restore_from_copy(root: WritableLocation, problem: PicstoreError) -> None:
     """Put the copy in place of the manifest, or raise the manifest's ``problem`` where that cannot be."""
     damaged = None
     with contextlib.suppress(NotADataset, Damage):

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from picstore.errors import Conflict
 from picstore.storage.edits.npy_files import own_edits_folder
 from picstore.storage.format.layout import MAX_MANIFEST
-from picstore.storage.location.resolve import COPY, COUNTS, LOCK, MANIFEST, Location
+from picstore.storage.location.resolve import COPY, COUNTS, LOCK, MANIFEST, Location, WritableLocation
 from picstore.storage.manifest import Manifest, manifest_file, read_manifest
 
 _LOCK_WAIT = 60.0  # seconds; an edit holds its lock for some writes
 
 
-def write_new_manifest(root: Location, manifest: Manifest) -> None:
+def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
     """Write a first manifest's copy, then the manifest; all files that it names are there.
 
     Conflict if another manifest has appeared.
@@ -32,7 +32,7 @@ def write_new_manifest(root: Location, manifest: Manifest) -> None:
             raise Conflict(f"another process has made a data set in {root} meanwhile; choose another destination")
 
 
-def replace_manifest(root: Location, old: bytes, manifest: Manifest) -> None:
+def replace_manifest(root: WritableLocation, old: bytes, manifest: Manifest) -> None:
     """Write the copy, then the manifest, where that still has the bytes ``old``; all files that it names are there.
 
     Conflict if it has others.
@@ -49,14 +49,14 @@ def changed_meanwhile(root: Location) -> Conflict:
     return Conflict(f"{root} was edited since it was opened; open it again and repeat the change")
 
 
-def copy_manifest(root: Location) -> None:
+def copy_manifest(root: WritableLocation) -> None:
     """Make the copy equal to the manifest again, after a write that another process has overtaken."""
     raw = None
     while raw != (raw := (root / MANIFEST).read_all(MAX_MANIFEST)):
         (root / COPY).write(raw)
 
 
-def remove_manifest(root: Location, manifest: Manifest) -> None:
+def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
     """Make a data set unfinished: remove the copy, then the manifest, so that no copy outlives it.
 
     Conflict if the data set has another manifest by now.
@@ -70,7 +70,7 @@ def remove_manifest(root: Location, manifest: Manifest) -> None:
 
 
 @contextlib.contextmanager
-def edit_lock(root: Location) -> Iterator[None]:
+def edit_lock(root: WritableLocation) -> Iterator[None]:
     """Lock a data set in a folder against other edits, as long as one takes; in a store, edits are conditional writes.
 
     The lock is on ``edits/lock``, an empty file that is never replaced. Partial files of killed edits are removed.

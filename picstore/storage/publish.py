@@ -20,7 +20,7 @@ from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.format.layout import MAX_MANIFEST
-from picstore.storage.location.resolve import EDITS, INDEX, MANIFEST, Location, Where, locate
+from picstore.storage.location.resolve import EDITS, INDEX, MANIFEST, Where, WritableLocation, locate_writable
 from picstore.storage.manifest import FileEntry, Manifest, manifest_file, parse_manifest, read_manifest, with_uuid
 from picstore.storage.manifest_writer import changed_meanwhile, edit_lock, replace_manifest, write_new_manifest
 from picstore.storage.record_counts import RecordCounts, write_counts
@@ -34,7 +34,7 @@ def publish_dataset(
     ``counts`` are None if unknown. ``fields`` are the fields of :class:`Manifest` that cannot be counted: ``streams``,
     ``container_size``, ``classes`` …. Conflict if another data set has appeared.
     """
-    root = locate(root)
+    root = locate_writable(root)
     rows = index_rows(summaries)
     manifest = _counted(rows, _file_entries(summaries), **fields)
     (root / INDEX).write(index_file(rows))
@@ -64,7 +64,7 @@ def append_rows(
     return _counted(rows, files, **{**unchanged, "edits": edits, **fields}), raw
 
 
-def publish_edit(root: Location, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
+def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
     """Replace the manifest of a data set, and keep the replaced one under its uuid as an earlier version.
 
     ``counts`` are of the new version's records, None if unknown.
@@ -89,7 +89,7 @@ def publish_edit(root: Location, origin: str, manifest: Manifest, counts: Record
         replace_manifest(root, raw, manifest)
 
 
-def keep_counts(root: Location, manifest: Manifest, counts: RecordCounts | None) -> None:
+def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
     """Write the counts of a finished data set, which lacks them or has wrong ones, if they are known.
 
     UsageError if another process holds the lock of edits, or ``edits/`` is a symbolic link.
@@ -98,7 +98,7 @@ def keep_counts(root: Location, manifest: Manifest, counts: RecordCounts | None)
         _write_counts(root, manifest, counts)
 
 
-def _write_counts(root: Location, manifest: Manifest, counts: RecordCounts | None) -> None:
+def _write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
     """Write the counts of a version if they are known, of all records; a damaged one has no label to count."""
     if counts is not None and counts.records == manifest.images_left:
         write_counts(root, manifest, counts)

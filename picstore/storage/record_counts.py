@@ -20,7 +20,7 @@ from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import Container
-from picstore.storage.location.resolve import COUNTS, EDITS, Location, map_concurrently, read_at
+from picstore.storage.location.resolve import COUNTS, EDITS, Location, Root, WritableLocation, map_concurrently, read_at
 from picstore.storage.manifest import Manifest, read_manifest
 
 NO_UUID = str(uuid.UUID(int=0))  # of counts of a part of a data set
@@ -108,9 +108,9 @@ def count_records(
     return RecordCounts.join(map_concurrently(count, numbers))
 
 
-def counts_path(root: Location, manifest: Manifest) -> Location:
+def counts_name(manifest: Manifest) -> str:
     """Name the file of the counts of a version: earlier versions keep theirs."""
-    return root / (COUNTS if manifest.edits is None else f"{EDITS}/{manifest.uuid}.counts")
+    return COUNTS if manifest.edits is None else f"{EDITS}/{manifest.uuid}.counts"
 
 
 def counts_file(counts: RecordCounts, version: str = NO_UUID) -> bytes:
@@ -130,19 +130,19 @@ def counts_file(counts: RecordCounts, version: str = NO_UUID) -> bytes:
     return header.pack() + raw
 
 
-def write_counts(root: Location, manifest: Manifest, counts: RecordCounts) -> None:
+def write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts) -> None:
     """Write the counts of a version of a data set, before its manifest."""
-    counts_path(root, manifest).write(counts_file(counts, manifest.uuid))
+    (root / counts_name(manifest)).write(counts_file(counts, manifest.uuid))
 
 
-def read_counts(root: Location, manifest: Manifest) -> RecordCounts:
+def read_counts(root: Root, manifest: Manifest) -> RecordCounts:
     """Read the counts of a version of a data set.
 
     Raises:
         NotADataset: the counts are missing, or of another version, as earlier picstores left them.
         Damage, UnsupportedVersion: the counts are damaged, or a later picstore wrote them.
     """
-    return read_counts_file(counts_path(root, manifest), records=manifest.images_left, version=manifest.uuid)
+    return read_counts_file(root / counts_name(manifest), records=manifest.images_left, version=manifest.uuid)
 
 
 def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) -> RecordCounts:

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from picstore.cores import count_cores
+from picstore.errors import UsageError
 from picstore.prepare.upkeep.verify import Finding, verify
 from picstore.storage.dataset import Dataset
+from picstore.storage.location.resolve import Location
 from picstore.viewer import background
 from picstore.viewer.background import Background
 
@@ -34,12 +36,15 @@ class Verification(Background[Report]):
         self._dataset = dataset
 
     def start(self, *, decode: bool) -> None:
-        """Begin in the background; UsageError while one runs."""
-        self.begin(Report(decode=decode), lambda: self._verify(decode))
+        """Begin in the background; UsageError while one runs, or if several data sets are shown as one."""
+        path = self._dataset.path
+        if not isinstance(path, Location):
+            raise UsageError(f"{path} are several data sets that are read as one; verify each by `picstore verify`")
+        self.begin(Report(decode=decode), lambda: self._verify(path, decode))
 
-    def _verify(self, decode: bool) -> dict[str, Any]:
+    def _verify(self, path: Location, decode: bool) -> dict[str, Any]:
         found = verify(
-            self._dataset.path,
+            path,
             root=self._dataset.references,
             decode=decode,
             workers=count_cores(),

@@ -11,11 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
-import torch
 from grids import slow_except
 from PIL import Image
 from samples import jpeg
-from torchvision.io import ImageReadMode, decode_jpeg
 
 import picstore
 from picstore.errors import ImageError, NotTranscodable, UsageError
@@ -34,6 +32,9 @@ def by_pillow(stream: bytes) -> np.ndarray:
 
 
 def by_torchvision(stream: bytes) -> np.ndarray:
+    import torch
+    from torchvision.io import ImageReadMode, decode_jpeg
+
     data = torch.frombuffer(bytearray(stream), dtype=torch.uint8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torchvision 0.29 announces torchcodec

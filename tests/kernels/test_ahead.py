@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pty
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grids import slow_except
+from pictures import require
 from programs import Program
 
 from picstore.kernels import ahead
@@ -71,6 +73,7 @@ def run(code: str, cache: Path, **options: Any) -> subprocess.CompletedProcess[s
 @pytest.fixture(scope="module")
 def first_use(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A cache, and the process that filled it."""
+    require(importlib.util.find_spec("torch"), "torch")
     cache = tmp_path_factory.mktemp("cache")
     return cache, run(COMPILE, cache)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from samples import jpeg, picture
 
@@ -122,6 +121,8 @@ def test_attachments_that_are_no_bytes_are_refused(tmp_path: Path) -> None:
 
 
 def test_tensors_become_records(tmp_path: Path) -> None:
+    import torch
+
     pixels = torch.tensor(picture(3)).permute(2, 0, 1)
     with picstore.Writer(tmp_path / "out") as writer:
         for image in (pixels, pixels[:1], pixels[0]):

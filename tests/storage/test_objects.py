@@ -25,7 +25,6 @@ from grids import slow_except
 from PIL import Image
 from samples import picture
 from stores import UNAVAILABLE, Proxy, request
-from torch.utils.data import DataLoader
 
 import picstore
 from picstore.errors import Damage, NotADataset, PicstoreError, Unfinished, UsageError
@@ -37,13 +36,12 @@ from picstore.storage import cache as cache_module
 from picstore.storage.cache import Cache
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import ContainerRef
-from picstore.storage.location import object_store
+from picstore.storage.location import remote_file
 from picstore.storage.location.download import Retries
 from picstore.storage.location.resolve import MANIFEST, UNFINISHED, locate
-from picstore.train.pipeline import process
 
 Make = Callable[..., Path]
-RETRIES = object_store.retries
+RETRIES = remote_file.retries
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
 
 
@@ -253,6 +251,8 @@ def expected_batches(converted: Path) -> list[tuple[bytes, list[int]]]:
 def test_a_loader_yields_the_batches_of_the_copy_on_this_machine(
     expected_batches: list[tuple[bytes, list[int]]], there: str, how: str
 ) -> None:
+    from torch.utils.data import DataLoader
+
     loader = picstore.Loader(there, **options(), isolate=how == "isolate")
     if how in ("fork", "spawn"):
         batches(loader)  # this process has used the store before it forks
@@ -271,7 +271,7 @@ def test_reading_waits_for_a_store_that_restarts_and_opening_does_not(
     def soon(*, patient: bool) -> Retries:
         return dataclasses.replace(RETRIES(patient=patient), first=0.001, base=1.5)
 
-    monkeypatch.setattr(object_store, "retries", soon)
+    monkeypatch.setattr(remote_file, "retries", soon)
     dataset = Dataset(there)
     proxy.failures.extend([UNAVAILABLE] * 30)
     assert dataset.containers.read(0).size > 0
@@ -283,7 +283,7 @@ def test_reading_waits_for_a_store_that_restarts_and_opening_does_not(
 def test_a_break_does_not_wait_for_a_store_that_is_away(
     there: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "EXIT_TIMEOUT", 0.2)
+    monkeypatch.setattr("picstore.train.pipeline.process.EXIT_TIMEOUT", 0.2)
     loader = picstore.Loader(there, batch_size=2, lanes=1, budget=1, transform=[picstore.Resize((8, 8))], threads=1)
     for _ in loader:
         proxy.forever = UNAVAILABLE  # the loader's process tries for minutes

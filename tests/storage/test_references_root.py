@@ -21,7 +21,7 @@ import picstore
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.prepare.upkeep.repair import repair
 from picstore.prepare.upkeep.verify import verify
-from picstore.storage.location import object_store
+from picstore.storage.location import remote_file
 
 COUNT = 12
 
@@ -51,7 +51,7 @@ def foreign(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def stranger_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
     """A server to which all requests to stores and the web go, signed with the user's secrets."""
     pytest.importorskip("obstore")
-    monkeypatch.setattr(object_store, "_clients", {})
+    monkeypatch.setattr(remote_file, "_clients", {})
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "HF_TOKEN"):
         monkeypatch.setenv(name, "secretsecret")
     with WebServer(tmp_path) as server:
@@ -73,7 +73,7 @@ def readable(dataset: picstore.Dataset) -> bool:
 OPENED: list[Callable[..., Any]] = [
     picstore.Dataset,
     lambda index: picstore.Loader(index, batch_size=2, isolate=False),
-    picstore.MapDataset,
+    lambda index: picstore.MapDataset(index),
     lambda index, **root: verify(index, workers=1, **root),
     repair,
 ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from picstore.arrays import Bools
-from picstore.train.cpu import decode, fused
-from picstore.train.transforms.geometry import Geometry
+
+if TYPE_CHECKING:
+    from picstore.train.transforms.geometry import Geometry
 
 
 @pytest.fixture
@@ -17,5 +20,5 @@ def stage_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(geometry: Geometry) -> Bools:
         return np.zeros(len(geometry.size), dtype=np.bool_)
 
-    monkeypatch.setattr(fused, "can_fuse", none)
-    monkeypatch.setattr(decode, "decode_box", lambda *_, **__: None)
+    monkeypatch.setattr("picstore.train.cpu.fused.can_fuse", none)
+    monkeypatch.setattr("picstore.train.cpu.decode.decode_box", lambda *_, **__: None)

@@ -22,6 +22,7 @@ from picstore.viewer.ledger import read_input, summarize_ledger
 from picstore.viewer.records import Records
 from picstore.viewer.server import make_app
 from picstore.viewer.session import Session
+from picstore.viewer.verification import Verification
 
 Make = Callable[..., Path]
 
@@ -98,6 +99,12 @@ def test_a_sound_data_set_is_verified_and_a_missing_one_is_a_failure(make_datase
     report = finished(client)
     assert report["state"] == "failed"
     assert "picstore.json" in report["problem"]
+
+
+def test_data_sets_that_are_shown_as_one_are_not_verified(make_dataset: Make) -> None:
+    joined = picstore.Dataset(make_dataset(5, name="one")).concat(picstore.Dataset(make_dataset(5, name="two")))
+    with pytest.raises(UsageError, match="verify each by `picstore verify`"):
+        Verification(joined).start(decode=False)
 
 
 def test_one_verification_runs_at_a_time_and_is_cancelled(make_dataset: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.columns import LABEL
 from picstore.storage.format.file_summary import FileSummary
-from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, locate
+from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, WritableLocation, locate_writable
 from picstore.storage.manifest import Manifest, read_manifest
 from picstore.storage.manifest_writer import changed_meanwhile
 from picstore.storage.publish import append_rows, publish_edit
@@ -60,7 +60,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     clock = convert.StageClock(options.progress)
     clock.begin_stage("sampling")
     convert.start_engine(options.encode)
-    root = locate(destination)
+    root = locate_writable(destination)
     manifest = read_manifest(root)
     if manifest.references is not None:
         raise UsageError(f"{root} is an index, which takes no images; convert it, and append to that")
@@ -112,7 +112,7 @@ def _describe_append(root: Location, listing: Listing, settings: dict[str, Any],
 
 
 def _finish_append(
-    root: Location,
+    root: WritableLocation,
     begun: dict[str, Any],
     settings: dict[str, Any],
     streams: int,
@@ -133,7 +133,7 @@ def _finish_append(
 
 
 def _publish_append(
-    root: Location,
+    root: WritableLocation,
     begun: dict[str, Any],
     summaries: list[FileSummary],
     event: dict[str, Any],

@@ -30,7 +30,7 @@ from picstore.prepare.image.settings import IMAGE_TIMEOUT, EncodeSettings
 from picstore.prepare.progress import Progress, begin_stage, progress_callback
 from picstore.prepare.sources.inputs import Input, Listing, Partition
 from picstore.storage.format.layout import MAX_CONTAINER
-from picstore.storage.location.resolve import MANIFEST, Location, Where, locate
+from picstore.storage.location.resolve import MANIFEST, Location, Where, WritableLocation, locate_writable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class RowPlan:
             return range(*self.partition.rows[row : row + 2])
         return job.row_slice(len(self.inputs), self.rows, row)
 
-    def make_tasks(self, root: Location, options: ConvertOptions, position_folder: Path) -> deque[RowTask]:
+    def make_tasks(self, root: WritableLocation, options: ConvertOptions, position_folder: Path) -> deque[RowTask]:
         """Make the tasks of all rows that are not finished."""
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()
@@ -180,7 +180,7 @@ def convert(
     clock = StageClock(options.progress)
     clock.begin_stage("sampling")
     start_engine(options.encode)
-    root = locate(destination)
+    root = locate_writable(destination)
     settings = describe_job(listing, options)
     outline = {**settings, "classes": listing.classes, "attachments": list(listing.attachments)}
     if resume and (root / MANIFEST).is_file():
@@ -261,7 +261,7 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
 
 
 def run_job(
-    root: Location, plan: RowPlan, options: ConvertOptions, clock: StageClock, finish: Finish
+    root: WritableLocation, plan: RowPlan, options: ConvertOptions, clock: StageClock, finish: Finish
 ) -> ConversionResult:
     """Run the unfinished rows of a job; unless they are a shard's, ``finish`` then writes ledger, index and manifest.
 

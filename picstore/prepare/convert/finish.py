@@ -11,7 +11,7 @@ from picstore.errors import NotADataset, PicstoreError, TooManyFailures, UsageEr
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.row_counts import join_row_counts
 from picstore.storage.format.file_summary import FileSummary, read_summary
-from picstore.storage.location.resolve import LEDGER, Location, map_concurrently
+from picstore.storage.location.resolve import LEDGER, Location, WritableLocation, map_concurrently
 from picstore.storage.manifest import Manifest, References, read_manifest
 from picstore.storage.publish import publish_dataset
 from picstore.storage.references_root import note_index
@@ -27,7 +27,7 @@ class ConversionResult:
 
 
 def finish_dataset(
-    root: Location, outline: dict[str, Any], written: Mapping[int, ledger.WrittenFragment]
+    root: WritableLocation, outline: dict[str, Any], written: Mapping[int, ledger.WrittenFragment]
 ) -> ConversionResult:
     """Write ledger, index and manifest of a conversion whose rows are all finished.
 
@@ -63,7 +63,7 @@ def finish_dataset(
     return ConversionResult(manifest, total)
 
 
-def read_result(root: Location, settings: dict[str, Any]) -> ConversionResult:
+def read_result(root: WritableLocation, settings: dict[str, Any]) -> ConversionResult:
     """Read the result of a conversion that is already finished; raises as :func:`read_own_manifest` does."""
     lines = ledger.read_lines(root / LEDGER, skip_damaged=True)
     manifest = read_own_manifest(root, settings)
@@ -87,7 +87,7 @@ def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
 
 
 def read_row_summaries(
-    root: Location, tallies: Sequence[ledger.Tally], streams: int, *, remedy: str, first_file: int = 0
+    root: WritableLocation, tallies: Sequence[ledger.Tally], streams: int, *, remedy: str, first_file: int = 0
 ) -> list[FileSummary]:
     """Read the footers of the files of all rows; PicstoreError, with ``remedy``, if records of a tally are missing.
 

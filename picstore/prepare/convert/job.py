@@ -12,7 +12,7 @@ from typing import Any
 
 from picstore.errors import Conflict, Damage, NotADataset, Unfinished, UsageError
 from picstore.storage.format.layout import ALIGNMENT, MAX_CONTAINER, MAX_MANIFEST
-from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location
+from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location, WritableLocation
 
 _JOB = "job.json"
 _FRAGMENT = re.compile(r"row-\d+\.jsonl")
@@ -102,7 +102,9 @@ def row_slice(inputs: int, rows: int, row: int) -> range:
     return range(row * inputs // rows, (row + 1) * inputs // rows)
 
 
-def begin_job(root: Location, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None) -> dict[str, Any]:
+def begin_job(
+    root: WritableLocation, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None
+) -> dict[str, Any]:
     """Check that a job can begin or go on at a location; return it as its first run saved it.
 
     Shards have a job file each, so that any number of them may begin at once in stores without locks.
@@ -132,17 +134,17 @@ def begin_job(root: Location, settings: dict[str, Any], *, resume: bool, shard: 
             raise UsageError(
                 f"{root} is made by {others[0].count} shards, not by {shard.count}; give --shard I/{others[0].count}"
             )
-        return _require_same(root, _read_job(_job_path(root, others[0])), settings)
+        return _require_same(root, _read_job(root / _job_name(others[0])), settings)
     if root.is_file() or any(not name.startswith(f"{UNFINISHED}/") for name in names):
         raise NotADataset(f"{root} exists and is not a picstore data set; choose an empty destination")
     return settings
 
 
 def find_job(
-    root: Location, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None
+    root: WritableLocation, settings: dict[str, Any], *, resume: bool, shard: Shard | None = None
 ) -> dict[str, Any] | None:
     """Read the job file at a location, None if there is none; UsageError, Unfinished, Damage as in ``begin_job``."""
-    path = _job_path(root, shard)
+    path = root / _job_name(shard)
     if not path.is_file():
         fragments = filter(_FRAGMENT.fullmatch, _unfinished_names(root))
         if shard is None and any((root / UNFINISHED / name).is_file() for name in fragments):  # not only listed
@@ -157,7 +159,7 @@ def find_job(
 
 
 @contextlib.contextmanager
-def hold_job(root: Location, job: dict[str, Any], shard: Shard | None = None) -> Iterator[bool]:
+def hold_job(root: WritableLocation, job: dict[str, Any], shard: Shard | None = None) -> Iterator[bool]:
     """Write the job file, which makes an unfinished data set, and lock it; at most one process makes a data set.
 
     Whatever was decided before may have changed when the lock is held: look at the location again.
@@ -172,7 +174,7 @@ def hold_job(root: Location, job: dict[str, Any], shard: Shard | None = None) ->
         Conflict: another process has begun or ended a job here meanwhile.
         UsageError: another process is at work on this job, or the file system has no locks.
     """
-    path = _job_path(root, shard)
+    path = root / _job_name(shard)
     text = json.dumps(job, indent=1)
     made = path.write_new(text.encode())
     with path.lock(f"{root} is being written by another process"):
@@ -186,7 +188,7 @@ def new_job(**settings: Any) -> dict[str, Any]:
     return {**settings, "run": secrets.token_hex(8)}
 
 
-def require_free(root: Location, shard: Shard | None = None) -> None:
+def require_free(root: WritableLocation, shard: Shard | None = None) -> None:
     """Look again, with the job held, whether others have begun or finished a data set here since ``begin_job``.
 
     UsageError, and the job is given up, if so.
@@ -196,14 +198,14 @@ def require_free(root: Location, shard: Shard | None = None) -> None:
         raise UsageError(f"{root} is already a data set; choose another destination or remove it")
     names = {f"{UNFINISHED}/{name}" for name in _unfinished_names(root)}
     if _find_shards(names) if shard is None else f"{UNFINISHED}/{_JOB}" in names:
-        _job_path(root, shard).remove()
+        (root / _job_name(shard)).remove()
         raise Conflict(f"another process has begun a job in {root} meanwhile; look at it before you go on")
 
 
 def read_shards(root: Location) -> dict[Shard, dict[str, Any]]:
     """Read the jobs of all shards that were begun at a location; Damage if one cannot be read."""
     names = {f"{UNFINISHED}/{name}" for name, _ in (root / UNFINISHED).files()}
-    return {shard: _read_job(_job_path(root, shard)) for shard in _find_shards(names)}
+    return {shard: _read_job(root / _job_name(shard)) for shard in _find_shards(names)}
 
 
 def _find_shards(names: Iterable[str]) -> list[Shard]:
@@ -212,8 +214,8 @@ def _find_shards(names: Iterable[str]) -> list[Shard]:
     return [Shard(int(match[1]), int(match[2])) for match in found if match is not None]
 
 
-def _job_path(root: Location, shard: Shard | None = None) -> Location:
-    return root / UNFINISHED / (_JOB if shard is None else f"shard-{shard.index}-of-{shard.count}.json")
+def _job_name(shard: Shard | None = None) -> str:
+    return f"{UNFINISHED}/" + (_JOB if shard is None else f"shard-{shard.index}-of-{shard.count}.json")
 
 
 def _leftover(root: Location) -> Location:
@@ -241,7 +243,7 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
     return saved
 
 
-def remove_job(root: Location) -> None:
+def remove_job(root: WritableLocation) -> None:
     """Remove ``unfinished/``, with the job held; the job files last, so that no other job takes its rows for its own.
 
     They stay if something else cannot be removed. A store may list it still when it is removed.
@@ -253,12 +255,12 @@ def remove_job(root: Location) -> None:
         folder.remove()
 
 
-def clear_job(root: Location) -> None:
+def clear_job(root: WritableLocation) -> None:
     """Remove all of ``unfinished/`` but the job files, with the job held."""
     (root / UNFINISHED).remove(keep=list(filter(_is_job_file, _unfinished_names(root))))
 
 
-def remove_finished_job(root: Location, settings: dict[str, Any], uuid: str) -> None:
+def remove_finished_job(root: WritableLocation, settings: dict[str, Any], uuid: str) -> None:
     """Remove the job of these settings that was killed after it had finished the data set ``uuid``; others stay."""
     with contextlib.suppress(UsageError, NotADataset, Damage):
         if (begun := find_job(root, settings, resume=True)) is not None and begun.get("retry") != uuid:

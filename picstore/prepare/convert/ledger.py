@@ -18,7 +18,7 @@ from picstore.errors import Corrupt, NotADataset
 from picstore.prepare.image.index_image import INDEXED
 from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, map_concurrently
+from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, WritableLocation, map_concurrently
 
 logger = logging.getLogger("picstore")
 
@@ -176,13 +176,13 @@ def _fragment_name(row: int) -> str:
     return f"row-{row:06d}.jsonl"
 
 
-def write_fragment(root: Location, row: int, lines: Sequence[LedgerLine]) -> WrittenFragment:
+def write_fragment(root: WritableLocation, row: int, lines: Sequence[LedgerLine]) -> WrittenFragment:
     """Write a row's fragment, which declares the row finished."""
     crc = write_lines(root / UNFINISHED / _fragment_name(row), lines)
     return WrittenFragment(tally_lines(lines), crc)
 
 
-def write_lines(path: Location, lines: Iterable[LedgerLine]) -> int:
+def write_lines(path: WritableLocation, lines: Iterable[LedgerLine]) -> int:
     """Write a ledger or a fragment; return the CRC-32C of its bytes."""
     data = b"".join(map(_encode, lines))
     path.write(data)
@@ -234,13 +234,13 @@ def _read_fragment(root: Location, row: int) -> bytes:
     return (root / UNFINISHED / _fragment_name(row)).read_all(_MAX_FRAGMENT_BYTES)
 
 
-def copy_fragment(source: Location, target: Location, row: int) -> None:
+def copy_fragment(source: Location, target: WritableLocation, row: int) -> None:
     """Copy a row's fragment from one unfinished data set to another, after the row's files."""
     (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
 
 
 def write_ledger(
-    root: Location, rows: int, written: Mapping[int, WrittenFragment], *, earlier: bytes = b""
+    root: WritableLocation, rows: int, written: Mapping[int, WrittenFragment], *, earlier: bytes = b""
 ) -> list[Tally]:
     """Write ``ledger.jsonl``: the lines ``earlier``, then the fragments of all rows. Return a tally for each row.
 

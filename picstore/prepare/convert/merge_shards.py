@@ -13,7 +13,15 @@ from picstore.errors import NotADataset, Unfinished, UsageError
 from picstore.prepare.convert import job, ledger
 from picstore.prepare.convert.finish import ConversionResult, finish_dataset, read_result
 from picstore.prepare.convert.row_counts import copy_row_counts
-from picstore.storage.location.resolve import MANIFEST, Location, Where, locate, map_concurrently
+from picstore.storage.location.resolve import (
+    MANIFEST,
+    Location,
+    Where,
+    WritableLocation,
+    locate,
+    locate_writable,
+    map_concurrently,
+)
 
 
 def merge(destination: Where, sources: Sequence[Where] = ()) -> ConversionResult:
@@ -31,7 +39,7 @@ def merge(destination: Where, sources: Sequence[Where] = ()) -> ConversionResult
         Damage: a job file cannot be read.
         PicstoreError: files of a row were lost.
     """
-    root = locate(destination)
+    root = locate_writable(destination)
     begun = {location: _read_shards(location) for location in map(locate, sources)}
     if (root / MANIFEST).is_file():
         return _read_merged(root, begun.values())
@@ -61,7 +69,7 @@ def _read_shards(location: Location) -> dict[job.Shard, dict[str, Any]]:
     raise NotADataset(f"{location} holds no shard of a conversion; make one with `picstore convert --shard`")
 
 
-def _read_merged(root: Location, begun: Iterable[dict[job.Shard, dict[str, Any]]]) -> ConversionResult:
+def _read_merged(root: WritableLocation, begun: Iterable[dict[job.Shard, dict[str, Any]]]) -> ConversionResult:
     """Read the result of an earlier merge of the same shards, so that a merge may be repeated.
 
     Their jobs are removed if that merge was killed before it did.
@@ -106,7 +114,7 @@ def _require_rows(root: Location, finished: set[int], rows: int, count: int) -> 
         )
 
 
-def _copy_rows(source: Location, root: Location, rows: Sequence[int]) -> None:
+def _copy_rows(source: Location, root: WritableLocation, rows: Sequence[int]) -> None:
     """Copy finished rows, each with all of its files before its fragment."""
     row_of = {f"{row:06d}.pic": row for row in rows}
     by_row: dict[int, list[str]] = {row: [] for row in rows}

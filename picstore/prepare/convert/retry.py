@@ -22,7 +22,15 @@ from picstore.prepare.convert.rows import convert_sample
 from picstore.prepare.engine import processes
 from picstore.prepare.image.training_jpeg import LOSSLESS, REENCODED
 from picstore.prepare.sources.inputs import Listing
-from picstore.storage.location.resolve import LEDGER, MANIFEST, Location, Where, locate, map_concurrently
+from picstore.storage.location.resolve import (
+    LEDGER,
+    MANIFEST,
+    Location,
+    Where,
+    WritableLocation,
+    locate_writable,
+    map_concurrently,
+)
 from picstore.storage.manifest import Manifest
 from picstore.storage.manifest_writer import remove_manifest
 
@@ -44,7 +52,7 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
         PicstoreError: the ledger belongs to another data set, a row dies again and again, or its files were lost.
     """
     require_no_partition(listing)
-    root = locate(destination)
+    root = locate_writable(destination)
     if (root / MANIFEST).is_file():
         settings = describe_job(listing, options)
         manifest = read_own_manifest(root, settings)
@@ -75,7 +83,7 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
 
 
 def _reopen(
-    root: Location,
+    root: WritableLocation,
     manifest: Manifest,
     rows: int,
     lines: Sequence[ledger.LedgerLine],

@@ -16,19 +16,19 @@ from picstore.prepare.convert.ledger import Tally
 from picstore.storage.container_index import index_rows
 from picstore.storage.container_reader import ContainerReader
 from picstore.storage.format.file_summary import FileSummary
-from picstore.storage.location.resolve import UNFINISHED, Location, map_concurrently
+from picstore.storage.location.resolve import UNFINISHED, Location, WritableLocation, map_concurrently
 from picstore.storage.record_counts import RecordCounts, Relabel, count_records, counts_file, read_counts_file
 
 
-def write_row_counts(root: Location, row: int, counts: RecordCounts) -> None:
+def write_row_counts(root: WritableLocation, row: int, counts: RecordCounts) -> None:
     """Write the counts of a row, before the fragment that declares it finished."""
-    _path(root, row).write(counts_file(counts))
+    (root / _name(row)).write(counts_file(counts))
 
 
-def copy_row_counts(source: Location, target: Location, row: int) -> None:
+def copy_row_counts(source: Location, target: WritableLocation, row: int) -> None:
     """Copy the counts of a row from one unfinished data set to another, if it has some."""
-    if _path(source, row).is_file():
-        _path(source, row).copy_to(_path(target, row))
+    if (counts := source / _name(row)).is_file():
+        counts.copy_to(target / _name(row))
 
 
 def join_row_counts(
@@ -53,7 +53,7 @@ def join_row_counts(
 
     def read(row: int) -> RecordCounts | None:
         try:
-            return None if relabel else read_counts_file(_path(root, row), records=tallies[row].images)
+            return None if relabel else read_counts_file(root / _name(row), records=tallies[row].images)
         except (NotADataset, Damage, UnsupportedVersion):
             return None
 
@@ -80,5 +80,5 @@ def join_row_counts(
     return RecordCounts.join([found, rest])
 
 
-def _path(root: Location, row: int) -> Location:
-    return root / UNFINISHED / f"row-{row:06d}.counts"
+def _name(row: int) -> str:
+    return f"{UNFINISHED}/row-{row:06d}.counts"

@@ -22,19 +22,29 @@ from picstore.storage.format.file_summary import read_summary
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.format.recovery import recover_containers
 from picstore.storage.format.unpack_container import unpack_container
-from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, file_name, map_concurrently, read_at
+from picstore.storage.location.resolve import (
+    LEDGER,
+    UNFINISHED,
+    Location,
+    WritableLocation,
+    file_name,
+    map_concurrently,
+    read_at,
+)
 from picstore.storage.manifest import FileEntry
 
 _LEDGER = re.compile(rf"kept-(\d{{6,}})/{re.escape(LEDGER)}")
 _FILE = re.compile(r"(\d{4})/(\d{6,})\.pic")
 
 
-def reuse_folder(root: Location, row: int) -> Location:
+def reuse_folder(root: WritableLocation, row: int) -> WritableLocation:
     """Return the folder of a row's former files."""
     return root / UNFINISHED / f"kept-{row:06d}"
 
 
-def save_for_reuse(root: Location, row: int, files: Iterable[FileEntry], lines: Sequence[ledger.LedgerLine]) -> None:
+def save_for_reuse(
+    root: WritableLocation, row: int, files: Iterable[FileEntry], lines: Sequence[ledger.LedgerLine]
+) -> None:
     """Save a row's files, then the ledger lines of its settled inputs, which need nothing from the source.
 
     A file that differs from the manifest is left out. One with a damaged footer is saved, since records can be read.

@@ -15,7 +15,7 @@ from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.format.file_writer import FileWriter
 from picstore.storage.format.record import ImageInfo, Record, extra_to_json
-from picstore.storage.location.resolve import Location, file_name
+from picstore.storage.location.resolve import WritableLocation, file_name
 from picstore.storage.record_counts import RecordCounts
 
 _CLOSING_THREADS = 4  # to wait for the disk
@@ -54,7 +54,7 @@ class RowWriter:
     group), so each file holds an even sample of the row. Holds one open container a stream in memory.
     """
 
-    def __init__(self, root: Location, *, row: int, shape: DatasetShape, fields: Sequence[str] = ()) -> None:
+    def __init__(self, root: WritableLocation, *, row: int, shape: DatasetShape, fields: Sequence[str] = ()) -> None:
         self.bytes = 0
         self._added = self._ids_end = 0
         self._labels: Counter[int] = Counter()

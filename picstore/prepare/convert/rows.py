@@ -35,7 +35,7 @@ from picstore.prepare.progress import ProgressCallback
 from picstore.prepare.sources.inputs import Input, read_input
 from picstore.prepare.sources.read_ahead import ReadAhead
 from picstore.storage.location.local import Folder
-from picstore.storage.location.resolve import UNFINISHED, Location
+from picstore.storage.location.resolve import UNFINISHED, Location, WritableLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RowTask:
         one_by_one: whether no input is read before the one before it is done, so that a death has one suspect.
     """
 
-    root: Location
+    root: WritableLocation
     row: int
     ids: Sequence[int]
     inputs: Sequence[Input]
@@ -67,7 +67,7 @@ class RowTask:
     image_timeout: float = 0
     duplicates: dict[int, int] = field(default_factory=dict)
     first_file: int = 0
-    reuse: Location | None = None
+    reuse: WritableLocation | None = None
     container_starts: frozenset[int] = frozenset()
     references: Location | None = None
     one_by_one: bool = False
@@ -84,7 +84,7 @@ class RowTask:
 
 
 @contextlib.contextmanager
-def make_position_folder(root: Location) -> Iterator[Path]:
+def make_position_folder(root: WritableLocation) -> Iterator[Path]:
     """Provide a local folder for position files, which are written in place; object stores cannot do that."""
     if isinstance(root, Folder):
         yield root.path / UNFINISHED

@@ -6,9 +6,10 @@ import errno
 import os
 
 from picstore.errors import Damage, NotADataset, Truncated, UsageError
+from picstore.storage.location.base import Entry
 from picstore.storage.location.local import Folder
 from picstore.storage.location.regular_file import open_regular
-from picstore.storage.location.resolve import Entry, Location, Where, locate
+from picstore.storage.location.resolve import Location, Where, locate
 
 _WINDOW = 1 << 12  # bytes per read, for formats that read one small field after the other
 _REMOTE_WINDOW = 8 << 20  # bytes per request; the latency of a request costs as much as transferring a megabyte

@@ -20,7 +20,7 @@ from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.file_summary import FileSummary, read_summary
 from picstore.storage.format.layout import FOOTER_ROW, SEALED
 from picstore.storage.format.recovery import recover_containers
-from picstore.storage.location.resolve import Location, Where, locate
+from picstore.storage.location.resolve import Location, Where, WritableLocation, locate_writable
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_copy import restore_manifest
 from picstore.storage.publish import keep_counts
@@ -77,7 +77,7 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
             containers to rebuild it from; or a file in ``edits/`` is damaged and must come from a backup; or more than
             2**24 records lie beyond the ends of their files, which are not listed one by one.
     """
-    folder = locate(where)
+    folder = locate_writable(where)
     restored = restore_manifest(folder)
     folder.sweep()
     index = _restore_index(folder, read_manifest(folder))
@@ -120,7 +120,7 @@ def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
     return container.good, "; ".join(error.what for error in container.damage)
 
 
-def _restore_index(root: Location, manifest: Manifest) -> bool:
+def _restore_index(root: WritableLocation, manifest: Manifest) -> bool:
     """Rebuild the index from the files unless it is sound; returns whether it was written."""
     try:
         read_index(root, manifest)

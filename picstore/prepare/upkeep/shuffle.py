@@ -30,7 +30,17 @@ from picstore.storage.format.file_writer import FileWriter
 from picstore.storage.format.record import Record, copy_record
 from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.joined_reader import JoinedFolders
-from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Where, file_name, locate, read_at
+from picstore.storage.location.resolve import (
+    LEDGER,
+    UNFINISHED,
+    Root,
+    Where,
+    WritableLocation,
+    file_name,
+    locate,
+    locate_writable,
+    read_at,
+)
 from picstore.storage.manifest import Manifest
 from picstore.storage.publish import publish_dataset
 from picstore.storage.record_shift import NO_SHIFT, RecordShift
@@ -53,10 +63,10 @@ class FileTask:
     moves ids and labels of one of several data sets.
     """
 
-    source: Location
+    source: Root
     source_stream: int
     extents: Table
-    root: Location
+    root: WritableLocation
     stream: int
     file: int
     container_size: int
@@ -104,7 +114,7 @@ def shuffle(
     dataset = source if isinstance(source, Dataset) else Dataset(locate(source))
     if dataset.manifest.references is not None:
         raise UsageError(f"{dataset.path} is an index, which the loader shuffles; convert it to shuffle its images")
-    destination = locate(destination)
+    destination = locate_writable(destination)
     shape = job.DatasetShape(container_size=dataset.manifest.container_size, seed=seed)
     wanted = {"verb": "shuffle", "picstore": __version__, "parent": dataset.uuid, "method": method, "seed": seed}
     begun = job.new_job(**job.begin_job(destination, wanted, resume=False))
@@ -144,13 +154,13 @@ def shuffle(
     return manifest
 
 
-def _copy_ledger(dataset: Dataset, root: Location) -> None:
+def _copy_ledger(dataset: Dataset, root: WritableLocation) -> None:
     """Copy or link the conversion's ledger, as ids stay; joined data sets have several ledgers and pass none on."""
     if not isinstance(dataset.path, JoinedFolders) and (ledger := dataset.path / LEDGER).is_file():
         ledger.copy_to(root / LEDGER)
 
 
-def _copy_columns(dataset: Dataset, root: Location) -> Edits | None:
+def _copy_columns(dataset: Dataset, root: WritableLocation) -> Edits | None:
     """Copy the files of columns, which hold values by id and so are valid in the copy."""
     edits, files = dataset.column_files()
     for npy_file in edits.npy_files:
@@ -158,7 +168,7 @@ def _copy_columns(dataset: Dataset, root: Location) -> Edits | None:
     return edits if edits.columns else None
 
 
-def _file_tasks(dataset: Dataset, root: Location, shape: job.DatasetShape) -> Iterator[FileTask]:
+def _file_tasks(dataset: Dataset, root: WritableLocation, shape: job.DatasetShape) -> Iterator[FileTask]:
     """Make a task for each file of a data set, which writes the same file, permuted.
 
     If little of the files is live, as in a selection, a task joins so many of a stream that its file is of their size.
@@ -195,7 +205,7 @@ def _file_tasks(dataset: Dataset, root: Location, shape: job.DatasetShape) -> It
 
 def _dealt(
     dataset: Dataset,
-    root: Location,
+    root: WritableLocation,
     shape: job.DatasetShape,
     workers: int | processes.Engine,
     progress: Progress | None,

@@ -35,7 +35,7 @@ from picstore.storage.format.unpack_container import unpack_container
 from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, file_name, locate, read_at
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_copy import check_copy
-from picstore.storage.record_counts import counts_path, read_counts
+from picstore.storage.record_counts import counts_name, read_counts
 from picstore.storage.references import read_references
 from picstore.storage.references_root import ReferencesRoot, find_references_root
 
@@ -153,7 +153,7 @@ def _check_counts(
     references: ReferencesRoot | None,
 ) -> None:
     """Compare the kept counts of records by label with the records, which are counted only if all are sound."""
-    name = counts_path(folder, manifest).name
+    name = counts_name(manifest).rpartition("/")[2]
     try:
         kept = read_counts(folder, manifest)
     except NotADataset:

@@ -15,7 +15,7 @@ from picstore.storage.edits.columns import LABEL, Column, FileBytes, make_column
 from picstore.storage.edits.manifest_entries import Edits
 from picstore.storage.edits.npy_files import NpyFile, pack_npy_file, parse_npy_file, read_npy_file, write_npy_file
 from picstore.storage.format.record import Record
-from picstore.storage.location.resolve import Location
+from picstore.storage.location.resolve import Root, WritableLocation
 
 KeptColumns = dict[NpyFile, Column]
 
@@ -30,7 +30,7 @@ class EditFiles:
         kept: takes the columns that were read, by the file of their values; versions may share it.
     """
 
-    def __init__(self, root: Location, edits: Edits, unsaved: FileBytes, *, kept: KeptColumns) -> None:
+    def __init__(self, root: Root, edits: Edits, unsaved: FileBytes, *, kept: KeptColumns) -> None:
         self.edits, self.unsaved = edits, unsaved
         self._root, self._kept = root, kept
 
@@ -109,11 +109,11 @@ class EditFiles:
                 files.update(new_files)
         return Edits(columns=tuple(entries)), files
 
-    def write(self) -> None:
-        """Write the files that are not written yet."""
+    def write(self, root: WritableLocation) -> None:
+        """Write the files that are not written yet to the data set, which is in ``root``."""
         for npy_file in self.edits.npy_files:
             if npy_file.file in self.unsaved:
-                write_npy_file(self._root, npy_file, self.unsaved[npy_file.file])
+                write_npy_file(root, npy_file, self.unsaved[npy_file.file])
 
     def _read_bytes(self, npy_file: NpyFile) -> bytes:
         raw = self.unsaved.get(npy_file.file)

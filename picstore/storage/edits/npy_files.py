@@ -23,7 +23,7 @@ from picstore.errors import Corrupt, NotADataset, PicstoreError, Truncated, Usag
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.local import Folder
 from picstore.storage.location.regular_file import open_regular
-from picstore.storage.location.resolve import EDITS, Location, read_at
+from picstore.storage.location.resolve import EDITS, Root, WritableLocation, read_at
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _MAX_HEADER = 4096  # bytes; NumPy's own headers have 128
@@ -54,7 +54,7 @@ def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
     return NpyFile(f"{EDITS}/{hashlib.sha256(raw).hexdigest()[:16]}.npy", len(raw), crc32c(raw)), raw
 
 
-def own_edits_folder(root: Location) -> Location:
+def own_edits_folder(root: WritableLocation) -> WritableLocation:
     """Return the folder of edits; UsageError if it is a symbolic link, through which an edit would write elsewhere."""
     folder = root / EDITS
     if isinstance(folder, Folder) and folder.path.is_symlink():
@@ -62,7 +62,7 @@ def own_edits_folder(root: Location) -> Location:
     return folder
 
 
-def write_npy_file(root: Location, npy_file: NpyFile, raw: bytes) -> None:
+def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> None:
     """Write a file unless it is there: a file of its name has the same bytes. Errors: see ``own_edits_folder``."""
     own_edits_folder(root)
     target = root / npy_file.file
@@ -70,7 +70,7 @@ def write_npy_file(root: Location, npy_file: NpyFile, raw: bytes) -> None:
         target.write(raw)
 
 
-def read_npy_file(root: Location, npy_file: NpyFile) -> Array:
+def read_npy_file(root: Root, npy_file: NpyFile) -> Array:
     """Read and check an array, mapped in a local folder, so that processes share its memory; Damage where it fails."""
     path = root / npy_file.file
     try:

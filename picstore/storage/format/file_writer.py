@@ -13,7 +13,7 @@ from picstore.storage.format.file_summary import FileSummary
 from picstore.storage.format.pack_container import pack_container, packed_size
 from picstore.storage.format.record import Record
 from picstore.storage.format.tile_rows import checksum_entries
-from picstore.storage.location.resolve import Where, file_name, locate
+from picstore.storage.location.resolve import Where, file_name, locate_writable
 
 
 class FileWriter:
@@ -28,7 +28,7 @@ class FileWriter:
         self._container_size = container_size
         self._fields = tuple(fields)
         self._name = file_name(stream, file)
-        self._out = (locate(root) / self._name).create()
+        self._out = (locate_writable(root) / self._name).create()
         header = layout.FileHeader(layout.FORMAT_VERSION, stream, file).pack()
         self._out.write(header.ljust(layout.ALIGNMENT, b"\0"))
         self._offset = layout.ALIGNMENT

@@ -1,4 +1,4 @@
-"""Interface of locations: bounded reads, and writes that are whole or absent, in folders and object stores."""
+"""Interfaces of locations: bounded reads, and writes that are whole or absent, in folders and object stores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import contextlib
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PARTIAL = ".partial"  # suffix of a file that is being written
 
@@ -52,15 +55,10 @@ class AtomicWriter(Protocol):
         """Discard the file. Does nothing after ``close``."""
 
 
-class Location(ABC):
-    """A folder or file; ``location / "name"`` is one below it, ``str(location)`` its name in messages.
+class Root(ABC):
+    """Where files lie: ``root / "name"`` is one of them, ``str(root)`` the name in messages.
 
-    Locations are values: comparable, picklable, and without open files.
-
-    Raises:
-        NotADataset: reading, or ``size``, of a missing file.
-        PicstoreError: access is refused, or the store cannot be reached. This is no Damage, since nothing is known of
-            the bytes.
+    Roots are values: comparable, picklable, and without open files.
     """
 
     __slots__ = ()
@@ -74,14 +72,30 @@ class Location(ABC):
     def name(self) -> str:
         """The last component of the path."""
 
-    @property
     @abstractmethod
-    def parent(self) -> Location:
-        """The folder that holds this one."""
+    def absolute(self) -> Self:
+        """The same root for a process with another working directory."""
+
+
+class Location(Root):
+    """A folder or file that is read.
+
+    Raises:
+        NotADataset: reading, or ``size``, of a missing file.
+        PicstoreError: access is refused, or the store cannot be reached. This is no Damage, since nothing is known of
+            the bytes.
+    """
+
+    __slots__ = ()
 
     @abstractmethod
-    def absolute(self) -> Location:
-        """The same location for a process with another working directory."""
+    def __truediv__(self, name: str) -> Self:
+        """The file or folder ``name`` below this one; the name may hold slashes."""
+
+    @property
+    @abstractmethod
+    def parent(self) -> Self:
+        """The folder that holds this one."""
 
     @abstractmethod
     def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
@@ -160,6 +174,23 @@ class Location(ABC):
     def files(self) -> Iterator[tuple[str, int]]:
         """Iterate over all files below, in any order: relative name, with slashes, and size in bytes."""
 
+    def copy_to(self, target: WritableLocation) -> None:
+        """Copy the file; the target appears when it is whole."""
+        size = self.size()
+        out = target.create()
+        try:
+            for offset in range(0, size, _COPY_CHUNK):
+                out.write(bytes(self.read(offset, min(_COPY_CHUNK, size - offset), file=str(self))))
+            out.close()
+        finally:
+            out.abandon()
+
+
+class WritableLocation(Location):
+    """A folder or file that is read and written; files appear whole."""
+
+    __slots__ = ()
+
     @abstractmethod
     def write(self, data: bytes) -> None:
         """Write the file; after a crash it holds all of ``data``, or is as it was before."""
@@ -178,17 +209,6 @@ class Location(ABC):
     @abstractmethod
     def create(self) -> AtomicWriter:
         """Open a writer of the file, which appears when the writer is closed."""
-
-    def copy_to(self, target: Location) -> None:
-        """Copy the file; the target appears when it is whole."""
-        size = self.size()
-        out = target.create()
-        try:
-            for offset in range(0, size, _COPY_CHUNK):
-                out.write(bytes(self.read(offset, min(_COPY_CHUNK, size - offset), file=str(self))))
-            out.close()
-        finally:
-            out.abandon()
 
     @abstractmethod
     def remove(self, *, keep: Collection[str] = ()) -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from picstore.errors import Conflict, Damage, NotADataset, PicstoreError, TooLarge, Truncated, UsageError
 from picstore.storage.location.atomic_file import AtomicFile, make_folder, partial_path, sync_folder
-from picstore.storage.location.base import PARTIAL, Allocate, Entry, Location, Piece, Range, fresh, pieces_of
+from picstore.storage.location.base import PARTIAL, Allocate, Entry, Piece, Range, WritableLocation, fresh, pieces_of
 from picstore.storage.location.regular_file import NotRegular, is_folder, open_regular
 
 _LOCK_POLL = 0.01  # seconds between attempts to lock
 
 
 @dataclass(frozen=True, slots=True)
-class Folder(Location):
+class Folder(WritableLocation):
     """A local folder or file."""
 
     path: Path
@@ -170,7 +170,7 @@ class Folder(Location):
         make_folder(self.path.parent)
         return AtomicFile(self.path)
 
-    def copy_to(self, target: Location) -> None:
+    def copy_to(self, target: WritableLocation) -> None:
         """Link the file where the file system can, since no file of a data set is ever modified; else copy it."""
         if isinstance(target, Folder):
             with contextlib.suppress(OSError):  # another file system, or one without hard links
@@ -181,7 +181,7 @@ class Folder(Location):
                 partial.unlink(missing_ok=True)  # replace() leaves it where both names are links to one file
                 sync_folder(target.path.parent)
                 return
-        Location.copy_to(self, target)
+        WritableLocation.copy_to(self, target)
 
     def remove(self, *, keep: Collection[str] = ()) -> None:
         if self.path.is_dir():

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from picstore.errors import UsageError
-from picstore.storage.location.base import PARTIAL, Allocate, AtomicWriter, Entry, Location, Piece, Range, fresh
+from picstore.storage.location.base import Allocate, Location, Root, WritableLocation, fresh
 from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
 from picstore.storage.location.redact import redact
+from picstore.storage.location.remote_file import RemoteFile
 from picstore.storage.location.web import HubFile, WebFile
 
 # Names of ``base`` that other modules import from here.
-__all__ = ["PARTIAL", "Allocate", "AtomicWriter", "Entry", "Location", "Piece", "Range", "fresh"]
+__all__ = ["Allocate", "Location", "Root", "WritableLocation", "fresh"]
 
 MANIFEST = "picstore.json"
 COPY = "picstore.copy.json"  # of the manifest
@@ -39,7 +40,7 @@ Where: TypeAlias = "str | os.PathLike[str] | Location"
 T = TypeVar("T")
 R = TypeVar("R")
 
-_SCHEMES: dict[str, type[Bucket]] = {
+_SCHEMES: dict[str, type[RemoteFile]] = {
     **dict.fromkeys(("s3", "gs", "az"), Bucket),
     **dict.fromkeys(("http", "https"), WebFile),
     "hf": HubFile,
@@ -69,6 +70,15 @@ def locate(where: Where) -> Location:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         raise UsageError(f"{redact(path)} is a URL of an unknown scheme; known are {known} and paths")
     return _SCHEMES[match[1]].parse(match[1], match[2])
+
+
+def locate_writable(where: Where) -> WritableLocation:
+    """Resolve a path or URL, as :func:`locate` does, that is to be written; UsageError for one that is only read."""
+    location = locate(where)
+    if isinstance(location, WritableLocation):
+        return location
+    scheme = str(location).partition(":")[0]
+    raise UsageError(f"{location} cannot be written: {scheme}:// is only read; write to a folder or a store")
 
 
 def is_relative(name: str) -> bool:
@@ -112,4 +122,4 @@ def map_concurrently(function: Callable[[T], R], items: Iterable[T]) -> Iterator
 
 def write_whole(where: Where, data: bytes) -> None:
     """Write a file; after a crash it holds all of ``data``, or is as it was before."""
-    locate(where).write(data)
+    locate_writable(where).write(data)

@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from picstore.errors import MissingDependency, NotADataset, PicstoreError, UsageError
-from picstore.storage.location.base import AtomicWriter, Entry, Location
+from picstore.storage.location.base import Entry
 from picstore.storage.location.download import OutOfRange, Retries
-from picstore.storage.location.object_store import Bucket
 from picstore.storage.location.obstore_fork import library
 from picstore.storage.location.redact import has_credentials, redact
+from picstore.storage.location.remote_file import RemoteFile
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,15 +29,15 @@ _REPOSITORY = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]
 
 
 @dataclass(frozen=True, slots=True)
-class WebFile(Bucket):
+class WebFile(RemoteFile):
     """A location on a web server; ``bucket`` is host and port, ``key`` the path.
 
-    Writing and listing raise UsageError. Nothing counts as a folder.
+    Listing raises UsageError. Nothing counts as a folder.
     """
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Self:
-        """Parse a URL as :meth:`Bucket.parse`; UsageError for one with a query too."""
+        """Parse a URL as :meth:`RemoteFile.parse`; UsageError for one with a password or a query."""
         url = f"{scheme}://{rest}"
         if has_credentials(url) or {"?", "#"} & set(rest):
             raise UsageError(f"{redact(url)} has a password or a query; leave them out, as files below it have neither")
@@ -52,13 +52,6 @@ class WebFile(Bucket):
             )
         library()
         return cls(scheme, bucket, "/".join(names))
-
-    def __truediv__(self, name: str) -> Self:
-        return type(self)(self.scheme, self.bucket, f"{self.key}/{name}" if self.key else name)
-
-    @property
-    def parent(self) -> Self:
-        return type(self)(self.scheme, self.bucket, self.key.rpartition("/")[0])
 
     def size(self) -> int:
         """Size of the file, by a request of its first byte: servers that redirect may answer HEAD otherwise."""
@@ -79,30 +72,9 @@ class WebFile(Bucket):
     def _unlisted(self) -> UsageError:
         return UsageError(f"{self} cannot be listed or written: {self.scheme}:// is only read; give a file or data set")
 
-    def _read_only(self) -> NoReturn:
-        raise UsageError(f"{self} cannot be written: {self.scheme}:// is only read; write to a folder or a store")
-
-    def write(self, data: bytes | Iterator[bytes]) -> None:
-        self._read_only()
-
-    def write_new(self, data: bytes) -> bool:
-        self._read_only()
-
-    def replace(self, data: bytes, *, expected: bytes) -> bool:
-        self._read_only()
-
-    def create(self) -> AtomicWriter:
-        self._read_only()
-
-    def copy_to(self, target: Location) -> None:
-        Location.copy_to(self, target)
-
-    def remove(self, *, keep: Collection[str] = ()) -> None:
-        self._read_only()
-
-    def _connect(self, retries: Retries) -> Any:
+    def _connect(self, rule: Retries) -> Any:
         url = f"{self.scheme}://{self.bucket}"
-        return _http_client(url, retries, {})
+        return _http_client(url, rule, {})
 
     def _missing(self, file: str, text: str) -> NotADataset:
         return NotADataset(f"{file} is missing")
@@ -165,16 +137,16 @@ class HubFile(WebFile):
         except (hub.errors.HfHubHTTPError, OSError, hub.errors.RevisionNotFoundError) as error:
             raise PicstoreError(f"{self} cannot be listed: {redact(str(error))}") from error
 
-    def _connect(self, retries: Retries) -> Any:
+    def _connect(self, rule: Retries) -> Any:
         name, revision = self._repository()
         url = f"{_endpoint()}/datasets/{name}/resolve/{quote(revision, safe='')}"
         token = _hub().get_token()
-        return _http_client(url, retries, {"authorization": f"Bearer {token}"} if token else {})
+        return _http_client(url, rule, {"authorization": f"Bearer {token}"} if token else {})
 
 
-def _http_client(url: str, retries: Retries, headers: dict[str, str]) -> Any:
+def _http_client(url: str, rule: Retries, headers: dict[str, str]) -> Any:
     options = {"timeout": "120s", "allow_http": url.startswith("http://"), "default_headers": headers}
-    return library().store.HTTPStore(url, client_options=options, retry_config=retries.config())
+    return library().store.HTTPStore(url, client_options=options, retry_config=rule.config())
 
 
 def _endpoint() -> str:

@@ -14,7 +14,7 @@ from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import ENTRY, FOREIGN, MCU_SIZES, SEGMENT, join_entries
-from picstore.storage.location.resolve import Location
+from picstore.storage.location.resolve import Root
 from picstore.train.batching.damage import next_sound, replacements
 from picstore.train.batching.spec import MAX_PIXELS
 from picstore.train.order.requests import SourceRequest, TrainingSource
@@ -32,7 +32,7 @@ class BatchRecords:
 
     containers: list[Container]  # that hold the records; dropped once the batch is filled
     container: I64  # (n,), index in ``containers`` of a slot's record, −1 for none
-    folders: tuple[Location, ...]  # of the data sets, by source
+    folders: tuple[Root, ...]  # of the data sets, by source
     entries: Table  # ``layout.ENTRY`` (n,), of the containers' indexes; zeros for none
     held: Table  # the same of their ``held``
     tops: I64  # (n,), rows of pixels of the stored images above the held ones
@@ -50,7 +50,7 @@ class BatchRecords:
     weight: float = 1.0  # of the batch among all ranks' batches
 
     @classmethod
-    def empty(cls, count: int, folders: Iterable[Location], *, weight: float = 1.0) -> BatchRecords:
+    def empty(cls, count: int, folders: Iterable[Root], *, weight: float = 1.0) -> BatchRecords:
         """``count`` slots without records."""
         return cls(
             containers=[],

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from commands import ledger, one_line, picstore_command, picstore_json, tree
 from PIL import Image
 from samples import jpeg, picture
@@ -348,6 +347,6 @@ def test_images_of_an_index_wait_for_batches_of_their_aspect_ratio(index: Path, 
         buckets, place = picstore.Buckets(sizes, crops), {"rank": rank, "world_size": world_size, "drop_last": False}
         for batch in picstore.Loader(index, batch_size=4, transform=buckets, threads=1, isolate=False, **place):
             for id_, image in zip(batch.ids.tolist(), batch.images, strict=True):
-                assert torch.equal(image, plain[tuple(image.shape[1:]), id_])
+                assert image.equal(plain[tuple(image.shape[1:]), id_])
                 seen.append(id_)
     assert sorted(seen) == list(range(COUNT))

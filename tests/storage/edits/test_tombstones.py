@@ -22,8 +22,6 @@ from picstore.prepare.exports.export import export
 from picstore.prepare.upkeep.shuffle import shuffle
 from picstore.prepare.upkeep.verify import verify
 from picstore.storage.edits.tombstones import LiveRecords
-from picstore.train.order.epoch import EpochOrder
-from picstore.train.order.sharding import RankShard
 
 Make = Callable[..., Path]
 GONE = [0, 7, 8, 9, 31, 49]
@@ -64,6 +62,9 @@ def test_numbers_among_what_is_left_are_a_lists_without_the_deleted(data: st.Dat
 def test_an_epoch_is_each_record_left_exactly_once_on_ranks_equally_long(
     data: st.DataObject, counts: list[int], seed: int
 ) -> None:
+    from picstore.train.order.epoch import EpochOrder
+    from picstore.train.order.sharding import RankShard
+
     deleted = sorted(data.draw(st.sets(st.integers(0, sum(counts) - 1))))
     live = LiveRecords.from_deleted(counts, np.array(deleted, dtype=np.int64), file="here")
     world_size = 2

@@ -23,8 +23,9 @@ import picstore
 from picstore.errors import Conflict, NotADataset, Truncated, Unfinished, UsageError
 from picstore.prepare.sources.open import open_source, read_input
 from picstore.storage.dataset import Dataset
+from picstore.storage.location.base import Entry
 from picstore.storage.location.multipart import PART_SIZE
-from picstore.storage.location.resolve import UNFINISHED, Entry, locate, map_concurrently
+from picstore.storage.location.resolve import UNFINISHED, locate, map_concurrently
 
 SHAPE = ("--streams", 3, "--container-size", "8KiB", "--file-size", "16KiB")
 

@@ -17,7 +17,7 @@ from web_server import WebServer
 
 import picstore
 from picstore.errors import Damage, PicstoreError
-from picstore.storage.location import object_store
+from picstore.storage.location import remote_file
 from picstore.storage.location.download import Retries
 from picstore.storage.location.resolve import Location, locate
 
@@ -73,8 +73,8 @@ class BadServer(WebServer):
 def bad_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BadServer]:
     """Serves ``file``, which holds DATA. Reads from it are retried up to 20 times."""
     pytest.importorskip("obstore")
-    monkeypatch.setattr(object_store, "retries", lambda **_: Retries(20, base=1, first=0.001))
-    monkeypatch.setattr(object_store, "_clients", {})
+    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(20, base=1, first=0.001))
+    monkeypatch.setattr(remote_file, "_clients", {})
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "file").write_bytes(DATA)
     with BadServer(tmp_path / "served") as server:
@@ -134,7 +134,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(bad_server: BadServer)
 
 
 def test_an_answer_of_another_range_is_an_error_at_once(bad_server: BadServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "retries", lambda **_: Retries(1000, first=1))
+    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(1000, first=1))
     answer = bad_server.send
 
     def shifted(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str]) -> None:
@@ -149,7 +149,7 @@ def test_an_answer_of_another_range_is_an_error_at_once(bad_server: BadServer, m
 def test_a_server_that_breaks_off_every_time_is_an_error_and_no_damage(
     bad_server: BadServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_store, "retries", lambda **_: Retries(3, first=0.001))
+    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(3, first=0.001))
     bad_server.cuts, bad_server.part = 1000, 0
     with pytest.raises(PicstoreError, match="cannot be reached") as caught:
         locate(f"{bad_server.url}/file").read(0, 9000, file="x")
@@ -162,7 +162,7 @@ def test_retries_end_after_their_time_whatever_the_clock_on_the_wall_says(monkey
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "time", lambda: random.uniform(-1e9, 1e9))  # a clock that jumps
     spent = []
-    rule = object_store.retries(patient=True)
+    rule = remote_file.retries(patient=True)
     for seconds in rule.waits(rule.deadline()):
         assert 0.1 <= seconds <= 15
         now[0] += seconds
@@ -206,7 +206,7 @@ def test_a_wrong_certificate_is_one_error_at_once(
     days: int, name: str, trusted: bool, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("obstore")
-    monkeypatch.setattr(object_store, "_clients", {})
+    monkeypatch.setattr(remote_file, "_clients", {})
     file = certificate(tmp_path, days=days, name=name)
     if trusted:
         monkeypatch.setenv("SSL_CERT_FILE", str(file))

@@ -29,11 +29,12 @@ from picstore.errors import (
     Truncated,
     UsageError,
 )
-from picstore.storage.location import download, object_store, obstore_fork
+from picstore.storage.location import download, obstore_fork, remote_file
+from picstore.storage.location.base import Entry
 from picstore.storage.location.download import Retries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.object_store import Bucket
-from picstore.storage.location.resolve import Entry, Location, locate, map_concurrently
+from picstore.storage.location.resolve import Location, locate, map_concurrently
 from picstore.storage.sizes import parse_size
 
 
@@ -46,8 +47,8 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
 @pytest.fixture
 def proxy(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """What stands between clients that are made from now on and the server, and fails as told; three retries."""
-    monkeypatch.setattr(object_store, "retries", lambda **_: Retries(3))
-    monkeypatch.setattr(object_store, "_clients", {})
+    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(3))
+    monkeypatch.setattr(remote_file, "_clients", {})
     with Proxy(s3) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
         yield between
@@ -374,8 +375,8 @@ def test_a_store_that_refuses_is_an_error_that_names_credentials_to_set(
             raise self.exceptions.PermissionDeniedError("403 Forbidden")
 
     file = locate(bucket) / "f"
-    monkeypatch.setattr(object_store, "library", Refusing)
-    monkeypatch.setattr(Bucket, "_client", lambda *_: None)
+    monkeypatch.setattr(remote_file, "library", Refusing)
+    monkeypatch.setattr(Bucket, "_client_of", lambda *_: None)
     with pytest.raises(
         PicstoreError, match="refuses access; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     ) as caught:

@@ -14,7 +14,7 @@ from samples import jpeg
 from source_files import make_tar
 
 from picstore.errors import PicstoreError, UsageError
-from picstore.storage.location import object_store
+from picstore.storage.location import remote_file
 from picstore.storage.location.download import Retries
 from picstore.storage.location.redact import has_credentials, redact
 from picstore.storage.location.resolve import locate
@@ -97,8 +97,8 @@ def test_a_server_that_repeats_a_request_shows_no_secret(
     repeating_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("obstore")
-    monkeypatch.setattr(object_store, "retries", lambda **_: Retries(0))
-    monkeypatch.setattr(object_store, "_clients", {})
+    monkeypatch.setattr(remote_file, "retries", lambda **_: Retries(0))
+    monkeypatch.setattr(remote_file, "_clients", {})
     monkeypatch.setenv("AWS_ENDPOINT_URL", repeating_server)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_SESSION_TOKEN", SECRET)
@@ -118,7 +118,7 @@ def test_a_server_that_repeats_a_request_shows_no_secret(
 )
 def test_an_endpoint_with_a_password_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str, url: str) -> None:
     pytest.importorskip("obstore")
-    monkeypatch.setattr(object_store, "_clients", {})
+    monkeypatch.setattr(remote_file, "_clients", {})
     monkeypatch.setenv(variable, f"http://user:{SECRET}@127.0.0.1:9")
     with pytest.raises(UsageError, match=variable) as caught:
         locate(url).size()
@@ -131,7 +131,7 @@ def test_nothing_that_a_conversion_writes_or_prints_holds_a_credential(
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA" + SECRET)
-    monkeypatch.setattr(object_store, "_clients", {})
+    monkeypatch.setattr(remote_file, "_clients", {})
     tar = make_tar(tmp_path / "s.tar", {"a.jpg": jpeg(0), "b.jpg": b"broken", "c.jpg": jpeg(1)})
     locate(f"{bucket}/in/s.tar").write(tar.read_bytes())
     for destination in (str(tmp_path / "local"), f"{bucket}/out"):

@@ -16,7 +16,7 @@ import picstore
 from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
 from picstore.prepare.upkeep.verify import verify
 from picstore.storage.location.base import Entry
-from picstore.storage.location.resolve import locate
+from picstore.storage.location.resolve import Location, WritableLocation, locate, locate_writable, write_whole
 
 
 def served(server: WebServer, make_dataset: Callable[..., Path]) -> str:
@@ -82,22 +82,29 @@ def test_a_server_without_ranges_is_named_as_that(server: WebServer) -> None:
 def test_nothing_is_written_to_a_web_server(server: WebServer, make_dataset: Callable[..., Path]) -> None:
     url = served(server, make_dataset)
     before = tree(server.folder)
-    file = locate(url)
     changes: list[Callable[[], object]] = [
-        lambda: file.write(b""),
-        lambda: file.write_new(b""),
-        lambda: file.replace(b"", expected=b""),
-        file.create,
-        file.remove,
+        lambda: locate_writable(url),
+        lambda: write_whole(url, b""),
         lambda: picstore.Dataset(url).without([3]).save(),
+        lambda: picstore.Dataset(url).save(),
         lambda: picstore.Writer(f"{server.url}/new"),
+        lambda: picstore.repair(url),
+        lambda: picstore.delete(url, ids=[3]),
+        lambda: picstore.shuffle(url, f"{server.url}/new"),
     ]
     for change in changes:
-        with pytest.raises(UsageError, match=r"is only read|cannot be listed"):
+        with pytest.raises(UsageError, match=r"cannot be written: http:// is only read; write to a folder or a store"):
             change()
     assert picstore_command("convert", server.folder, f"{server.url}/new", code=2).stderr
     assert tree(server.folder) == before
     assert "PUT" not in {method for method, *_ in server.requests}
+
+
+def test_what_is_only_read_has_no_methods_that_write(server: WebServer, tmp_path: Path) -> None:
+    writes = {name for name in WritableLocation.__abstractmethods__ if name not in Location.__abstractmethods__}
+    assert writes == {"write", "write_new", "replace", "create", "remove", "sweep", "lock"}
+    assert [name for name in writes if hasattr(locate(f"{server.url}/x"), name)] == []
+    assert all(hasattr(locate(tmp_path / "x"), name) for name in writes)
 
 
 def test_a_tar_and_a_list_on_a_web_server_are_sources(server: WebServer, tmp_path: Path) -> None:

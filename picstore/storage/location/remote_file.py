@@ -1,0 +1,276 @@
+"""Files and folders that obstore reads: of object stores, web servers and the Hugging Face hub (docs/objects.md).
+
+``download`` retries reads; obstore retries all else with backoff. This module holds its clients and makes them on first
+use. Locations are only URLs, so they survive pickling and forking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from picstore.errors import NotADataset, PicstoreError, TooLarge, Truncated, UsageError
+from picstore.storage.location.base import Allocate, Buffer, Location, Piece, Range, fresh
+from picstore.storage.location.download import Download, OutOfRange, Retries, Unreachable, persist
+from picstore.storage.location.obstore_fork import library
+from picstore.storage.location.redact import redact
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_MAX_REQUESTS = 10  # requests for parts of one file, side by side
+CREDENTIALS_HINTS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "hf": "HF_TOKEN",
+    **dict.fromkeys(("http", "https"), "whether the files are public: nothing signs in to a web server"),
+}
+_ENDPOINT_HINTS = {
+    "s3": "AWS_ENDPOINT_URL and AWS_REGION",
+    "gs": "the bucket's name",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME",
+    "hf": "HF_ENDPOINT",
+    **dict.fromkeys(("http", "https"), "the URL"),
+}
+NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+# Failures that another attempt does not mend: answers of 4xx but for a timeout and too many requests, answers that
+# contradict HTTP, and TLS (names of rustls' errors, with the reason that it gives for a certificate).
+_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header missing|redirect without LOCATION")
+_TLS = re.compile(
+    r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
+)
+_NO_RETRIES = Retries(0)
+_clients: dict[tuple[int, str, Retries], Any] = {}  # by process too; a forked one does not use its parent's
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile(Location):
+    """A file or folder that obstore reads.
+
+    Attributes:
+        scheme: of the URL, such as "s3".
+        bucket: what follows the scheme: a bucket, a container of Azure, a host and port, or a repository of the hub.
+        key: the path there, without a slash at its end.
+    """
+
+    scheme: str
+    bucket: str
+    key: str = ""
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, scheme: str, rest: str) -> Self:
+        """Parse a URL, given as its scheme and the ``rest`` after ``scheme://``; UsageError where it is none."""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}" + (f"/{self.key}" if self.key else "")
+
+    def __truediv__(self, name: str) -> Self:
+        return type(self)(self.scheme, self.bucket, f"{self.key}/{name}" if self.key else name)
+
+    @property
+    def name(self) -> str:
+        return (self.key or self.bucket).rpartition("/")[2]
+
+    @property
+    def parent(self) -> Self:
+        return type(self)(self.scheme, self.bucket, self.key.rpartition("/")[0])
+
+    def absolute(self) -> Self:
+        return self
+
+    def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
+        if size == 0:
+            return memoryview(b"")
+        download = self._download_all_of(offset, size, file=file)
+        view = allocate(size)
+        download.fill(view)
+        return view.toreadonly()
+
+    def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
+        runs = _runs([piece for piece in pieces if len(piece[1])], near)
+        if len(runs) < 2:
+            for run in runs:
+                self._read_run(run, file)
+            return
+        with ThreadPoolExecutor(min(len(runs), _MAX_REQUESTS), "picstore-read") as threads:
+            for _ in threads.map(lambda run: self._read_run(run, file), runs):
+                pass
+
+    def _read_run(self, run: Sequence[Piece], file: str) -> None:
+        """Read pieces, in order of their offsets, by one request."""
+        begin, end = run[0][0], max(offset + len(memory) for offset, memory in run)
+        download = self._download_all_of(begin, end - begin, file=file)
+        if len(run) == 1:
+            download.fill(run[0][1])
+            return
+        buffer = fresh(end - begin)
+        download.fill(buffer)
+        for offset, memory in run:
+            memory[:] = buffer[offset - begin :][: len(memory)]
+
+    def _download_all_of(self, offset: int, size: int, *, file: str) -> Download:
+        """Begin to read bytes; Truncated if the object ends before the last of them."""
+        try:
+            download = self._download(file, offset, offset + size, patient=True)
+            there = download.end - offset
+        except OutOfRange as error:
+            there = max(0, self.size() - offset)
+            raise Truncated(f"the object ends after {there} of {size} bytes", file, offset) from error
+        if there < size:
+            raise Truncated(f"the object ends after {there} of {size} bytes", file, offset)
+        return download
+
+    def _download(self, file: str, begin: int = 0, end: int | None = None, *, patient: bool = False) -> Download:
+        """Begin to read the object, or a part of it."""
+
+        def get(range_: Range | None) -> Any:
+            with self._translated(file):
+                return library().get(client, self.key, options={} if range_ is None else {"range": range_})
+
+        def stream(answer: Any, least: int) -> Iterator[Buffer]:
+            with self._translated(file):
+                for piece in answer.stream(min_chunk_size=least):
+                    yield memoryview(piece)
+
+        client = self._client_of(_NO_RETRIES)
+        return Download(get, stream, retries(patient=patient), file=file, begin=begin, end=end)
+
+    def read_all(self, limit: int) -> bytes:
+        download = self._download(str(self))
+        if download.end > limit:
+            raise TooLarge(f"the object has {download.end} bytes, at most {limit} are possible", file=str(self))
+        return b"".join(download)
+
+    def lines(self) -> Iterator[bytes]:
+        rest = b""
+        for piece in self._download(str(self)):
+            *whole, rest = (rest + bytes(piece)).split(b"\n")
+            yield from (line + b"\n" for line in whole)
+        if rest:
+            yield rest
+
+    def size(self) -> int:
+        client, rule = self._client_of(_NO_RETRIES), retries(patient=False)
+
+        def head() -> int:
+            with self._translated(str(self)):
+                return int(library().head(client, self.key)["size"])
+
+        return persist(head, rule.waits(rule.deadline()))
+
+    def is_file(self) -> bool:
+        if not self.key:
+            return False
+        try:
+            self.size()
+        except NotADataset:
+            return False
+        return True
+
+    def _relative_name(self, path: str) -> str:
+        return path[len(self.key) + 1 :] if self.key else path
+
+    def _client(self, *, patient: bool) -> Any:
+        """The client for listing and writing."""
+        return self._client_of(retries(patient=patient))
+
+    def _client_of(self, rule: Retries) -> Any:
+        """The client of this process that repeats requests by a rule."""
+        bucket = f"{self.scheme}://{self.bucket}"
+        client = _clients.get((os.getpid(), bucket, rule))
+        if client is None:
+            with self._translated(bucket):
+                client = self._connect(rule)
+            _clients[os.getpid(), bucket, rule] = client
+        return client
+
+    @abstractmethod
+    def _connect(self, rule: Retries) -> Any:
+        """Make a client that repeats requests by a rule."""
+
+    @contextlib.contextmanager
+    def _translated(self, file: str) -> Iterator[None]:
+        """Translate errors of the library to picstore's."""
+        errors = library().exceptions
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise self._missing(file, str(error)) from error
+        except (errors.PermissionDeniedError, errors.UnauthenticatedError, PermissionError) as error:
+            clock = "the clock of this machine is wrong; " if "RequestTimeTooSkewed" in str(error) else ""
+            raise PicstoreError(f"{file}: the store refuses access; {clock}{self._credentials}") from error
+        except ValueError as error:
+            raise UsageError(f"{file} is not the name of an object: {redact(str(error))}") from error
+        except (errors.AlreadyExistsError, errors.PreconditionError) as error:
+            raise ConditionFailed(f"{file} was written by another process") from error
+        except errors.NotSupportedError as error:
+            raise self._unconditional(file) from error
+        except errors.BaseError as error:
+            shown = redact(str(error)) == str(error)  # a traceback shows the cause too
+            raise self._failure(file, error) from (error if shown else None)
+
+    def _failure(self, file: str, error: Exception) -> PicstoreError:
+        text, _, details = str(error).partition("\n\nDebug source")
+        if "416 Range Not Satisfiable" in text:
+            return OutOfRange(f"{file} is shorter than what is read")
+        if any(code in text for code in NO_BUCKET):
+            return self._missing(file, text)
+        if "501 Not Implemented" in text:
+            return self._unconditional(file)
+        if tls := _TLS.search(details):
+            refused = f"certificate is refused ({tls[1]})" if tls[1] else f"TLS is refused ({tls[0]})"
+            return PicstoreError(
+                f"{file}: the server's {refused}; check {_ENDPOINT_HINTS[self.scheme]}, the clock of this machine, and "
+                "the authorities that it trusts (SSL_CERT_FILE)"
+            )
+        if "169.254.169.254" in text:  # asked for credentials on a cloud's machines when none are given
+            return Unreachable(f"{file}: there are no credentials; {self._credentials}")
+        what = redact(" ".join(text.partition("<")[0].split()).rstrip(": "))
+        what = f"{file} cannot be reached; check the network and {_ENDPOINT_HINTS[self.scheme]}: {what}"
+        return PicstoreError(what) if _REFUSED.search(text) else Unreachable(what)
+
+    @property
+    def _credentials(self) -> str:
+        return f"check {CREDENTIALS_HINTS[self.scheme]}, and what they allow"
+
+    @abstractmethod
+    def _missing(self, file: str, text: str) -> NotADataset:
+        """Make the error of a file that is missing; ``text`` is the library's."""
+
+    @abstractmethod
+    def _unconditional(self, file: str) -> PicstoreError:
+        """Make the error of a server that has no conditional requests, or no ranges."""
+
+
+class ConditionFailed(PicstoreError):
+    """The object is there, or is not what the condition of a write asks for."""
+
+
+def retries(*, patient: bool) -> Retries:
+    """Choose the rule of retries: 10, or as many as 3 minutes allow, so that a store may restart.
+
+    Work begins with requests that are not patient, so a wrong setting is told soon: with waits of base 2, which stay
+    short, 10 retries are over after 3 s.
+    """
+    return Retries(1000, base=3) if patient else Retries(10)
+
+
+def _runs(pieces: Sequence[Piece], near: int) -> list[list[Piece]]:
+    """Group pieces that are at most ``near`` bytes apart, in order of their offsets."""
+    runs: list[list[Piece]] = []
+    end = 0
+    for piece in sorted(pieces, key=lambda piece: piece[0]):
+        if runs and piece[0] <= end + near:
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+        end = max(end, piece[0] + len(piece[1]))
+    return runs
