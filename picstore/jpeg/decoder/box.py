@@ -92,9 +92,8 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):  # type: i
     begins, ends = tile_row_ranges(lengths, tiling[HEADER], per_row, tiles)
     size = (ends - begins).sum()
     columns = (rect[2] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
-    blocks = 1 if frame[parse.COMPONENTS] == 1 else frame[parse.HORIZONTAL] * frame[parse.VERTICAL] + 2
     # Each block has at least a DC and an AC code: the data bounds all that is allocated.
-    if 8 * size < 2 * blocks * columns * begins.size:
+    if 8 * size < 2 * parse.blocks_of_mcu(frame) * columns * begins.size:
         return TOO_SHORT
     if not has_room(frame, size, (tiles[2] - tiles[0]) * begins.size, factor, scratch, segments):
         return BUFFER_TOO_SMALL

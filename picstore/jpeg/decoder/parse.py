@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from picstore.jpeg.bit_reader import TOO_SHORT
 from picstore.jpeg.decoder.coefficients import (
     BY_LENGTH,
     BY_LENGTHS,
@@ -74,6 +75,35 @@ def parse_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
             return code
     frame[START] = offset
     return 0
+
+
+@device_function
+def blocks_of_mcu(frame):  # type: ignore[no-untyped-def]
+    """Return the number of blocks in an MCU."""
+    return 1 if frame[COMPONENTS] == 1 else frame[HORIZONTAL] * frame[VERTICAL] + 2
+
+
+@device_function
+def count_mcus(frame):  # type: ignore[no-untyped-def]
+    """Return the numbers of columns and rows of MCUs."""
+    h, v = 8 * frame[HORIZONTAL], 8 * frame[VERTICAL]
+    return (frame[WIDTH] + h - 1) // h, (frame[HEIGHT] + v - 1) // v
+
+
+@device_function
+def count_segments(frame, size):  # type: ignore[no-untyped-def]
+    """Return the number of restart segments, or TOO_SHORT if ``size`` bytes of data cannot hold all blocks.
+
+    An interval of 0 becomes the number of MCUs.
+    """
+    columns, rows = count_mcus(frame)
+    if frame[INTERVAL] == 0:
+        frame[INTERVAL] = columns * rows
+    count = (columns * rows + frame[INTERVAL] - 1) // frame[INTERVAL]
+    # Each block has at least a DC and an AC code, each marker two bytes: the data bounds all that is allocated.
+    if 8 * size < 2 * blocks_of_mcu(frame) * columns * rows or size < 2 * (count - 1):
+        return TOO_SHORT
+    return count
 
 
 @device_function
