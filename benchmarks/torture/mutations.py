@@ -306,14 +306,16 @@ class _Server:
 def mirrored_tests(path: Path) -> list[list[str]]:
     """Files of tests of a module: the one of its name; files beside it that import it; the folder's other files.
 
-    Where the mirrored folder has no tests, these are the files of the nearest above that import the module.
+    Where the mirrored folder has no tests, these are the files of the nearest above that import the module. The file of
+    its name may lie above too: no two files of tests have one name.
     """
     mirrored = folder = Path("tests") / path.parent.relative_to("picstore")
     while not list((ROOT / folder).glob("test_*.py")):
         folder = folder.parent
     parent, name = ".".join(path.parent.parts), path.stem
     imports = re.compile(rf"from {parent}.{name} import|from {parent} import .*\b{name}\b")
-    groups: list[list[str]] = [[], [], []]
+    above = [each / f"test_{name}.py" for each in folder.parents if each != Path()]
+    groups: list[list[str]] = [[str(each) for each in above if (ROOT / each).exists()], [], []]
     for each in sorted((ROOT / folder).glob("test_*.py")):
         group = 0 if each.stem == f"test_{name}" else 1 if imports.search(each.read_text()) else 2
         groups[group].append(str(each.relative_to(ROOT)))
