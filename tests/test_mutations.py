@@ -19,7 +19,11 @@ def f(a: int = 5, *, b: Literal[6]) -> Array[7]:
         c = 8
     if not a + b <= 9 and b:
         raise ValueError(f"{a + 10} is over 11")
+    prefetch_more(a, 12 + b)
     return zip(a // 2, strict=True)
+
+def prefetch_more(a, b):
+    return a + 13
 '''
 
 

@@ -181,6 +181,10 @@ def _is_skipped(parent: ast.AST, node: ast.AST) -> bool:
         return True
     if isinstance(parent, ast.Raise):  # the wording of its message; what is raised, and when, stays
         return True
+    if isinstance(node, ast.FunctionDef):
+        return node.name.startswith("prefetch")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.startswith("prefetch"):
+        return True
     if isinstance(node, ast.keyword) and isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name):
         return node.arg in _SKIPPED.get(parent.func.id, ())
     return False

@@ -118,9 +118,11 @@ def _parse_segment(marker, body, length, frame, tables):  # type: ignore[no-unty
     if marker == 0xDA:
         return _parse_scan_header(body, length, frame)
     if marker == 0xDD:
-        frame[INTERVAL] = _u16(body) if length == 2 else 0
-        return 0 if length == 2 else DAMAGED_HEADER
-    if marker == 0xE0 or marker == 0xEE:
+        if length != 2:
+            return DAMAGED_HEADER
+        frame[INTERVAL] = _u16(body)
+        return 0
+    if length >= 12:
         _parse_colors(marker, body, length, frame)
     return 0 if 0xE0 <= marker < 0xF0 or marker == 0xFE else UNSUPPORTED
 
@@ -128,7 +130,7 @@ def _parse_segment(marker, body, length, frame, tables):  # type: ignore[no-unty
 @device_function
 def _parse_colors(marker, body, length, frame):  # type: ignore[no-untyped-def]
     """Parse APP0, "JFIF" and a zero, and APP14, "Adobe", as libjpeg does."""
-    name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4)) if length >= 12 else 0
+    name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4))
     if marker == 0xE0 and length >= 14 and name == 0x4A46494600:
         frame[_COLORS] |= _JFIF
     elif marker == 0xEE and name == 0x41646F6265 and load_byte(body + _u64(11)) != 1:

@@ -72,6 +72,14 @@ def test_every_size_gives_the_pixels_of_libjpeg(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_narrow_images_of_few_bytes_have_the_pixels_of_libjpeg(kind: str) -> None:
+    for width in (1, 2, 7, 8, 9, 15, 16, 17, 31, 33):  # fewer pixels than are converted at a time, and more
+        picture = np.asarray(smooth(width, 100))
+        for quality in (3, 60):
+            assert_equal(encode(picture, kind, quality=quality))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("quality", (1, 10, 50, 90, 98, 100))
 def test_every_quality_gives_the_pixels_of_libjpeg(kind: str, quality: int) -> None:
     for picture in (np.asarray(smooth(150, 90)), noise(90, 150), 255 * (noise(90, 150) > 127).astype(np.uint8)):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import struct
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from coefficients import FACTORS, Coefficients, least, segment, write
+from coefficients import FACTORS, least
 
 from picstore.jpeg.decoder import decode as decoding
 from picstore.jpeg.decoder import parse
@@ -54,10 +55,27 @@ def test_as_many_blocks_are_claimed_as_two_bits_each_allow(kind: str) -> None:
     assert frame_size(with_size(jpeg, 8 * h, 8 * v * most + 1)) is None
 
 
+def test_headers_are_not_read_beyond_the_stream() -> None:
+    stream = least("420", 48, 48, interval=3)
+    begin = len(stream) - scan_bytes(stream)
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    pages = np.frombuffer(memory, np.uint8)
+    closed, opened = 0, mmap.PROT_READ | mmap.PROT_WRITE
+    protect, second = ctypes.CDLL(None).mprotect, ctypes.c_void_p(pages.ctypes.data + mmap.PAGESIZE)
+    assert protect(second, ctypes.c_size_t(mmap.PAGESIZE), closed) == 0
+    try:
+        for fill in (b"", b"\xff\xff"):
+            headers = stream[:2] + fill + stream[2:begin]
+            for length in range(1, len(headers) + 1):
+                cut = pages[mmap.PAGESIZE - length : mmap.PAGESIZE]
+                cut[:] = np.frombuffer(headers[:length], np.uint8)
+                assert frame_size(cut) is None  # otherwise a segmentation fault
+    finally:
+        protect(second, ctypes.c_size_t(mmap.PAGESIZE), opened)
+
+
 def test_as_many_segments_are_claimed_as_two_bytes_each_allow() -> None:
     jpeg = least("grey", 640, 48, interval=1)
     most = scan_bytes(jpeg) // 2 + 1
     assert frame_size(with_size(jpeg, 8 * most, 8)) == (8 * most, 8)
     assert frame_size(with_size(jpeg, 8 * most + 1, 8)) is None
-
-
