@@ -34,6 +34,7 @@ _SHOWN = 20  # groups, of which each line shows as many duplicates
 @options.root
 @click.option("--other-root", metavar="DIR", type=locate, help="The same as --root, of OTHER.")
 @options.workers
+@options.engine
 @options.quiet
 @options.as_json
 def command(dataset: Location, other: Location | None, as_json: bool, **given: Any) -> None:

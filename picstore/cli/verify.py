@@ -18,6 +18,7 @@ _DAMAGE_FOUND = 3
 @click.option("--decode", is_flag=True, help="Decode every image too, and compare it with the index.")
 @options.root
 @options.workers
+@options.engine
 @options.quiet
 @options.as_json
 @click.pass_context

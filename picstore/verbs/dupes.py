@@ -11,7 +11,7 @@ from picstore.prepare.upkeep.dupes import DEFAULT_DISTANCE, find_duplicates, has
 from picstore.results import DupesResult, Duplicate, DuplicateGroup
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.resolve import Where
-from picstore.verbs.engine import count_workers
+from picstore.verbs.engine import open_engine
 
 
 def dupes(
@@ -24,6 +24,7 @@ def dupes(
     root: Where | None = None,
     other_root: Where | None = None,
     workers: int | None = None,
+    engine: str = "local",
     progress: ProgressOption = False,
 ) -> DupesResult:
     """Find groups of near-duplicates in a data set, or its images that another data set has too.
@@ -39,6 +40,7 @@ def dupes(
         save: keep the hashes in the data set, as its column "phash", for the next time.
         root, other_root: folders of the images of an index, which you trust.
         workers: number of processes; None for the number of cores.
+        engine: "local", or "ray" for the cluster of RAY_ADDRESS.
         progress: as :func:`picstore.convert` has it.
 
     Raises:
@@ -46,12 +48,12 @@ def dupes(
         NotADataset, Unfinished, UnsupportedVersion, Damage: a data set cannot be opened.
         Conflict: the data set was changed meanwhile, with ``save``.
         OSError: the file of ids cannot be written.
+        MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
     started = time.monotonic()
-    processes = count_workers(workers)
     opened = _open(dataset, root)
     against = None if other is None else _open(other, other_root)
-    with open_display("dupes", progress) as display:
+    with open_engine(engine, workers) as processes, open_display("dupes", progress) as display:
         hashed = hash_images(opened, workers=processes, progress=display)
         others = None if against is None else hash_images(against, workers=processes, progress=display)
         display.begin_stage("comparing")

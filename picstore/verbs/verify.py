@@ -6,7 +6,7 @@ from picstore.display.progress import ProgressOption, open_display
 from picstore.prepare.upkeep import verify as upkeep
 from picstore.results import DamagedPlace, VerifyResult
 from picstore.storage.location.resolve import Where, locate
-from picstore.verbs.engine import count_workers
+from picstore.verbs.engine import open_engine
 
 
 def verify(
@@ -15,6 +15,7 @@ def verify(
     decode: bool = False,
     root: Where | None = None,
     workers: int | None = None,
+    engine: str = "local",
     progress: ProgressOption = False,
 ) -> VerifyResult:
     """Read all of a data set, check every checksum, and list all damage; ``ok`` of the result tells whether there is.
@@ -24,6 +25,7 @@ def verify(
         decode: decode every image too, and compare it with the index.
         root: folder of the images of an index, which you trust; None where the index says it, if you made it.
         workers: number of processes; None for the number of cores.
+        engine: "local", or "ray" for the cluster of RAY_ADDRESS.
         progress: as :func:`picstore.convert` has it.
 
     Raises:
@@ -31,9 +33,9 @@ def verify(
             index of images that are gone.
         UsageError: an index from elsewhere needs ``root``.
         Damage: the manifest is damaged, so its files are not known.
+        MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
-    processes = count_workers(workers)
-    with open_display("verify", progress) as display:
+    with open_engine(engine, workers) as processes, open_display("verify", progress) as display:
         done = upkeep.verify(dataset, root=root, decode=decode, workers=processes, progress=display)
     return VerifyResult(
         dataset=str(locate(dataset)),

@@ -54,6 +54,10 @@ class Died:
 class Engine(Protocol):
     """Runs tasks on this machine (:class:`LocalEngine`) or on a Ray cluster (``engine.ray.RayEngine``)."""
 
+    @property
+    def workers(self) -> int:
+        """The number of tasks at a time."""
+
     def run(
         self, function: Callable[[T, ProgressCallback], R], tasks: deque[T], *, on_progress: ProgressCallback = ...
     ) -> Iterator[tuple[T, R | Died]]:

@@ -20,7 +20,7 @@ from picstore.prepare.sources.samples import SourceSample, build_listing, end_at
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.tars import Member, members_of
 from picstore.storage.format.record import MAX_EXTRA
-from picstore.storage.location.resolve import Location
+from picstore.storage.location.resolve import Location, map_concurrently
 
 IMAGES = frozenset(
     ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
@@ -38,8 +38,18 @@ def list_webdataset(location: Location) -> Listing:
     extra; all other fields, pickles among them, are skipped.
     """
     skipped = SkippedFields()
-    samples = (sample for tar in shard_files(location, ".tar") for sample in end_at_damage(_samples(tar, skipped), tar))
-    return build_listing("webdataset", samples, remarks=skipped.remarks())
+
+    def list_tars() -> Iterator[SourceSample]:
+        for samples, left_out in map_concurrently(_list_tar, shard_files(location, ".tar")):
+            skipped.update(left_out)
+            yield from samples
+
+    return build_listing("webdataset", list_tars(), remarks=skipped.remarks())
+
+
+def _list_tar(tar: Location) -> tuple[list[SourceSample], SkippedFields]:
+    skipped = SkippedFields()
+    return list(end_at_damage(_samples(tar, skipped), tar)), skipped
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from picstore.arrays import I64, U64
-from picstore.cores import count_cores
 from picstore.errors import Damage, ImageError, NotADataset, UsageError
 from picstore.jpeg.luma_dc import read_scan
 from picstore.jpeg.perceptual_hash import perceptual_hash
@@ -88,12 +87,12 @@ def find_duplicates(hashed: Hashes, other: Hashes | None = None, *, distance: in
 def hash_images(dataset: Dataset, *, workers: int | processes.Engine, progress: Progress | None = None) -> Hashes:
     """Hash all images of a data set that are readable, or take their hashes from its column ``phash``."""
     live = np.flatnonzero(dataset.live.counts)
-    count = workers if isinstance(workers, int) else count_cores()
-    chunks = np.array_split(live, min(len(live), _TASKS_A_WORKER * count)) if len(live) else []
+    engine = processes.as_engine(workers)
+    chunks = np.array_split(live, min(len(live), _TASKS_A_WORKER * engine.workers)) if len(live) else []
     tasks = [_HashTask(dataset, tuple(chunk.tolist())) for chunk in chunks]
     begin_stage(progress, "hashing", len(dataset))
     compile_ahead((read_scan, find_nearest_each))
-    done = processes.run_all(hash_containers, tasks, workers=workers, on_progress=progress_callback(progress))
+    done = processes.run_all(hash_containers, tasks, workers=engine, on_progress=progress_callback(progress))
     return _joined(part for _, part in done)
 
 

@@ -16,12 +16,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import engine_tasks
+import numpy as np
 import pytest
 from commands import ledger, picstore_command, said, tree
 from engine_tasks import InlineEngine
 from pictures import require
 from samples import jpeg
 
+import picstore
 from picstore.errors import Corrupt, PicstoreError
 from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.job import DatasetShape
@@ -30,7 +32,9 @@ from picstore.prepare.engine.processes import Engine
 from picstore.prepare.engine.ray import RayEngine
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
+from picstore.prepare.upkeep.dupes import hash_images
 from picstore.prepare.upkeep.shuffle import shuffle
+from picstore.prepare.upkeep.verify import verify
 
 COUNT = 120
 SHAPE = DatasetShape(streams=2, file_size=16 << 10, container_size=8 << 10)
@@ -145,6 +149,24 @@ def test_a_conversion_that_loses_workers_writes_the_bytes_of_one_machine(
     assert tree(converted(source, tmp_path / "both", RayEngine(3))) == tree(alone)
 
 
+def test_verify_and_dupes_find_on_a_cluster_what_they_find_on_one_machine(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = converted(source, tmp_path / "train", InlineEngine(1))
+    file = dataset / "0001" / "000002.pic"
+    damaged = bytearray(file.read_bytes())
+    damaged[file.stat().st_size // 2] ^= 1
+    file.write_bytes(damaged)
+    inline = InlineRay(lambda task: 1)
+    monkeypatch.setattr(ray, "import_ray", lambda: inline)
+    expected = verify(dataset, decode=True, workers=InlineEngine(1))
+    assert expected.findings
+    assert verify(dataset, decode=True, workers=RayEngine(3)) == expected
+    hashes = [hash_images(picstore.Dataset(dataset), workers=engine) for engine in (InlineEngine(1), RayEngine(3))]
+    assert len(hashes[0].ids) == COUNT - 1 - sum(each.records_lost for each in expected.findings)
+    assert all(np.array_equal(*each) for each in zip(*hashes, strict=True))
+
+
 class LosesANode:
     """Progress that takes a node away as soon as something is done."""
 
@@ -223,6 +245,7 @@ def test_a_conversion_that_loses_a_node_writes_the_bytes_of_one_machine(
         for name, workers in (("alone", 2), ("both", crew)):
             shuffle(tmp_path / name, tmp_path / f"{name}-{method}", seed=1, method=method, workers=workers)
         assert tree(tmp_path / f"both-{method}") == tree(tmp_path / f"alone-{method}")
+    assert verify(both, decode=True, workers=crew) == verify(alone, decode=True, workers=2)
 
 
 @pytest.mark.slow
@@ -242,6 +265,10 @@ def test_the_command_line_runs_on_the_cluster_and_says_nothing_of_it(nodes: Any,
     done = picstore_command("convert", source.name, tmp_path / "train", *arguments, cwd=source.parent)
     assert said(done) == []
     assert "119 lossless, 0 reencoded, 1 failed" in done.stdout
+    verified = picstore_command("verify", "train", "--decode", "--engine", "ray", cwd=tmp_path)
+    assert said(verified) == []
+    assert verified.stdout.endswith(" files, no damage\n")
+    assert "119 images" in picstore_command("dupes", "train", "--engine", "ray", cwd=tmp_path).stdout
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,9 @@ from samples import jpeg
 from source_files import make_tar, names, put
 
 from picstore.errors import ImageError, UsageError
+from picstore.prepare.sources import imagenet
 from picstore.prepare.sources.open import open_source, read_input
+from picstore.prepare.sources.tars import Member
 
 
 def test_imagenet_tars_are_read_in_place_with_labels_by_synset(tmp_path: Path) -> None:
@@ -24,6 +28,20 @@ def test_imagenet_tars_are_read_in_place_with_labels_by_synset(tmp_path: Path) -
     ordered = open_source(tmp_path, synsets=order)
     assert ordered.classes == ["n02", "n00", "n01"]
     assert [label for _, label in names(ordered)] == [2, 0, 0]
+
+
+def test_tars_that_are_read_side_by_side_stay_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tar in range(9):
+        make_tar(tmp_path / f"n{tar}.tar", {f"{k}.JPEG": b"x" for k in range(10 - tar)})
+    read_members = imagenet.members_of
+
+    def wait_less_each_time(tar: str) -> Iterator[Member]:
+        time.sleep(0.01 * (9 - int(Path(tar).stem[1:])))
+        return read_members(tar)
+
+    monkeypatch.setattr(imagenet, "members_of", wait_less_each_time)
+    expected = [(f"n{tar}.tar/{k}.JPEG", tar) for tar in range(9) for k in range(10 - tar)]
+    assert names(open_source(tmp_path, kind="imagenet")) == expected
 
 
 def test_a_tar_that_breaks_off_keeps_its_whole_members_and_says_so(tmp_path: Path) -> None:
