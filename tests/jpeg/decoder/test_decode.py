@@ -132,6 +132,14 @@ def test_any_buffer_of_bytes_is_decoded(form: object) -> None:
     np.testing.assert_array_equal(decode(form(jpeg)), expected(jpeg))
 
 
+def test_a_workspace_grows_for_wide_images_and_for_many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = encode(np.asarray(smooth(3000, 16)), "420")
+    many = picstore.add_restart_markers(encode(np.asarray(smooth(8 * 1100, 8)), "grey"), 1)
+    for jpeg in (wide, many):
+        monkeypatch.setattr(decoding, "WORKSPACE", decoding._Workspace())
+        assert_equal(jpeg)
+
+
 def test_a_buffer_that_is_too_short_is_refused() -> None:
     with pytest.raises(ImageError, match="take 1200 bytes"):
         decode(encode(noise(20, 20), "420"), np.empty(1199, np.uint8))
