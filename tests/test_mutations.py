@@ -56,8 +56,8 @@ def test_the_tests_of_a_module_are_the_mirrored_file_and_those_beside_it() -> No
     assert own == ["tests/jpeg/decoder/test_decode.py"]
     assert importing == [f"tests/jpeg/decoder/test_{name}.py" for name in ("box", "odd_streams", "parse")]
     assert others == ["tests/jpeg/decoder/test_describe.py"]
-    groups = mirrored_tests(Path("picstore/train/batching/spec.py"))
-    assert groups[:2] == [[], ["tests/train/test_loader.py"]]
+    groups = mirrored_tests(Path("picstore/train/batching/views_reach.py"))
+    assert groups[:2] == [[], ["tests/train/test_parameters.py"]]
     assert mirrored_tests(Path("picstore/train/transforms/views.py"))[0] == ["tests/train/test_views.py"]
 
 
