@@ -127,3 +127,9 @@ def test_shares_differ_by_one_at_most_and_begin_with_any_rank() -> None:
 def test_a_number_of_lanes_out_of_bounds_is_refused(lanes: int) -> None:
     with pytest.raises(UsageError, match=rf"lanes is {lanes}; give 1 to 65,536"):
         Dealing(lanes)
+
+
+def test_ranks_are_told_apart_however_many_there_are() -> None:
+    for ranks, expected in (([0, 256, 0], [0, 256, -1]), ([1], [1])):
+        first = np.array(ranks)
+        assert keep_own(first, first, np.ones(len(first), dtype=np.int64)).tolist() == expected
