@@ -14,7 +14,7 @@ from picstore.train.batching.host_batch import HostBatch
 PROBLEM = Corrupt("an image fails its CRC", "0000/000000.pic", 4096)
 
 
-def test_the_next_sound_number_replaces_a_damaged_one_and_the_first_the_last() -> None:
+def test_the_next_sound_number_replaces_a_damaged_one() -> None:
     assert next_sound(np.array([0, 3, 4, 9, 10, 11]), np.array([2, 4, 9])).tolist() == [2, 4, 4, 9, 2, 2]
 
 

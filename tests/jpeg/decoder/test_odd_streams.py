@@ -178,7 +178,7 @@ def test_two_bits_a_block_are_as_few_as_a_stream_can_have(kind: str) -> None:
 
 @pytest.mark.parametrize("last", ["DC", "AC"])
 @pytest.mark.parametrize("kind", FACTORS)
-def test_a_last_code_that_the_table_lacks_is_refused_though_only_padding_follows(kind: str, last: str) -> None:
+def test_a_last_code_that_the_table_lacks_is_refused(kind: str, last: str) -> None:
     jpeg = least(kind, 24, 8)
     spare = -2 * len(read(jpeg).blocks) % 8  # bits of padding
     bit = 1 << spare + (last == "DC")

@@ -15,7 +15,7 @@ def drawn(seed: int, epoch: int, view: int, id_: int, position: int) -> float:
     return float(rng.unit(key, np.array([position], np.uint64))[0])
 
 
-def test_each_number_depends_on_seed_epoch_record_view_and_its_position_alone() -> None:
+def test_each_number_depends_on_seed_epoch_record_view_and_position() -> None:
     for views in (0, 3, np.array([0, 1, 0, 2])):
         random = BatchRandom(5, 9, IDS, views)
         numbers = np.concatenate([random.uniform(2), random.uniform(1), random.uniform(3)], axis=1)
