@@ -83,6 +83,7 @@ def places(root: Path) -> Iterator[Place]:
             yield from _container_places(dataset, path)
         elif path.is_file():
             kind = {".npy": "tombstones and columns", ".json": "earlier version's manifest", ".idx": "index"}
+            kind[".counts"] = "counts by class"
             name = names.get(path.name) or ("ledger" if path.suffix == ".jsonl" else kind.get(path.suffix, path.name))
             yield Place(name, path, 0, path.stat().st_size)
 
