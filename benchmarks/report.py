@@ -17,7 +17,9 @@ WIDTH = 120  # columns of the prose
 
 def section(table: Table, *, command: str, date: str, machine: str) -> str:
     """A table below the line that dates it and names command and machine."""
-    about = textwrap.fill(f"`{command}`, {date}, {machine}; {table.about}", WIDTH, break_long_words=False, break_on_hyphens=False)
+    about = textwrap.fill(
+        f"`{command}`, {date}, {machine}; {table.about}", WIDTH, break_long_words=False, break_on_hyphens=False
+    )
     return f"{about}\n\n{table.markdown()}"
 
 

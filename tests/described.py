@@ -52,11 +52,14 @@ def describe(
     rows, rects, results = np.zeros((n, words.IMAGE_WORDS), np.int64), *np.zeros((2, n, 4), np.int64)
     chosen = np.array(boxes or [(0, 0, header.width, header.height) for header in headers])
     described, lengths = np.zeros((segments, 4), np.int32), np.zeros(segments, np.uint16)
-    codes, places = np.zeros((4 * n, words.HUFFMAN_BYTES), np.uint8), np.zeros((4 * n, 4), np.int32)
-    quantization = np.zeros((4 * n, 64), np.int16)
+    # A row more of each table, which must stay as it is: kernels check no bounds.
+    shapes = (words.HUFFMAN_BYTES, np.uint8), (4, np.int32), (64, np.int16)
+    guarded = [np.full((4 * n + 1, size), 85, dtype) for size, dtype in shapes]
+    codes, places, quantization = (each[: 4 * n] for each in guarded)
     streams = tiled.addresses, tiled.sizes, tiled.tilings, chosen
     images, tables = (rows, rects, results), (codes, places, quantization)
     describe_tiles((0, n), streams, (data, starts), (described, lengths, firsts), images, tables)
+    assert all((each[-1] == 85).all() for each in guarded)
     count = np.where(results[:, 0] == 0, results[:, 1], 0)
     held = tilings, chosen, lengths
     return Described(data, (rows, described, firsts, count, *tables, held), rects, results)

@@ -19,7 +19,11 @@ def f(a: int = 5, *, b: Literal[6]) -> Array[7]:
         c = 8
     if not a + b <= 9 and b:
         raise ValueError(f"{a + 10} is over 11")
+    prefetch_more(a, 12 + b)
     return zip(a // 2, strict=True)
+
+def prefetch_more(a, b):
+    return a + 13
 '''
 
 
@@ -50,10 +54,11 @@ def test_operators_comparisons_and_numbers_change_one_at_a_time() -> None:
 def test_the_tests_of_a_module_are_the_mirrored_file_and_those_beside_it() -> None:
     own, importing, others = mirrored_tests(Path("picstore/jpeg/decoder/decode.py"))
     assert own == ["tests/jpeg/decoder/test_decode.py"]
-    assert importing == ["tests/jpeg/decoder/test_box.py", "tests/jpeg/decoder/test_odd_streams.py"]
+    assert importing == [f"tests/jpeg/decoder/test_{name}.py" for name in ("box", "odd_streams", "parse")]
     assert others == ["tests/jpeg/decoder/test_describe.py"]
-    groups = mirrored_tests(Path("picstore/train/batching/spec.py"))
-    assert groups[:2] == [[], ["tests/train/test_loader.py"]]
+    groups = mirrored_tests(Path("picstore/train/batching/views_reach.py"))
+    assert groups[:2] == [[], ["tests/train/test_parameters.py"]]
+    assert mirrored_tests(Path("picstore/train/transforms/views.py"))[0] == ["tests/train/test_views.py"]
 
 
 def test_what_is_named_as_equivalent_is_a_mutation_of_the_present_code() -> None:

@@ -31,6 +31,8 @@ MODULES = (
 )
 _MEMORY = 16 << 30  # bytes of address space, of which torch takes 5 GiB: a mutation may ask for any size
 _FILE = 1 << 30
+_PATIENCE = 40.0  # seconds of CPU: kernels are compiled; a mutation may loop forever
+_ALL = 900.0  # for the tests of a file
 
 
 class Plugin:
@@ -87,37 +89,41 @@ def _cpu_seconds() -> float:
 
 
 def _serve(
-    tests: list[str],
     *,
     number: int,
     path: str = "",
     source: str = "",
-    known: dict[str, float] | None = None,
-    cpu_limit: float,
-    limit: float,
+    tests: list[str] | None = None,
+    groups: list[dict[str, float]] | None = None,
 ) -> dict[str, Any]:
-    """Run tests in a fork, until the first fails if there is a mutation.
+    """Run tests in forks: all of some files, or of a mutation group by group until the first test fails.
 
     Args:
-        number: of the run; no two have the same.
+        number: of the mutation; no two have the same. 0 for none.
         path: the module that is changed.
         source: of this module.
-        known: the tests to run, with their CPU time; None for all.
-        cpu_limit: seconds of CPU time for all.
-        limit: seconds.
+        tests: files.
+        groups: tests with their CPU time. A run gets four times as much, and ``_PATIENCE``.
 
     Returns:
-        ``code``: pytest's exit code, or the negative number of a signal; ``failed`` and ``seconds`` of :class:`Plugin`.
+        ``code``: pytest's exit code, or the negative number of a signal; ``failed`` and ``seconds`` of :class:`Plugin`;
+        ``cpu``: seconds of all runs.
     """
+    used = _cpu_seconds()
     with _changed(path, source, number), _kernels(number) as kernels:
         answer = Path(f"answer-{number}.json")
-        child = os.fork()
-        if child == 0:
-            _run(tests, known, cpu_limit, answer, kernels)
-        code = _wait(child, limit)
-        found = json.loads(answer.read_text()) if answer.exists() else {"failed": [], "seconds": {}}
-        answer.unlink(missing_ok=True)
-        return {"code": code, **found}
+        for known in groups or [None]:
+            files = tests or list(dict.fromkeys(name.partition("::")[0] for name in known or ()))
+            limit = _ALL if known is None else 4 * sum(known.values()) + _PATIENCE
+            child = os.fork()
+            if child == 0:
+                _run(files, known, limit, answer, kernels)
+            code = _wait(child, 10 * limit)
+            found = json.loads(answer.read_text()) if answer.exists() else {"failed": [], "seconds": {}}
+            answer.unlink(missing_ok=True)
+            if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+                break
+    return {"code": code, **found, "cpu": round(_cpu_seconds() - used, 1)}
 
 
 @contextlib.contextmanager

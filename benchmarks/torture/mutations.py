@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ import sys
 import time
 import tokenize
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,10 +30,9 @@ from benchmarks.options import Options
 # Modules whose errors would be silent: wrong order, wrong bytes or wrong pixels, without an exception.
 PLACES = ("train/order", "train/batching", "train/transforms", "storage/format", "storage/edits", "jpeg")
 COUNT = 500
-SEED = 900913
+SEED = 20261124
 _QUICK, _TOTAL = 0.5, 5.0  # seconds of CPU of a test, and of a group of tests
 _NO_TESTS = 5  # pytest's exit code where a mutation changes the names of all cases
-_PATIENCE = 40.0  # of CPU, besides four times what the tests take: kernels are compiled; a mutation may loop forever
 
 _BINARY = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"), ast.Div: ("/", "*"),
@@ -68,10 +66,6 @@ class Mutation:
         lines[self.line - 1] = line[: self.begin] + self.text + line[self.end :]
         return "".join(lines)
 
-    def describe(self, source: str) -> str:
-        """The place and the changed line."""
-        return f"{self.path}:{self.line}:{self.begin}: {self.apply(source).splitlines()[self.line - 1].strip()}"
-
     def key(self, source: str) -> str:
         """The changed line and its module, whatever stands above it."""
         return f"{self.path}: {self.apply(source).splitlines()[self.line - 1].strip()}"
@@ -83,12 +77,12 @@ def mutations(options: Options) -> Table:
     With --work, a run that was interrupted goes on.
     """
     count = options.rounds or (4 if options.quick else COUNT)
-    found, chosen = sample(count, seed=SEED)
+    found, chosen = sample(count, seed=int(os.environ.get("PICSTORE_MUTATION_SEED", SEED)))
     bench = _Bench(options.work, options.workers)
     end = time.monotonic() + (float("inf") if options.rounds else options.seconds)
     try:
         with ThreadPoolExecutor(options.workers) as pool:
-            tried = [*pool.map(lambda each: bench.try_one(each, end=end), chosen)]
+            tried = [*pool.map(lambda name: bench.try_one(name, chosen[name], end=end), chosen)]
     finally:
         bench.close()
     about = (
@@ -97,15 +91,21 @@ def mutations(options: Options) -> Table:
         f"files beside it that import the module, then of the others there, each time {_TOTAL:.0f} s at most. "
         "Equivalent: what equivalent.txt names, with the reason."
     )
-    results = [(each, result["noticed"]) for each, result in zip(chosen, tried, strict=True) if result is not None]
-    return Table(about, list(_rows(results)))
+    pairs = zip(chosen.values(), tried, strict=True)
+    return Table(about, list(_rows([(each, result["noticed"]) for each, result in pairs if result is not None])))
 
 
-def sample(count: int, *, seed: int) -> tuple[int, list[Mutation]]:
-    """Count all mutations, and draw some."""
-    paths = sorted(path for place in PLACES for path in (ROOT / "picstore" / place).rglob("*.py"))
-    found = [each for path in paths for each in find_mutations(path.relative_to(ROOT), path.read_text())]
-    return len(found), random.Random(seed).sample(found, min(count, len(found)))
+def sample(count: int, *, seed: int) -> tuple[int, dict[str, Mutation]]:
+    """Count all mutations, and draw some, by name: nearly the same after the code has changed a little."""
+    found: dict[str, Mutation] = {}
+    for path in sorted(path for place in PLACES for path in (ROOT / "picstore" / place).rglob("*.py")):
+        source, times = path.read_text(), Counter[str]()
+        for each in find_mutations(path.relative_to(ROOT), source):
+            key = each.key(source)
+            times[key] += 1
+            found[f"{key}  ({times[key]})" if times[key] > 1 else key] = each
+    drawn = sorted(found, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
+    return len(found), {name: found[name] for name in drawn[:count]}
 
 
 def _rows(tried: list[tuple[Mutation, bool]]) -> Iterator[Row]:
@@ -181,6 +181,10 @@ def _is_skipped(parent: ast.AST, node: ast.AST) -> bool:
         return True
     if isinstance(parent, ast.Raise):  # the wording of its message; what is raised, and when, stays
         return True
+    if isinstance(node, ast.FunctionDef):
+        return node.name.startswith("prefetch")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.startswith("prefetch"):
+        return True
     if isinstance(node, ast.keyword) and isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name):
         return node.arg in _SKIPPED.get(parent.func.id, ())
     return False
@@ -212,54 +216,46 @@ class _Bench:
         while not self._free.empty():
             self._free.get().close()
 
-    def try_one(self, mutation: Mutation, *, end: float = float("inf")) -> dict[str, Any] | None:
+    def try_one(self, name: str, mutation: Mutation, *, end: float = float("inf")) -> dict[str, Any] | None:
         """Run tests with a mutation, or take an earlier result; None after the ``end``, or if there are no tests.
 
         Returns:
             ``mutation``, ``noticed``, and ``by``: the test that failed, or what ended the run.
         """
-        source = (ROOT / mutation.path).read_text()
-        name = mutation.describe(source)
         if name in self._known:
             return self._known[name]
         if time.monotonic() >= end:
             return None
         server = self._free.get()
         try:
-            answer = self._run(server, mutation, source)
+            answer = self._run(server, mutation)
         finally:
             self._free.put(server)
         if answer is None:
             say(f"no tests that pass: {mutation.path}")
             return None
         code, failed = answer["code"] if answer["code"] != _NO_TESTS else 0, answer["failed"]
-        result = {"mutation": name, "noticed": code != 0, "by": failed[0] if failed else f"exit code {code}"}
+        by = failed[0] if failed else f"exit code {code}"
+        result = {"mutation": name, "line": mutation.line, "noticed": code != 0, "by": by, "cpu": answer["cpu"]}
         with self._lock, self._results.open("a") as file:
             file.write(json.dumps(result) + "\n")
-        say(f"{'noticed ' if code else 'SURVIVED'} {name} {result['by'] if code else ''}")
+        say(f"{'noticed ' if code else 'SURVIVED'} {name} {by if code else ''}")
         return result
 
-    def _run(self, server: _Server, mutation: Mutation, source: str) -> dict[str, Any] | None:
+    def _run(self, server: _Server, mutation: Mutation) -> dict[str, Any] | None:
         """Run the tests that mirror a module, group by group, until one fails; None if there are none."""
-        answer = None
-        for files in mirrored_tests(mutation.path):
-            chosen = _quickest([self._seconds(server, each) for each in files])
-            if not chosen:
-                continue
-            limit = 4 * sum(chosen.values()) + _PATIENCE
-            changed = {"path": str(mutation.path), "source": mutation.apply(source), "known": chosen}
-            tests = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
-            answer = server.ask(tests=tests, cpu_limit=limit, limit=10 * limit, **changed)
-            if answer["code"] not in (0, _NO_TESTS):
-                break
-        return answer
+        groups = [_quickest([self._seconds(server, each) for each in files]) for files in mirrored_tests(mutation.path)]
+        groups = [chosen for chosen in groups if chosen]
+        source = mutation.apply((ROOT / mutation.path).read_text())
+        return server.ask(groups=groups, path=str(mutation.path), source=source) if groups else None
 
     def _seconds(self, server: _Server, tests: str) -> dict[str, float]:
         """CPU seconds of each test of a file that passes."""
         digest = hashlib.sha256((server.tree / tests).read_bytes()).hexdigest()[:12]
         known = self._usual / f"{Path(tests).stem}-{digest}.json"
         if not known.exists():
-            answer = server.ask(tests=[tests], cpu_limit=900, limit=1800)
+            server.ask(tests=[tests])  # compiles kernels, which is no test's time
+            answer = server.ask(tests=[tests])
             if answer["code"] not in (0, _NO_TESTS):
                 raise FailedError(f"{tests} fails without a mutation: {answer['failed']}")
             known.write_text(json.dumps(answer["seconds"]))
@@ -315,14 +311,16 @@ class _Server:
 def mirrored_tests(path: Path) -> list[list[str]]:
     """Files of tests of a module: the one of its name; files beside it that import it; the folder's other files.
 
-    Where the mirrored folder has no tests, these are the files of the nearest above that import the module.
+    Where the mirrored folder has no tests, these are the files of the nearest above that import the module. The file of
+    its name may lie above too: no two files of tests have one name.
     """
     mirrored = folder = Path("tests") / path.parent.relative_to("picstore")
     while not list((ROOT / folder).glob("test_*.py")):
         folder = folder.parent
     parent, name = ".".join(path.parent.parts), path.stem
     imports = re.compile(rf"from {parent}.{name} import|from {parent} import .*\b{name}\b")
-    groups: list[list[str]] = [[], [], []]
+    above = [each / f"test_{name}.py" for each in folder.parents if each != Path()]
+    groups: list[list[str]] = [[str(each) for each in above if (ROOT / each).exists()], [], []]
     for each in sorted((ROOT / folder).glob("test_*.py")):
         group = 0 if each.stem == f"test_{name}" else 1 if imports.search(each.read_text()) else 2
         groups[group].append(str(each.relative_to(ROOT)))

@@ -16,7 +16,7 @@ from picstore.kernels.jit import array_at, device_function, inlined, kernel, loa
 from picstore.kernels.simd import VectorMemory, load_u8, load_u32, trailing_zeros, vector_function
 
 # Damage that kernels over a scan return, as negative numbers.
-BAD_CODE, TOO_SHORT, TOO_MANY_COEFFICIENTS, BAD_DC, BAD_MARKER, TOO_MANY_SEGMENTS = -1, -2, -3, -4, -5, -6
+TOO_MANY_SEGMENTS, BAD_MARKER, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, BAD_CODE = range(-6, 0)
 
 # Zero bytes after the data, so that damage is noticed at the next MCU: one has at most 6 blocks of 27 + 63 * 31 bits,
 # 1,487 bytes, and 8 bytes are read at a time.

@@ -246,12 +246,11 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):  # type:
     target += header
     per_row = (width + tile_width - 1) // tile_width
     begins, ends = tile_row_ranges(lengths, header, per_row, (left, top, right, bottom))
-    for row in range(min(PREFETCH_ROWS, len(begins))):
-        prefetch_range(source, begins[row], ends[row])
+    for row in range(PREFETCH_ROWS):
+        prefetch_tile_row(source, (begins, ends), row)
     marker = 0
     for row in range(bottom - top):
-        if row + PREFETCH_ROWS < bottom - top:
-            prefetch_range(source, begins[row + PREFETCH_ROWS], ends[row + PREFETCH_ROWS])
+        prefetch_tile_row(source, (begins, ends), row + PREFETCH_ROWS)
         copy_bytes(out, target, source, begins[row], ends[row] - begins[row])
         first = (top + row) * per_row
         for k in range(first + left, first + right):
@@ -284,8 +283,10 @@ def tile_row_ranges(lengths, header, per_row, tiles):  # type: ignore[no-untyped
 
 
 @device_function
-def prefetch_range(source, begin, end):  # type: ignore[no-untyped-def]
-    """Fetch bytes of an array into the processor's cache."""
+def prefetch_tile_row(source, ranges, row):  # type: ignore[no-untyped-def]
+    """Fetch a row of :func:`tile_row_ranges`, unless it lies after the last, into the processor's cache."""
+    begins, ends = ranges
     address = np.uint64(source.ctypes.data)
-    for offset in range(begin, end, _LINE):
-        prefetch(address + np.uint64(offset))
+    if row < begins.size:
+        for offset in range(begins[row], ends[row], _LINE):
+            prefetch(address + np.uint64(offset))

@@ -37,47 +37,44 @@ def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
         ImageError: the stream is damaged or no training JPEG.
     """
     source = np.frombuffer(jpeg, np.uint8)
-    code, dc, width, height = read_scan(_u64(source.ctypes.data), source.size)
+    frame = np.empty(parse.FRAME, np.int64)
+    code, dc = read_scan(_u64(source.ctypes.data), source.size, frame)
     if code:
         raise ImageError(f"does not decode: {REASONS[code]}")
+    width, height = frame[[parse.WIDTH, parse.HEIGHT]].tolist()
     return dc[: -(-height // 8), : -(-width // 8)], width, height
 
 
-@kernel("(uint64, int64)")
-def read_scan(address, size):  # type: ignore[no-untyped-def]
-    """Read a stream by its address: 0 or negative for damage; the DC of whole MCUs, int32; width and height."""
-    frame, tables = np.zeros(parse.FRAME, np.int64), np.empty(TABLES, np.uint8)
-    nothing = np.empty((0, 0), np.int32)
+@kernel("(uint64, int64, int64[::1])")
+def read_scan(address, size, frame):  # type: ignore[no-untyped-def]
+    """Read a stream by its address: 0 or negative for damage; the DC of whole MCUs, int32.
+
+    ``frame`` is filled by ``parse.parse_frame``.
+    """
+    tables, nothing = np.empty(TABLES, np.uint8), np.empty((0, 0), np.int32)
     code = parse.parse_frame(_u64(address), size, frame, _u64(tables.ctypes.data))
     if code:
-        return code, nothing, 0, 0
-    width, height, h, v = frame[parse.WIDTH], frame[parse.HEIGHT], frame[parse.HORIZONTAL], frame[parse.VERTICAL]
-    columns, rows = (width + 8 * h - 1) // (8 * h), (height + 8 * v - 1) // (8 * v)
-    if frame[parse.INTERVAL] == 0:
-        frame[parse.INTERVAL] = rows * columns
-    expected = (rows * columns + frame[parse.INTERVAL] - 1) // frame[parse.INTERVAL]
+        return code, nothing
     left = size - frame[parse.START]
-    per_mcu = 1 if frame[parse.COMPONENTS] == 1 else h * v + 2
-    # Each block has at least a DC and an AC code, each marker two bytes: the data bounds all that is allocated.
-    if 8 * left < 2 * per_mcu * rows * columns or left < 2 * (expected - 1):
-        return TOO_SHORT, nothing, 0, 0
+    expected = parse.count_segments(frame, left)
+    if expected < 0:
+        return expected, nothing
     flat, segments = np.empty(left + PADDING, np.uint8), np.empty(expected + 1, np.int64)
     count, length, _ = unstuff(_u64(address), size, frame[parse.START], flat, segments)
     if count != expected:
-        return count if count < 0 else TOO_SHORT, nothing, 0, 0
+        return count if count < 0 else TOO_SHORT, nothing
     flat[length : length + PADDING] = 0
-    dc = np.empty((rows * v, columns * h), np.int32)
-    # numba frees an array after its last mention, so what reads the tables by their address takes them too.
-    layout, headers = (columns, h, v, frame[parse.INTERVAL]), (frame, tables, per_mcu)
-    return _read_mcus(flat, segments, layout, headers, dc), dc, width, height
+    columns, rows = parse.count_mcus(frame)
+    dc = np.empty((rows * frame[parse.VERTICAL], columns * frame[parse.HORIZONTAL]), np.int32)
+    return _read_segments(flat, segments, frame, tables, dc), dc
 
 
 @device_function
-def _make_plan(frame, tables, per_mcu):  # type: ignore[no-untyped-def]
+def _make_plan(frame, tables):  # type: ignore[no-untyped-def]
     """Make the addresses of the tables of each block of an MCU: DC codes, DC by length, AC codes, AC by length."""
-    plan, base = np.empty((per_mcu, 4), np.uint64), _u64(tables.ctypes.data)
-    for b in range(per_mcu):
-        c = max(b - per_mcu + 3, 0) if per_mcu > 1 else 0
+    plan, base = np.empty((parse.blocks_of_mcu(frame), 4), np.uint64), _u64(tables.ctypes.data)
+    for b in range(plan.shape[0]):
+        c = max(b - frame[parse.HORIZONTAL] * frame[parse.VERTICAL] + 1, 0)
         dc, ac = frame[parse.DC + c], frame[parse.AC + c]
         plan[b, 0] = base + _u64(SINGLES + (2 << LOOKUP_BITS) * dc)
         plan[b, 1] = base + _u64(BY_LENGTHS + 4 * BY_LENGTH * dc)
@@ -87,30 +84,28 @@ def _make_plan(frame, tables, per_mcu):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _read_mcus(flat, segments, layout, headers, dc):  # type: ignore[no-untyped-def]
-    """Read all MCUs into ``dc``; returns 0, or negative for damage."""
-    columns, h, v, interval = layout
-    plan = _make_plan(*headers)
-    address = _u64(flat.ctypes.data)
-    accumulator, valid, byte = _u64(0), 0, 0
-    limit = segment = until = previous = 0
-    for mcu in range(dc.size // (h * v)):
-        if until == 0:
-            byte, limit = segments[segment], 8 * segments[segment + 1]
-            accumulator, valid, byte = refill(address, _u64(0), 0, byte)
-            segment += 1
-            previous, until = 0, interval
-        until -= 1
-        row, column = mcu // columns * v, mcu % columns * h
-        for b in range(plan.shape[0]):
-            codes = plan[b, 0], plan[b, 1]
-            accumulator, valid, byte, difference, good = read_dc(address, codes, accumulator, valid, byte)
-            if b < h * v:
-                previous += difference
-                dc[row + b // h, column + b % h] = previous
-            accumulator, valid, byte, sound = skip_ac(address, (plan[b, 2], plan[b, 3]), accumulator, valid, byte)
-            if not (good and sound):
-                return BAD_CODE
-        if byte * 8 - valid > limit:
-            return TOO_SHORT
+def _read_segments(flat, segments, frame, tables, dc):  # type: ignore[no-untyped-def]
+    """Read all segments into ``dc``; returns 0, or negative for damage.
+
+    numba frees an array after its last mention, so it takes the tables, which are read by their address.
+    """
+    h, v, interval = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.INTERVAL]
+    plan, address = _make_plan(frame, tables), _u64(flat.ctypes.data)
+    columns, mcus = dc.shape[1] // h, dc.size // (h * v)
+    for segment in range(segments.size - 1):
+        accumulator, valid, byte = refill(address, _u64(0), 0, segments[segment])
+        previous = 0
+        for mcu in range(segment * interval, min((segment + 1) * interval, mcus)):
+            row, column = mcu // columns * v, mcu % columns * h
+            for b in range(plan.shape[0]):
+                codes = plan[b, 0], plan[b, 1]
+                accumulator, valid, byte, difference, good = read_dc(address, codes, accumulator, valid, byte)
+                if b < h * v:
+                    previous += difference
+                    dc[row + b // h, column + b % h] = previous
+                accumulator, valid, byte, sound = skip_ac(address, (plan[b, 2], plan[b, 3]), accumulator, valid, byte)
+                if not (good and sound):
+                    return BAD_CODE
+            if byte * 8 - valid > 8 * segments[segment + 1]:
+                return TOO_SHORT
     return 0

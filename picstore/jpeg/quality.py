@@ -32,4 +32,4 @@ def estimate_quality(jpeg: bytes | memoryview) -> int:
 @lru_cache(maxsize=1)
 def _luma_tables() -> I64:
     """Luma tables of the qualities 1 to 100, in zigzag order: int64 (100, 64)."""
-    return np.array([scale_tables(quality)[0] for quality in range(1, 101)], np.int64)[:, ZIGZAG[:64]]
+    return np.array([scale_tables(quality)[0] for quality in range(1, 101)], np.int64)[:, ZIGZAG]

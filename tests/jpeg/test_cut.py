@@ -243,6 +243,15 @@ def test_fill_bytes_in_the_headers_and_before_restart_markers_are_kept() -> None
     assert len(cut(filled, (0, 0, 5, 5))[0]) < len(filled) / 2
 
 
+def test_a_stream_of_the_extended_process_is_cut_too() -> None:
+    stream = make("420", 200, 100)
+    extended = stream.replace(b"\xff\xc0", b"\xff\xc1", 1)
+    full = simplejpeg.decode_jpeg(stream)
+    for box in ((0, 0, 5, 5), (70, 30, 20, 10)):
+        part = check(extended, full, box, simplejpeg.decode_jpeg)
+        assert part.replace(b"\xff\xc1", b"\xff\xc0", 1) == cut(stream, box)[0] != stream
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_kind_of_bytes_can_be_cut(kind: type) -> None:
     stream = make("420", 200, 100)

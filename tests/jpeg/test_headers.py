@@ -20,7 +20,7 @@ from picstore.errors import ImageError
 from picstore.jpeg import markers, tiles
 from picstore.jpeg.headers import TableSelector, read_coding_parameters
 from picstore.jpeg.huffman import HuffmanTable
-from picstore.jpeg.markers import APP1, DHT, DQT, SOS
+from picstore.jpeg.markers import APP1, APP14, DHT, DQT, SOS
 from picstore.jpeg.tiles import find_restart_segments
 
 MCU = {"grey": (8, 8), "444": (8, 8), "422": (16, 8), "440": (8, 16), "420": (16, 16)}
@@ -304,6 +304,9 @@ def test_tables_and_selectors_are_those_of_the_segments() -> None:
     assert found.huffman == {(0, 1): HuffmanTable(counts[0], b"ab"), (1, 3): HuffmanTable(counts[1], b"cde")}
     assert found.selectors == (TableSelector(7, 2, 1), TableSelector(8, 3, 0), TableSelector(9, 0, 3))
     assert (found.spectral, found.jfif, found.adobe, found.orientation) == (b"\0\x3f\0", b"", b"", 1)
+    adobe = b"Adobe\0\x64\0\0\0\0\1"  # as short as libjpeg takes one
+    segments = [(APP14, adobe, 0), (SOS, scan, 0)], [(APP14, adobe[:-1], 0), (SOS, scan, 0)]
+    assert [read_coding_parameters(each).adobe for each in segments] == [adobe, b""]
     for count in (2, 4):
         with pytest.raises(ImageError, match="wrong length"):
             read_coding_parameters([(SOS, bytes([count]) + scan[1:], 0)])

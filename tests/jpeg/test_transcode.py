@@ -751,6 +751,17 @@ def test_damaged_codes_are_named() -> None:
             add_restart_markers(stream[:at] + scan + stream[-2:])
 
 
+@pytest.mark.parametrize("kind", FACTORS)
+def test_each_segment_needs_its_last_byte(kind: str) -> None:
+    ones, twos = (bytes([1] + 15 * [0]), b"\0"), (bytes([0, 1] + 14 * [0]), b"\0")  # three bits a block
+    empty = Coefficients(128, 96, FACTORS[kind], [], [ones, twos] * 2, interval=4)
+    stream = write(replace(empty, blocks=[[0] * 64] * (empty.mcus * len(empty.order))))
+    add_restart_markers(stream)
+    for end in find_restart_segments(stream, markers.parse_header(stream))[1].tolist():
+        with pytest.raises(NotTranscodable, match="ends early"):
+            add_restart_markers(stream[: end - 1] + stream[end:])
+
+
 def test_a_dc_coefficient_out_of_range_is_refused() -> None:
     source = Coefficients(48, 8, [(1, 1)], [[2047 * (k + 1)] + [0] * 63 for k in range(6)])
     stream = write(source)  # each difference is one that a baseline JPEG can have

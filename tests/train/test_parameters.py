@@ -39,6 +39,13 @@ def test_views_are_numbered_on_through_the_copies_of_a_record() -> None:
     assert np.array_equal(draw(first=0, count=1, views=1).frame, expected([0, 0, 0]))
 
 
+def test_boxes_are_repeated_for_each_view() -> None:
+    boxes = np.arange(24.0).reshape(3, 2, 4)
+    drawn = draw(first=0, count=2, views=2, boxes=boxes)
+    assert drawn.boxes is not None and drawn.boxes.tolist() == [*boxes.tolist()] * 2
+    assert read_boxes([]).shape == (0, 0, 4) and read_boxes([b""]).shape == (1, 0, 4)
+
+
 def test_rows_of_slots_are_those_of_each_view_after_the_other() -> None:
     assert view_rows(np.array([2, 0, 2]), count=3, n=4).tolist() == [2, 0, 2, 6, 4, 6, 10, 8, 10]
 

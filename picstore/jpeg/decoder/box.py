@@ -13,7 +13,7 @@ import numpy as np
 
 from picstore.arrays import I64, U8
 from picstore.jpeg.bit_reader import TOO_SHORT, unstuff_segment
-from picstore.jpeg.cut import PREFETCH_ROWS, TiledJpegs, is_grid, prefetch_range, tile_row_ranges
+from picstore.jpeg.cut import PREFETCH_ROWS, TiledJpegs, is_grid, prefetch_tile_row, tile_row_ranges
 from picstore.jpeg.decoder import parse, scan
 from picstore.jpeg.decoder.decode import BUFFER_TOO_SMALL, WORKSPACE, begin, decode_rows, has_room
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
@@ -92,9 +92,8 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):  # type: i
     begins, ends = tile_row_ranges(lengths, tiling[HEADER], per_row, tiles)
     size = (ends - begins).sum()
     columns = (rect[2] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
-    blocks = 1 if frame[parse.COMPONENTS] == 1 else frame[parse.HORIZONTAL] * frame[parse.VERTICAL] + 2
     # Each block has at least a DC and an AC code: the data bounds all that is allocated.
-    if 8 * size < 2 * blocks * columns * begins.size:
+    if 8 * size < 2 * parse.blocks_of_mcu(frame) * columns * begins.size:
         return TOO_SHORT
     if not has_room(frame, size, (tiles[2] - tiles[0]) * begins.size, factor, scratch, segments):
         return BUFFER_TOO_SMALL
@@ -141,14 +140,13 @@ def _set_rect(tiling, box, factor, rect):  # type: ignore[no-untyped-def]
 def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):  # type: ignore[no-untyped-def]
     """Copy the segments of some tiles without stuffing after the planes; returns their bytes, or negative."""
     left, top, right, _ = tiles
-    begins, ends = ranges
+    begins, _ = ranges
     begin, target, length, count = _u64(source.ctypes.data), _u64(scratch.ctypes.data), 0, 0
     target += _u64(scan.planes_length(frame))
-    for row in range(min(PREFETCH_ROWS, begins.size)):
-        prefetch_range(source, begins[row], ends[row])
+    for row in range(PREFETCH_ROWS):
+        prefetch_tile_row(source, ranges, row)
     for row in range(begins.size):
-        if row + PREFETCH_ROWS < begins.size:
-            prefetch_range(source, begins[row + PREFETCH_ROWS], ends[row + PREFETCH_ROWS])
+        prefetch_tile_row(source, ranges, row + PREFETCH_ROWS)
         offset = begins[row]
         for k in range((top + row) * per_row + left, (top + row) * per_row + right):
             segments[count] = length

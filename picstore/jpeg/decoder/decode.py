@@ -148,16 +148,10 @@ def open_stream(address, size, factor, workspace):  # type: ignore[no-untyped-de
     source = array_at(_u64(address), size, np.uint8)
     if source[size - 2] != 0xFF or source[size - 1] != 0xD9:
         return _NO_EOI
-    width, height, h, v = frame[parse.WIDTH], frame[parse.HEIGHT], frame[parse.HORIZONTAL], frame[parse.VERTICAL]
-    mcus = ((width + 8 * h - 1) // (8 * h)) * ((height + 8 * v - 1) // (8 * v))
-    if frame[parse.INTERVAL] == 0:
-        frame[parse.INTERVAL] = mcus
-    expected = (mcus + frame[parse.INTERVAL] - 1) // frame[parse.INTERVAL]
     left = size - frame[parse.START]
-    per_mcu = 1 if frame[parse.COMPONENTS] == 1 else h * v + 2
-    # Each block has at least a DC and an AC code, each marker two bytes: the data bounds all that is allocated.
-    if 8 * left < 2 * per_mcu * mcus or left < 2 * (expected - 1):
-        return bit_reader.TOO_SHORT
+    expected = parse.count_segments(frame, left)
+    if expected < 0:
+        return expected
     if not has_room(frame, left, expected, factor, scratch, segments):
         return BUFFER_TOO_SMALL
     flat = scratch[scan.planes_length(frame) :]

@@ -54,7 +54,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):  # type: ign
             _choose_tiles(tilings[i], boxes[i], rects[i], tiles)
             target = data[0], data[1][i]
             stream = source, lengths, tilings[i]
-            _copy_rows(stream, tiles, target, segments, i, _blocks_of_mcu(frame), rows[i], results[i])
+            _copy_rows(stream, tiles, target, segments, i, parse.blocks_of_mcu(frame), rows[i], results[i])
         if results[i, 0] == 0:
             _describe_planes(frame, tilings[i], rects[i], tiles, rows[i])
             rows[i, words.DATA] = data[1][i]
@@ -133,11 +133,6 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):  # typ
     out, offset = target
     copy_bytes(out, offset, source, 0, header)
     copy_bytes(out, offset + header, source, begin, at - header)
-
-
-@device_function
-def _blocks_of_mcu(frame):  # type: ignore[no-untyped-def]
-    return 1 if frame[parse.COMPONENTS] == 1 else frame[parse.HORIZONTAL] * frame[parse.VERTICAL] + 2
 
 
 @device_function

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from picstore.jpeg.bit_reader import TOO_SHORT
 from picstore.jpeg.decoder.coefficients import (
     BY_LENGTH,
     BY_LENGTHS,
@@ -77,6 +78,35 @@ def parse_frame(begin, size, frame, tables):  # type: ignore[no-untyped-def]
 
 
 @device_function
+def blocks_of_mcu(frame):  # type: ignore[no-untyped-def]
+    """Return the number of blocks in an MCU."""
+    return 1 if frame[COMPONENTS] == 1 else frame[HORIZONTAL] * frame[VERTICAL] + 2
+
+
+@device_function
+def count_mcus(frame):  # type: ignore[no-untyped-def]
+    """Return the numbers of columns and rows of MCUs."""
+    h, v = 8 * frame[HORIZONTAL], 8 * frame[VERTICAL]
+    return (frame[WIDTH] + h - 1) // h, (frame[HEIGHT] + v - 1) // v
+
+
+@device_function
+def count_segments(frame, size):  # type: ignore[no-untyped-def]
+    """Return the number of restart segments, or TOO_SHORT if ``size`` bytes of data cannot hold all blocks.
+
+    An interval of 0 becomes the number of MCUs.
+    """
+    columns, rows = count_mcus(frame)
+    if frame[INTERVAL] == 0:
+        frame[INTERVAL] = columns * rows
+    count = (columns * rows + frame[INTERVAL] - 1) // frame[INTERVAL]
+    # Each block has at least a DC and an AC code, each marker two bytes: the data bounds all that is allocated.
+    if 8 * size < 2 * blocks_of_mcu(frame) * columns * rows or size < 2 * (count - 1):
+        return TOO_SHORT
+    return count
+
+
+@device_function
 def _parse_segment(marker, body, length, frame, tables):  # type: ignore[no-untyped-def]
     """Parse one marker segment; return 0 or negative."""
     if marker == 0xDB:
@@ -88,9 +118,11 @@ def _parse_segment(marker, body, length, frame, tables):  # type: ignore[no-unty
     if marker == 0xDA:
         return _parse_scan_header(body, length, frame)
     if marker == 0xDD:
-        frame[INTERVAL] = _u16(body) if length == 2 else 0
-        return 0 if length == 2 else DAMAGED_HEADER
-    if marker == 0xE0 or marker == 0xEE:
+        if length != 2:
+            return DAMAGED_HEADER
+        frame[INTERVAL] = _u16(body)
+        return 0
+    if length >= 12:
         _parse_colors(marker, body, length, frame)
     return 0 if 0xE0 <= marker < 0xF0 or marker == 0xFE else UNSUPPORTED
 
@@ -98,7 +130,7 @@ def _parse_segment(marker, body, length, frame, tables):  # type: ignore[no-unty
 @device_function
 def _parse_colors(marker, body, length, frame):  # type: ignore[no-untyped-def]
     """Parse APP0, "JFIF" and a zero, and APP14, "Adobe", as libjpeg does."""
-    name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4)) if length >= 12 else 0
+    name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4))
     if marker == 0xE0 and length >= 14 and name == 0x4A46494600:
         frame[_COLORS] |= _JFIF
     elif marker == 0xEE and name == 0x41646F6265 and load_byte(body + _u64(11)) != 1:

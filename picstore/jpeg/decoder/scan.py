@@ -39,6 +39,8 @@ from picstore.jpeg.decoder.parse import (
     QUANTIZATION,
     VERTICAL,
     WIDTH,
+    blocks_of_mcu,
+    count_mcus,
 )
 from picstore.kernels.jit import device_function, inlined, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
@@ -106,7 +108,7 @@ def begin_scan(frame, tables, addresses, plan):  # type: ignore[no-untyped-def]
         plan: array.
     """
     h, v, stride, planes = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame), addresses[4]
-    count = 1 if frame[COMPONENTS] == 1 else h * v + 2
+    count = blocks_of_mcu(frame)
     for b in range(count):
         c = max(b - h * v + 1, 0)
         x, y = (b % h, b // h) if c == 0 else (0, 0)
@@ -139,7 +141,7 @@ def decode_scan(frame, until_row):  # type: ignore[no-untyped-def]
         0, or negative for damage.
     """
     h, v, stride = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
-    columns, rows = (frame[WIDTH] + 8 * h - 1) // (8 * h), (frame[HEIGHT] + 8 * v - 1) // (8 * v)
+    columns, rows = count_mcus(frame)
     interval, flat, segments = frame[INTERVAL], _u64(frame[_FLAT]), _u64(frame[_SEGMENT])
     zigzag, blocks, plan = _u64(frame[_ZIGZAG]), _u64(frame[_BLOCKS_AT]), (_u64(frame[_PLAN]), frame[PER_MCU])
     last = plan[0] + _u64(8 * _FIELDS * BLOCKS)

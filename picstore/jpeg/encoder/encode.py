@@ -190,7 +190,7 @@ def scale_tables(quality: int) -> list[list[int]]:
 def _quantization(quality: int) -> tuple[dict[int, bytes], U16]:
     """Make bodies for DQT, and ``make_divisors`` of luma and chroma."""
     scaled = scale_tables(quality)
-    bodies = {k: bytes([k, *(table[at] for at in ZIGZAG[:64].tolist())]) for k, table in enumerate(scaled)}
+    bodies = {k: bytes([k, *(table[at] for at in ZIGZAG.tolist())]) for k, table in enumerate(scaled)}
     return bodies, np.stack([make_divisors(table) for table in scaled])
 
 

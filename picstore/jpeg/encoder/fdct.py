@@ -103,6 +103,6 @@ def forward_dct(memory: VectorMemory, samples: Any, stride: Any, divisors: Any, 
     while len(rows) > 1:  # join them to one vector of 64
         count = 2 * rows[0].value.type.count
         rows = [left.shuffled(right, range(count)) for left, right in zip(rows[::2], rows[1::2], strict=True)]
-    block = rows[0].shuffled(rows[0], ZIGZAG[:64].tolist())
+    block = rows[0].shuffled(rows[0], ZIGZAG.tolist())
     memory.store(out, block)
     return block.nonzero()

@@ -8,7 +8,6 @@ from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import device_function
 
 _MERGED = 1 << 62  # key of a tree that is part of another; keys are weight << 9 | 511 - number
-_MAX_DEPTH = 256
 
 
 @device_function
@@ -28,16 +27,15 @@ def optimal_codes(frequencies, counts, symbols, codes):  # type: ignore[no-untyp
             number[found], weights[found] = symbol, frequencies[symbol]
             found += 1
     number[found], weights[found] = 256, 1  # takes the code of all ones
-    depth = np.zeros(257, np.int64)
+    depth, per_length = np.zeros(257, np.int64), np.zeros(257, np.int64)
     _find_depths(weights[: found + 1], depth)
-    per_length = np.zeros(_MAX_DEPTH + 2, np.int64)
     for k in range(found + 1):
         per_length[depth[k]] += 1
     _limit_lengths(per_length)
     for length in range(MAX_CODE_BITS):
         counts[length] = per_length[length + 1]
     count = 0
-    for length in range(1, _MAX_DEPTH + 1):  # limiting the lengths keeps the order
+    for length in range(1, per_length.size):  # limiting the lengths keeps the order
         for k in range(found):
             if depth[k] == length:
                 symbols[count] = number[k]

@@ -29,8 +29,8 @@ class EvenDivision:
 
     samples: int
     size: int
-    world_size: int = 1
-    drop_last: bool = True
+    world_size: int
+    drop_last: bool
 
     @cached_property
     def batches(self) -> int:

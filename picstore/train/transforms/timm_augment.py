@@ -172,12 +172,12 @@ def _parse(config: str) -> tuple[str, dict[str, float], dict[str, float]]:
     sets = {"": INCREASING if values.get("inc") else RANDOM, "3a": THREE, **WEIGHTED}
     if chosen not in sets:
         raise UsageError(f"{wrong} with the set {chosen!r}; give one of {', '.join(sets)[2:]}")
-    counts = [values.get("n", 1), values.get("w", 1), values.get("d", 1)]
-    if max(counts) > (len(sets[chosen]) if chosen in WEIGHTED else _MAX_STEPS) or not 0 <= values.get("p", 1) <= 1:
+    most = len(sets[chosen]) if chosen in WEIGHTED else _MAX_STEPS
+    if any(values[name] > most for name in "nwd" if name in values) or not 0 <= values.get("p", 1) <= 1:
         raise UsageError(
             f"{wrong}; give a chance p of 0 to 1, and no more operations than the set has, or {_MAX_STEPS}"
         )
-    if values.get("w", 1) < 1 or values.get("a", 1) <= 0:
+    if family == "augmix" and (values["w"] < 1 or values["a"] <= 0):
         raise UsageError(f"{wrong}; give a width w of at least 1 and a above 0")
     return family, values, sets[chosen]
 

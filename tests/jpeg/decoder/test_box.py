@@ -80,6 +80,19 @@ def test_boxes_of_few_pixels_have_those_of_the_whole_image(kind: str) -> None:
             np.testing.assert_array_equal(inside(*found, box, factor), inside(whole, np.zeros(4, int), box, factor))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_boxes_that_begin_or_end_at_any_row_or_column_have_the_pixels_too(kind: str) -> None:
+    jpeg = stored(80, 80, kind, 1)
+    stream = tiled(jpeg)
+    for factor in (1, 2, 4):
+        whole = decode(jpeg, factor=factor)
+        for first in range(0, 64, factor):
+            for box in ((first, 24, first + 8, 32), (24, first, 32, first + 8)):
+                found = decode_box(stream, np.array(box), factor=factor)
+                assert found is not None
+                np.testing.assert_array_equal(inside(*found, box, factor), inside(whole, np.zeros(4, int), box, factor))
+
+
 def test_boxes_of_photographs_have_the_pixels_of_the_whole_image(photographs: list[Path]) -> None:
     rng = np.random.default_rng(0)
     compared = 0

@@ -72,6 +72,14 @@ def test_every_size_gives_the_pixels_of_libjpeg(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_narrow_images_of_few_bytes_have_the_pixels_of_libjpeg(kind: str) -> None:
+    for width in (1, 2, 7, 8, 9, 15, 16, 17, 31, 33):  # fewer pixels than are converted at a time, and more
+        picture = np.asarray(smooth(width, 100))
+        for quality in (3, 60):
+            assert_equal(encode(picture, kind, quality=quality))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("quality", (1, 10, 50, 90, 98, 100))
 def test_every_quality_gives_the_pixels_of_libjpeg(kind: str, quality: int) -> None:
     for picture in (np.asarray(smooth(150, 90)), noise(90, 150), 255 * (noise(90, 150) > 127).astype(np.uint8)):
@@ -122,6 +130,14 @@ def test_a_buffer_is_written_to_and_nothing_behind_the_pixels() -> None:
 def test_any_buffer_of_bytes_is_decoded(form: object) -> None:
     jpeg = encode(noise(20, 30), "422")
     np.testing.assert_array_equal(decode(form(jpeg)), expected(jpeg))
+
+
+def test_a_workspace_grows_for_wide_images_and_for_many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = encode(np.asarray(smooth(3000, 16)), "420")
+    many = picstore.add_restart_markers(encode(np.asarray(smooth(8 * 1100, 8)), "grey"), 1)
+    for jpeg in (wide, many):
+        monkeypatch.setattr(decoding, "WORKSPACE", decoding._Workspace())
+        assert_equal(jpeg)
 
 
 def test_a_buffer_that_is_too_short_is_refused() -> None:

@@ -12,11 +12,13 @@ import struct
 import numpy as np
 import pytest
 import simplejpeg
-from coefficients import DC_TABLE, FACTORS, Coefficients, as_on_x86_64, least, write
+from coefficients import DC_TABLE, FACTORS, Coefficients, as_on_x86_64, least, read, write
 from PIL import Image
 
 from picstore.errors import ImageError
 from picstore.jpeg.decoder.decode import decode
+from picstore.jpeg.luma_dc import read_luma_dc
+from picstore.jpeg.transcode import add_restart_markers
 
 # All sizes that AC coefficients of 8-bit samples have, after any run of zeros.
 AC_TABLE = (bytes([0] * 7 + [176] + 8 * [0]), bytes(run << 4 | size for run in range(16) for size in range(11)))
@@ -174,9 +176,24 @@ def test_two_bits_a_block_are_as_few_as_a_stream_can_have(kind: str) -> None:
             decode(least(kind, 128, 96)[: -2 - cut] + b"\xff\xd9")
 
 
-@pytest.mark.parametrize("interval", [0, 1, 2])
+@pytest.mark.parametrize("last", ["DC", "AC"])
+@pytest.mark.parametrize("kind", FACTORS)
+def test_a_last_code_that_the_table_lacks_is_refused(kind: str, last: str) -> None:
+    jpeg = least(kind, 24, 8)
+    spare = -2 * len(read(jpeg).blocks) % 8  # bits of padding
+    bit = 1 << spare + (last == "DC")
+    damaged = jpeg[:-3] + bytes([jpeg[-3] ^ bit]) + jpeg[-2:]
+    with pytest.raises(ImageError, match="a code that its Huffman table lacks"):
+        decode(damaged)
+    with pytest.raises(ImageError, match="a code that its Huffman table lacks"):
+        read_luma_dc(damaged)
+    with pytest.raises(ImageError, match="a code that its Huffman table lacks"):
+        add_restart_markers(damaged)
+
+
+@pytest.mark.parametrize("interval", [0, 1, 2, 4])
 def test_a_byte_more_than_the_blocks_need_is_refused(interval: int) -> None:
-    for blocks in range(2, 10, max(interval, 1)):  # of two bits each, so that some end with a byte
+    for blocks in range(max(interval, 2), 10, max(interval, 1)):  # of two bits each, so that some end with a byte
         jpeg = least("grey", 8 * blocks, 8, interval=interval)
         decode(jpeg)
         places = [match.start() for match in re.finditer(b"\xff[\xd0-\xd9]", jpeg) if jpeg[match.start() + 1] != 0xD8]

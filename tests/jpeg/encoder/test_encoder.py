@@ -68,6 +68,34 @@ def test_every_quality_gives_the_stream_of_libjpeg(kind: str, quality: int) -> N
     check(noise(90, 150) // 2 + 60, kind, quality)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_wide_images_give_the_stream_of_libjpeg(kind: str) -> None:
+    check(np.asarray(smooth(1000, 40)), kind, 75)
+
+
+def test_colors_are_rounded_as_by_libjpeg_where_it_matters() -> None:
+    """The fraction of Y is just at the next number or just before it; that of Cb and Cr can only be just before it."""
+    colors = np.random.default_rng(0).integers(0, 256, (1 << 20, 3), np.uint8)
+    r, g, b = colors.astype(np.int64).T
+    luma = r * 19595 + g * 38470 + b * 7471 + (1 << 15)
+    blue = (b << 15) - r * 11059 - g * 21709 + (1 << 15) - 1
+    red = (r << 15) - g * 27439 - b * 5329 + (1 << 15) - 1
+    edges = (luma, 0), (luma, 0xFFFF), (blue, 0xFFFF), (red, 0xFFFF)
+    chosen = [colors[(each & 0xFFFF) == fraction][:16] for each, fraction in edges]
+    assert min(map(len, chosen)) >= 4
+    for each in chosen:
+        blocks = np.repeat(np.repeat(each[None], 8, axis=1), 8, axis=0)  # of one color, which quantization keeps
+        check(blocks, "444", 94)
+
+
+def test_pixels_that_lie_side_by_side_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = noise(40, 50)
+    split = planar(whole)
+    monkeypatch.setattr(np, "ascontiguousarray", lambda array: pytest.fail(f"copied: strides {array.strides}"))
+    for pixels in (whole, whole[::-1], whole[:, 5:30], split, whole[..., 0].copy()):
+        encode(pixels, quality=80, subsampling="420")
+
+
 @examples(50)
 @given(
     st.integers(1, 80), st.integers(1, 80), st.sampled_from(KINDS), st.integers(1, 94), st.integers(1, 9), st.booleans()

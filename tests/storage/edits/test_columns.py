@@ -20,6 +20,7 @@ from picstore.errors import Corrupt, UsageError
 from picstore.prepare.exports.export import export
 from picstore.prepare.upkeep.shuffle import shuffle
 from picstore.prepare.upkeep.verify import verify
+from picstore.storage.edits.columns import Column
 
 Make = Callable[..., Path]
 
@@ -154,6 +155,23 @@ def test_what_is_no_column_is_refused(tmp_path: Path, columns: Any, ids: Any, me
             writer.add(picture(number))
     with pytest.raises(UsageError, match=message):
         picstore.Dataset(tmp_path / "dataset").with_columns(columns, ids=ids)
+
+
+def test_ids_without_a_value_have_the_index_0() -> None:
+    for ids in ([5], [2, 5, 9]):
+        indices, found = Column(np.array(ids), np.ones(len(ids))).find_ids(np.array([1, 5, 7, 10]))
+        assert found.tolist() == [False, True, False, False]
+        assert indices[1] == ids.index(5) and indices[3] == 0
+
+
+def test_given_values_win_over_those_of_a_column_and_have_their_shape() -> None:
+    column = Column(np.array([2, 5, 9]), np.arange(6.0).reshape(3, 2))
+    ids, values = column.joined(np.array([5, 7]), np.array([[10.0, 11.0], [12.0, 13.0]]))
+    assert ids.tolist() == [2, 9, 5, 7]
+    assert np.asarray(values).tolist() == [[0, 1], [4, 5], [10, 11], [12, 13]]
+    for wrong in (np.ones(1), np.ones((1, 3)), np.ones((1, 2, 2))):
+        with pytest.raises(UsageError, match="as the column has"):
+            column.joined(np.array([7]), wrong)
 
 
 def test_columns_and_deletions_live_together_and_in_copies(make_dataset: Make) -> None:

@@ -578,6 +578,26 @@ def test_a_record_can_be_read_with_only_the_index_in_memory() -> None:
     assert sum(length for _, length in asked) == len(originals[2].jpeg) + 20
 
 
+@pytest.mark.parametrize("attachments", [True, False])
+def test_records_that_are_extracted_keep_their_bytes_and_segments(attachments: bool) -> None:
+    originals = sample(6)
+    container = reread(packed(originals, fields=("mask",), ref=REF), ("mask",))
+    chosen = np.array([1, 2, 5])
+    extracted = container.extract(chosen, attachments=attachments)
+    assert extracted.rows(chosen).tolist() == [0, 1, 2] and len(extracted) == 3
+    for k, number in enumerate(chosen.tolist()):
+        original, held = originals[number], extracted.held[k]
+        assert bytes(extracted.jpeg(k)) == original.jpeg
+        expected = original.attachments if attachments else {}
+        assert {name: bytes(blob) for name, blob in extracted.attachments(k).items()} == expected
+        first, count = int(held["segment_first"]), int(held["segment_count"])
+        assert extracted.segments[first : first + count].tolist() == original.info.segments.tolist()
+        assert extracted.extra_json(k) == original.extra_json
+        assert extracted.index[k] == container.index[number]
+    size = sum(len(originals[k].jpeg) + 20 * attachments for k in chosen.tolist())
+    assert len(extracted.buffer) == size and len(extracted.segments) == 2 * len(chosen)
+
+
 def test_a_record_read_alone_is_checked() -> None:
     block = bytearray(packed(sample(2), fields=("mask",), ref=REF))
     head = header_of(bytes(block)).payload_at

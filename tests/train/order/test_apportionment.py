@@ -297,3 +297,9 @@ def test_weights_that_say_nothing_are_refused_when_the_loader_is_made(
     dataset = picstore.Dataset(make_dataset(10)).with_columns({"score": [1.5], "caption": ["a"]}, ids=[3])
     with pytest.raises(UsageError, match=reason):
         loader_of(dataset, **options)
+
+
+def test_an_epoch_may_be_a_single_sample(make_dataset: Make) -> None:
+    dataset = picstore.Dataset(make_dataset(10))
+    shares = apportionment.apportion(dataset, weights=None, balance=None, repeat=0.1, seed=0)
+    assert shares is not None and shares.samples == 1

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from picstore.errors import UsageError
-from picstore.train.order.dealing import Dealing, divide_samples
+from picstore.train.order.dealing import Dealing, divide_samples, keep_own
 
 
 def readers_of(lane: int, lanes: int, ranks: int, turn: int = 0) -> set[int]:
@@ -22,6 +22,25 @@ def readers_of(lane: int, lanes: int, ranks: int, turn: int = 0) -> set[int]:
         return {(lane + turn) % ranks}
     low, part = lane - (lanes - shared), Fraction(shared, ranks)
     return {rank for rank in range(ranks) if rank * part < low + 1 and (rank + 1) * part > low}
+
+
+@examples(200)
+@given(st.data())
+def test_lanes_of_one_reader_give_it_samples_up_to_its_share_in_each_batch(data: st.DataObject) -> None:
+    ranks = st.integers(0, data.draw(st.sampled_from((1, 3, 300))))
+    readers = data.draw(st.lists(st.tuples(ranks, st.integers(0, 1), st.integers(0, 2)), max_size=30))
+    first, more, group = (np.array(column, np.int64) for column in zip(*readers, strict=True)) if readers else [
+        np.zeros(0, np.int64)
+    ] * 3  # fmt: skip
+    share = data.draw(st.integers(0, 4))
+    left: dict[tuple[int, int], int] = {}
+    expected = []
+    for rank, several, batch in readers:
+        key = batch, rank
+        gets = not several and left.setdefault(key, share) > 0
+        left[key] = left.get(key, share) - gets
+        expected.append(rank if gets else -1)
+    assert keep_own(first, first + more, np.full(len(first), share), group).tolist() == expected
 
 
 def deal_slowly(lanes: list[int], count: int, ranks: int, turns: list[int], first: int = 0) -> list[int]:
@@ -108,3 +127,9 @@ def test_shares_differ_by_one_at_most_and_begin_with_any_rank() -> None:
 def test_a_number_of_lanes_out_of_bounds_is_refused(lanes: int) -> None:
     with pytest.raises(UsageError, match=rf"lanes is {lanes}; give 1 to 65,536"):
         Dealing(lanes)
+
+
+def test_ranks_are_told_apart_however_many_there_are() -> None:
+    for ranks, expected in (([0, 256, 0], [0, 256, -1]), ([1], [1])):
+        first = np.array(ranks)
+        assert keep_own(first, first, np.ones(len(first), dtype=np.int64)).tolist() == expected

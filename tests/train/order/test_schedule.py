@@ -36,6 +36,12 @@ def test_samples_that_no_batch_is_after_have_no_batch(schedule: MixSchedule, dra
     assert schedule.batch_after(taken) == (every.index(taken) if taken in every else None)
 
 
+def test_counts_are_multiplied_in_all_batches() -> None:
+    schedule = MixSchedule((0, 10), ((3, 5), (0, 9))).times(4)
+    assert schedule == MixSchedule((0, 10), ((12, 20), (0, 36)))
+    assert MixSchedule.constant([2, 1]).taken(7) == (14, 7)
+
+
 def test_a_batch_far_ahead_is_found_in_no_time() -> None:
     schedule = MixSchedule((0, 10**9), ((3, 5), (0, 9)))
     assert schedule.taken(10**12) == (3 * 10**9, 5 * 10**9 + 9 * (10**12 - 10**9))

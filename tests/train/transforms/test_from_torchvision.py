@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 import picstore
 from picstore.errors import UsageError
 from picstore.train.transforms.compose import plan_transforms
-from picstore.train.transforms.from_torchvision import Steps
+from picstore.train.transforms.from_torchvision import Steps, _levels
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLOATS = v2.ToDtype(torch.float32, scale=True)
@@ -187,6 +187,13 @@ def test_conversions_stand_where_scripts_have_them_and_name_the_dtype() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             steps_of(*wrong)
+
+
+def test_names_and_none_among_levels_stay() -> None:
+    assert _levels([None, "random", (0.2, 1)], "fill") == [None, "random", [51.0, 255]]
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(UsageError, match="levels of 0 to 1"):
+            _levels([0, wrong], "fill")
 
 
 def test_levels_after_a_conversion_are_those_of_floats() -> None:

@@ -28,7 +28,7 @@ from picstore.train.transforms.crops import (
     RandomVerticalFlip,
     Resize,
 )
-from picstore.train.transforms.geometry import Geometry, common_fill, compose, output_size
+from picstore.train.transforms.geometry import Geometry, check_borders, common_fill, compose, output_size
 
 sides = st.integers(1, 700)
 
@@ -562,3 +562,13 @@ def test_sines_and_cosines_are_exact_where_they_can_be_and_right_elsewhere():
 def test_after_an_output_that_depends_on_more_than_the_size_none_is_fixed(last):
     assert output_size([CenterCrop(40), last]) is None
     assert output_size([last, CenterCrop(40)]) == (40, 40)
+
+
+def test_what_repeats_the_image_s_border_follows_only_mirrors() -> None:
+    padded = picstore.RandomCrop(8, 2, padding_mode="reflect")
+    mirrors = picstore.RandomHorizontalFlip(), picstore.RandomVerticalFlip()
+    check_borders([*mirrors, padded, picstore.Resize(9)])
+    check_borders([picstore.Resize(9), picstore.RandomCrop(8, 2)])
+    for others in ([picstore.Resize(9)], [*mirrors, picstore.Resize(9)]):
+        with pytest.raises(UsageError, match="repeats the border"):
+            check_borders([*others, padded])
