@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "view"), str(HERE.parents[1])]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "viewer"), str(HERE.parents[1])]
 
 SLOW_SECONDS = 5.0
 TOKEN = "given-to-the-fuzzer"  # noqa: S105

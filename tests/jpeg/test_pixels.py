@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import simplejpeg
+from grids import slow_except
 from PIL import Image
 from samples import picture
 
@@ -91,10 +94,12 @@ def three_sizes(tmp_path_factory: pytest.TempPathFactory) -> picstore.Dataset:
     return picstore.Dataset(path)
 
 
-@pytest.mark.parametrize("size", [(40, 56), 37, (500, 400)])
-@pytest.mark.parametrize("crop", [None, 150])
-@pytest.mark.parametrize("interpolation", ["nearest", "box", "bilinear", "bicubic", "lanczos"])
-@pytest.mark.parametrize("gap", [None, 1.5])
+RESIZES: list[tuple[Any, ...]] = [
+    *product([None, 1.5], ["nearest", "box", "bilinear", "bicubic", "lanczos"], [None, 150], [(40, 56), 37, (500, 400)])
+]
+
+
+@pytest.mark.parametrize(("gap", "interpolation", "crop", "size"), slow_except(RESIZES[::4], RESIZES))
 def test_the_pixels_are_those_of_a_loader_that_crops_and_resizes_so(
     three_sizes: picstore.Dataset,
     size: int | tuple[int, int],

@@ -82,7 +82,7 @@ def test_workers_yield_the_loaders_batches_in_its_order_epoch_after_epoch(
         assert same(contents(workers), contents(alone))
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", slow_except([0, 3], [0, 1, 3]))
 def test_any_number_of_workers_gives_the_same(make_dataset: Make, workers: int) -> None:
     path = make_dataset(70)
     loader = DataLoader(loader_of(path), batch_size=None, num_workers=workers)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from grids import slow_except
 from samples import picture
 
 import picstore
@@ -323,7 +324,7 @@ def test_counts_follow_a_schedule_exactly_and_go_through_every_source(config: Pa
         assert all(count == 1 for count in Counter(found[:records]).values())
 
 
-@pytest.mark.parametrize("taken", [0, 1, 2, 4, 5, 8])
+@pytest.mark.parametrize("taken", slow_except([0, 4, 5], [0, 1, 2, 4, 5, 8]))
 def test_a_scheduled_mux_goes_on_from_any_step_at_any_world_size(config: Path, taken: int) -> None:
     whole = global_batches(config, 1, 10, schedule=SCHEDULE, global_counts=True, lanes=4)
     before = mux_of(config, schedule=SCHEDULE, global_counts=True, lanes=4, rank=1, world_size=3)

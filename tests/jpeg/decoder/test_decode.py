@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import simplejpeg
 from coefficients import DC_TABLE, FACTORS, Coefficients, as_on_x86_64, write
+from grids import slow_except
 from pictures import header, require, saved, smooth
 from PIL import Image
 
@@ -61,7 +62,7 @@ def replaced(at: int, value: int) -> object:
     return change
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_except(["420", "grey"], KINDS))
 def test_every_size_gives_the_pixels_of_libjpeg(kind: str) -> None:
     pixels = noise(70, 70)
     for height in range(1, 71):
@@ -316,7 +317,7 @@ def scaled(jpeg: bytes, width: int, height: int, factor: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("factor", (2, 4, 8))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_except(["420", "grey"], KINDS))
 def test_every_size_at_a_reduced_scale_gives_the_pixels_of_libjpeg(kind: str, factor: int) -> None:
     pixels, compared = noise(70, 70), 0
     for height in range(factor, 71, 1 if factor == 2 else 3):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from commands import one_line, picstore_command, picstore_json, tree
+from grids import slow_except
 from pictures import require
 from PIL import Image
 from samples import picture
@@ -242,7 +243,12 @@ def test_a_source_in_a_store_is_recognized_and_gives_what_a_folder_gives(
     assert len(listed.inputs) > 1
 
 
-@pytest.mark.parametrize("name", ["huggingface", "jsonl_with_a_root_and_classes", "litdata-zstd-batch", "folder"])
+@pytest.mark.parametrize(
+    "name",
+    slow_except(
+        ["huggingface", "folder"], ["huggingface", "jsonl_with_a_root_and_classes", "litdata-zstd-batch", "folder"]
+    ),
+)
 def test_convert_writes_the_same_bytes_from_a_store(name: str, bucket: str, tmp_path: Path) -> None:
     kind, build = BUILDERS[name]
     if kind == "parquet":
