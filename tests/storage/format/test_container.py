@@ -559,6 +559,19 @@ def test_an_entry_outside_of_the_extras_costs_the_extras_only(column: str) -> No
         container.record(0)
 
 
+@pytest.mark.parametrize("place", ["shared with another record's", "beyond the end"])
+def test_extras_that_overlap_or_end_too_late_are_lost_alone(place: str) -> None:
+    block = packed(sample(3), fields=("mask",), ref=REF)
+    index = reread(block, ("mask",)).index
+    assert (index["extra_length"] > 1).all()
+    last = int(index[2]["extra_offset"]) + int(index[2]["extra_length"])
+    at = int(index[1]["extra_offset"]) if place.startswith("shared") else last - 1
+    container = reread(with_cell(block, "extra_offset", 2, at), ("mask",))
+    assert container.good.all()
+    with pytest.raises(Corrupt, match="extras"):
+        container.record(0)
+
+
 # Reading a record alone
 
 
