@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from view_page import BASE, CLASSES, COUNT, FAINT, TOKEN, UNNAMED, serving
 
 import picstore
+from picstore.viewer import comparison
 from picstore.viewer.records import Records
 from picstore.viewer.server import make_app
 from picstore.viewer.session import Session
@@ -77,6 +78,18 @@ def test_the_page_of_the_other_data_set_lies_below(client_of_two: TestClient, ot
     assert client_of_two.get("/other/static/main.js").status_code == 200
     assert client_of_two.get("/other/thumbnail?position=3").headers["content-type"] == "image/jpeg"
     assert client_of_two.get("http://127.0.0.1:8000/other/api/dataset").status_code == 403
+
+
+def test_a_search_is_cancelled(client_of_two: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*_: object, progress: Any, **__: object) -> None:
+        while True:
+            progress.advance(1)
+            time.sleep(0.001)
+
+    monkeypatch.setattr(comparison, "hash_images", endless)
+    assert client_of_two.post("/api/compare/start").json()["state"] == "running"
+    client_of_two.post("/api/compare/cancel")
+    assert finished(client_of_two)["state"] == "cancelled"
 
 
 def test_without_another_data_set_there_is_nothing_to_compare(

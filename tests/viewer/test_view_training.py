@@ -54,6 +54,18 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+TURNED = """
+[[transform]]
+name = "RandomResizedCrop"
+size = 32
+ratio = [1, 1]
+
+[[transform]]
+name = "RandomRotation"
+degrees = [20, 20]
+"""
+
+
 @pytest.fixture
 def client_of(dataset: picstore.Dataset) -> Callable[..., TestClient]:
     """Makes a client of a server with a recipe and a state."""
@@ -63,6 +75,13 @@ def client_of(dataset: picstore.Dataset) -> Callable[..., TestClient]:
         return TestClient(app, base_url=BASE)
 
     return make
+
+
+def test_a_turned_crop_is_told_by_its_sides_and_angle(client_of: Callable[..., TestClient], tmp_path: Path) -> None:
+    (tmp_path / "turned.toml").write_text(TURNED)
+    query = {"recipe": str(tmp_path / "turned.toml"), "position": 7, "count": 1}
+    (image,) = client_of(tmp_path / "turned.toml").get("/api/draws", params=query).json()["images"]
+    assert image["parameters"][1] in ("turned by 20°", "turned by -20°")
 
 
 def test_what_a_recipe_draws_are_the_images_of_a_loader_epoch_by_epoch(
