@@ -170,7 +170,7 @@ def test_an_interrupted_conversion_is_unfinished_and_resumes_equal_bytes(
     unfinished = locate(where) / UNFINISHED
     command = [*PICSTORE, "convert", str(pictures), where, *map(str, SHAPE), "--workers", "1", "--quiet"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not any(name.startswith("row-") for name, _ in unfinished.files()):
+    while not any(name.endswith(".jsonl") for name, _ in unfinished.files()):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
@@ -180,7 +180,7 @@ def test_an_interrupted_conversion_is_unfinished_and_resumes_equal_bytes(
         "picstore: interrupted; continue with the same command and --resume",
     )
 
-    ready = [name for name, _ in unfinished.files() if name.startswith("row-")]
+    ready = [name for name, _ in unfinished.files() if name.endswith(".jsonl")]
     rows = len({name[-10:] for name in tree(converted) if name.endswith(".pic")})
     assert 0 < len(ready) < rows
     assert not (locate(where) / MANIFEST).is_file()

@@ -106,7 +106,7 @@ class RemoteWorkers:
         self._pid, self._closed = os.getpid(), False
         self._alone_since, self._warned = time.monotonic(), False
         self._failures, self._failure, self._retry = 0, "", 0.0  # of starting workers; the last; when to start others
-        self._finalizer = weakref.finalize(self, _kill, self.members, self._pid)
+        self._finalizer = weakref.finalize(self, _kill, self.ray, self.members, self._pid)
         self._finalizer.atexit = False
         close_at_exit(self)
 
@@ -223,8 +223,8 @@ def pickle_spec(spec: PipelineSpec) -> bytes:
     return pickled
 
 
-def _kill(members: list[WorkerHandle], parent: int) -> None:
-    ray = import_ray("engine='ray'")
+def _kill(ray: Any, members: list[WorkerHandle], parent: int) -> None:
+    """End the workers; ``ray`` is given, as a collector may run this while Ray is imported."""
     if parent == os.getpid() and ray.is_initialized():
         for worker in members:
             ray.kill(worker.actor)

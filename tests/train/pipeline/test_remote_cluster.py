@@ -130,7 +130,7 @@ def test_two_trainers_share_a_cluster_and_a_killed_one_leaves_nothing(cluster: S
     assert wait_until(lambda: not cluster.workers())
     one, two = trainer(path, workers=1, epochs=3), trainer(path, workers=1, epochs=3, pause=600)
     assert two.stdout is not None
-    assert two.stdout.readline() == "taken\n"
+    assert "taken\n" in two.stdout  # after what Ray says of nodes that an earlier test has killed
     assert wait_until(lambda: len(cluster.workers()) >= 1)
     two.kill()
     two.wait()
