@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+from importlib.util import find_spec
 from typing import Any
 
-if os.environ.get("TRITON_INTERPRET") == "1":
+if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
     from triton.runtime import interpreter
 
     _patch = interpreter._patch_lang
