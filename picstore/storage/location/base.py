@@ -56,7 +56,7 @@ class AtomicWriter(Protocol):
 
 
 class Root(ABC):
-    """Where files lie: ``root / "name"`` is one of them, ``str(root)`` the name in messages.
+    """Place of files: ``root / "name"`` is a file or folder there, ``str(root)`` the place's name in messages.
 
     Roots are values: comparable, picklable, and without open files.
     """
