@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import faulthandler
 import gc
 import os
 import signal
@@ -51,14 +50,6 @@ Make = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True)
-def no_hang() -> Iterator[None]:
-    """A deadlock ends the run with the stacks of all threads."""
-    faulthandler.dump_traceback_later(300, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
-
-
-@pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
     yield
     if our_threads():
@@ -81,8 +72,9 @@ class ContainerMemory:
     def _read_at(self, path: Path, offset: int, size: int, **options: object) -> memoryview:
         # A memoryview keeps its array alive, and arrays tell when they are freed.
         data = np.frombuffer(read_at(path, offset, size, file=""), dtype=np.uint8).copy()
+        with self._lock:
+            self.reads += 1
         self._add(size)
-        self.reads += 1
         weakref.finalize(data, self._add, -size)
         return memoryview(data).toreadonly()
 
@@ -145,8 +137,9 @@ class Reader:
 
     def _load(self, number: int) -> Loaded:
         loaded = Loaded(self.sizes[number])
+        with self._lock:
+            self.reads += 1
         self._add(self.sizes[number])
-        self.reads += 1
         weakref.finalize(loaded, self._add, -self.sizes[number])
         return loaded
 
