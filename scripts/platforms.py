@@ -40,8 +40,7 @@ from environments import (
 
 HOURS = 3600.0
 PINNED = ("--constraint", ROOT / "constraints.txt", "--no-binary", "pyvips")  # pyvips has no wheel at all
-STUCK = "-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true"  # fails with what each thread did
-PYTEST = f"-m pytest -n2 --dist=worksteal -p no:cacheprovider -vv -rfEs {STUCK}"
+PYTEST = "-m pytest -n2 --dist=worksteal -p no:cacheprovider -vv -rfEs"
 NOTHING = "not run"
 ROUNDS = 15  # of --rate; an epoch of 400 photographs takes 1 s
 

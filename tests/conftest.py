@@ -322,9 +322,9 @@ def _find_chromium() -> str | None:
     return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A headless Chromium."""
+    """A headless Chromium; until it ends, its event loop counts as running, and asyncio.run is refused."""
     chromium = _find_chromium()
     require(chromium, "chromium, of the package chromium,")
     sync_api = pytest.importorskip("playwright.sync_api") if os.environ.get("CI") != "true" else None

@@ -13,7 +13,6 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from view_page import run_in_thread
 
 from picstore.viewer.connections import Connections
 
@@ -61,7 +60,7 @@ def test_idle_connections_beyond_the_limit_keep_no_request_out() -> None:
             for _, writer in idle:
                 writer.close()
 
-    run_in_thread(run())
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_a_connection_whose_headers_do_not_end_is_closed(sent: bytes) -> None:
             await asyncio.gather(ended, writer.wait_closed(), return_exceptions=True)
             assert not connections._open
 
-    run_in_thread(run())
+    asyncio.run(run())
 
 
 def test_a_request_may_take_longer_than_a_connection_waits() -> None:
@@ -91,7 +90,7 @@ def test_a_request_may_take_longer_than_a_connection_waits() -> None:
         async with server(seconds=0.2) as (port, _):
             assert b"answered" in await ask(port, "/0.5")
 
-    run_in_thread(run())
+    asyncio.run(run())
 
 
 def test_the_limit_leaves_descriptors_to_the_data_set(monkeypatch: pytest.MonkeyPatch) -> None:

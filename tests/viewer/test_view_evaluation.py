@@ -17,7 +17,7 @@ import pytest
 from pictures import require
 from samples import picture
 from starlette.testclient import TestClient
-from view_page import TOKEN, run_in_thread
+from view_page import TOKEN
 
 import picstore
 from picstore.errors import UsageError
@@ -141,6 +141,6 @@ def test_an_answer_is_told_when_the_browser_goes(dataset: picstore.Dataset, monk
 
     monkeypatch.setattr("picstore.viewer.records.evaluate", evaluate_until_gone)
     begun = time.monotonic()
-    run_in_thread(run())
+    asyncio.run(run())
     assert told.is_set()
     assert time.monotonic() - begun < 5

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -53,12 +50,6 @@ FAINT = """() => {
     return [(a + 0.05) / (b + 0.05), e.outerHTML.slice(0, 100)];
   }).filter(([ratio]) => ratio < 4.5);
 }"""
-
-
-def run_in_thread(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine by itself: where browser tests ran before, this thread has a loop of theirs."""
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, work).result()
 
 
 def mask(width: int, height: int) -> bytes:

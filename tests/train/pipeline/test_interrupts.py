@@ -6,7 +6,6 @@ What could hang runs in a process of its own with a time limit; a default run le
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import os
 import signal
@@ -15,7 +14,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -45,14 +44,6 @@ def ids_of(batches):
     return [batch.ids.tolist() for batch in batches]
 
 """
-
-
-@pytest.fixture(autouse=True)
-def no_hang() -> Iterator[None]:
-    """A deadlock in this process ends the run with the stacks of all threads."""
-    faulthandler.dump_traceback_later(300, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
 
 
 def start(script: str, *arguments: object) -> Program:
