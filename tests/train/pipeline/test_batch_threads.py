@@ -234,6 +234,22 @@ def test_closing_the_fetcher_ends_a_wait() -> None:
         assert waiting.result() is None
 
 
+def test_a_reader_that_ends_may_close_the_fetcher() -> None:
+    ending = threading.Event()
+
+    class ClosedByReader(Prefetcher):
+        def _read_waiting(self) -> None:
+            super()._read_waiting()
+            ending.set()
+            time.sleep(0.05)  # until the next request waits for this thread
+            self.close()  # as a garbage collection may, at any place
+
+    prefetcher = ClosedByReader(Reader([6, 6]), budget=100, readers=ONE)  # type: ignore[arg-type]
+    assert prefetcher.request({(0, 0, 0): use()}, wait=False) is not None
+    assert ending.wait(10)
+    assert prefetcher.request({(0, 0, 1): use()}, wait=False) is None
+
+
 def use(size: int = 6) -> ContainerUse:
     return ContainerUse(size, {0}, {0})
 
