@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import sysconfig
 import threading
 import time
 import weakref
@@ -44,6 +45,9 @@ from picstore.train.transforms.views import ViewGroup
 
 CONTAINER = 16 << 10
 READERS = 4
+# A reader may still hold what it has just handed over. A free-threaded Python leaves it to a reader that lives to free
+# what it made: one that the system does not run holds what it handed over before, too (1.4 containers more, once).
+HELD_BY_READERS = READERS * CONTAINER * (2 if sysconfig.get_config_var("Py_GIL_DISABLED") else 1)
 ONE = Readers(threads=1, together=16)
 TRANSFORM = [picstore.Resize((16, 16))]
 Make = Callable[..., Path]
@@ -445,8 +449,7 @@ def test_containers_in_memory_stay_within_a_tenth_of_the_data_set(
     containers = len(picstore.Dataset(path).rows)
     # Each epoch reads each container once; the fourth has begun.
     assert 3 * containers <= memory.reads <= 3 * (containers + 3) + budget // CONTAINER
-    # A reader may still hold what it has just handed over.
-    assert memory.peak <= budget + READERS * CONTAINER
+    assert memory.peak <= budget + HELD_BY_READERS
     assert memory.peak > budget // 2
 
 
@@ -458,7 +461,7 @@ def test_more_lanes_than_the_budget_holds_stay_within_it_too(
     loader = loader_of(path, batch_size=4, lanes=32, budget=budget)
     ids = [i for batch in loader for i in batch.ids.tolist()]
     assert sorted(ids) == list(range(600))
-    assert memory.peak <= budget + READERS * CONTAINER
+    assert memory.peak <= budget + HELD_BY_READERS
     assert "containers are read more than once" in caplog.text
     assert len(caplog.records) == 1
 
@@ -599,7 +602,7 @@ def test_epochs_that_leave_records_out_do_not_keep_their_containers(
         assert len(list(loader)) == 30
     loader.close()
     assert caplog.records == []  # such as that containers are read more than once
-    assert memory.peak <= (20 + READERS) * CONTAINER
+    assert memory.peak <= 20 * CONTAINER + HELD_BY_READERS
 
 
 @pytest.mark.parametrize("budget", [1, 1 << 30])
