@@ -12,6 +12,8 @@ import uuid
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from picstore.arrays import Table
 from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarge, Truncated, Unfinished, UsageError
 from picstore.storage.container_index import read_index_file
@@ -104,7 +106,9 @@ def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
 
 def _content_uuid(body: dict[str, Any], rows: Table) -> str:
     """Compute the uuid of a manifest's fields, of which ``uuid`` is empty, and of the index's rows."""
-    bits = bytearray(hashlib.sha256(rows.tobytes() + _canonical(body)).digest()[:16])
+    digest = hashlib.sha256(rows.view(np.uint8))  # not copied: 5 × 10**9 images have 760 MB
+    digest.update(_canonical(body))
+    bits = bytearray(digest.digest()[:16])
     bits[6] = bits[6] & 0x0F | 0x80  # version 8 (RFC 9562, section 5.8: made by a rule of one's own)
     bits[8] = bits[8] & 0x3F | 0x80
     return str(uuid.UUID(bytes=bytes(bits)))
@@ -285,7 +289,7 @@ def read_index(root: Where, manifest: Manifest) -> Table:
         raise Damage("the index is missing; `picstore repair` rebuilds it", file=str(path)) from error
     if len(rows) != manifest.containers:
         raise Corrupt(f"the index has {len(rows)} rows, the manifest {manifest.containers}", file=str(path))
-    if crc32c(rows.tobytes()) != manifest.index_crc32c:
+    if crc32c(rows.view(np.uint8)) != manifest.index_crc32c:
         raise Corrupt("the index has another CRC than the manifest says; `picstore repair` rebuilds it", str(path))
     if _content_uuid(_body(replace(manifest, uuid="")), rows) != manifest.uuid:
         text = f"the manifest's uuid {manifest.uuid} contradicts its content: no picstore wrote it"
