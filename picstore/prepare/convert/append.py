@@ -23,6 +23,7 @@ from picstore.prepare.convert.convert import ConvertOptions
 from picstore.prepare.convert.finish import ConversionResult, read_row_summaries
 from picstore.prepare.convert.row_counts import join_row_counts
 from picstore.prepare.convert.source_samples import same_images, sample_numbers, sample_sizes
+from picstore.prepare.sources.input_table import InputView
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.columns import LABEL
@@ -191,7 +192,7 @@ def _last_lines(root: Location, inputs: int) -> list[ledger.LedgerLine]:
     return list(deque(ledger.read_lines(root / LEDGER, skip_damaged=True), maxlen=inputs))
 
 
-def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], list[Input]]:
+def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
     """Join the classes of a data set and of a source; return them, and the inputs with labels into them.
 
     UsageError if attachments or classes do not fit together.
@@ -221,7 +222,7 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
     labels = [label_of[name] for name in new]
     if labels == list(range(len(new))):
         return classes, listing.inputs
-    return classes, [_relabel(source, labels) for source in listing.inputs]
+    return classes, InputView(listing.inputs, change=partial(_relabel, labels=labels))
 
 
 def _relabel(source: Input, labels: Sequence[int]) -> Input:

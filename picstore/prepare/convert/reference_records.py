@@ -68,7 +68,8 @@ def references_root(source: Location, root: Location | None) -> Location:
 def shuffled(listing: Listing, seed: int) -> Listing:
     """Mix a listing, so that each container refers to images from everywhere."""
     order = rng.permutation(rng.key(rng.DEAL, seed), len(listing.inputs))
-    return replace(listing, inputs=[listing.inputs[k] for k in order.tolist()])
+    inputs = list(listing.inputs)
+    return replace(listing, inputs=[inputs[k] for k in order.tolist()])
 
 
 def is_of_files(listing: Listing) -> bool:

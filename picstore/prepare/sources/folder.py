@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 
 from picstore.errors import UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.named_files import is_inside
 from picstore.prepare.sources.source_file import printable, visible_entries
@@ -31,11 +33,12 @@ def list_folder(location: Location) -> Listing:
     classes = [entry.name for entry in entries if entry.is_folder]
     if not classes:
         name = location.path.resolve().name if isinstance(location, Folder) else location.name
-        return Listing("folder", _files_below(location, "", 0, walk), [printable(name)], remarks=walk.remarks())
+        inputs = InputTable(_files_below(location, "", 0, walk))
+        return Listing("folder", inputs, [printable(name)], remarks=walk.remarks())
     found = map_concurrently(
         lambda entry: _files_below(location / entry[1], f"{entry[1]}/", entry[0], walk), enumerate(classes)
     )
-    inputs = [one for some in found for one in some]
+    inputs = InputTable(itertools.chain.from_iterable(found))
     listing = Listing("folder", inputs, list(map(printable, classes)), remarks=walk.remarks())
     ignored = len(entries) - len(classes)
     if ignored:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from picstore.errors import Damage, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
+from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.prepare.sources.tars import members_of
@@ -26,8 +28,7 @@ def list_imagenet(location: Location, *, synsets: Where | None = None) -> Listin
     label_of = {name: label for label, name in enumerate(classes)}
     # Headers that no cache has take 120 µs each one after the other, and 20 µs with 16 tars at a time.
     tars = map_concurrently(lambda name: list(_members(str(location / f"{name}.tar"), name, label_of[name])), names)
-    inputs = [one for tar in tars for one in tar]
-    return Listing("imagenet", inputs, [printable(name) for name in classes])
+    return Listing("imagenet", InputTable(itertools.chain.from_iterable(tars)), [printable(name) for name in classes])
 
 
 def _members(tar: str, name: str, label: int) -> Iterator[Input]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from picstore.errors import Damage, ImageError, NotADataset, PicstoreError, TooLarge, UsageError
@@ -76,6 +76,7 @@ class Listing:
 
     Attributes:
         kind: name of the kind, as in ``--source``.
+        inputs: a list, or an ``InputTable`` of as many as do not fit in memory.
         classes: names by label.
         attachments: names of the attachments that inputs may have.
         remarks: messages for the user: files skipped, objects left out.
@@ -85,7 +86,7 @@ class Listing:
     """
 
     kind: str
-    inputs: list[Input]
+    inputs: Sequence[Input]
     classes: list[str]
     attachments: tuple[str, ...] = ()
     remarks: list[str] = field(default_factory=list)

@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from picstore.errors import NotADataset, PicstoreError, UsageError
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, local_path
 from picstore.prepare.sources.folder import refuse_parts
+from picstore.prepare.sources.input_table import InputView
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.location.local import Folder
@@ -120,7 +121,7 @@ def _with_classes(listing: Listing, classes: Location) -> Listing:
     labels = [names.index(name) for name in listing.classes]
     inputs = listing.inputs
     if labels:
-        inputs = [replace(one, label=labels[one.label]) if one.label >= 0 else one for one in inputs]
+        inputs = InputView(inputs, change=lambda one: replace(one, label=labels[one.label]) if one.label >= 0 else one)
     elif (highest := max(one.label for one in inputs)) >= len(names):
         raise UsageError(f"{classes} has {len(names):,} names, but there are labels up to {highest:,}")
     return replace(listing, inputs=inputs, classes=names)

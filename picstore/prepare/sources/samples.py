@@ -9,6 +9,7 @@ from typing import Any
 
 from picstore.errors import Damage, UsageError
 from picstore.prepare.sources.fields import Label
+from picstore.prepare.sources.input_table import InputTable, InputView
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.format.record import extra_to_json
@@ -50,20 +51,15 @@ def build_listing(
             unless all of them are integers.
         remarks: messages for the user; consumed after the samples, which may add to them.
     """
-    inputs: list[Input] = []
-    labels: list[Label] = []
-    interned: dict[str, str] = {}  # one object per name, however many samples have it
+    inputs = InputTable()
+    turns: dict[Label, int] = {}  # of labels, in the order in which they come
     attachments: dict[str, None] = {}
     for sample in samples:
-        label = sample.label
-        labels.append(interned.setdefault(label, label) if isinstance(label, str) else label)
-        inputs.append(_to_input(sample))
+        inputs.append(_to_input(sample, turns.setdefault(sample.label, len(turns))))
         attachments.update(dict.fromkeys(name for name, _ in sample.attachments))
-    numbers, names = _number_labels(labels)
-    for k, label in enumerate(numbers):
-        if label != -1:
-            inputs[k] = replace(inputs[k], label=label)
-    return Listing(kind, inputs, [printable(name) for name in classes or names], tuple(attachments), list(remarks))
+    numbers, names = _number_labels(list(turns))
+    labeled = InputView(inputs, change=lambda one: replace(one, label=numbers[one.label]))
+    return Listing(kind, labeled, [printable(name) for name in classes or names], tuple(attachments), list(remarks))
 
 
 def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
@@ -74,15 +70,15 @@ def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
     return listing
 
 
-def _to_input(sample: SourceSample) -> Input:
+def _to_input(sample: SourceSample, label: int) -> Input:
     extra, problem = b"", sample.problem
     try:
         extra = extra_to_json(sample.extra or None)
     except UsageError as error:
         problem = problem or str(error)
     attachments, reader, key = sample.attachments, sample.reader, sample.key
-    bounds = (sample.offset, sample.size)
-    return Input(sample.name, -1, sample.path, *bounds, problem, extra, attachments=attachments, reader=reader, key=key)
+    bounds = (sample.path, sample.offset, sample.size)
+    return Input(sample.name, label, *bounds, problem, extra, attachments=attachments, reader=reader, key=key)
 
 
 def _number_labels(labels: Sequence[Label]) -> tuple[list[int], list[str]]:
