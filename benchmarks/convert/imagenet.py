@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.child import FailedError
 from benchmarks.convert.imagenet_programs import PAGE
-from benchmarks.convert.imagenet_tars import class_starts, read_pool, synset, write_pool
+from benchmarks.convert.imagenet_tars import class_starts, read_pool, write_pool
 from benchmarks.harness import Row, Table, say
 from benchmarks.options import Options
 from benchmarks.photographs import pillow, size_of
