@@ -57,7 +57,7 @@ class _Rehearsal:
 
     def note(self, **seconds: float) -> None:
         """Add seconds of parts to the last row."""
-        self.rows[-1]["of it"] = ", ".join(f"{name} {each:.1f} s" for name, each in seconds.items())
+        self.rows[-1]["parts"] = ", ".join(f"{name} {each:.1f} s" for name, each in seconds.items())
 
     def expect(self, actual: object, wanted: object, what: str) -> None:
         """Fail the last stage unless two values are equal."""
@@ -70,8 +70,8 @@ class _Rehearsal:
         used = measure_command(command, limit=_LIMIT)
         row |= {"s": used.seconds, "CPU s": used.cpu, "images/s": images / used.seconds if images else None}
         row |= {"largest process, MiB": used.largest, "all, MiB": used.together}
-        row |= {"read, GB": used.read / 1e9, "of it from the disk": used.disk / 1e9, "written, GB": used.written / 1e9}
-        row |= {"then on disk, GB": size_of(self.work) / 1e9}
+        row |= {"read, GB": round(used.read / 1e9, 2), "from the disk, GB": round(used.disk / 1e9, 2)}
+        row |= {"written, GB": round(used.written / 1e9, 2), "then stored, GB": round(size_of(self.work) / 1e9, 2)}
         say(f"{name}: {used.seconds:.1f} s, {used.cpu:.1f} s of CPU, {used.largest:.0f} MiB")
         self.expect(used.status, status, f"status, after {used.errors[-1000:]}")
         self.expect(used.left, 0, "processes that went on after it")
@@ -138,8 +138,8 @@ def imagenet(options: Options) -> Table:
         rehearsal.rows[-1]["problem"] = f"failed ({error})"
     about = (
         f"{count:,} images of {mean / 1e3:.1f} KB on average in {plan.classes:,} tars, in {work.parent}; "
-        f"{options.workers} processes, {steps:,} steps of {batch}. Memory is resident; of all processes together it is "
-        "sampled twice a second, and shared pages count once. Bytes are those of system calls, without mapped files"
+        f"{options.workers} processes, {steps:,} steps of {batch}. Memory is resident; of all processes it is sampled "
+        "twice a second, and shared pages count once. Bytes are those of system calls, pipes too, mapped files not"
     )
     return Table(about, rehearsal.rows)
 

@@ -25,8 +25,7 @@ def train(path: str, batch: int, steps: int, checkpoint: str, *ways: str) -> flo
     a saved state, and "kill", which kills the process at its end, where otherwise all ids are saved.
     """
     start = time.perf_counter()
-    transform = [picstore.RandomResizedCrop(224), picstore.RandomHorizontalFlip()]
-    loader = picstore.Loader(path, batch_size=batch, transform=transform)
+    loader = _standard_loader(path, batch)
     state, ids, first = Path(checkpoint), [], 0.0
     if "resume" in ways:
         loader.load_state_dict(json.loads(state.read_text()))
@@ -48,11 +47,16 @@ def train(path: str, batch: int, steps: int, checkpoint: str, *ways: str) -> flo
 def first_batch(path: str, batch: int) -> float:
     """Seconds from opening the data set to a batch, the import of torch included."""
     start = time.perf_counter()
-    loader = picstore.Loader(path, batch_size=batch, transform=[picstore.RandomResizedCrop(224)])
+    loader = _standard_loader(path, batch)
     next(iter(loader))
     seconds = time.perf_counter() - start
     loader.close()
     return seconds
+
+
+def _standard_loader(path: str, batch: int) -> picstore.Loader:
+    transform = [picstore.RandomResizedCrop(224), picstore.RandomHorizontalFlip()]
+    return picstore.Loader(path, batch_size=batch, transform=transform)
 
 
 def edit(path: str, relabeled: list[int]) -> int:
