@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -80,6 +81,7 @@ def main() -> int:
     if sys.argv[1:2] == ["gate"]:
         return gate.main(sys.argv[2:])
     arguments = parse()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # data sets are removed, as by Ctrl-C
     if arguments.suite == "gpu" and arguments.device != "cpu" and not has_gpu():
         say("No CUDA GPU is visible to torch: nothing measured. --device cpu tries the code without one.")
         return 4
@@ -124,8 +126,8 @@ def run(arguments: argparse.Namespace, work: Path) -> int:
             continue
         tables[f"{arguments.suite} {name}"] = table
         failed |= any(str(row.get("problem", "")).startswith(("failed", "its check")) for row in table.rows)
-        rounds = f" --rounds {arguments.rounds}" if arguments.rounds else ""
-        command = f"python -m benchmarks {arguments.suite} --only {name}{rounds}"
+        given = [f" --{option} {value}" for option in ("images", "rounds") if (value := getattr(arguments, option))]
+        command = f"python -m benchmarks {arguments.suite} --only {name}{''.join(given)}"
         text = report.section(table, command=command, date=time.strftime("%Y-%m-%d"), machine=machine_name)
         sys.stdout.write(f"## {name}\n\n{text}\n\n")
         sys.stdout.flush()

@@ -19,9 +19,9 @@ from typing import IO, Any
 
 from benchmarks.child import MemoryUse, call, process_tree, tree_memory
 
-_PR_SET_CHILD_SUBREAPER = 36  # of <sys/prctl.h>
-_EVERY = 0.5  # seconds between samples of the memory of all processes together
-_PATIENCE = 30.0  # seconds until what a command has left behind must have ended
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of <sys/prctl.h>
+_EVERY = 0.5  # seconds between samples of memory, at most
+_PATIENCE = 30.0  # seconds for the processes that a command left behind to end
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ def measure_command(command: list[str], *, limit: float) -> Usage:
 
 def run_command(command: list[str]) -> dict[str, Any]:
     """Run a command below this process, which has had no children yet; the fields of its Usage."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    _set(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))  # the command is of this process's group
+    _set(_PR_SET_PDEATHSIG, signal.SIGTERM)  # when the benchmark is interrupted
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         before, start = _bytes_moved(), time.perf_counter()
         process = subprocess.Popen(command, stdout=output, stderr=errors)
@@ -87,20 +88,25 @@ def run_command(command: list[str]) -> dict[str, Any]:
         )
 
 
+def _set(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
 def _watch(process: subprocess.Popen[bytes]) -> MemoryUse:
     """Wait for a process; the peak of the samples of its tree."""
-    memory = MemoryUse()
+    memory, start = MemoryUse(), time.perf_counter()
     while True:
         memory = memory.peak(tree_memory(process.pid))
         try:
-            process.wait(_EVERY)
+            process.wait(min(_EVERY, 0.05 + (time.perf_counter() - start) / 20))  # more often in a short command
         except subprocess.TimeoutExpired:
             continue
         return memory
 
 
 def _reap() -> int:
-    """Wait for all children, which are what a command left behind; kill those that stay, and count them."""
+    """Wait for all processes that a command left behind; kill the ones that stay, and return their number."""
     deadline, killed = time.monotonic() + _PATIENCE, 0
     while True:
         try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -154,6 +156,31 @@ def test_a_rehearsal_gets_through_all_its_stages(tmp_path: Path) -> None:
     assert [row["stage"] for row in table.rows][-1] == "first batch"
     assert table.rows[1]["images/s"] == pytest.approx(QUICK / table.rows[1]["s"])
     assert not (tmp_path / "work" / "imagenet" / "tars").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_rehearsal_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, "-m", "benchmarks", "convert", str(_write_photographs(tmp_path)), "--only", "imagenet"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
+    process = subprocess.Popen([*command, "--images", "20000"], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (begun := [*tmp_path.glob("temporary/*/imagenet/converted")]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(60)
+    assert begun
+    assert [*(tmp_path / "temporary").iterdir()] == []
+    left = [path for path in Path("/proc").glob("[0-9]*") if str(tmp_path).encode() in _command_of(path)]
+    assert left == []
+
+
+def _command_of(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def test_a_rehearsal_ends_at_a_stage_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,8 +70,8 @@ class _Rehearsal:
         used = measure_command(command, limit=_LIMIT)
         row |= {"s": used.seconds, "CPU s": used.cpu, "images/s": images / used.seconds if images else None}
         row |= {"largest process, MiB": used.largest, "all, MiB": used.together}
-        row |= {"read, GB": round(used.read / 1e9, 2), "from the disk, GB": round(used.disk / 1e9, 2)}
-        row |= {"written, GB": round(used.written / 1e9, 2), "then stored, GB": round(size_of(self.work) / 1e9, 2)}
+        moved = {"read, GB": used.read, "from the disk, GB": used.disk, "written, GB": used.written}
+        row |= {title: f"{size / 1e9:.2f}" for title, size in {**moved, "stored, GB": size_of(self.work)}.items()}
         say(f"{name}: {used.seconds:.1f} s, {used.cpu:.1f} s of CPU, {used.largest:.0f} MiB")
         self.expect(used.status, status, f"status, after {used.errors[-1000:]}")
         self.expect(used.left, 0, "processes that went on after it")
@@ -137,9 +137,9 @@ def imagenet(options: Options) -> Table:
         say(f"{rehearsal.rows[-1]['stage']}: {error}")
         rehearsal.rows[-1]["problem"] = f"failed ({error})"
     about = (
-        f"{count:,} images of {mean / 1e3:.1f} KB on average in {plan.classes:,} tars, in {work.parent}; "
-        f"{options.workers} processes, {steps:,} steps of {batch}. Memory is resident; of all processes it is sampled "
-        "twice a second, and shared pages count once. Bytes are those of system calls, pipes too, mapped files not"
+        f"{count:,} images of {mean / 1e3:.1f} KB on average in {plan.classes:,} tars; "
+        f"{options.workers} processes, {steps:,} steps of {batch}. Memory is resident; of all processes it is "
+        "sampled, and shared pages count once. Bytes are counted at system calls: pipes count, mapped files do not"
     )
     return Table(about, rehearsal.rows)
 
