@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ from typing import Any
 from benchmarks import gate, machine, report
 from benchmarks.child import FailedError, MissingError, call
 from benchmarks.harness import Table, say
-from benchmarks.options import SUITES, Options, memory_folder
+from benchmarks.options import ON_DISK, SUITES, Options, memory_folder
 
 GPU_WEIGHTS = {"checks": 1.2, "probe": 0.2, "decoders": 2.5, "standard": 2.5, "training": 1.5, "peers": 1.2}
 
@@ -46,7 +47,9 @@ def parse() -> argparse.Namespace:
         default=photographs and Path(photographs),
         help="folder of JPEG files, one sub-folder a class (default: PICSTORE_PHOTOGRAPHS)",
     )
-    parser.add_argument("--only", metavar="A,B", help="tables to measure (default: all of the suite)")
+    parser.add_argument(
+        "--only", metavar="A,B", help=f"tables to measure (default: all of the suite but {', '.join(ON_DISK)})"
+    )
     parser.add_argument(
         "--quick", "--short", action="store_true", help="few images and one round: figures mean nothing"
     )
@@ -65,7 +68,7 @@ def parse() -> argparse.Namespace:
             options.only = str(options.photographs)
         options.photographs = Path()
     tables = SUITES[options.suite]
-    options.only = options.only.split(",") if options.only else list(tables)
+    options.only = options.only.split(",") if options.only else [name for name in tables if name not in ON_DISK]
     if unknown := set(options.only) - set(tables):
         parser.error(f"{options.suite} has no table {', '.join(sorted(unknown))}; it has {', '.join(tables)}")
     if options.photographs is None or not options.photographs.is_dir():
@@ -78,13 +81,15 @@ def main() -> int:
     if sys.argv[1:2] == ["gate"]:
         return gate.main(sys.argv[2:])
     arguments = parse()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # data sets are removed, as by Ctrl-C
     if arguments.suite == "gpu" and arguments.device != "cpu" and not has_gpu():
         say("No CUDA GPU is visible to torch: nothing measured. --device cpu tries the code without one.")
         return 4
     if arguments.work:
         arguments.work.mkdir(parents=True, exist_ok=True)
         return run(arguments, arguments.work.resolve())
-    with tempfile.TemporaryDirectory(prefix="benchmarks-", dir=memory_folder()) as work:
+    folder = None if ON_DISK.intersection(arguments.only) else memory_folder()
+    with tempfile.TemporaryDirectory(prefix="benchmarks-", dir=folder) as work:
         return run(arguments, Path(work))
 
 
@@ -121,8 +126,8 @@ def run(arguments: argparse.Namespace, work: Path) -> int:
             continue
         tables[f"{arguments.suite} {name}"] = table
         failed |= any(str(row.get("problem", "")).startswith(("failed", "its check")) for row in table.rows)
-        rounds = f" --rounds {arguments.rounds}" if arguments.rounds else ""
-        command = f"python -m benchmarks {arguments.suite} --only {name}{rounds}"
+        given = [f" --{option} {value}" for option in ("images", "rounds") if (value := getattr(arguments, option))]
+        command = f"python -m benchmarks {arguments.suite} --only {name}{''.join(given)}"
         text = report.section(table, command=command, date=time.strftime("%Y-%m-%d"), machine=machine_name)
         sys.stdout.write(f"## {name}\n\n{text}\n\n")
         sys.stdout.flush()

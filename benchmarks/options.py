@@ -42,6 +42,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "shuffle": "benchmarks.convert.copying:shuffle",
         "read": "benchmarks.convert.copying:read",
         "resume": "benchmarks.convert.resuming:resume",
+        "imagenet": "benchmarks.convert.imagenet:imagenet",
     },
     "runtime": {
         "order": "benchmarks.runtime.order:order",
@@ -88,6 +89,9 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "remote": "benchmarks.torture.remote:remote",
     },
 }
+
+# Tables that take hours and a disk's space: measured only by name, and in TMPDIR in place of memory.
+ON_DISK = frozenset({"imagenet"})
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from pictures import saved, smooth
 
-from benchmarks.child import FailedError
+from benchmarks.child import FailedError, call
+from benchmarks.convert.imagenet import QUICK, imagenet
+from benchmarks.convert.imagenet_tars import class_starts, read_pool, write_pool, write_tars
 from benchmarks.gate import Tree, check_out, slower
-from benchmarks.harness import Case, Result, Sample, measure, tabulate
+from benchmarks.harness import Case, Result, Sample, Table, measure, tabulate
+from benchmarks.options import SUITES, Options
 from benchmarks.report import write_sections
+from benchmarks.usage import measure_command
+from picstore.prepare.sources.imagenet import list_imagenet
+from picstore.prepare.sources.inputs import read_input
+from picstore.storage.location.resolve import locate
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -77,3 +89,102 @@ def test_the_gate_runs_the_picstore_of_each_tree(tmp_path: Path) -> None:
     # A tree of sources alone, as ./scripts/platforms makes, has no commits.
     with pytest.raises(FailedError, match="no-such-commit" if (ROOT / ".git").exists() else "not a git repository"):
         check_out("no-such-commit", tmp_path / "none")
+
+
+_SPENDING = """
+import os, subprocess, sys, time
+held = bytearray(100 << 20)
+spend = "import time\\nwhile time.process_time() < 0.4: pass"
+subprocess.Popen([sys.executable, "-c", spend])
+time.sleep(0.6)  # a sample of the memory
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_usage_counts_what_outlives_its_parent() -> None:
+    used = measure_command([sys.executable, "-c", _SPENDING], limit=60)
+    assert (used.status, used.left) == (-9, 0)
+    assert used.cpu >= 0.4
+    assert 100 < used.largest < 200
+    assert used.together > 100
+
+
+def test_usage_counts_bytes_and_keeps_what_is_printed(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    program = f"open({str(file)!r}, 'wb').write(bytes(3 << 20)); open({str(file)!r}, 'rb').read(); print('done')"
+    used = measure_command([sys.executable, "-c", program], limit=60)
+    assert (used.status, used.output) == (0, "done\n")
+    assert 3 << 20 <= used.written < 4 << 20
+    assert 3 << 20 <= used.read < 8 << 20
+
+
+def _write_photographs(folder: Path) -> Path:
+    (folder / "photographs").mkdir()
+    for number in range(7):
+        (folder / "photographs" / f"{number}.jpg").write_bytes(saved(smooth(200 + number, 190), "JPEG"))
+    return folder / "photographs"
+
+
+def test_tars_of_a_rehearsal_hold_each_picture_once_more(tmp_path: Path) -> None:
+    write_pool(_write_photographs(tmp_path), tmp_path / "pool")
+    size = write_tars(str(tmp_path / "pool"), str(tmp_path / "tars"), 50, 3)
+    listing = list_imagenet(locate(tmp_path / "tars"))
+    assert [one.label for one in listing.inputs] == [0] * 16 + [1] * 17 + [2] * 17
+    assert class_starts(50, 3) == [0, 16, 33, 50]
+    jpegs, pool = [read_input(one) for one in listing.inputs], read_pool(tmp_path / "pool")
+    assert sum(map(len, jpegs)) == size
+    assert len(set(jpegs)) == 50
+    assert all(jpeg[-1000:] == pool[number % 7][-1000:] for number, jpeg in enumerate(jpegs))
+
+
+def test_a_rehearsal_without_room_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, "-m", "benchmarks", "convert", str(_write_photographs(tmp_path)), "--only", "imagenet"]
+    command += ["--images", str(10**9)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 1
+    assert "GB are needed at a time" in done.stderr
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_rehearsal_gets_through_all_its_stages(tmp_path: Path) -> None:
+    options = Options(_write_photographs(tmp_path), tmp_path / "work", quick=True)
+    table = Table(**call("benchmarks.__main__:run_table", SUITES["convert"]["imagenet"], asdict(options)))
+    assert [row["problem"] for row in table.rows if "problem" in row] == []
+    assert [row["stage"] for row in table.rows][-1] == "first batch"
+    assert table.rows[1]["images/s"] == pytest.approx(QUICK / table.rows[1]["s"])
+    assert not (tmp_path / "work" / "imagenet" / "tars").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_rehearsal_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, "-m", "benchmarks", "convert", str(_write_photographs(tmp_path)), "--only", "imagenet"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
+    process = subprocess.Popen([*command, "--images", "20000"], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (begun := [*tmp_path.glob("temporary/*/imagenet/converted")]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(60)
+    assert begun
+    assert [*(tmp_path / "temporary").iterdir()] == []
+    left = [path for path in Path("/proc").glob("[0-9]*") if str(tmp_path).encode() in _command_of(path)]
+    assert left == []
+
+
+def _command_of(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
+def test_a_rehearsal_ends_at_a_stage_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(_write_photographs(tmp_path), tmp_path / "work", quick=True)
+    monkeypatch.setattr(sys, "executable", "false")
+    (row,) = imagenet(options).rows
+    assert (row["stage"], row["problem"][:6]) == ("tars", "failed")
