@@ -151,8 +151,8 @@ def _retry(stage: Stage, engine: processes.Engine, _: bool) -> object:
     return retry_failed(open_source(stage.given / "photos"), stage.dataset, stage.options(engine))
 
 
-def _merge(stage: Stage, *_: object) -> object:
-    return merge(stage.dataset, [stage.given / f"shard-{index}" for index in range(2)])
+def _merge(stage: Stage, engine: processes.Engine, _: bool) -> object:
+    return merge(stage.dataset, [stage.given / f"shard-{index}" for index in range(2)], workers=engine)
 
 
 def _delete(stage: Stage, *_: object) -> object:
@@ -183,7 +183,9 @@ def _write(stage: Stage, *_: object) -> object:
 
 
 def _export(format: str) -> Callable[[Stage, processes.Engine, bool], object]:
-    return lambda stage, *_: export(stage.given / "edited", stage.dataset, format=format, shard_size=6000)
+    return lambda stage, engine, _: export(
+        stage.given / "edited", stage.dataset, format=format, shard_size=6000, workers=engine
+    )
 
 
 def _cache(stage: Stage, *_: object) -> object:
@@ -203,9 +205,9 @@ VERBS = {
         Verb("shuffle", _shuffle("transpose"), workers=True),
         Verb("shuffle uniform", _shuffle("uniform"), workers=True),
         Verb("Writer", _write),
-        Verb("export folder", _export("folder")),
-        Verb("export webdataset", _export("webdataset")),
-        Verb("export mds", _export("mds")),
+        Verb("export folder", _export("folder"), workers=True),
+        Verb("export webdataset", _export("webdataset"), workers=True),
+        Verb("export mds", _export("mds"), workers=True),
         Verb("cache", _cache),
     )
 }

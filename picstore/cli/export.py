@@ -32,6 +32,8 @@ _DAMAGE_FOUND = 3
 )
 @options.selection
 @options.root
+@options.workers
+@options.engine
 @options.quiet
 @options.as_json
 @click.pass_context

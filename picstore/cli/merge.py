@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from picstore.cli import options
@@ -13,9 +15,11 @@ from picstore.storage.location.resolve import Location, locate
 @click.argument("destination", metavar="DST", type=locate)
 @click.argument("sources", metavar="[SHARD]...", type=locate, nargs=-1)
 @options.max_errors
+@options.workers
+@options.engine
 @options.quiet
 @options.as_json
-def command(destination: Location, sources: tuple[Location, ...], max_errors: str, as_json: bool) -> None:
+def command(destination: Location, sources: tuple[Location, ...], as_json: bool, **given: Any) -> None:
     """Join the shards that `picstore convert --shard` made to one data set DST, with the bytes of a single run.
 
     Each SHARD is the DST of such a run; shards that were converted into DST itself are not named. Files are linked,
@@ -23,6 +27,4 @@ def command(destination: Location, sources: tuple[Location, ...], max_errors: st
     """
     from picstore.verbs.merge import merge
 
-    report_outcome(
-        "merge", lambda bar: merge(destination, sources, max_errors=max_errors, progress=bar), as_json=as_json
-    )
+    report_outcome("merge", lambda bar: merge(destination, sources, progress=bar, **given), as_json=as_json)

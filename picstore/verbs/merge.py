@@ -10,16 +10,25 @@ from picstore.prepare.convert import merge_shards
 from picstore.results import ConvertResult
 from picstore.storage.location.resolve import Where
 from picstore.verbs.conversion import Conversion, parse_limit
+from picstore.verbs.engine import open_engine
 
 
 def merge(
-    out: Where, shards: Sequence[Where] = (), *, max_errors: int | str = "1%", progress: ProgressOption = False
+    out: Where,
+    shards: Sequence[Where] = (),
+    *,
+    max_errors: int | str = "1%",
+    workers: int | None = None,
+    engine: str = "local",
+    progress: ProgressOption = False,
 ) -> ConvertResult:
     """Join the shards that ``picstore.convert(…, shard="0/4")`` made to one data set, with the bytes of a single run.
 
     Args:
         out: where the data set is made; shards may have been converted there.
         shards: locations of other shards. Their files are linked, or copied between file systems, and stay.
+        workers: number of processes that copy files; None for the number of cores.
+        engine: "local", or "ray" for the cluster of RAY_ADDRESS, whose nodes must see all locations.
         max_errors, progress: as :func:`picstore.convert` has them.
 
     Raises:
@@ -28,12 +37,13 @@ def merge(
         UsageError: the shards are of different jobs, one is still being converted, or the destination is another
             data set.
         NotADataset, Damage: a location holds no shard, or its job file cannot be read.
-        PicstoreError: files of a row were lost.
+        PicstoreError: files of a row were lost, or the cluster cannot be reached.
+        MissingDependency: Ray is not installed.
     """
     started = time.monotonic()
     parse_limit(max_errors)
-    with open_display("merge", progress) as display:
+    with open_engine(engine, workers) as processes, open_display("merge", progress) as display:
         conversion = Conversion(display, started)
         display.begin_stage("files")
-        done = merge_shards.merge(out, shards)
+        done = merge_shards.merge(out, shards, workers=processes)
     return conversion.finish(done, out, max_errors=max_errors)

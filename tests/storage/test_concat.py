@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import picstore_command, tree
+from engine_tasks import InlineEngine
 from PIL import Image
 
 import picstore
@@ -244,7 +245,7 @@ def test_the_command_shuffles_several_data_sets_into_one(tmp_path: Path) -> None
 
 def test_export_and_random_access_in_batches_take_them(tmp_path: Path) -> None:
     joined = small(tmp_path / "one", [0, 0], ["cat"]).concat(small(tmp_path / "other", [0], ["dog"]))
-    export(joined, tmp_path / "out", format="folder")
+    export(joined, tmp_path / "out", format="folder", workers=InlineEngine(1))
     names = [name for name in tree(tmp_path / "out") if name.endswith(".jpg")]
     assert len(names) == 3 and {Path(name).parts[0] for name in names} == {"cat", "dog"}
     mapped = picstore.MapDataset(joined, transform=[picstore.Resize(8)])

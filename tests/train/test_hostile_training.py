@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_tasks import InlineEngine
 from hostile import claiming, good_record, tiny_jpeg, write_dataset
 from samples import jpeg
 
@@ -196,7 +197,7 @@ def test_an_extra_that_is_no_json_is_found_by_verify_and_never_exported(tmp_path
     problems = [finding.problem for finding in verify(root, decode=True, workers=1).findings]
     assert [problem.split(":")[0] for problem in problems] == ["record 8", "record 9"]
     for name in FORMATS:
-        done = export(root, tmp_path / name, format=name)
+        done = export(root, tmp_path / name, format=name, workers=InlineEngine(1))
         assert (done.images, done.lost) == (8, 2)
         assert any("not JSON" in remark for remark in done.remarks)
 

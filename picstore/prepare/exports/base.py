@@ -1,16 +1,20 @@
-"""ExportWriter, the interface of export formats, and what they share: safe names, JSON, classes.txt."""
+"""ExportFormat, the interface of export formats, and what they share: safe names, JSON, classes.txt."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from picstore.storage.format.record import Record
+from picstore.storage.location.atomic_file import partial_path, sync
+from picstore.storage.location.base import PARTIAL
 
 CLASSES = "classes.txt"
 MAX_SHARD_SIZE = 1 << 31  # bytes; MDS has offsets of 32 bits
@@ -21,14 +25,104 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  
 _MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"II*\0": "tif", b"MM\0*": "tif", b"GIF8": "gif", b"BM": "bmp"}
 
 
-class ExportWriter(Protocol):
-    """Writes the records of a data set, one after the other, in one format."""
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What the index tells of a record: all but the bytes of its image and attachments.
 
-    def add(self, record: Record) -> None:
-        """Write one record."""
+    Attributes:
+        jpeg: size of the image.
+        attachments: sizes of the attachments that are not empty, by name.
+    """
 
-    def close(self) -> list[str]:
-        """Complete the files; returns messages for the user."""
+    id: int
+    label: int
+    extra: dict[str, Any]
+    jpeg: int
+    attachments: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive records that one call writes.
+
+    Attributes:
+        number: of the part, 0 for the first.
+        count: of its records.
+        names: in a folder, the records' paths without ``.jpg``; else empty.
+    """
+
+    number: int
+    count: int
+    names: tuple[str, ...] = ()
+
+
+class ExportFormat(Protocol):
+    """One format, in which a data set is written part by part.
+
+    The outlines alone decide which records make a part. Damage that only reading shows makes a part smaller, so parts
+    are written in any order, each with the bytes that it has in any other export.
+    """
+
+    def begin(self) -> None:
+        """Write what no record changes."""
+
+    def describe(self, outline: Outline) -> Any:
+        """Return what :meth:`divide` needs to know of a record; runs in tasks."""
+
+    def divide(self, described: Sequence[Any]) -> list[Part]:
+        """Divide the records into parts."""
+
+    def write(self, part: Part, records: Iterable[Record | None]) -> Any:
+        """Write a part, durable, whose unreadable records are None; runs in tasks, twice if one is taken for dead.
+
+        Returns what :meth:`close` needs to know; None if nothing was written, as no record is readable.
+        """
+
+    def close(self, written: Sequence[Any]) -> list[str]:
+        """Complete the export from the results of all parts; returns messages for the user."""
+
+
+def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
+    """Make each shard a part. With ``exceed`` its last sample may reach beyond ``shard_size``, else none does."""
+    counts: list[int] = []
+    held = 0
+    for size in sizes:
+        full = held >= shard_size if exceed else held + size > shard_size
+        if full or not counts:
+            counts.append(0)
+            held = 0
+        counts[-1] += 1
+        held += size
+    return [Part(*each) for each in enumerate(counts)]
+
+
+def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
+    """Number files through where parts have none, as all of their records are damaged."""
+    there = (number for number, result in enumerate(written) if result is not None)
+    for number, old in enumerate(there):
+        if old != number:
+            path(old).rename(path(number))
+
+
+@contextlib.contextmanager
+def durable_file(path: Path, root: Path) -> Iterator[BinaryIO]:
+    """Write a file that appears whole and durable: a task that is taken for dead may still write the same file.
+
+    Until then it lies in ``root`` under a unique name.
+    """
+    partial = partial_path(root / path.name)
+    with partial.open("wb") as file:
+        yield file
+        file.flush()
+        sync(file.fileno())
+    partial.replace(path)
+
+
+def remove_partial_files(root: Path) -> None:
+    """Remove what tasks that died have left of :func:`durable_file`."""
+    for path in root.glob(f"*{PARTIAL}"):
+        if path.is_file():
+            path.unlink()
 
 
 def safe_name(text: str) -> str:

@@ -1,26 +1,40 @@
-"""Export a data set: its JPEGs, labels, extras and attachments, unchanged, in formats that other libraries read."""
+"""Export a data set: its JPEGs, labels, extras and attachments, unchanged, in formats that other libraries read.
+
+Tasks of the engine read the indexes, the format divides the records into parts by what the indexes tell, and tasks
+write the parts (``tasks.py``). So the files depend neither on the number of tasks nor on their order.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from picstore.errors import Damage, NotADataset, UsageError
-from picstore.prepare.exports.base import MAX_SHARD_SIZE, ExportWriter, extra_object, to_json
-from picstore.prepare.exports.folder import FolderWriter
-from picstore.prepare.exports.mds import MdsWriter
-from picstore.prepare.exports.parquet import ParquetWriter
-from picstore.prepare.exports.webdataset import WebDatasetWriter
-from picstore.prepare.progress import Progress, begin_stage
+from picstore.errors import UsageError
+from picstore.prepare.engine import processes
+from picstore.prepare.exports.base import MAX_SHARD_SIZE, ExportFormat, Part, remove_partial_files
+from picstore.prepare.exports.folder import FolderFormat
+from picstore.prepare.exports.mds import MdsFormat
+from picstore.prepare.exports.parquet import ParquetFormat
+from picstore.prepare.exports.tasks import (
+    Outlines,
+    OutlineTask,
+    WriteTask,
+    join_outlines,
+    outline_containers,
+    write_parts,
+)
+from picstore.prepare.exports.webdataset import WebDatasetFormat
+from picstore.prepare.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.storage.dataset import Dataset
-from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
 
 _UNFINISHED = ".unfinished"  # no folder of a class has such a name
+_TASKS_A_WORKER = 4  # that read indexes
+_TASK_SIZE = 64 << 20  # bytes of JPEGs, where a part has less; a task reads its first and last container whole
 FORMATS = ("folder", "webdataset", "mds", "parquet")
 
 
@@ -35,7 +49,13 @@ class Exported:
 
 
 def export(
-    source: Path | Dataset, out: Path, *, format: str, shard_size: int = 256 << 20, progress: Progress | None = None
+    source: Path | Dataset,
+    out: Path,
+    *,
+    format: str,
+    shard_size: int = 256 << 20,
+    workers: int | processes.Engine,
+    progress: Progress | None = None,
 ) -> Exported:
     """Write every record of a data set, in stored order. Damaged ones are left out and counted.
 
@@ -47,6 +67,7 @@ def export(
         out: a folder that does not exist or is empty.
         format: one of FORMATS.
         shard_size: approximate bytes of a tar, shard or Parquet file.
+        workers: number of processes, or an engine; the files do not depend on it.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: the data set cannot be opened.
@@ -69,7 +90,9 @@ def export(
         raise UsageError(f"{out} lies in the data set {dataset.path}; choose another destination")
     make_folder(unfinished)
     try:
-        done = _write_records(dataset, _make_writer(format, unfinished, dataset, shard_size), progress)
+        opened = _open_format(format, unfinished.absolute(), dataset, shard_size)
+        done = _write_records(dataset, opened, processes.as_engine(workers), progress)
+        remove_partial_files(unfinished)
         _sync_tree(unfinished)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -78,22 +101,66 @@ def export(
     return done
 
 
-def _write_records(dataset: Dataset, writer: ExportWriter, progress: Progress | None) -> Exported:
+def _open_format(format: str, out: Path, dataset: Dataset, shard_size: int) -> ExportFormat:
+    classes, attachments = dataset.classes, dataset.manifest.attachments
+    if format == "folder":
+        return FolderFormat(out, classes, attachments)
+    if format == "webdataset":
+        return WebDatasetFormat(out, classes, shard_size, attachments)
+    if format == "mds":
+        return MdsFormat(out, classes, shard_size, attachments)
+    if format == "parquet":
+        return ParquetFormat(out, classes, shard_size, attachments)
+    raise UsageError(f"format {format!r}; there are {', '.join(FORMATS)}")
+
+
+def _write_records(
+    dataset: Dataset, format: ExportFormat, engine: processes.Engine, progress: Progress | None
+) -> Exported:
+    format.begin()
+    on_progress = progress_callback(progress)
+    begin_stage(progress, "reading indexes", len(dataset))
+    outlines = _read_outlines(dataset, format, engine, on_progress)
+    tasks = list(_write_tasks(dataset, format, outlines))
     begin_stage(progress, "writing", len(dataset))
-    images = size = 0
-    remarks: list[str] = []
-    for record in _records(dataset, remarks):
-        writer.add(record)
-        images += 1
-        size += len(record.jpeg)
-        if progress is not None:
-            progress.advance(1)
-    return Exported(images, size, len(dataset) - images, [*remarks, *writer.close()])
+    done = processes.run_all(write_parts, tasks, workers=engine, on_progress=on_progress)
+    written = [of_task for _, of_task in sorted(done, key=lambda each: each[0].parts[0].number)]
+    begin_stage(progress, "finishing")
+    remarks = format.close([result for each in written for result in each.results])
+    if outlines.malformed:
+        remarks.insert(0, f"{outlines.malformed:,} records were left out, as their extras are not JSON")
+    images = sum(each.images for each in written)
+    return Exported(images, sum(each.bytes for each in written), len(dataset) - images, remarks)
+
+
+def _read_outlines(
+    dataset: Dataset, format: ExportFormat, engine: processes.Engine, on_progress: ProgressCallback
+) -> Outlines:
+    live = np.flatnonzero(dataset.live.counts)
+    chunks = np.array_split(live, min(len(live), _TASKS_A_WORKER * engine.workers)) if len(live) else []
+    tasks = [OutlineTask(dataset, tuple(chunk.tolist()), format) for chunk in chunks]
+    done = processes.run_all(outline_containers, tasks, workers=engine, on_progress=on_progress)
+    return join_outlines([outlines for _, outlines in sorted(done, key=lambda each: each[0].containers)])
+
+
+def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> Iterator[WriteTask]:
+    """Divide the records into parts, and join small parts to tasks."""
+    ends = np.cumsum(outlines.sizes)
+    parts: list[Part] = []
+    start = end = 0
+    for part in format.divide(outlines.described):
+        parts.append(part)
+        end += part.count
+        if end == len(ends) or outlines.sizes[start:end].sum() >= _TASK_SIZE:
+            yield WriteTask(
+                dataset, outlines.containers[start:end], outlines.positions[start:end], format, tuple(parts)
+            )
+            start, parts = end, []
 
 
 def _sync_tree(folder: Path) -> None:
-    """Make everything below a folder durable."""
-    for path in (folder, *folder.rglob("*")):
+    """Make the folders durable, and the files that no task wrote, which are few and lie at the top."""
+    for path in (folder, *folder.iterdir()):
         if path.is_dir():
             sync_folder(path)
         else:
@@ -108,51 +175,3 @@ def _move_content(unfinished: Path, out: Path) -> None:
     sync_folder(out)
     unfinished.rmdir()
     sync_folder(out)
-
-
-def _make_writer(format: str, out: Path, dataset: Dataset, shard_size: int) -> ExportWriter:
-    if format == "folder":
-        return FolderWriter(out, dataset.classes, dataset.manifest.attachments)
-    if format == "webdataset":
-        return WebDatasetWriter(out, dataset.classes, shard_size, dataset.manifest.attachments)
-    if format == "mds":
-        return MdsWriter(out, dataset.classes, shard_size, dataset.manifest.attachments)
-    if format == "parquet":
-        return ParquetWriter(out, dataset.classes, shard_size, dataset.manifest.attachments)
-    raise UsageError(f"format {format!r}; there are {', '.join(FORMATS)}")
-
-
-def _with_columns(record: Record) -> Record:
-    """Move a record's column values into its extra, which must be an object or none; its own members win."""
-    extra = record.extra if record.columns else None
-    if not record.columns or not isinstance(extra, (dict, type(None))):
-        return record
-    columns = record.columns.items()
-    values = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in columns}
-    return replace(record, extra_json=extra_to_json({**values, **(extra or {})}))
-
-
-def _records(dataset: Dataset, remarks: list[str]) -> Iterator[Record]:
-    """Yield all readable records in stored order; one remark counts extras that are not JSON."""
-    malformed = 0
-    for number in np.flatnonzero(dataset.live.counts).tolist():
-        try:
-            container = dataset.containers.read(number)
-        except (Damage, NotADataset):  # NotADataset for a missing file
-            continue
-        for k in np.flatnonzero(dataset.live.mask(number)).tolist():
-            try:
-                record = container.record(k)
-            except Damage:
-                continue
-            record = dataset.with_values(record)
-            try:
-                record = _with_columns(record)
-                to_json(extra_object(record))
-            # The last three for an extra that is too deep to be written again.
-            except (Damage, UsageError, ValueError, RecursionError):
-                malformed += 1
-                continue
-            yield record
-    if malformed:
-        remarks.append(f"{malformed:,} records were left out, as their extras are not JSON")

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from picstore.prepare.exports.base import (
     CLASSES,
+    Outline,
+    Part,
     UsedNames,
     attachment_names,
+    durable_file,
     extra_object,
     present_attachments,
     safe_name,
+    shard_parts,
     to_json,
     write_classes,
 )
 from picstore.storage.format.record import Record
+from picstore.storage.location.atomic_file import sync
 
 TABLE = "records.jsonl"
+_PART_SIZE = 32 << 20  # bytes of JPEGs
 
 
-class FolderWriter:
+class _Wish(NamedTuple):
+    """What decides the path of a record, and the size of its JPEG."""
+
+    label: int
+    id: int
+    stem: str
+    attachments: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFormat:
     """OUT/<class>/<original name>.jpg, OUT/records.jsonl and OUT/classes.txt.
 
     Names are the last part of the extra's ``path``, made safe; the id is added to equal ones. Attachments are hidden
@@ -28,67 +48,103 @@ class FolderWriter:
     case or normalizes Unicode.
     """
 
-    def __init__(self, root: Path, classes: list[str], attachments: tuple[str, ...]) -> None:
-        self._root = root
-        self._classes = classes
-        self._attachments = attachment_names(attachments)
-        self._folders: dict[int, str] = {}
-        self._used_folders = UsedNames((TABLE, CLASSES))
-        self._used_files = UsedNames()
-        for label in range(len(classes)):
-            self._folder(label)
-        write_classes(root, classes)
-        self._table = (root / TABLE).open("wb")
+    root: Path
+    classes: list[str]
+    attachments: tuple[str, ...]
 
-    def _folder(self, label: int) -> str:
-        """Folder of a label, made when it is first asked for."""
-        if label not in self._folders:
+    def begin(self) -> None:
+        """Write classes.txt."""
+        write_classes(self.root, self.classes)
+
+    def describe(self, outline: Outline) -> _Wish:
+        """Return what decides the path of a record."""
+        stem = _stem(outline.extra, outline.id)
+        return _Wish(outline.label, outline.id, stem, tuple(outline.attachments), outline.jpeg)
+
+    def divide(self, described: Sequence[_Wish]) -> list[Part]:
+        """Make the folders, and name all records: a name depends on the names before it, so tasks cannot find it."""
+        folders = self._folders(wish.label for wish in described)
+        for folder in folders.values():
+            (self.root / folder).mkdir()
+        hidden, used = attachment_names(self.attachments), UsedNames()
+        names = [_free_path(wish, folders[wish.label], hidden, used) for wish in described]
+        parts, end = [], 0
+        for part in shard_parts((wish.size for wish in described), _PART_SIZE, exceed=True):
+            end += part.count
+            parts.append(Part(part.number, part.count, tuple(names[end - part.count : end])))
+        return parts
+
+    def _folders(self, labels: Iterable[int]) -> dict[int, str]:
+        """Name the folders of all classes, then the folders of other labels, in the order of their first records."""
+        used, folders = UsedNames((TABLE, CLASSES)), {}
+        for label in dict.fromkeys([*range(len(self.classes)), *labels]):
             name = "unlabelled" if label < 0 else f"{label:04d}"
-            if 0 <= label < len(self._classes):
-                name = safe_name(self._classes[label])
-            while not self._used_folders.take(name):
+            if 0 <= label < len(self.classes):
+                name = safe_name(self.classes[label])
+            while not used.take(name):
                 name = f"{name}-{label}"
-            (self._root / name).mkdir()
-            self._folders[label] = name
-        return self._folders[label]
+            folders[label] = name
+        return folders
 
-    def add(self, record: Record) -> None:
-        """Write the JPEG, its attachments, and a line of the table."""
-        folder, extra = self._folder(record.label), extra_object(record)
-        blobs = present_attachments(record)
-        stem = self._free_stem(folder, _stem(extra, record.id), record.id, list(blobs))
-        row: dict[str, Any] = {"path": f"{folder}/{stem}.jpg", "label": record.label, "extra": extra}
-        self._write(row["path"], record.jpeg)
-        if blobs:
-            row["attachments"] = {field: f"{folder}/{self._hidden(stem, field)}" for field in blobs}
-        for field, blob in blobs.items():
-            self._write(row["attachments"][field], blob)
-        self._table.write(to_json(row) + b"\n")
+    def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
+        """Write JPEGs and attachments, and a piece of the table.
 
-    def _free_stem(self, folder: str, stem: str, id_: int, fields: list[str]) -> str:
-        """Stem under which the names of a JPEG and of its attachments are free; takes them."""
-        name, tries = stem, 0
-        while not self._used_files.take(
-            f"{folder}/{name}.jpg", *(f"{folder}/{self._hidden(name, field)}" for field in fields)
-        ):
-            tries += 1
-            name = f"{stem}-{id_}" if tries == 1 else f"{stem}-{id_}-{tries}"
-        return name
+        All files are synced at the end: a disk that must sync each before the next is written takes longer.
+        """
+        hidden = attachment_names(self.attachments)
+        rows: list[dict[str, Any]] = []
+        files: list[Path] = []
+        for path, record in zip(part.names, records, strict=True):
+            if record is None:
+                continue
+            blobs = present_attachments(record)
+            row: dict[str, Any] = {"path": f"{path}.jpg", "label": record.label, "extra": extra_object(record)}
+            if blobs:
+                row["attachments"] = {field: _hidden_path(path, hidden[field]) for field in blobs}
+            rows.append(row)
+            names = [row["path"], *row.get("attachments", {}).values()]
+            for name, data in zip(names, [record.jpeg, *blobs.values()], strict=True):
+                files.append(self.root / name)
+                files[-1].write_bytes(data)
+        for file in files:
+            with file.open("rb") as written:
+                sync(written.fileno())
+        with durable_file(self._piece(part.number), self.root) as piece:
+            piece.writelines(to_json(row) + b"\n" for row in rows)
+        return True if rows else None
 
-    def _hidden(self, stem: str, attachment: str) -> str:
-        return f".{stem}.{self._attachments[attachment]}"
+    def _piece(self, number: int) -> Path:
+        return self.root / f"{TABLE}.{number}"
 
-    def _write(self, path: str, data: bytes | memoryview) -> None:
-        with (self._root / path).open("xb") as file:
-            file.write(data)
-
-    def close(self) -> list[str]:
-        """Complete the table; warns if folders sort otherwise than labels."""
-        self._table.close()
-        names = [self._folders[label] for label in range(len(self._classes))]
-        if names == sorted(names) and set(self._folders) == set(range(len(names))):
+    def close(self, written: Sequence[bool | None]) -> list[str]:
+        """Join the pieces of the table; warn if folders sort otherwise than labels."""
+        with (self.root / TABLE).open("wb") as table:
+            for piece in map(self._piece, range(len(written))):
+                with piece.open("rb") as rows:
+                    shutil.copyfileobj(rows, table)
+                piece.unlink()
+        names = list(self._folders(()).values())
+        there = {path.name for path in self.root.iterdir() if path.is_dir()}
+        if names == sorted(names) and there == set(names):
             return []
         return [f"readers of folders number classes by sorted name; labels as they were stand in {TABLE}"]
+
+
+def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames) -> str:
+    """Path, but for ``.jpg``, with which the paths of JPEG and attachments are free; takes them."""
+    stem, tries = wish.stem, 0
+    while True:
+        path = f"{folder}/{stem}"
+        if used.take(f"{path}.jpg", *(_hidden_path(path, hidden[field]) for field in wish.attachments)):
+            return path
+        tries += 1
+        stem = f"{wish.stem}-{wish.id}" if tries == 1 else f"{wish.stem}-{wish.id}-{tries}"
+
+
+def _hidden_path(path: str, attachment: str) -> str:
+    """Path of an attachment beside its image."""
+    folder, _, stem = path.partition("/")
+    return f"{folder}/.{stem}.{attachment}"
 
 
 def _stem(extra: dict[str, Any], id_: int) -> str:

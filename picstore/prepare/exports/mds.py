@@ -3,75 +3,120 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from picstore.errors import UsageError
-from picstore.prepare.exports.base import extra_object, to_json, write_classes
+from picstore.prepare.exports.base import (
+    Outline,
+    Part,
+    close_gaps,
+    durable_file,
+    extra_object,
+    shard_parts,
+    to_json,
+    write_classes,
+)
 from picstore.storage.format.record import Record
 
 _COLUMNS = {"image": "jpeg", "label": "int", "extra": "json"}
+_LABEL = struct.Struct("<q")
 
 
-class MdsWriter:
-    """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. Holds one shard in memory.
+class _Shard(NamedTuple):
+    """A shard that was written: its samples and bytes."""
+
+    samples: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MdsFormat:
+    """OUT/shard.00000.mds, …, OUT/index.json and OUT/classes.txt. A task holds one shard in memory.
 
     Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), and each attachment by its name
     (bytes, empty for none); UsageError if an attachment has the name of a column.
     """
 
-    def __init__(self, root: Path, classes: list[str], shard_size: int, attachments: tuple[str, ...]) -> None:
-        if taken := _COLUMNS.keys() & set(attachments):
+    root: Path
+    classes: list[str]
+    shard_size: int
+    attachments: tuple[str, ...]
+
+    def begin(self) -> None:
+        """Write classes.txt."""
+        if taken := _COLUMNS.keys() & set(self.attachments):
             raise UsageError(f"attachment {min(taken)!r} has the name of a column of mds; choose another format")
-        columns = _COLUMNS | dict.fromkeys(attachments, "bytes")
-        self._names = sorted(columns)
-        encodings = [columns[name] for name in self._names]
-        self._sizes = [8 if encoding == "int" else None for encoding in encodings]
-        self._config = {
-            "column_encodings": encodings,
-            "column_names": self._names,
-            "column_sizes": self._sizes,
+        write_classes(self.root, self.classes)
+
+    def _columns(self) -> dict[str, str]:
+        """Encodings by name, in the order of a sample."""
+        return dict(sorted((_COLUMNS | dict.fromkeys(self.attachments, "bytes")).items()))
+
+    def _config(self) -> dict[str, Any]:
+        columns = self._columns()
+        return {
+            "column_encodings": [*columns.values()],
+            "column_names": [*columns],
+            "column_sizes": [_LABEL.size if encoding == "int" else None for encoding in columns.values()],
             "compression": None,
             "format": "mds",
             "hashes": [],
-            "size_limit": shard_size,
+            "size_limit": self.shard_size,
             "version": 2,
         }
-        self._root, self._shard_size = root, shard_size
-        self._entries: list[dict[str, Any]] = []
-        self._samples: list[bytes] = []
-        self._bytes = 0
-        write_classes(root, classes)
 
-    def add(self, record: Record) -> None:
-        """Encode one sample."""
-        values = {name: bytes(blob) for name, blob in record.attachments.items()}
-        values |= {"image": bytes(record.jpeg), "label": struct.pack("<q", record.label)}
-        values["extra"] = to_json(extra_object(record))
-        row = [values.get(name, b"") for name in self._names]
-        variable = [len(value) for value, size in zip(row, self._sizes, strict=True) if size is None]
-        sample = struct.pack(f"<{len(variable)}I", *variable) + b"".join(row)
-        if self._samples and self._bytes + len(sample) > self._shard_size:
-            self._end_shard()
-        self._samples.append(sample)
-        self._bytes += len(sample)
+    def describe(self, outline: Outline) -> int:
+        """Return the size of a sample."""
+        lengths = 4 * (2 + len(self.attachments))  # of all columns but the label
+        values = outline.jpeg + _LABEL.size + len(to_json(outline.extra))
+        return lengths + values + sum(outline.attachments.values())
 
-    def _end_shard(self) -> None:
-        config, count = to_json(self._config), len(self._samples)
+    def divide(self, described: Sequence[int]) -> list[Part]:
+        """Make each shard a part, whose samples have at most ``shard_size`` bytes together."""
+        return shard_parts(described, self.shard_size, exceed=False)
+
+    def write(self, part: Part, records: Iterable[Record | None]) -> _Shard | None:
+        """Write a shard."""
+        columns = self._columns()
+        samples = [_encode(record, columns) for record in records if record is not None]
+        if not samples:
+            return None
+        config, count = to_json(self._config()), len(samples)
         offsets = [4 + 4 * (count + 1) + len(config)]
-        for sample in self._samples:
+        for sample in samples:
             offsets.append(offsets[-1] + len(sample))
-        name = f"shard.{len(self._entries):05d}.mds"
-        with (self._root / name).open("wb") as file:
+        with durable_file(self._path(part.number), self.root) as file:
             file.write(struct.pack(f"<{count + 2}I", count, *offsets) + config)
-            file.writelines(self._samples)
-        raw = {"basename": name, "bytes": offsets[-1], "hashes": {}}
-        self._entries.append({**self._config, "raw_data": raw, "samples": count, "zip_data": None})
-        self._samples, self._bytes = [], 0
+            file.writelines(samples)
+        return _Shard(count, offsets[-1])
 
-    def close(self) -> list[str]:
-        """Write the last shard and the index."""
-        if self._samples:
-            self._end_shard()
-        (self._root / "index.json").write_bytes(to_json({"shards": self._entries, "version": 2}))
+    def _path(self, number: int) -> Path:
+        return self.root / f"shard.{number:05d}.mds"
+
+    def close(self, written: Sequence[_Shard | None]) -> list[str]:
+        """Number the shards through, and write the index."""
+        close_gaps(self._path, written)
+        shards = [
+            {
+                **self._config(),
+                "raw_data": {"basename": self._path(number).name, "bytes": shard.bytes, "hashes": {}},
+                "samples": shard.samples,
+                "zip_data": None,
+            }
+            for number, shard in enumerate(filter(None, written))
+        ]
+        (self.root / "index.json").write_bytes(to_json({"shards": shards, "version": 2}))
         return []
+
+
+def _encode(record: Record, columns: dict[str, str]) -> bytes:
+    """Encode a sample: the lengths of its values but the label's, then the values."""
+    values = {name: bytes(blob) for name, blob in record.attachments.items()}
+    values |= {"image": bytes(record.jpeg), "label": _LABEL.pack(record.label)}
+    values["extra"] = to_json(extra_object(record))
+    row = {name: values.get(name, b"") for name in columns}
+    lengths = [len(value) for name, value in row.items() if columns[name] != "int"]
+    return struct.pack(f"<{len(lengths)}I", *lengths) + b"".join(row.values())

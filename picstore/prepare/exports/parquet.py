@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from picstore.errors import UsageError
-from picstore.prepare.exports.base import extra_object, present_attachments, to_json, write_classes
+from picstore.prepare.exports.base import (
+    Outline,
+    Part,
+    close_gaps,
+    durable_file,
+    extra_object,
+    present_attachments,
+    shard_parts,
+    to_json,
+    write_classes,
+)
 from picstore.prepare.sources.base import missing_library
 from picstore.prepare.sources.parquet import EXTRA_KEY
 from picstore.storage.format.record import Record
@@ -16,99 +29,131 @@ _COLUMNS = ("image", "label", "extra")
 _ROWS_PER_GROUP = 100  # as datasets writes images; readers of single rows fetch a group
 
 
-class ParquetWriter:
-    """OUT/data/train-00000.parquet, …, OUT/README.md, the card, and OUT/classes.txt. Holds 100 records in memory.
+class _Shard(NamedTuple):
+    """A file that was written: its rows, and the bytes of their values."""
+
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFormat:
+    """OUT/data/train-00000.parquet, …, OUT/README.md, the card, and OUT/classes.txt. A task holds 100 records.
 
     Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel where there are classes, −1
     for unknown), ``extra`` (a JSON object as text), and each attachment by its name (binary, null for none); UsageError
     if an attachment has the name of a column. MissingDependency without pyarrow.
     """
 
-    def __init__(self, root: Path, classes: list[str], shard_size: int, attachments: tuple[str, ...]) -> None:
-        if taken := set(_COLUMNS) & set(attachments):
+    root: Path
+    classes: list[str]
+    shard_size: int
+    attachments: tuple[str, ...]
+
+    def begin(self) -> None:
+        """Make the folder of the files, and write classes.txt."""
+        if taken := set(_COLUMNS) & set(self.attachments):
             raise UsageError(f"attachment {min(taken)!r} has the name of a column of parquet; choose another format")
+        self._schema()
+        (self.root / "data").mkdir()
+        write_classes(self.root, self.classes)
+
+    def _schema(self) -> Any:
         try:
             import pyarrow as pa
-            import pyarrow.parquet as pq
         except ImportError as error:
             raise missing_library("pyarrow", "parquet") from error
-        self._root, self._shard_size, self._classes, self._attachments = root, shard_size, classes, attachments
         image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         columns = [("image", image), ("label", pa.int64()), ("extra", pa.string())]
         metadata = {"huggingface": json.dumps({"info": {"features": self._features()}}), EXTRA_KEY: "json"}
-        fields = [*columns, *((name, pa.binary()) for name in attachments)]
-        self._schema = pa.schema(fields, metadata=metadata)
-        self._make_table, self._open = pa.Table.from_pylist, pq.ParquetWriter
-        self._writer: Any = None
-        self._rows: list[dict[str, Any]] = []
-        self._shards: list[Path] = []
-        self._images = self._bytes = self._in_shard = 0
-        (root / "data").mkdir()
-        write_classes(root, classes)
+        fields = [*columns, *((name, pa.binary()) for name in self.attachments)]
+        return pa.schema(fields, metadata=metadata)
 
     def _features(self) -> dict[str, Any]:
         """Columns as datasets describes them in a file's metadata."""
         label: dict[str, Any] = {"dtype": "int64", "_type": "Value"}
-        if self._classes:
-            label = {"names": self._classes, "_type": "ClassLabel"}
-        others = {name: {"dtype": "binary", "_type": "Value"} for name in self._attachments}
+        if self.classes:
+            label = {"names": self.classes, "_type": "ClassLabel"}
+        others = {name: {"dtype": "binary", "_type": "Value"} for name in self.attachments}
         return {"image": {"_type": "Image"}, "label": label, "extra": {"dtype": "string", "_type": "Value"}, **others}
 
-    def add(self, record: Record) -> None:
-        """Add one row."""
-        extra = to_json(extra_object(record)).decode()
-        blobs = {name: bytes(blob) for name, blob in present_attachments(record).items()}
-        size = len(record.jpeg) + len(extra) + sum(map(len, blobs.values()))
-        if self._in_shard and self._in_shard + size > self._shard_size:
-            self._end_shard()
-        image = {"bytes": bytes(record.jpeg), "path": f"{record.id:09d}.jpg"}
-        self._rows.append({"image": image, "label": record.label, "extra": extra, **blobs})
-        self._images += 1
-        self._in_shard += size
-        self._bytes += size
-        if len(self._rows) == _ROWS_PER_GROUP:
-            self._write_rows()
+    def describe(self, outline: Outline) -> int:
+        """Return the bytes of a row's image, extra and attachments."""
+        return outline.jpeg + len(_extra_text(outline.extra)) + sum(outline.attachments.values())
 
-    def _write_rows(self) -> None:
-        if self._writer is None:
-            self._shards.append(self._root / "data" / f"train-{len(self._shards):05d}.parquet")
-            # JPEGs do not compress, and the statistics of a column of images would be two images a group.
-            self._writer = self._open(
-                self._shards[-1], self._schema, compression="none", use_dictionary=False, write_statistics=False
-            )
-        self._writer.write_table(self._make_table(self._rows, schema=self._schema))
-        self._rows = []
+    def divide(self, described: Sequence[int]) -> list[Part]:
+        """Make each file a part, whose rows have at most ``shard_size`` bytes together."""
+        return shard_parts(described, self.shard_size, exceed=False)
 
-    def _end_shard(self) -> None:
-        self._write_rows()
-        self._writer.close()
-        self._writer, self._in_shard = None, 0
+    def write(self, part: Part, records: Iterable[Record | None]) -> _Shard | None:
+        """Write a file in groups of rows."""
+        readable = (record for record in records if record is not None)
+        first = next(readable, None)
+        return None if first is None else self._write_file(part.number, chain([first], readable))
 
-    def close(self) -> list[str]:
-        """Complete the last file, and write the card."""
-        if self._in_shard or not self._shards:
-            self._end_shard()
-        size = sum(shard.stat().st_size for shard in self._shards)
-        (self._root / "README.md").write_text(self._card(size), encoding="utf-8", errors="backslashreplace")
+    def _write_file(self, number: int, records: Iterable[Record]) -> _Shard:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema, remaining = self._schema(), iter(records)
+        count = size = 0
+        # JPEGs do not compress, and the statistics of a column of images would be two images a group.
+        options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        with durable_file(self._path(number), self.root) as file, pq.ParquetWriter(file, schema, **options) as writer:
+            while True:
+                rows = [_row(record) for record in islice(remaining, _ROWS_PER_GROUP)]
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))  # an empty last group, too
+                count += len(rows)
+                size += sum(map(_row_size, rows))
+                if len(rows) < _ROWS_PER_GROUP:
+                    return _Shard(count, size)
+
+    def _path(self, number: int) -> Path:
+        return self.root / "data" / f"train-{number:05d}.parquet"
+
+    def close(self, written: Sequence[_Shard | None]) -> list[str]:
+        """Number the files through, and write the card; without rows, there is a file without rows."""
+        close_gaps(self._path, written)
+        shards = [shard for shard in written if shard is not None] or [self._write_file(0, [])]
+        download = sum(self._path(number).stat().st_size for number in range(len(shards)))
+        images, size = (sum(each) for each in zip(*shards, strict=True))
+        card = self._card(images, size, download)
+        (self.root / "README.md").write_text(card, encoding="utf-8", errors="backslashreplace")
         return []
 
-    def _card(self, size: int) -> str:
+    def _card(self, images: int, size: int, download: int) -> str:
         """Data-set card: YAML, whose strings are written as JSON's, and a few words."""
         label = ["    dtype: int64"]
-        if self._classes:
-            names = [f"          '{label}': {json.dumps(name)}" for label, name in enumerate(self._classes)]
+        if self.classes:
+            names = [f"          '{label}': {json.dumps(name)}" for label, name in enumerate(self.classes)]
             label = ["    dtype:", "      class_label:", "        names:", *names]
         features = [("image", ["    dtype: image"]), ("label", label), ("extra", ["    dtype: string"])]
-        features += [(name, ["    dtype: binary"]) for name in self._attachments]
+        features += [(name, ["    dtype: binary"]) for name in self.attachments]
         lines = ["---", "configs:", "- config_name: default", "  data_files:", "  - split: train"]
         lines += ["    path: data/train-*", "dataset_info:", "  features:"]
         for name, dtype in features:
             lines += [f"  - name: {json.dumps(name)}", *dtype]
-        lines += ["  splits:", "  - name: train", f"    num_bytes: {self._bytes}", f"    num_examples: {self._images}"]
-        lines += [f"  download_size: {size}", f"  dataset_size: {self._bytes}", "---", ""]
+        lines += ["  splits:", "  - name: train", f"    num_bytes: {size}", f"    num_examples: {images}"]
+        lines += [f"  download_size: {download}", f"  dataset_size: {size}", "---", ""]
         lines += [
-            f"{self._images:,} images",
+            f"{images:,} images",
             "",
             "Written by picstore: JPEGs with restart markers, which any reader opens.",
         ]
         return "\n".join(lines) + "\n"
+
+
+def _extra_text(extra: dict[str, Any]) -> str:
+    return to_json(extra).decode()
+
+
+def _row(record: Record) -> dict[str, Any]:
+    blobs = {name: bytes(blob) for name, blob in present_attachments(record).items()}
+    image = {"bytes": bytes(record.jpeg), "path": f"{record.id:09d}.jpg"}
+    return {"image": image, "label": record.label, "extra": _extra_text(extra_object(record)), **blobs}
+
+
+def _row_size(row: dict[str, Any]) -> int:
+    values = {**row, "image": row["image"]["bytes"]}
+    del values["label"]
+    return sum(map(len, values.values()))

@@ -4,60 +4,96 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from picstore.prepare.exports.base import (
+    Outline,
+    Part,
     attachment_names,
+    close_gaps,
+    durable_file,
     extra_object,
     present_attachments,
+    shard_parts,
     suffix_of,
     to_json,
     write_classes,
 )
 from picstore.storage.format.record import Record
 
+_BLOCK = 512  # bytes
 
-class WebDatasetWriter:
+
+@dataclass(frozen=True, slots=True)
+class WebDatasetFormat:
     """OUT/shard-000000.tar, … of about ``shard_size`` bytes, and OUT/classes.txt.
 
     ``cls`` is the label as a number, −1 for unknown; ``json`` the extra. An attachment is ``<name>.png`` or another
     extension by its first bytes, else ``<name>.bin``; its name is made safe, and distinct from others.
     """
 
-    def __init__(self, root: Path, classes: list[str], shard_size: int, attachments: tuple[str, ...]) -> None:
-        self._root, self._shard_size = root, shard_size
-        self._names = attachment_names(attachments)
-        self._shards = 0
-        self._tar: tarfile.TarFile | None = None
-        write_classes(root, classes)
+    root: Path
+    classes: list[str]
+    shard_size: int
+    attachments: tuple[str, ...]
 
-    def add(self, record: Record) -> None:
-        """Write the members of one sample, all into one shard."""
-        if self._tar is None:
-            name = f"shard-{self._shards:06d}.tar"
-            self._tar = tarfile.open(self._root / name, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - stays open over many calls
-        tar = self._tar
-        tar.members = []  # type: ignore[attr-defined] # tarfile keeps every member otherwise
-        key = f"{record.id:09d}"
-        _add_member(tar, f"{key}.jpg", record.jpeg)
-        _add_member(tar, f"{key}.cls", b"%d" % record.label)
-        if extra := extra_object(record):
-            _add_member(tar, f"{key}.json", to_json(extra))
-        for name, blob in present_attachments(record).items():
-            _add_member(tar, f"{key}.{self._names[name].lower()}.{suffix_of(blob)}", blob)
-        if tar.offset >= self._shard_size:
-            self._end_shard()
+    def begin(self) -> None:
+        """Write classes.txt."""
+        write_classes(self.root, self.classes)
 
-    def _end_shard(self) -> None:
-        if self._tar is not None:
-            self._tar.close()
-            self._tar = None
-            self._shards += 1
+    def describe(self, outline: Outline) -> int:
+        """Return the size of a sample's members."""
+        key, names = _key(outline), attachment_names(self.attachments)
+        sizes = {f"{key}.jpg": outline.jpeg, f"{key}.cls": len(b"%d" % outline.label)}
+        if outline.extra:
+            sizes[f"{key}.json"] = len(to_json(outline.extra))
+        # All extensions have the length of "bin".
+        sizes |= {f"{key}.{names[name].lower()}.bin": size for name, size in outline.attachments.items()}
+        return sum(_member_size(name, size) for name, size in sizes.items())
 
-    def close(self) -> list[str]:
-        """Complete the last shard."""
-        self._end_shard()
+    def divide(self, described: Sequence[int]) -> list[Part]:
+        """Make each tar a part; the last sample of a tar reaches ``shard_size``."""
+        return shard_parts(described, self.shard_size, exceed=True)
+
+    def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
+        """Write a tar; all members of a sample are in one."""
+        names = attachment_names(self.attachments)
+        with ExitStack() as opened:
+            tar: tarfile.TarFile | None = None
+            for record in records:
+                if record is None:
+                    continue
+                if tar is None:
+                    file = opened.enter_context(durable_file(self._path(part.number), self.root))
+                    tar = opened.enter_context(tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT))
+                _add_sample(tar, record, names)
+        return None if tar is None else True
+
+    def _path(self, number: int) -> Path:
+        return self.root / f"shard-{number:06d}.tar"
+
+    def close(self, written: Sequence[bool | None]) -> list[str]:
+        """Number the tars through."""
+        close_gaps(self._path, written)
         return []
+
+
+def _key(record: Record | Outline) -> str:
+    return f"{record.id:09d}"
+
+
+def _add_sample(tar: tarfile.TarFile, record: Record, names: dict[str, str]) -> None:
+    tar.members = []  # type: ignore[attr-defined] # tarfile keeps every member otherwise
+    key = _key(record)
+    _add_member(tar, f"{key}.jpg", record.jpeg)
+    _add_member(tar, f"{key}.cls", b"%d" % record.label)
+    if extra := extra_object(record):
+        _add_member(tar, f"{key}.json", to_json(extra))
+    for name, blob in present_attachments(record).items():
+        _add_member(tar, f"{key}.{names[name].lower()}.{suffix_of(blob)}", blob)
 
 
 def _add_member(tar: tarfile.TarFile, name: str, data: bytes | memoryview) -> None:
@@ -65,3 +101,10 @@ def _add_member(tar: tarfile.TarFile, name: str, data: bytes | memoryview) -> No
     info = tarfile.TarInfo(name)
     info.size = len(data)
     tar.addfile(info, io.BytesIO(data))
+
+
+def _member_size(name: str, size: int) -> int:
+    """Size of a member with its header, which is one block unless the name needs pax records."""
+    short = name.isascii() and len(name) <= tarfile.LENGTH_NAME
+    header = _BLOCK if short else len(tarfile.TarInfo(name).tobuf(tarfile.PAX_FORMAT))
+    return header + -(-size // _BLOCK) * _BLOCK

@@ -174,6 +174,10 @@ class Location(Root):
     def files(self) -> Iterator[tuple[str, int]]:
         """Iterate over all files below, in any order: relative name, with slashes, and size in bytes."""
 
+    def link_to(self, target: WritableLocation) -> bool:
+        """Make the target a second name of the file; return False, and do nothing, where that is not possible."""
+        return False
+
     def copy_to(self, target: WritableLocation) -> None:
         """Copy the file; the target appears when it is whole."""
         size = self.size()

@@ -172,6 +172,10 @@ class Folder(WritableLocation):
 
     def copy_to(self, target: WritableLocation) -> None:
         """Link the file where the file system can, since no file of a data set is ever modified; else copy it."""
+        if not self.link_to(target):
+            WritableLocation.copy_to(self, target)
+
+    def link_to(self, target: WritableLocation) -> bool:
         if isinstance(target, Folder):
             with contextlib.suppress(OSError):  # another file system, or one without hard links
                 make_folder(target.path.parent)
@@ -180,8 +184,8 @@ class Folder(WritableLocation):
                 partial.replace(target.path)
                 partial.unlink(missing_ok=True)  # replace() leaves it where both names are links to one file
                 sync_folder(target.path.parent)
-                return
-        WritableLocation.copy_to(self, target)
+                return True
+        return False
 
     def remove(self, *, keep: Collection[str] = ()) -> None:
         if self.path.is_dir():

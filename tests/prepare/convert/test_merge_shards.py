@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,10 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import NotADataset, Unfinished, UsageError
-from picstore.prepare.convert import job
+from picstore.prepare.convert import job, merge_shards
 from picstore.prepare.convert.convert import ConvertOptions, convert
 from picstore.prepare.convert.finish import ConversionResult
 from picstore.prepare.convert.job import DatasetShape, Shard
-from picstore.prepare.convert.merge_shards import merge
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.storage.location.resolve import locate
@@ -30,6 +30,7 @@ from picstore.storage.location.resolve import locate
 SMALL = ("--streams", "2", "--file-size", "16KiB", "--container-size", "8KiB", "--max-errors", "2%")
 SHAPE = DatasetShape(streams=2, file_size=16 << 10, container_size=8 << 10)
 COUNT = 120
+merge = partial(merge_shards.merge, workers=InlineEngine(1))
 
 
 def convert_shard(

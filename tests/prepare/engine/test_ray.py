@@ -24,12 +24,16 @@ from pictures import require
 from samples import jpeg
 
 import picstore
-from picstore.errors import Corrupt, PicstoreError
+from picstore.errors import Corrupt, PicstoreError, Unfinished
 from picstore.prepare.convert.convert import ConvertOptions, convert
-from picstore.prepare.convert.job import DatasetShape
+from picstore.prepare.convert.job import DatasetShape, Shard
+from picstore.prepare.convert.merge_shards import merge
 from picstore.prepare.engine import ray
 from picstore.prepare.engine.processes import Engine
 from picstore.prepare.engine.ray import RayEngine
+from picstore.prepare.exports import export as export_module
+from picstore.prepare.exports import folder as folder_format
+from picstore.prepare.exports.export import FORMATS, export
 from picstore.prepare.image.settings import EncodeSettings
 from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.dupes import hash_images
@@ -120,6 +124,13 @@ class InlineRay:
         assert force
 
 
+def engines(monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, Engine]:
+    """One machine, and a cluster in this process on which every task loses its first worker."""
+    inline = InlineRay(lambda task: 1)
+    monkeypatch.setattr(ray, "import_ray", lambda: inline)
+    return InlineEngine(1), RayEngine(3)
+
+
 def test_a_task_that_loses_its_worker_is_sent_again_and_errors_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a cluster; on one, the slow tests below."""
 
@@ -142,29 +153,66 @@ def test_a_task_that_loses_its_worker_is_sent_again_and_errors_arrive(monkeypatc
 def test_a_conversion_that_loses_workers_writes_the_bytes_of_one_machine(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = converted(source, tmp_path / "alone", InlineEngine(1))
+    machine, cluster = engines(monkeypatch)
+    alone = converted(source, tmp_path / "alone", machine)
     assert len(list(alone.glob("0000/*.pic"))) >= 4, "several rows are needed to show anything"
-    inline = InlineRay(lambda task: 1)
-    monkeypatch.setattr(ray, "import_ray", lambda: inline)
-    assert tree(converted(source, tmp_path / "both", RayEngine(3))) == tree(alone)
+    assert tree(converted(source, tmp_path / "both", cluster)) == tree(alone)
 
 
 def test_verify_and_dupes_find_on_a_cluster_what_they_find_on_one_machine(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = converted(source, tmp_path / "train", InlineEngine(1))
-    file = dataset / "0001" / "000002.pic"
-    damaged = bytearray(file.read_bytes())
-    damaged[file.stat().st_size // 2] ^= 1
-    file.write_bytes(damaged)
-    inline = InlineRay(lambda task: 1)
-    monkeypatch.setattr(ray, "import_ray", lambda: inline)
-    expected = verify(dataset, decode=True, workers=InlineEngine(1))
+    damage(dataset / "0001" / "000002.pic")
+    alone, cluster = engines(monkeypatch)
+    expected = verify(dataset, decode=True, workers=alone)
     assert expected.findings
-    assert verify(dataset, decode=True, workers=RayEngine(3)) == expected
-    hashes = [hash_images(picstore.Dataset(dataset), workers=engine) for engine in (InlineEngine(1), RayEngine(3))]
+    assert verify(dataset, decode=True, workers=cluster) == expected
+    hashes = [hash_images(picstore.Dataset(dataset), workers=engine) for engine in (alone, cluster)]
     assert len(hashes[0].ids) == COUNT - 1 - sum(each.records_lost for each in expected.findings)
     assert all(np.array_equal(*each) for each in zip(*hashes, strict=True))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_export_that_loses_workers_has_the_files_of_one_machine(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    dataset = converted(source, tmp_path / "train", InlineEngine(1))
+    damage(dataset / "0001" / "000002.pic")
+    results = []
+    for engine, name, task_size in zip(engines(monkeypatch), ("alone", "both"), (1 << 30, 1 << 13), strict=True):
+        monkeypatch.setattr(export_module, "_TASK_SIZE", task_size)
+        monkeypatch.setattr(folder_format, "_PART_SIZE", task_size)
+        results.append(export(dataset, tmp_path / name, format=format, shard_size=9000, workers=engine))
+    assert results[0] == results[1]
+    assert results[0].images == COUNT - 1 - results[0].lost < COUNT - 1
+    assert tree(tmp_path / "both") == tree(tmp_path / "alone")
+
+
+def test_a_merge_that_loses_workers_copies_what_one_machine_copies(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=InlineEngine(1))
+    parts = [tmp_path / str(index) for index in range(2)]
+    for index, part in enumerate(parts):
+        convert(open_source(source), part, options, shard=Shard(index, 2))
+    monkeypatch.setattr(os, "link", refuse)
+    alone, cluster = engines(monkeypatch)
+    merge(tmp_path / "alone", parts, workers=alone)
+    with pytest.raises(Unfinished):
+        merge(tmp_path / "both", parts[1:], workers=cluster)
+    merge(tmp_path / "both", parts, workers=cluster)  # what was copied stays
+    assert tree(tmp_path / "both") == tree(tmp_path / "alone")
+
+
+def damage(file: Path) -> None:
+    """Flip a bit in the middle of a file."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
 
 
 class LosesANode:
@@ -269,6 +317,10 @@ def test_the_command_line_runs_on_the_cluster_and_says_nothing_of_it(nodes: Any,
     assert said(verified) == []
     assert verified.stdout.endswith(" files, no damage\n")
     assert "119 images" in picstore_command("dupes", "train", "--engine", "ray", cwd=tmp_path).stdout
+    for engine in ("local", "ray"):
+        exported = picstore_command("export", "train", engine, "--format", "mds", "--engine", engine, cwd=tmp_path)
+        assert said(exported) == []
+    assert tree(tmp_path / "ray") == tree(tmp_path / "local")
 
 
 @pytest.mark.slow

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import gc
 import json
+import re
+import struct
 import subprocess
+import tarfile
+from collections import Counter, deque
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import one_line, picstore_command, picstore_json
+from commands import one_line, picstore_command, picstore_json, tree
+from engine_tasks import InlineEngine
 from pictures import quadrants, saved
 from samples import jpeg
 
@@ -17,7 +24,10 @@ import picstore
 from picstore.errors import UsageError
 from picstore.prepare.exports import export as export_module
 from picstore.prepare.exports.base import safe_name
-from picstore.prepare.exports.export import FORMATS, export
+from picstore.prepare.exports.export import FORMATS, _open_format, export
+from picstore.prepare.exports.tasks import OutlineTask, outline_containers
+from picstore.prepare.sources.open import open_source
+from picstore.storage.location.base import PARTIAL
 
 ROOT = Path(__file__).parents[3]
 PEERS = ROOT / ".venv-peers" / "bin" / "python"  # of benchmarks/setup-peers; mosaicml-streaming is too heavy for dev
@@ -98,7 +108,7 @@ def table(out: Path) -> list[dict[str, Any]]:
 
 def test_an_export_to_folders_writes_nothing_outside_and_nothing_twice(dataset: Path, tmp_path: Path) -> None:
     before = set(tmp_path.rglob("*"))
-    export(dataset, tmp_path / "out", format="folder")
+    export(dataset, tmp_path / "out", format="folder", workers=InlineEngine(1))
     made = set(tmp_path.rglob("*")) - before
     assert all(path.is_relative_to(tmp_path / "out") for path in made)
     images = [path for path in made if path.suffix == ".jpg"]
@@ -116,15 +126,15 @@ def test_nothing_of_an_export_that_ends_early_looks_complete(
     with monkeypatch.context() as patch:
         patch.setattr(export_module, "_sync_tree", fail)
         with pytest.raises(OSError, match="disk full"):
-            export(dataset, tmp_path / "out", format=format, shard_size=2000)
+            export(dataset, tmp_path / "out", format=format, shard_size=2000, workers=InlineEngine(1))
         assert list((tmp_path / "out").iterdir()) == []
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", fail)
         with pytest.raises(OSError, match="disk full"):
-            export(dataset, tmp_path / "out", format=format, shard_size=2000)
+            export(dataset, tmp_path / "out", format=format, shard_size=2000, workers=InlineEngine(1))
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".unfinished"]
     with pytest.raises(UsageError, match="was interrupted"):
-        export(dataset, tmp_path / "out", format=format)
+        export(dataset, tmp_path / "out", format=format, workers=InlineEngine(1))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +170,7 @@ def test_webdatasets_own_reader_reads_the_shards(dataset: Path, tmp_path: Path) 
         from pictures import missing
 
         missing("webdataset")
-    export(dataset, tmp_path / "out", format="webdataset", shard_size=2000)
+    export(dataset, tmp_path / "out", format="webdataset", shard_size=2000, workers=InlineEngine(1))
     shards = sorted(map(str, (tmp_path / "out").glob("shard-*.tar")))
     assert len(shards) > 1
     read = list(webdataset.WebDataset(shards, shardshuffle=False).decode())
@@ -177,7 +187,7 @@ def test_webdatasets_own_reader_reads_the_shards(dataset: Path, tmp_path: Path) 
 def test_streamings_own_reader_reads_the_shards(dataset: Path, tmp_path: Path) -> None:
     if not PEERS.exists():
         pytest.skip("mosaicml-streaming is missing: benchmarks/setup-peers installs it")
-    export(dataset, tmp_path / "out", format="mds", shard_size=1500)
+    export(dataset, tmp_path / "out", format="mds", shard_size=1500, workers=InlineEngine(1))
     code = """
 import hashlib, json, os, sys
 from streaming import LocalDataset
@@ -209,7 +219,7 @@ def test_an_export_never_touches_what_is_there(dataset: Path, tmp_path: Path, fo
     )
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
     with pytest.raises(UsageError, match="lies in the data set"):
-        export(dataset, dataset / "out", format=format)
+        export(dataset, dataset / "out", format=format, workers=InlineEngine(1))
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -231,4 +241,75 @@ def test_an_attachment_that_is_called_as_a_column_is_refused(tmp_path: Path, for
     with picstore.Writer(tmp_path / "dataset", attachments=["label"]) as writer:
         writer.add(jpeg(0))
     with pytest.raises(UsageError, match="'label'"):
-        export(tmp_path / "dataset", tmp_path / "out", format=format)
+        export(tmp_path / "dataset", tmp_path / "out", format=format, workers=InlineEngine(1))
+
+
+def sizes_of_samples(shard: Path) -> list[int]:
+    """Bytes of the samples of a tar or an MDS shard, in order."""
+    if shard.suffix == ".mds":
+        data = shard.read_bytes()
+        (count,) = struct.unpack_from("<I", data)
+        offsets = struct.unpack_from(f"<{count + 1}I", data, 4)
+        return [end - start for start, end in pairwise(offsets)]
+    sizes: Counter[str] = Counter()
+    with tarfile.open(shard) as tar:
+        for member in tar:
+            end = member.offset_data + -(-member.size // 512) * 512
+            sizes[member.name.partition(".")[0]] += end - member.offset  # headers of long names included
+    return [*sizes.values()]
+
+
+@pytest.mark.parametrize("format", ["webdataset", "mds"])
+def test_planned_shards_are_as_full_as_their_size_allows(tmp_path: Path, format: str) -> None:
+    names = ["größe" * 18, "mask", "x" * 99]
+    with picstore.Writer(tmp_path / "dataset", attachments=names) as writer:
+        for number in range(60):
+            blobs = {name: bytes(97 * number % 1000) for name in names[: number % 4]}
+            extra = {"text": "ü" * (number % 7 * 100)} if number % 3 else None
+            writer.add(jpeg(number % 20), extra=extra, attachments=blobs)
+    dataset = picstore.Dataset(tmp_path / "dataset").with_columns({"text": ["ä" * k for k in range(60)]})
+    size = 12_000
+    export(dataset, tmp_path / "out", format=format, shard_size=size, workers=InlineEngine(1))
+    shards = [sizes_of_samples(shard) for shard in sorted((tmp_path / "out").glob("shard*"))]
+    assert len(shards) > 5
+    planned = OutlineTask(dataset, tuple(range(len(dataset.rows))), _open_format(format, tmp_path, dataset, size))
+    assert outline_containers(planned, lambda _: None).described == [each for samples in shards for each in samples]
+    for samples, following in pairwise(shards):
+        if format == "mds":
+            assert sum(samples) <= size < sum(samples) + following[0]
+        else:
+            assert sum(samples[:-1]) < size <= sum(samples)
+
+
+@pytest.mark.parametrize("format", ["webdataset", "mds", "parquet"])
+def test_shards_are_numbered_through_where_one_loses_all_of_its_records(
+    dataset: Path, tmp_path: Path, format: str
+) -> None:
+    first = next(iter(content(dataset)))[0]
+    for file in dataset.glob("*/*.pic"):
+        data = bytearray(file.read_bytes())
+        if (at := data.find(first)) >= 0:
+            data[at + 100] ^= 255
+            file.write_bytes(data)
+    done = export(dataset, tmp_path / "out", format=format, shard_size=1, workers=InlineEngine(1))
+    assert (done.images, done.lost) == (len(RECORDS) - 1, 1)
+    numbers = [int(re.findall(r"\d+", path.name)[0]) for path in sorted((tmp_path / "out").rglob("*[0-9].*"))]
+    assert numbers == list(range(len(RECORDS) - 1))
+    assert len(open_source(tmp_path / "out").inputs) == len(RECORDS) - 1
+
+
+class RunsTwice(InlineEngine):
+    """Runs each task twice, as if the first run were taken for dead, and leaves a file that was begun."""
+
+    def run(self, function: Any, tasks: Any, *, on_progress: Any = lambda _: None) -> Iterator[tuple[Any, Any]]:
+        for task, _ in super().run(function, deque(tasks), on_progress=on_progress):
+            (task.format.root / f"begun{PARTIAL}").touch()
+            yield task, function(task, on_progress)
+        tasks.clear()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_task_that_runs_twice_changes_nothing(dataset: Path, tmp_path: Path, format: str) -> None:
+    once = export(dataset, tmp_path / "once", format=format, shard_size=2000, workers=InlineEngine(1))
+    assert export(dataset, tmp_path / "twice", format=format, shard_size=2000, workers=RunsTwice(1)) == once
+    assert tree(tmp_path / "twice") == tree(tmp_path / "once")

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from unittest.mock import patch
 
 import pytest
+from engine_tasks import InlineEngine
 from grids import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from samples import jpeg
 
 import picstore
 from picstore.errors import UsageError
-from picstore.prepare.exports import export as export_module
+from picstore.prepare.exports import tasks as export_tasks
 from picstore.prepare.exports.base import attachment_names
 from picstore.prepare.exports.export import FORMATS, export
 from picstore.prepare.sources.open import open_source, read_input
@@ -79,7 +80,7 @@ def test_no_name_leads_out_or_is_there_twice(
         except UsageError:
             return  # names that no data set can have
         try:
-            export(root / "dataset", root / "out", format=format)
+            export(root / "dataset", root / "out", format=format, workers=InlineEngine(1))
         except UsageError as error:
             assert format in ("mds", "parquet"), error  # an attachment that is called as a column
             return
@@ -109,7 +110,7 @@ def test_attachments_of_one_safe_name_are_made_distinct(tmp_path: Path, format: 
     names = ["a b?", "a b!", "Mask", "mask", "mask-2", "É", "e\u0301"]
     with picstore.Writer(tmp_path / "dataset", attachments=names) as writer:
         writer.add(IMAGE, attachments={name: name.encode() for name in names})
-    export(tmp_path / "dataset", tmp_path / "out", format=format)
+    export(tmp_path / "dataset", tmp_path / "out", format=format, workers=InlineEngine(1))
     (source,) = open_source(tmp_path / "out" / ("records.jsonl" if format == "folder" else "")).inputs
     assert {read_input(one).decode() for _, one in source.attachments} == set(names)
     assert len(set(map(folded, attachment_names(names).values()))) == len(names)
@@ -119,7 +120,7 @@ def test_an_attachment_does_not_take_the_name_of_that_of_another_image(tmp_path:
     with picstore.Writer(tmp_path / "dataset", attachments=["c", "b.c"]) as writer:
         writer.add(IMAGE, extra={"path": "a.jpg"}, attachments={"b.c": b"1"})
         writer.add(IMAGE, extra={"path": "a.b.jpg"}, attachments={"c": b"2"})
-    export(tmp_path / "dataset", tmp_path / "out", format="folder")
+    export(tmp_path / "dataset", tmp_path / "out", format="folder", workers=InlineEngine(1))
     attached = [one.attachments for one in open_source(tmp_path / "out" / "records.jsonl").inputs]
     assert sorted(read_input(source) for some in attached for _, source in some) == [b"1", b"2"]
 
@@ -135,7 +136,7 @@ def test_a_link_in_out_is_not_written_through(tmp_path: Path, format: str) -> No
         for target in (tmp_path / "elsewhere", tmp_path / "nothing"):
             link.symlink_to(target)
             with pytest.raises(UsageError):
-                export(tmp_path / "dataset", tmp_path / "out", format=format)
+                export(tmp_path / "dataset", tmp_path / "out", format=format, workers=InlineEngine(1))
             link.unlink()
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert not (tmp_path / "nothing").exists()
@@ -158,14 +159,14 @@ def test_a_record_whose_extra_is_no_json_is_left_out(
     with picstore.Writer(tmp_path / "dataset") as writer:
         for _ in range(len(EXTRAS) + 1):
             writer.add(IMAGE)
-    done = export(tmp_path / "dataset", tmp_path / "out", format=format)
+    done = export(tmp_path / "dataset", tmp_path / "out", format=format, workers=InlineEngine(1))
     assert 1 <= done.images <= 2  # the second if it is not too deep for this Python
     assert done.images + done.lost == len(EXTRAS) + 1
 
 
 def hostile(monkeypatch: pytest.MonkeyPatch, extra: Callable[[Record], bytes]) -> None:
     """Let data sets have extras that no writer would take."""
-    with_columns = export_module._with_columns
+    with_columns = export_tasks._with_columns
     monkeypatch.setattr(
-        export_module, "_with_columns", lambda record: with_columns(replace(record, extra_json=extra(record)))
+        export_tasks, "_with_columns", lambda record: with_columns(replace(record, extra_json=extra(record)))
     )

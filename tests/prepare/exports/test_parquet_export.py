@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from engine_tasks import InlineEngine
 from huggingface_hub import DatasetCard
 from samples import jpeg
 
@@ -22,7 +24,7 @@ def out(tmp_path: Path) -> Path:
         for k in range(250):
             extra = {"path": f"{k}.png", "caption": "ä"} if k else None
             writer.add(jpeg(k % 5), label=k % 3 - (k == 7), extra=extra, attachments={"mask": b"\1"} if k % 2 else {})
-    export(tmp_path / "dataset", tmp_path / "out", format="parquet", shard_size=150_000)
+    export(tmp_path / "dataset", tmp_path / "out", format="parquet", shard_size=150_000, workers=InlineEngine(1))
     return tmp_path / "out"
 
 
@@ -62,6 +64,11 @@ def test_groups_have_at_most_100_rows_and_files_about_the_size_of_a_shard(out: P
         metadata = pq.read_metadata(file)
         assert max(metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)) <= 100
         assert file.stat().st_size < 170_000
+    tables = [pq.read_table(file).to_pylist() for file in sorted((out / "data").iterdir())]
+    sizes = [
+        [len(row["image"]["bytes"]) + len(row["extra"]) + len(row["mask"] or b"") for row in rows] for rows in tables
+    ]
+    assert all(sum(rows) <= 150_000 < sum(rows) + following[0] for rows, following in pairwise(sizes))
 
 
 def test_the_card_names_files_columns_and_classes(out: Path) -> None:
@@ -83,7 +90,7 @@ def test_the_card_names_files_columns_and_classes(out: Path) -> None:
 def test_an_empty_data_set_without_classes_is_a_file_without_rows(tmp_path: Path) -> None:
     with picstore.Writer(tmp_path / "dataset"):
         pass
-    export(tmp_path / "dataset", tmp_path / "out", format="parquet")
+    export(tmp_path / "dataset", tmp_path / "out", format="parquet", workers=InlineEngine(1))
     table = pq.read_table(tmp_path / "out" / "data" / "train-00000.parquet")
     assert (table.num_rows, table.column_names) == (0, ["image", "label", "extra"])
     assert card(tmp_path / "out")["dataset_info"]["features"][1] == {"name": "label", "dtype": "int64"}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import tree
+from engine_tasks import InlineEngine
 from grids import slow_except
 from samples import picture
 
@@ -190,7 +191,7 @@ def test_shuffling_keeps_columns_and_exporting_writes_them_into_the_extra(make_d
     records = list(picstore.Dataset(tmp_path / "shuffled"))
     assert len(records) == 19
     assert all(record.columns["caption"] == f"Bild {record.id} 北" and record.label == 2 for record in records)
-    export(tmp_path / "shuffled", tmp_path / "out", format="folder")
+    export(tmp_path / "shuffled", tmp_path / "out", format="folder", workers=InlineEngine(1))
     lines = [json.loads(line) for line in (tmp_path / "out" / "records.jsonl").read_text().splitlines()]
     assert all("Bild" in json.dumps(line, ensure_ascii=False) for line in lines)
     assert len(list((tmp_path / "out").glob("class2/*"))) == 19

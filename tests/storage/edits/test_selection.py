@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import tree
+from engine_tasks import InlineEngine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -153,7 +154,7 @@ def test_a_shuffled_copy_of_a_selection_holds_its_records_and_columns(
 
 def test_an_export_of_a_selection_holds_its_records(make_dataset: Make, tmp_path: Path) -> None:
     selection = picstore.Dataset(make_dataset()).select(ids=CHOSEN)
-    assert export(selection, tmp_path / "out", format="folder").images == len(CHOSEN)
+    assert export(selection, tmp_path / "out", format="folder", workers=InlineEngine(1)).images == len(CHOSEN)
 
 
 def test_columns_of_a_selection_leave_the_values_of_other_records(make_dataset: Make) -> None:

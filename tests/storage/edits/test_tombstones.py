@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import one_line, picstore_command, picstore_json, tree
+from engine_tasks import InlineEngine
 from grids import examples, slow_except
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,7 +108,7 @@ def test_deleting_writes_no_image_again_and_all_readers_leave_records_out(make_d
     assert (facts["images"], facts["deleted"], facts["order"]["records"], facts["format_version"]) == (44, 6, 44, 2)
     manifest, findings, _ = verify(path, decode=True, workers=1)
     assert (manifest.images_left, findings) == (44, [])
-    assert export(path, tmp_path / "out", format="folder").images == 44
+    assert export(path, tmp_path / "out", format="folder", workers=InlineEngine(1)).images == 44
     for method in ("transpose", "uniform"):
         shuffle(path, tmp_path / method, seed=1, method=method, workers=1)
         assert ids_in(tmp_path / method) == left
