@@ -106,7 +106,7 @@ def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
 
 def _content_uuid(body: dict[str, Any], rows: Table) -> str:
     """Compute the uuid of a manifest's fields, of which ``uuid`` is empty, and of the index's rows."""
-    digest = hashlib.sha256(rows.view(np.uint8))  # not copied: 5 × 10**9 images have 760 MB
+    digest = hashlib.sha256(rows.view(np.uint8).data)  # not copied: 5 × 10**9 images have 760 MB
     digest.update(_canonical(body))
     bits = bytearray(digest.digest()[:16])
     bits[6] = bits[6] & 0x0F | 0x80  # version 8 (RFC 9562, section 5.8: made by a rule of one's own)
