@@ -23,6 +23,7 @@ from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Writ
 logger = logging.getLogger("picstore")
 
 _MAX_FRAGMENT_BYTES = 1 << 32  # a row of ten million inputs
+_LARGE_FRAGMENT = 1 << 20  # bytes, which take longer to read than a store takes to answer
 
 _CRC = b', "crc32c": '  # last member of a line: the checksum of all bytes before it
 
@@ -226,8 +227,18 @@ def read_earlier_lines(path: Location, first_id: int) -> bytes:
 
 
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
-    """Read the fragments of finished rows as bytes."""
-    return map_concurrently(functools.partial(_read_fragment, root), rows)
+    """Read the fragments of finished rows as bytes.
+
+    Large ones are read one after the other: 32 fragments of 6 MB, several at a time, took 300 MiB. Rows have about as
+    many inputs each, so one large fragment tells of all others.
+    """
+    waiting = iter(rows)
+    for row in waiting:
+        fragment = _read_fragment(root, row)
+        yield fragment
+        if len(fragment) < _LARGE_FRAGMENT:
+            break
+    yield from map_concurrently(functools.partial(_read_fragment, root), waiting)
 
 
 def _read_fragment(root: Location, row: int) -> bytes:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from picstore.errors import Corrupt
+from picstore.prepare.convert import ledger
 from picstore.prepare.convert.ledger import (
     LedgerLine,
     Tally,
@@ -58,3 +60,27 @@ def test_what_a_row_wrote_is_parsed_again_only_if_it_was_changed(tmp_path: Path)
     path.write_bytes(path.read_bytes().replace(b"a.jpg", b"c.jpg"))
     with pytest.raises(Corrupt, match="damaged meanwhile"):
         write_ledger(root, 1, written)
+
+
+@pytest.mark.parametrize(("size", "most"), [(3 << 20, 2), (1000, 64)])
+def test_large_fragments_are_held_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, most: int
+) -> None:
+    held = peak = 0
+
+    class Fragment(bytes):
+        def __del__(self) -> None:
+            nonlocal held
+            held -= 1
+
+    def read(root: Folder, row: int) -> bytes:
+        nonlocal held, peak
+        time.sleep(0.002)  # as a disk or a store takes
+        held += 1
+        peak = max(peak, held)
+        return Fragment(b"%d" % row + bytes(size))
+
+    monkeypatch.setattr(ledger, "_read_fragment", read)
+    rows = [int(fragment.partition(b"\0")[0]) for fragment in ledger.read_fragments(Folder(tmp_path), range(40))]
+    assert rows == list(range(40))
+    assert peak <= most
