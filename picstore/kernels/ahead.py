@@ -30,6 +30,7 @@ from picstore.kernels.numba_names import CACHE, available
 # take 0.1 to 1.2.
 _LONGEST = ("open_stream", "decode_rows", "resample_box", "gather_nearest", "cut_all")
 _NOWHERE = "in each process, as none keeps them: set NUMBA_CACHE_DIR to a folder that can be written"
+_LOCK_SECONDS = 300.0  # longer than one busy core takes for all kernels
 Advance = Callable[[], None]
 
 
@@ -66,7 +67,11 @@ def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Co
 
 @contextlib.contextmanager
 def _locked(folder: Path | None) -> Iterator[None]:
-    """Hold a lock in the cache's folder, if its file system has locks: ranks of a training start at the same time."""
+    """Hold a lock in the cache's folder, if its file system has locks: ranks of a training start at the same time.
+
+    It saves work, and nothing else depends on it. So a process goes on without it if its holder hangs, on another
+    machine perhaps.
+    """
     with contextlib.ExitStack() as stack:
         if folder is not None:
             with contextlib.suppress(OSError):
@@ -74,8 +79,19 @@ def _locked(folder: Path | None) -> Iterator[None]:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(folder / "picstore.lock", flags, 0o644)
                 stack.callback(os.close, descriptor)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                _wait_for_lock(descriptor)
+                stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)  # a fork has the file open for longer
         yield
+
+
+def _wait_for_lock(descriptor: int) -> None:
+    """Lock an open file, or give up after _LOCK_SECONDS."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +146,41 @@ def test_the_lock_of_the_cache_is_not_a_link(tmp_path: Path) -> None:
     with ahead._locked(tmp_path):
         pass
     assert (tmp_path / "precious").read_text() == "kept"
+
+
+def lock_is_free(folder: Path) -> bool:
+    with (folder / "picstore.lock").open("rb+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_a_process_that_keeps_the_lock_for_ever_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ahead._locked(tmp_path):
+        assert not lock_is_free(tmp_path)
+        monkeypatch.setattr(ahead, "_LOCK_SECONDS", 0.1)
+        with ahead._locked(tmp_path):
+            pass
+        assert not lock_is_free(tmp_path)
+    assert lock_is_free(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_fork_does_not_keep_the_lock(tmp_path: Path) -> None:
+    with ahead._locked(tmp_path):
+        child = os.fork()
+        if child == 0:
+            signal.pause()  # with the lock's file open
+            os._exit(0)
+    try:
+        assert lock_is_free(tmp_path)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 @pytest.mark.slow
