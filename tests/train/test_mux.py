@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from grids import slow_except
+from own_threads import our_threads
 from samples import picture
 
 import picstore
@@ -30,10 +30,6 @@ def no_thread_left() -> Iterator[None]:
     if our_threads():
         gc.collect()  # an iterator in a cycle closes late
     assert our_threads() == []
-
-
-def our_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ Without a GPU a decoder of this file takes the place of nvJPEG, and Triton's int
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -18,6 +17,7 @@ import simplejpeg
 import torch
 from grids import slow_except
 from hostile import claiming, good_record, tiny_jpeg, write_dataset
+from own_threads import our_threads
 from samples import picture
 
 import picstore
@@ -115,7 +115,7 @@ def test_batches_are_those_of_the_cpu_within_a_level(make_dataset: Make, use: Us
     assert set(decoder.calls) == {3, 2}  # one call a batch
     one.close()
     other.close()
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")] == []
+    assert our_threads() == []
 
 
 def test_less_than_whole_images_is_decoded(make_dataset: Make, use: Use) -> None:
@@ -292,7 +292,7 @@ def test_an_early_end_ends_the_threads(make_dataset: Make, use_plainly: Use) -> 
     for _ in one:
         break
     one.close()
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")] == []
+    assert our_threads() == []
 
 
 def test_images_of_another_size_than_the_index_says_are_no_images() -> None:

@@ -23,6 +23,7 @@ import pytest
 from grids import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from own_threads import our_threads
 
 import picstore
 from picstore.storage import container_reader
@@ -59,10 +60,6 @@ def no_thread_left() -> Iterator[None]:
     if our_threads():
         gc.collect()  # an iterator in a cycle closes late
     assert our_threads() == []
-
-
-def our_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")]
 
 
 class ContainerMemory:

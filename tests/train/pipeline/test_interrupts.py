@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import torch
 from grids import slow_except
+from own_threads import our_threads
 from programs import Program
 
 import picstore
@@ -80,10 +81,6 @@ def loader_of(path: Path, **options: Any) -> picstore.Loader:
 
 def ids_of(batches: Any) -> list[list[int]]:
     return [batch.ids.tolist() for batch in batches]
-
-
-def our_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")]
 
 
 def open_files() -> int:
