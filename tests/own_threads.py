@@ -1,19 +1,22 @@
-"""Names of picstore's threads."""
+"""Names of picstore's threads, and waiting for their end."""
 
 from __future__ import annotations
 
 import gc
 import threading
+import time
 
 
 def our_threads() -> list[str]:
-    """Names of picstore's threads in this process.
+    """Names of picstore's threads in this process."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")]
 
-    A garbage collection in ``threading.enumerate``, which holds threading's lock, would close an iterator that is
-    garbage and wait for its threads, which need that lock to end: for ever.
-    """
-    gc.disable()
-    try:
-        return [thread.name for thread in threading.enumerate() if thread.name.startswith("picstore-")]
-    finally:
-        gc.enable()
+
+def threads_left() -> list[str]:
+    """Names of picstore's threads, once garbage is collected and closed."""
+    if our_threads():
+        gc.collect()  # an iterator in a cycle closes late, in another thread
+    deadline = time.monotonic() + 20
+    while (names := our_threads()) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from grids import slow_except
-from own_threads import our_threads
+from own_threads import our_threads, threads_left
 from samples import picture
 
 import picstore
@@ -27,9 +26,7 @@ Make = Callable[..., Path]
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
     yield
-    if our_threads():
-        gc.collect()  # an iterator in a cycle closes late
-    assert our_threads() == []
+    assert threads_left() == []
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from picstore.train.cuda.decode import Decode, check_decoder, choose_decoder, lo
 from picstore.train.main_guard import check_main_guard
 from picstore.train.order.cursor import Worker
 from picstore.train.order.spans import Span
-from picstore.train.pipeline.at_exit import Closables, wait_for_exit
+from picstore.train.pipeline.at_exit import Closables, close_garbage, wait_for_exit
 from picstore.train.pipeline.device import AheadStage, DeviceStage, HostSource, TensorStage
 from picstore.train.pipeline.device_batch import CopyPixels, DecodeStreams, DecodeTiles, MakeBatch
 from picstore.train.pipeline.process import LoaderProcess, ProcessSequence
@@ -301,8 +301,8 @@ class Delivery(Iterator[Batch]):
         return batch
 
     def close(self) -> None:
-        """End all stages."""
-        self._stage.close()
+        """End all stages; in a garbage collection, soon."""
+        close_garbage(self._stage.close)
 
     def __del__(self) -> None:
         self.close()

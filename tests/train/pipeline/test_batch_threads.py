@@ -23,7 +23,7 @@ import pytest
 from grids import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from own_threads import our_threads
+from own_threads import our_threads, threads_left
 
 import picstore
 from picstore.storage import container_reader
@@ -57,9 +57,7 @@ Make = Callable[..., Path]
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
     yield
-    if our_threads():
-        gc.collect()  # an iterator in a cycle closes late
-    assert our_threads() == []
+    assert threads_left() == []
 
 
 class ContainerMemory:

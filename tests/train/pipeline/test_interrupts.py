@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 from grids import slow_except
-from own_threads import our_threads
+from own_threads import our_threads, threads_left
 from programs import Program
 
 import picstore
@@ -529,7 +529,31 @@ def test_a_loader_that_is_garbage_leaves_no_thread(make_dataset: Make) -> None:
     list(loader)
     del loader
     gc.collect()
-    assert our_threads() == []
+    assert threads_left() == []
+
+
+def test_a_collection_that_holds_threadings_lock_closes_iterators_later(make_dataset: Make) -> None:
+    """Each place at which a collection can begin in ``threading.enumerate``, whose lock threads need to end."""
+    loader = loader_of(make_dataset(400), batch_size=2, isolate=False)
+    thresholds = gc.get_threshold()
+    gc.disable()
+    try:
+        for place in range(16):
+            iterator = iter(loader)
+            next(iterator)
+            cycle: list[Any] = [iterator]
+            cycle.append(cycle)
+            del iterator, cycle
+            gc.set_threshold(gc.get_count()[0] + place, 1, 1)
+            gc.enable()
+            threading.enumerate()
+            gc.disable()
+            gc.collect()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+    loader.close()
+    assert threads_left() == []
 
 
 @pytest.mark.parametrize("where", ["plan", "read", pytest.param("work", marks=pytest.mark.slow)])
@@ -587,7 +611,7 @@ def test_an_iterator_that_its_own_threads_collect_ends_in_silence(
         gc.enable()
     gc.collect()
     assert [str(problem) for problem in told] == []
-    assert our_threads() == []
+    assert threads_left() == []
 
 
 def test_a_batch_outlives_its_loader(make_dataset: Make) -> None:
