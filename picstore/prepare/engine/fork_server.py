@@ -149,23 +149,33 @@ def serve_forks() -> None:
     gc.enable()
     line = socket.socket(fileno=int(sys.argv[1]))
     running: dict[int, int] = {}
-    signal.signal(signal.SIGCHLD, lambda *_: _report_ends(running))
+    # A handler in Python runs between two system calls: a signal just before one that waits was told with the next
+    # fork, and who waited for that process waited for ever. The pipe is written as the signal comes.
+    ended, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
-        ready, descriptors, *_ = socket.recv_fds(line, 1, 2)
-        if not ready:
+        ready, _, _ = select.select([line.fileno(), ended], [], [])
+        if ended in ready:
+            os.read(ended, 4096)
+            _report_ends(running)
+        if line.fileno() not in ready:
+            continue
+        data, descriptors, *_ = socket.recv_fds(line, 1, 2)
+        if not data:
             return
         connection, told = descriptors
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         pid = os.fork()
         if pid == 0:
+            signal.set_wakeup_fd(-1)
             line.close()
-            for descriptor in (told, *running.values()):
+            for descriptor in (ended, wake, told, *running.values()):
                 os.close(descriptor)
             _run_child(Connection(connection))
         running[pid] = told
         _tell(told, pid)
         os.close(connection)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
 
 def _tell(descriptor: int, number: int) -> None:
@@ -189,7 +199,6 @@ def _run_child(connection: Connection) -> None:
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         folder, function = connection.recv()
         with contextlib.suppress(OSError):
             os.chdir(folder)
