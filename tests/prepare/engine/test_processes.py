@@ -132,3 +132,12 @@ def test_a_script_without_a_main_guard_may_run_tasks(tmp_path: Path) -> None:
         [sys.executable, script, Path(__file__).parents[2]], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "{1: 2, 2: 4}\n", "")
+
+
+def test_every_end_of_many_short_processes_is_told() -> None:
+    """A signal may come while the server is about to wait, or while it tells of another end."""
+    server = processes.start_fork_server()
+    for _ in range(200):
+        for process in [server.fork(id) for _ in range(4)]:
+            process.close()
+    assert server.alive
