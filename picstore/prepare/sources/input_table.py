@@ -9,6 +9,7 @@ import weakref
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from operator import attrgetter, index
 from typing import Any, BinaryIO, overload
 
@@ -18,10 +19,31 @@ from picstore.prepare.sources.inputs import Input
 BLOCK = 1024  # inputs that are written and read together
 
 # All but attachments and reader; bytes are written apart, as JSON has none.
-_texts_and_numbers = attrgetter("name", "label", "path", "offset", "size", "problem", "annotated", "crc", "upright")
+_FIELDS = ("name", "label", "path", "offset", "size", "problem", "annotated", "crc", "upright")
+_LABEL = _FIELDS.index("label")
+_texts_and_numbers = attrgetter(*_FIELDS)
 
 
-class InputTable(Sequence[Input]):
+class _Inputs(Sequence[Input]):
+    """Inputs, whose slices are views; pickled as a list."""
+
+    @overload
+    def __getitem__(self, k: int) -> Input: ...
+    @overload
+    def __getitem__(self, k: slice) -> Sequence[Input]: ...
+    def __getitem__(self, k: int | slice) -> Input | Sequence[Input]:
+        numbers = range(len(self))[k]
+        return self._at(numbers) if isinstance(numbers, int) else InputView(self, numbers)
+
+    def _at(self, k: int) -> Input:
+        """Return input k, from 0 to ``len(self) - 1``."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[type[list[Input]], tuple[list[Input]]]:
+        return list, (list(self),)
+
+
+class InputTable(_Inputs):
     """Inputs in the order in which they are added; whole blocks of them are in a temporary file.
 
     Raises:
@@ -33,6 +55,7 @@ class InputTable(Sequence[Input]):
         self._ends = array("Q", [0])  # of blocks in the file
         self._last: list[Input] = []  # less than a block
         self._readers: list[Callable[[Input], bytes] | None] = [None]
+        self._labels: Sequence[int] | None = None  # by the labels in the file
         self._read: tuple[int, list[Input]] = (-1, [])  # the block that was read last, and its number
         self.extend(inputs)
 
@@ -50,14 +73,8 @@ class InputTable(Sequence[Input]):
     def __len__(self) -> int:
         return (len(self._ends) - 1) * BLOCK + len(self._last)
 
-    @overload
-    def __getitem__(self, k: int) -> Input: ...
-    @overload
-    def __getitem__(self, k: slice) -> Sequence[Input]: ...
-    def __getitem__(self, k: int | slice) -> Input | Sequence[Input]:
-        if isinstance(k, slice):
-            return InputView(self, range(*k.indices(len(self))))
-        block, at = divmod(range(len(self))[k], BLOCK)
+    def _at(self, k: int) -> Input:
+        block, at = divmod(k, BLOCK)
         if self._file is None or block == len(self._ends) - 1:
             return self._last[at]
         number, inputs = self._read
@@ -66,8 +83,10 @@ class InputTable(Sequence[Input]):
             self._read = (block, inputs)
         return inputs[at]
 
-    def __reduce__(self) -> tuple[type[list[Input]], tuple[list[Input]]]:
-        return list, (list(self),)
+    def number_labels(self, numbers: Sequence[int]) -> None:
+        """Replace each label k of the inputs that are there by ``numbers[k]``; nothing may be added afterwards."""
+        self._labels, self._read = numbers, (-1, [])
+        self._last = [replace(one, label=numbers[one.label]) for one in self._last]
 
     def _write(self) -> None:
         text = json.dumps([self._to_json(one) for one in self._last], default=index)  # index: NumPy's integers
@@ -87,7 +106,11 @@ class InputTable(Sequence[Input]):
     def _read_block(self, file: BinaryIO, block: int) -> list[Input]:
         begin, end = self._ends[block : block + 2]
         data = os.pread(file.fileno(), end - begin, begin)
-        return [self._from_json(row) for row in json.loads(zlib.decompress(data))]
+        rows = json.loads(zlib.decompress(data))
+        if self._labels is not None:
+            for row in rows:
+                row[_LABEL] = self._labels[row[_LABEL]]
+        return [self._from_json(row) for row in rows]
 
     def _to_json(self, one: Input) -> list[Any]:
         if one.reader not in self._readers:  # a source has one or two
@@ -115,8 +138,8 @@ class InputTable(Sequence[Input]):
         )
 
 
-class InputView(Sequence[Input]):
-    """Some inputs of a sequence, each changed by a function as it is read; it is pickled as a list."""
+class InputView(_Inputs):
+    """Some inputs of a sequence, each changed by a function as it is read."""
 
     def __init__(
         self, inputs: Sequence[Input], numbers: range | None = None, *, change: Callable[[Input], Input] | None = None
@@ -127,15 +150,6 @@ class InputView(Sequence[Input]):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    @overload
-    def __getitem__(self, k: int) -> Input: ...
-    @overload
-    def __getitem__(self, k: slice) -> Sequence[Input]: ...
-    def __getitem__(self, k: int | slice) -> Input | Sequence[Input]:
-        if isinstance(k, slice):
-            return InputView(self._inputs, self._numbers[k], change=self._change)
+    def _at(self, k: int) -> Input:
         one = self._inputs[self._numbers[k]]
         return one if self._change is None else self._change(one)
-
-    def __reduce__(self) -> tuple[type[list[Input]], tuple[list[Input]]]:
-        return list, (list(self),)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from picstore.errors import Damage, UsageError
 from picstore.prepare.sources.fields import Label
-from picstore.prepare.sources.input_table import InputTable, InputView
+from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.format.record import extra_to_json
@@ -58,8 +58,8 @@ def build_listing(
         inputs.append(_to_input(sample, turns.setdefault(sample.label, len(turns))))
         attachments.update(dict.fromkeys(name for name, _ in sample.attachments))
     numbers, names = _number_labels(list(turns))
-    labeled = InputView(inputs, change=lambda one: replace(one, label=numbers[one.label]))
-    return Listing(kind, labeled, [printable(name) for name in classes or names], tuple(attachments), list(remarks))
+    inputs.number_labels(numbers)
+    return Listing(kind, inputs, [printable(name) for name in classes or names], tuple(attachments), list(remarks))
 
 
 def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:

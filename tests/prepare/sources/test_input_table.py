@@ -90,6 +90,15 @@ def test_a_view_changes_inputs_as_they_are_read(small_blocks: None) -> None:
     assert view[-1].label == 109
 
 
+def test_labels_are_numbered_once_all_are_known(small_blocks: None) -> None:
+    attachments = (("mask", Input("mask", -1, "mask.png")),)
+    table = InputTable(one(k % 4, attachments=attachments) for k in range(10))
+    assert table[0].label == 0  # from a block that is kept
+    table.number_labels([30, 20, 10, -1])
+    assert [each.label for each in table] == [(30, 20, 10, -1)[k % 4] for k in range(10)]
+    assert all(each.attachments == attachments for each in table)
+
+
 def test_inputs_in_the_file_take_no_memory() -> None:
     tracemalloc.start()
     try:
