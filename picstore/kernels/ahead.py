@@ -85,13 +85,18 @@ def _locked(folder: Path | None) -> Iterator[None]:
 
 
 def _wait_for_lock(descriptor: int) -> None:
-    """Lock an open file, or give up after _LOCK_SECONDS."""
+    """Lock an open file, or give up after _LOCK_SECONDS, and say so."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         time.sleep(0.05)
+    print(
+        f"picstore: another process has compiled kernels for {_LOCK_SECONDS:.0f} s; compiling beside it",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 @contextlib.contextmanager

@@ -158,13 +158,14 @@ def lock_is_free(folder: Path) -> bool:
 
 
 def test_a_process_that_keeps_the_lock_for_ever_holds_nobody_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ahead._locked(tmp_path):
         assert not lock_is_free(tmp_path)
         monkeypatch.setattr(ahead, "_LOCK_SECONDS", 0.1)
         with ahead._locked(tmp_path):
             pass
+        assert capsys.readouterr().err.startswith("picstore: another process has compiled kernels for")
         assert not lock_is_free(tmp_path)
     assert lock_is_free(tmp_path)
 
