@@ -27,7 +27,7 @@ _MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"II*\0": "tif", b"MM\0*": 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What the index tells of a record: all but the bytes of its image and attachments.
+    """A record as its container's index describes it: all but the bytes of image and attachments.
 
     Attributes:
         jpeg: size of the image.
@@ -64,10 +64,10 @@ class ExportFormat(Protocol):
     """
 
     def begin(self) -> None:
-        """Write what no record changes."""
+        """Write the files and make the folders that depend on no record."""
 
     def describe(self, outline: Outline) -> Any:
-        """Return what :meth:`divide` needs to know of a record; runs in tasks."""
+        """Describe a record for :meth:`divide`; runs in tasks."""
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
         """Divide the records into parts."""

@@ -30,7 +30,7 @@ _PART_SIZE = 32 << 20  # bytes of JPEGs
 
 
 class _Wish(NamedTuple):
-    """What decides the path of a record, and the size of its JPEG."""
+    """Label, id, name and attachments of a record, which decide its path, and the size of its JPEG."""
 
     label: int
     id: int
@@ -57,7 +57,7 @@ class FolderFormat:
         write_classes(self.root, self.classes)
 
     def describe(self, outline: Outline) -> _Wish:
-        """Return what decides the path of a record."""
+        """Describe a record by its wish for a path."""
         stem = _stem(outline.extra, outline.id)
         return _Wish(outline.label, outline.id, stem, tuple(outline.attachments), outline.jpeg)
 

@@ -30,7 +30,7 @@ class OutlineTask:
 
 @dataclass(frozen=True, slots=True)
 class Outlines:
-    """What indexes tell of the records that can be exported, in stored order.
+    """Records that can be exported, in stored order, as the indexes describe them.
 
     Attributes:
         containers, positions, sizes: int64 (n,), where the records lie, and the bytes of their JPEGs.
