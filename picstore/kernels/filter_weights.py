@@ -9,17 +9,19 @@ import numpy as np
 from picstore.kernels.filters import (
     BICUBIC,
     BILINEAR,
+    COSINE_SERIES,
+    GRID,
     HALF_WIDTHS,
     LANCZOS,
     NEAREST,
+    ONE_BITS,
     PLAIN_CUBIC,
     SHARP_CUBIC,
     TIE,
 )
 from picstore.kernels.jit import device_function
 
-ONE = 1 << 14  # the sum of an output pixel's weights
-_COSINE_SERIES = tuple(1 / (k * (k - 1)) for k in range(16, 0, -2))  # ratios of its terms, for Horner's rule
+ONE = 1 << ONE_BITS  # the sum of an output pixel's weights
 
 
 @device_function
@@ -40,7 +42,7 @@ def _lanczos(distance):  # type: ignore[no-untyped-def]
     # of a photograph, 105 us with libm's sine.
     u = (angle - math.pi / 2) ** 2
     sine = 1.0
-    for reciprocal in _COSINE_SERIES:
+    for reciprocal in COSINE_SERIES:
         sine = 1.0 - sine * u * reciprocal
     # sin a sin 3a = sin^2 a (3 - 4 sin^2 a)
     return sine * sine * (3.0 - 4.0 * sine * sine) / (HALF_WIDTHS[LANCZOS] * angle * angle)
@@ -115,7 +117,7 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
         For each output pixel its first source pixel, the number of source pixels, their weights, and the weight that is
         missing to ``ONE``: the weight outside of the image, or all of it if the center lies outside of the clip.
     """
-    scale = size / length
+    scale = math.floor(size / length * GRID + 0.5) / GRID
     support = _support(size, length, interpolation, antialias)
     tie = TIE if interpolation < BILINEAR else 0.0
     most = most_taps(size, length, interpolation, antialias)

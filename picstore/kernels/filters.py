@@ -20,9 +20,19 @@ from typing import Any
 
 NEAREST, BOX, BILINEAR, BICUBIC, LANCZOS = range(5)
 HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # in pixels, by code
-TIE = 1e-6  # pixels; a position no farther before a limit lies on it
+GRID = 2.0**36  # positions on the source are multiples of 1 / GRID pixels: sums below 2**16 pixels are exact then, so
+# that no pixel depends on how much of its image is decoded, and from where positions count
+TIE = 2.0**-20  # pixels; a position no farther before a limit lies on it
 MAX_COORDINATE = 1 << 24  # pixels, on every device; bounds every loop, and keeps positions far from an integer's end
 SHARP_CUBIC, PLAIN_CUBIC = -0.5, -0.75  # Keys' parameter with antialiasing, and without
+COSINE_SERIES = tuple(1 / (k * (k - 1)) for k in range(16, 0, -2))  # ratios of its terms, for Horner's rule
+
+ONE_BITS = 14  # of a weight; the weights of an output pixel add up to 1 << ONE_BITS
+ROW_BITS = 6  # fractional bits between the vertical and the horizontal pass
+
+# Positions of a bilinear warp.
+POSITION_BITS = 12  # of a weight
+GENTLE = float(1 << 29)  # pixels; positions below it, in steps of 2**-32 pixels, are far from an integer's end
 
 _CODES: dict[str | int, int] = {
     "nearest": NEAREST,

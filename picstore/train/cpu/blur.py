@@ -1,39 +1,55 @@
 """Gaussian blur of an image in place, in numba: two passes of symmetric taps with reflection at the border.
 
-Weights, border and rounding are torchvision's. Rows pass the horizontal pass once, as float32, into a ring buffer of as
-many rows as the kernel is tall, which stays in the first- or second-level cache. Each output row is the vertical pass
-over the ring. Equal weights multiply sums of two values, four pairs at a time: a loop without dependencies, which LLVM
-vectorizes. Outer taps that together change a value by less than 1/60 grey level are dropped.
+Weights, border and rounding are torchvision's. Weights are computed by exactly rounded operations alone, as in
+``transforms/smoothing.py`` for a GPU. Rows pass the horizontal pass once, as float32, into a ring
+buffer of as many rows as the kernel is tall, which stays in the first- or second-level cache. Each output row is the
+vertical pass over the ring. Equal weights multiply sums of two values, four pairs at a time: a loop without
+dependencies, which LLVM vectorizes. Outer taps that together change a value by less than 1/60 grey level are dropped.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from picstore.kernels.jit import device_function, kernel
+from picstore.train.transforms.smoothing import GROUP, MOST_EXPONENT, NEGLIGIBLE, TERMS
 
 _i32 = np.int32
-_NEGLIGIBLE = 2.0**-16  # of the sum of the weights, on either side
-_GROUP = 4  # pairs of taps in a step
+
+
+@device_function
+def _first_ratio(sigma):  # type: ignore[no-untyped-def]
+    """exp(-0.5 / sigma²), by its series at a 1024th of the exponent."""
+    t = min(0.5 / sigma / sigma, MOST_EXPONENT) / 1024
+    ratio = 1.0
+    for k in range(TERMS, 0, -1):
+        ratio = 1.0 - ratio * t / k
+    for _ in range(10):
+        ratio = ratio * ratio
+    return ratio
 
 
 @device_function
 def half_weights(radius, sigma):  # type: ignore[no-untyped-def]
     """Weights of the middle tap and of the taps to one side that matter, padded by zeros to whole groups: float32."""
-    total = 1.0
+    values = np.empty(radius + 1)
+    ratio = _first_ratio(sigma)
+    square = ratio * ratio
+    values[0] = value = total = 1.0
     for k in range(1, radius + 1):
-        total += 2 * math.exp(-0.5 * (k / sigma) ** 2)
+        value *= ratio
+        ratio *= square
+        values[k] = value
+        total += 2 * value
     tail = 0.0
     while radius > 0:
-        tail += math.exp(-0.5 * (radius / sigma) ** 2) / total
-        if tail > _NEGLIGIBLE:
+        tail += values[radius] / total
+        if tail > NEGLIGIBLE:
             break
         radius -= 1
-    weights = np.zeros(1 + (radius + _GROUP - 1) // _GROUP * _GROUP, np.float32)
+    weights = np.zeros(1 + (radius + GROUP - 1) // GROUP * GROUP, np.float32)
     for k in range(radius + 1):
-        weights[k] = math.exp(-0.5 * (k / sigma) ** 2) / total
+        weights[k] = values[k] / total
     return weights
 
 
@@ -52,7 +68,7 @@ def weighted_sum(flat, low, high, weights, out):  # type: ignore[no-untyped-def]
     first = weights[0]
     for i in range(count):
         out[i] = first * middle[i]
-    for k in range(1, weights.size, _GROUP):
+    for k in range(1, weights.size, GROUP):
         a, b, c, d = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
         p0, p1, p2, p3 = flat[low[k] :], flat[low[k + 1] :], flat[low[k + 2] :], flat[low[k + 3] :]
         q0, q1, q2, q3 = flat[high[k] :], flat[high[k + 1] :], flat[high[k + 2] :], flat[high[k + 3] :]

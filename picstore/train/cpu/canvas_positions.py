@@ -11,11 +11,9 @@ import numpy as np
 from picstore.kernels.jit import device_function, inlined, kernel
 from picstore.train.cpu.blur import half_weights, pad_row, reflected, weighted_sum
 from picstore.train.cpu.noise import random_bits
-from picstore.train.transforms.opcodes import NEAREST, SAMPLING
+from picstore.train.transforms.opcodes import LEAST_SIGMA, NEAREST, SAMPLING
 
 BITS, ONE = 12, 1 << 12  # of a position
-
-_LEAST = 1e-3  # deviation of a blur in pixels, far below one tap
 
 _f32, _i32 = np.float32, np.int32
 _S40 = np.uint64(40)
@@ -132,6 +130,9 @@ def displace_positions(operands, key, slot, step, positions):  # type: ignore[no
     rows = np.empty((height, width), np.float32)
     for axis in range(2):
         radius = int(8 * numbers[2 + axis] + 1) // 2  # torchvision's
-        across, down = half_weights(radius, max(numbers[2], _LEAST)), half_weights(radius, max(numbers[3], _LEAST))
+        across, down = (
+            half_weights(radius, max(numbers[2], LEAST_SIGMA)),
+            half_weights(radius, max(numbers[3], LEAST_SIGMA)),
+        )
         _blurred_rows(key[slot, step], axis * height * width, across, rows)
         _displace(rows, down, numbers, axis, positions[axis])

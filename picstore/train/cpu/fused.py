@@ -58,7 +58,7 @@ class FusedKernel:
         self._factors = factors
         self._cuts = np.ascontiguousarray(boxes_to_cut(reach, geometries[0].source_size[:n]))
         columns = (
-            ("box", np.float64),
+            ("grid_box", np.float64),
             ("clip", np.int64),
             ("flip", np.bool_),
             ("interpolation", np.int64),

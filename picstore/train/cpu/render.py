@@ -44,7 +44,7 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
     clip = _clip_in(geometry.clip[slot], origin, factor)
     if geometry.upright[slot]:
         flip, upside_down = geometry.flip[slot].tolist()
-        box = geometry.box[slot].copy()
+        box = geometry.grid_box[slot].copy()
         box[:2] -= origin
         box /= factor
         resample(
@@ -59,7 +59,7 @@ def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int]
         )
     else:
         _check_images(pixels, out)
-        matrix = geometry.matrix[slot].copy()
+        matrix = geometry.grid_matrix[slot].copy()
         matrix[:, 2] -= origin
         matrix /= factor
         _check_map(matrix, clip)
@@ -96,7 +96,7 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
     origin = 0, 0
     if geometry.border[slot] != CONSTANT:
         mask, origin = _with_border(mask, geometry, slot, origin)
-    matrix, clip = geometry.matrix[slot].copy(), _clip_in(geometry.clip[slot], origin, 1)
+    matrix, clip = geometry.grid_matrix[slot].copy(), _clip_in(geometry.clip[slot], origin, 1)
     matrix[:, 2] -= origin
     _check_map(matrix, clip)
     edges = geometry.output_edges[slot]

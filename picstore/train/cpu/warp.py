@@ -3,8 +3,8 @@
 Half-planes meet a row of the output in an interval, so bounds are checked once for a run of pixels, not in the inner
 loops. The first inner loop gathers the four neighbors of each pixel as two 64-bit words, the only scalar part. The
 second interpolates, which LLVM vectorizes: 110 us for 224 × 224, where one loop for both took 280. Weights are 12-bit
-integers, and positions advance in steps of 2**-32 pixels from the start of each row's run: no result depends on a
-machine's vector unit.
+integers, and positions advance in steps of 2**-32 pixels from the start of each row: no result depends on a machine's
+vector unit, or on where a run begins.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from picstore.kernels.filters import TIE
+from picstore.kernels.filters import GENTLE, POSITION_BITS, TIE
 from picstore.kernels.jit import device_function, inlined, kernel, load_u16, load_u64, store_u8
 from picstore.kernels.simd import (
     load_byte,
@@ -29,8 +29,8 @@ from picstore.kernels.strided import put_bytes
 # numba's integer constants are 64 bits wide, and arithmetic of signed and unsigned integers gives floats.
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
 _UNIT = float(1 << 32)  # one pixel in steps of position
-_BITS, _ONE = 12, 1 << 12  # of a weight
-_MAX_STEP = float(1 << 20)  # pixels; larger steps leave every image and would exceed integers
+_BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # of a weight
+_TO_BITS, _HALF_STEP = np.int64(32 - POSITION_BITS), np.int64(1 << (31 - POSITION_BITS))
 
 
 @device_function
@@ -113,16 +113,38 @@ def level_at(source, x, y, c, fill):  # type: ignore[no-untyped-def]
     return _i64(fill[c])
 
 
+@inlined
+def _row_start(step, shift, offset, y, width):  # type: ignore[no-untyped-def]
+    """Positions along an axis of a row's pixels in steps of 2**-32 pixels: the first, the difference, whether they fit.
+
+    Half of a step of 2**-12 pixels is added, so that truncation to it rounds.
+    """
+    start = 0.5 * step + shift * (y + 0.5) + offset - 0.5
+    if not (abs(step) * width < GENTLE and abs(start) < GENTLE):
+        return _i64(0), _i64(0), False
+    return _i64(math.floor(start * _UNIT)) + _HALF_STEP, _i64(math.floor(step * _UNIT + 0.5)), True
+
+
+@inlined
+def _border_position(first, by, gentle, at, x, low, high):  # type: ignore[no-untyped-def]
+    """Position in steps of 2**-12 pixels, within the clip."""
+    if gentle:
+        steps = (first + x * by) >> _TO_BITS
+    else:
+        steps = _i64(math.floor(min(max(at, float(low)), high - 1.0) * _ONE + 0.5))
+    return min(max(steps, low << _BITS), (high - 1) << _BITS)
+
+
 @device_function
-def _warp_border(source, matrix, clip, fill, line, y, run):  # type: ignore[no-untyped-def]
+def _warp_border(source, matrix, clip, fill, line, y, run, axes):  # type: ignore[no-untyped-def]
     """Interpolate any pixels: outside of the clip its border is repeated, outside of the image there is ``fill``."""
+    (first_x, by_x, gentle_x), (first_y, by_y, gentle_y) = axes
     for x in range(run[0], run[1]):
-        to_x = matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] - 0.5
-        to_y = matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] - 0.5
-        to_x = min(max(to_x, float(clip[0])), clip[2] - 1.0)
-        to_y = min(max(to_y, float(clip[1])), clip[3] - 1.0)
-        left, top = math.floor(to_x), math.floor(to_y)
-        fx, fy = math.floor((to_x - left) * _ONE + 0.5), math.floor((to_y - top) * _ONE + 0.5)
+        at_x = matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] - 0.5
+        at_y = matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] - 0.5
+        to_x = _border_position(first_x, by_x, gentle_x, at_x, x, clip[0], clip[2])
+        to_y = _border_position(first_y, by_y, gentle_y, at_y, x, clip[1], clip[3])
+        left, top, fx, fy = to_x >> _BITS, to_y >> _BITS, to_x & (_ONE - 1), to_y & (_ONE - 1)
         right, bottom = min(left + 1, clip[2] - 1), min(top + 1, clip[3] - 1)
         both = (fx * fy + _ONE // 2) >> _BITS
         for c in range(3):
@@ -137,14 +159,14 @@ def _warp_border(source, matrix, clip, fill, line, y, run):  # type: ignore[no-u
 
 @device_function
 def _safe(start, step, low, high, begin, end):  # type: ignore[no-untyped-def]
-    """The part of a run in which the fixed-point positions start + step · (x − begin) lie in pixels low … high.
+    """The part of a run in which the fixed-point positions start + step · x lie in pixels low … high.
 
     Positions are monotonic, so only the first and the last are checked; rounding costs a pixel or two at most.
     """
     first, last = begin, end
-    while first < last and not low <= (start + (first - begin) * step) >> 32 <= high:
+    while first < last and not low <= (start + first * step) >> 32 <= high:
         first += 1
-    while first < last and not low <= (start + (last - 1 - begin) * step) >> 32 <= high:
+    while first < last and not low <= (start + (last - 1) * step) >> 32 <= high:
         last -= 1
     return first, last
 
@@ -167,28 +189,24 @@ def warp(source, matrix, clip, edges, fill, target):  # type: ignore[no-untyped-
     # Bounds of the left top neighbor; two columns follow it, so that 8 bytes can be read.
     low_x, high_x = max(clip[0], 0), min(clip[2] - 2, source.shape[1] - 3)
     low_y, high_y = max(clip[1], 0), min(clip[3] - 2, source.shape[0] - 2)
-    step_x, step_y = matrix[0, 0], matrix[1, 0]
-    gentle = abs(step_x) < _MAX_STEP and abs(step_y) < _MAX_STEP
-    to_x, to_y = (_i64(np.rint(step_x * _UNIT)), _i64(np.rint(step_y * _UNIT))) if gentle else (_i64(0), _i64(0))
     for y in range(height):
         first, last = visible_run(edges, y, width, -0.5)
-        start_x = 0.5 * step_x + matrix[0, 1] * (y + 0.5) + matrix[0, 2] - 0.5
-        start_y = 0.5 * step_y + matrix[1, 1] * (y + 0.5) + matrix[1, 2] - 0.5
-        begin, end = _narrow(start_x, step_x, low_x, high_x + 1.0, first, last)
-        begin, end = _narrow(start_y, step_y, low_y, high_y + 1.0, begin, end)
-        if gentle and begin < end:
-            # Half a weight is added, so that truncating a position rounds it.
-            px = _i64(np.rint((start_x + step_x * begin + 0.5 / _ONE) * _UNIT))
-            py = _i64(np.rint((start_y + step_y * begin + 0.5 / _ONE) * _UNIT))
-            from_x, until_x = _safe(px, to_x, low_x, high_x, begin, end)
-            from_y, until_y = _safe(py, to_y, low_y, high_y, begin, end)
-            skipped = max(from_x, from_y) - begin
+        to_x = _row_start(matrix[0, 0], matrix[0, 1], matrix[0, 2], y, width)
+        to_y = _row_start(matrix[1, 0], matrix[1, 1], matrix[1, 2], y, width)
+        begin = end = first
+        if to_x[2] and to_y[2]:
+            begin, end = _narrow(to_x[0] / _UNIT, matrix[0, 0], low_x, high_x + 1.0, first, last)
+            begin, end = _narrow(to_y[0] / _UNIT, matrix[1, 0], low_y, high_y + 1.0, begin, end)
+            from_x, until_x = _safe(to_x[0], to_x[1], low_x, high_x, begin, end)
+            from_y, until_y = _safe(to_y[0], to_y[1], low_y, high_y, begin, end)
             begin, end = max(from_x, from_y), min(until_x, until_y)
-            _warp_inner(source, (px + skipped * to_x, py + skipped * to_y), (to_x, to_y), rows, line, (begin, end))
-        if begin >= end or not gentle:
+        if begin < end:
+            start = to_x[0] + begin * to_x[1], to_y[0] + begin * to_y[1]
+            _warp_inner(source, start, (to_x[1], to_y[1]), rows, line, (begin, end))
+        else:
             begin = end = first
-        _warp_border(source, matrix, clip, fill, line, y, (first, begin))
-        _warp_border(source, matrix, clip, fill, line, y, (end, last))
+        _warp_border(source, matrix, clip, fill, line, y, (first, begin), (to_x, to_y))
+        _warp_border(source, matrix, clip, fill, line, y, (end, last), (to_x, to_y))
         for c in range(3):
             to = target[0] + c * target[1] + y * target[2] + first * target[3]
             put_bytes(line.ctypes.data + c * width + first, last - first, to, target[3])

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from picstore.arrays import F64, I64, U8, Bools
 from picstore.errors import UsageError
 from picstore.jpeg.reducing import decode_factors
-from picstore.kernels.filters import HALF_WIDTHS, NEAREST
+from picstore.kernels.filters import GRID, HALF_WIDTHS, NEAREST
 from picstore.train.transforms.arguments import Fill
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.borders import CONSTANT, mirrored_reach
@@ -121,6 +121,16 @@ class Geometry:
         sides, corner = self.frame[:, :, :2], self.frame[:, :, 2]
         extent = np.abs(sides).sum(axis=2)
         return np.concatenate([corner + np.minimum(sides, 0).sum(axis=2), extent], axis=1)
+
+    @cached_property
+    def grid_box(self) -> F64:
+        """``box``, rounded to the grid of positions."""
+        return _on_grid(self.box)
+
+    @cached_property
+    def grid_matrix(self) -> F64:
+        """``matrix``, rounded to the grid of positions."""
+        return _on_grid(self.matrix)
 
     @cached_property
     def flip(self) -> Bools:
@@ -291,6 +301,12 @@ class Geometry:
         inside = (self.clip[:, :2] <= low + _TOLERANCE) & (self.clip[:, 2:] >= high - _TOLERANCE)
         exceeds: Bools = self.upright & ~inside.all(axis=1)
         return exceeds
+
+
+def _on_grid(numbers: F64) -> F64:
+    with np.errstate(over="ignore"):  # what is not finite is refused later
+        rounded: F64 = np.rint(numbers * GRID) / GRID
+    return rounded
 
 
 def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[str, Any]:

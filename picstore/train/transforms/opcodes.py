@@ -39,6 +39,8 @@ OPERANDS = 12  # of each step
 SAMPLING = 8  # how to interpolate
 FILL = 9  # red, green, blue outside of the image; NO_FILL is torchvision's None: black
 
+LEAST_SIGMA = 1e-3  # of a blur's deviation in pixels, far below one tap
+
 # Values of SAMPLING. torchvision's interpolation blends pixels at the border with the fill; Pillow's repeats the
 # border, and shows the fill where the center of a pixel lies outside.
 NEAREST = 0

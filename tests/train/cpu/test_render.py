@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -378,6 +379,27 @@ def test_a_part_of_the_image_renders_as_the_whole_does():
             part = np.ascontiguousarray(image[top:bottom, left:right])
             render(part, geometry, 0, origin=(left, top), factor=1, out=out)
             assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_no_pixel_depends_on_where_decoding_begins(turned):
+    """Weights midway between two multiples of 2**-14 show the smallest difference of positions."""
+    random = np.random.default_rng(5)
+    width, origin = 60_000, 40_000
+    part = noise(4, 64, 3)
+    whole = np.zeros((4, width, 3), np.uint8)
+    whole[:, origin : origin + 64] = part
+    for _ in range(200):
+        midway = (2 * random.integers(0, 1 << 13) + 1) / (1 << (13 if turned else 15))
+        side = random.uniform(0.2, 1.0)  # with center ``left + side / 2``
+        left = origin + 20 + random.integers(0, 9) + midway - side / 2
+        frame = np.array([[[side, 0.0, left], [1e-9 if turned else 0.0, 2.0, 1.0]]])
+        identity = Geometry.identity([width], [4])
+        geometry = replace(identity, frame=frame, size=np.array([[1, 2]]), interpolation=np.array([2]))
+        out = np.zeros((2, 3, 2, 1), np.uint8)
+        render(whole, geometry, 0, origin=(0, 0), factor=1, out=out[0])
+        render(part, geometry, 0, origin=(origin, 0), factor=1, out=out[1])
+        assert np.array_equal(out[0], out[1])
 
 
 def test_an_image_decoded_smaller_renders_nearly_as_the_whole_does():

@@ -1,0 +1,53 @@
+"""Gaussian weights of blurs: constants of ``train/cpu/blur.py``, and the same weights in NumPy for a GPU.
+
+Weight k is q^(k²) with q = exp(-0.5 / sigma²): each follows from the one before by two multiplications. All operations
+are rounded exactly (IEEE 754), so that weights depend on no machine's exponential function.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picstore.arrays import F64, I64, Array
+
+NEGLIGIBLE = 2.0**-16  # of the sum of the weights, on either side: less is left out
+GROUP = 4  # pairs of taps that are added up at once
+TERMS = 16  # of the exponential series, whose error is below 1e-16
+MOST_EXPONENT = 700.0  # of which the exponential function is as good as 0
+
+
+def smoothing_rows(radius: I64, sigma: F64) -> Array:
+    """Compute the weights of blurs: float32 (m, width), the same width for all, which is even.
+
+    Args:
+        radius: int64 (m,), taps on either side of the middle one.
+        sigma: float64 (m,), deviation in pixels, above 0.
+
+    Returns:
+        For each blur the number of groups of ``GROUP`` taps on a side, the weight of the middle tap, and the weights of
+        the taps on one side, with zeros after the last tap that matters.
+    """
+    with np.errstate(over="ignore"):
+        t = np.minimum(0.5 / sigma / sigma, MOST_EXPONENT) / 1024
+    ratio = np.ones_like(t)
+    for k in range(TERMS, 0, -1):
+        ratio = 1.0 - ratio * t / k
+    for _ in range(10):
+        ratio = ratio * ratio
+    square, value, total = ratio * ratio, np.ones_like(t), np.ones_like(t)
+    most = int(radius.max(initial=0))
+    values = np.zeros((most + 1, len(t)))
+    values[0] = 1.0
+    for k in range(1, most + 1):
+        value = value * ratio
+        ratio = ratio * square
+        values[k] = np.where(k <= radius, value, 0.0)
+        total += 2 * values[k]
+    kept, tail = radius.copy(), np.zeros_like(t)
+    for k in range(most, 0, -1):
+        tail += values[k] / total
+        kept = np.where((kept == k) & (tail <= NEGLIGIBLE), k - 1, kept)
+    rows = np.zeros((len(t), 2 + -(-most // GROUP) * GROUP), np.float32)
+    rows[:, 0] = -(-kept // GROUP)
+    rows[:, 1 : most + 2] = np.where(np.arange(most + 1) <= kept[:, None], (values / total).T, 0.0)
+    return rows
