@@ -1,4 +1,4 @@
-"""The decoder's kernels compiled for GPUs that need not be there: registers, spills, instructions."""
+"""Kernels compiled for GPUs that need not be there: registers, spills, instructions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from benchmarks.options import Options
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 _IMAGES = {"images": "*i64"}
+# A name, a kernel, types of its arguments, its constants, and options of the launch.
+Compiled = tuple[str, Any, dict[str, str], dict[str, int], dict[str, Any]]
 # Types of the arguments of each kernel, and its constants on a GPU.
 _STREAMS = {"data": "*u8", "segments": "*i32", **_IMAGES, "tables": "*i32", "coefficients": "*i16", "status": "*i32"}
 
@@ -27,17 +29,17 @@ def compiling(options: Options) -> Table:
 
     rows: list[Row] = []
     for target in TARGETS[1:2] if options.quick else TARGETS:
-        for name, kernel, types, constants, warps in _kernels():
+        for name, kernel, types, constants, options_ in [*_decoding(), *_augmentation()]:
             row: Row = {"target": target, "kernel": name}
             try:
-                row |= _figures(_compile(kernel, types, constants, warps, target), target)
+                row |= _figures(_compile(kernel, types, constants, options_, target), target)
             except Exception as error:  # of Triton's backends: each has its own
                 row["problem"] = str(error).strip().splitlines()[-1][:80]
             rows.append(row)
     return Table(f"triton {triton.__version__}, compiled without a GPU", rows)
 
 
-def _kernels() -> list[tuple[str, Any, dict[str, str], dict[str, int], int]]:
+def _decoding() -> list[Compiled]:
     from picstore.train.cuda.segments import decode
     from picstore.train.cuda.segments.color import to_rgb
     from picstore.train.cuda.segments.entropy import decode_segments, make_tables
@@ -48,7 +50,7 @@ def _kernels() -> list[tuple[str, Any, dict[str, str], dict[str, int], int]]:
     samples = {**_IMAGES, "coefficients": "*i16", "quantization": "*i16", "planes": "*u8"}
     pixels, tile = {**_IMAGES, "planes": "*u8", "pixels": "*u8"}, {"ROWS": decode.ROWS, "COLUMNS": decode.COLUMNS}
     return [
-        (name, kernel, types, constants, decode.WARPS[name])
+        (name, kernel, types, constants, {"num_warps": decode.WARPS[name]})
         for name, kernel, types, constants in (
             ("make_tables", make_tables, tables, {"LANES": decode.ENTRIES}),
             ("decode_segments", decode_segments, {**_STREAMS, "count": "i32"}, rounds),
@@ -58,7 +60,31 @@ def _kernels() -> list[tuple[str, Any, dict[str, str], dict[str, int], int]]:
     ]
 
 
-def _compile(kernel: Any, types: dict[str, str], constants: dict[str, int], warps: int, target: str) -> dict[str, Any]:
+def _augmentation() -> list[Compiled]:
+    from picstore.train.cuda.augment import FIRST_OPTIONS, OPTIONS
+    from picstore.train.cuda.filter_weights import LANES, make_weights
+    from picstore.train.cuda.kernels import blur_rows, run_phase
+
+    phase, scratch = {"table": "*i64", "phase": "i32"}, {"levels": "*u8", "rows": "*fp32"}
+
+    def run(out: str, **constants: int) -> tuple[Any, dict[str, str], dict[str, int]]:
+        picks = {"FIRST": 1, "CHANNELS_LAST": 0, "CANVAS": 0, "COUNTED": 0, **constants}
+        return run_phase, {**phase, "out": out, **scratch, "sums": "*i64"}, picks
+
+    cases = {
+        "make_weights": (make_weights, {"table": "*i64"}, {"LANES": LANES}),
+        "run_phase, uint8": run("*u8"),
+        "run_phase, bfloat16, channels_last": run("*bf16", CHANNELS_LAST=1),
+        "run_phase, a later one": run("*bf16", CHANNELS_LAST=1, FIRST=0),
+        "run_phase, with a canvas": run("*bf16", CHANNELS_LAST=1, FIRST=0, CANVAS=1, COUNTED=1),
+        "blur_rows": (blur_rows, {**phase, **scratch}, {}),
+    }
+    return [(name, *case, FIRST_OPTIONS if case[2].get("FIRST") else OPTIONS) for name, case in cases.items()]
+
+
+def _compile(
+    kernel: Any, types: dict[str, str], constants: dict[str, int], options: dict[str, Any], target: str
+) -> dict[str, Any]:
     """Compile for a target; returns Triton's stages by name."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -69,7 +95,7 @@ def _compile(kernel: Any, types: dict[str, str], constants: dict[str, int], warp
     )
     cuda = target.startswith("sm_")
     chosen = GPUTarget("cuda", int(target[3:]), 32) if cuda else GPUTarget("hip", target, 64)
-    made: dict[str, Any] = triton.compile(source, target=chosen, options={"num_warps": warps}).asm
+    made: dict[str, Any] = triton.compile(source, target=chosen, options=options).asm
     return made
 
 

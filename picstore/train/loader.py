@@ -125,9 +125,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         dtype: of the images: uint8 by default, float32 with ``Normalize``; float16, bfloat16 and float32 have the
             range 0 to 1 without it.
         memory_format: of the images, ``torch.channels_last`` for instance.
-        decoder: on a GPU ``"torchcodec"`` or ``"torchvision"``, nvJPEG's, whose pixels differ from the CPU's by some
-            levels: train and evaluate with the same one; ``"picstore"``, whose pixels are the CPU's, which no GPU has
-            run yet; ``"cpu"`` as without a GPU; or ``"auto"``: nvJPEG's. Transforms run where the images are.
+        decoder: on a GPU ``"picstore"``, whose batches equal the CPU's to the bit, which ``"auto"`` is; ``"cpu"`` as
+            without a GPU; or nvJPEG by ``"torchcodec"`` or ``"torchvision"``, whose pixels differ by some levels.
+            Transforms run where the images are.
         isolate: make batches in a process of its own, which hands them over in shared memory, so that its threads and
             the training loop do not wait for each other. False makes them with threads of this process.
         engine: ``"local"``, or ``"ray"`` to have batches made by workers on the Ray cluster that this process is

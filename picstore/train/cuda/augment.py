@@ -19,8 +19,9 @@ import torch
 from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.train.cuda.color_phases import CANVAS_STEPS, ROW_STEPS, TABLE_STEPS, ColorPhases
-from picstore.train.cuda.descriptor import COUNTS, HEADER
+from picstore.train.cuda.descriptor import COUNTS, SMOOTHING
 from picstore.train.cuda.descriptor_table import DescriptorTable, make_descriptor_table
+from picstore.train.cuda.filter_weights import LANES, make_weights
 from picstore.train.cuda.kernels import blur_rows, displace_rows, make_tables, run_phase
 from picstore.train.cuda.resample_params import make_resample_params, minify_slanted
 from picstore.train.cuda.triton_jit import INTERPRETED, launching
@@ -34,7 +35,10 @@ _COUNTS = 3 * 256  # levels of an image
 _MAX_VALUES = 1 << 31  # of one image: offsets within it are 32-bit integers
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 # A fused multiplication and addition rounds once where the CPU rounds twice; color would differ.
-_OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
+OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
+# Of the phase that resamples: 6 programs fit on a multiprocessor. The compiler takes 96 registers by itself, for bicubic
+# warps, and spills on sm_80 with 72.
+FIRST_OPTIONS = {**OPTIONS, "maxnreg": 80}
 
 
 def augment(
@@ -201,15 +205,16 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
 
 
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
-    """Allocate what canvas steps need, and note the addresses in the header; keep it until they are launched."""
+    """Allocate what weights and canvas steps need, and note it in the header; keep it until they are launched."""
     starts = frozenset[int]().union(*table.starts)
     tables, mixes = bool(starts & TABLE_STEPS), opcodes.MIX in starts
     counts = torch.zeros(tables * len(table.starts) * table.count * _COUNTS, dtype=torch.int32, device=device)
     levels = torch.empty(tables * table.count * _COUNTS, dtype=torch.uint8, device=device)
     mixed = torch.empty(mixes * table.values, dtype=torch.float32, device=device)
     originals = torch.empty(mixes * table.values, dtype=torch.uint8, device=device)
-    workspace = [counts, levels, mixed, originals]
-    table.words[COUNTS.value : HEADER.value] = [part.data_ptr() for part in workspace]
+    weights = torch.zeros(table.weights, dtype=torch.int32, device=device)
+    workspace = [counts, levels, mixed, originals, weights]
+    table.words[COUNTS.value : SMOOTHING.value] = [part.data_ptr() for part in workspace]
     return workspace
 
 
@@ -221,18 +226,21 @@ def _launch(table: DescriptorTable, words: torch.Tensor, out: torch.Tensor, chan
     rows = torch.empty(table.values if passes else 0, dtype=torch.float32, device=device)
     sums = torch.zeros(len(table.starts) * table.count if several else 0, dtype=torch.int64, device=device)
     grid = (table.tiles, table.count)
+    if table.weights:
+        make_weights[(2, table.count)](words, LANES=LANES, **OPTIONS)
     for phase, starts in enumerate(table.starts):
         following = table.starts[phase + 1] if phase + 1 < len(table.starts) else frozenset()
         if opcodes.BLUR in starts:
-            blur_rows[grid](words, phase, levels, rows, **_OPTIONS)
+            blur_rows[grid](words, phase, levels, rows, **OPTIONS)
         if opcodes.ELASTIC in starts:
-            displace_rows[grid](words, phase, rows, **_OPTIONS)
+            displace_rows[grid](words, phase, rows, **OPTIONS)
         if starts & TABLE_STEPS:
-            make_tables[(1, table.count)](words, phase, **_OPTIONS)
+            make_tables[(1, table.count)](words, phase, **OPTIONS)
         constants = {
             "FIRST": phase == 0,
             "CHANNELS_LAST": channels_last,
             "CANVAS": bool(starts & CANVAS_STEPS),
             "COUNTED": bool(following & TABLE_STEPS),
         }
-        run_phase[grid](words, phase, out, levels, rows, sums, **constants, **_OPTIONS)
+        chosen = OPTIONS if phase else FIRST_OPTIONS
+        run_phase[grid](words, phase, out, levels, rows, sums, **constants, **chosen)

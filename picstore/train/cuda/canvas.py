@@ -1,12 +1,11 @@
 """Steps on the GPU that read other pixels of a canvas than their own, in the arithmetic of ``train/cpu``.
 
-Each begins a phase, and reads the levels of the phase before. All are equal to the CPU's to the bit, except elastic
-displacements, whose noise is blurred with another rounding.
+Each begins a phase, and reads the levels of the phase before. All are equal to the CPU's to the bit.
 """
 
 from __future__ import annotations
 
-from picstore.train.cuda.color import reflected, rounded
+from picstore.train.cuda.color import reflected, rounded, smoothed, smoothing_row
 from picstore.train.cuda.descriptor import KEY, OPERANDS, SIZE, load_f32, load_f64, load_i32
 from picstore.train.cuda.noise import random_bits
 from picstore.train.cuda.triton_jit import device_function, tl
@@ -65,20 +64,24 @@ def looked_up(descriptor, levels, table, y, x):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def displaced_row(step, axis: tl.constexpr, y, x, width, height):  # type: ignore[no-untyped-def]
+def displaced_row(table, step, axis: tl.constexpr, y, x, width, height):  # type: ignore[no-untyped-def]
     """Uniform noise of an elastic displacement along an axis, blurred along rows."""
-    radius = load_f32(step, OPERANDS + 4 + axis).to(tl.int32)
-    slope = load_f32(step, OPERANDS + 2)
+    groups, weights = smoothing_row(table, step, 2 * axis)
     first = axis * height * width + y * width
     key = tl.load(step + KEY).to(tl.uint64)
-    value = _uniform(key, first + x)
-    total = value * 0.0 + 1.0
-    for k in range(1, radius + 1):
-        weight = tl.exp(slope * (1.0 * k) * (1.0 * k))
-        low, high = _uniform(key, first + reflected(x - k, width)), _uniform(key, first + reflected(x + k, width))
-        value += weight * (low + high)
-        total += 2.0 * weight
-    return value / total
+    value = tl.load(weights) * _uniform(key, first + x)
+    for group in range(groups):
+        k = 1 + 4 * group
+        a, b = _uniform_pair(key, first, x, k, width, weights), _uniform_pair(key, first, x, k + 1, width, weights)
+        c, d = _uniform_pair(key, first, x, k + 2, width, weights), _uniform_pair(key, first, x, k + 3, width, weights)
+        value += (a + b) + (c + d)
+    return value
+
+
+@device_function
+def _uniform_pair(key, first, x, k, width, weights):  # type: ignore[no-untyped-def]
+    low, high = _uniform(key, first + reflected(x - k, width)), _uniform(key, first + reflected(x + k, width))
+    return tl.load(weights + k) * (low + high)
 
 
 @device_function
@@ -88,31 +91,25 @@ def _uniform(key, counter):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _displacement(rows, step, axis: tl.constexpr, y, x, width, height):  # type: ignore[no-untyped-def]
+def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):  # type: ignore[no-untyped-def]
     """Blur along columns what ``displaced_row`` made."""
-    radius = load_f32(step, OPERANDS + 4 + axis).to(tl.int32)
-    slope = load_f32(step, OPERANDS + 3)
-    column = rows + axis * height * width + tl.minimum(x, width - 1)
-    y = tl.minimum(y, height - 1)
-    value = tl.load(column + y * width)
-    total = value * 0.0 + 1.0
-    for k in range(1, radius + 1):
-        weight = tl.exp(slope * (1.0 * k) * (1.0 * k))
-        low = tl.load(column + reflected(y - k, height) * width)
-        high = tl.load(column + reflected(y + k, height) * width)
-        value += weight * (low + high)
-        total += 2.0 * weight
-    return value / total
+    groups, weights = smoothing_row(table, step, 2 * axis + 1)
+    column = axis * height * width + tl.minimum(x, width - 1)
+    return smoothed(rows, column, tl.minimum(y, height - 1), height, width, groups, weights)
 
 
 @device_function
-def moved(descriptor, step, levels, rows, y, x):  # type: ignore[no-untyped-def]
+def moved(table, descriptor, step, levels, rows, y, x):  # type: ignore[no-untyped-def]
     """Move the pixels of the previous phase by a map, or by the displacements in ``rows``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     across, down = x.to(tl.float64) + 0.5, y.to(tl.float64) + 0.5
     if load_i32(step, 0) == _ELASTIC:
-        to_x = across + load_f64(step, OPERANDS) * _displacement(rows, step, 0, y, x, width, height).to(tl.float64)
-        to_y = down + load_f64(step, OPERANDS + 1) * _displacement(rows, step, 1, y, x, width, height).to(tl.float64)
+        to_x = across + load_f64(step, OPERANDS) * _displacement(table, rows, step, 0, y, x, width, height).to(
+            tl.float64
+        )
+        to_y = down + load_f64(step, OPERANDS + 1) * _displacement(table, rows, step, 1, y, x, width, height).to(
+            tl.float64
+        )
     else:
         depth = load_f64(step, OPERANDS + 6) * across + load_f64(step, OPERANDS + 7) * down + 1.0
         to_x = _mapped(step + OPERANDS, across, down) / depth

@@ -1,4 +1,4 @@
-"""Color steps on a tile on the GPU, in the arithmetic of the CPU's kernels: equal to the bit, except blur.
+"""Color steps on a tile on the GPU, in the arithmetic of the CPU's kernels: equal to the bit.
 
 Pointwise steps follow each other in registers (``run_steps``). Contrast, which needs the mean grey level of the image,
 and steps that need other pixels begin a new phase, another launch (``kernels.py``). Before normalization values are
@@ -7,12 +7,23 @@ whole grey levels in float32.
 
 from __future__ import annotations
 
-from picstore.train.cuda.descriptor import KEY, OPERANDS, SIZE, STEP, STEPS, load_f32, load_i32
+from picstore.train.cuda.descriptor import (
+    KEY,
+    OPERANDS,
+    SIZE,
+    SMOOTHING,
+    SMOOTHING_PITCH,
+    STEP,
+    STEPS,
+    load_f32,
+    load_i32,
+)
 from picstore.train.cuda.noise import random_bits, random_normals
 from picstore.train.cuda.triton_jit import device_function, tl
 from picstore.train.transforms import opcodes
 
 ERASE_NORMALS = 20  # ERASE_RANDOM after NORMALIZE; in addition to opcodes.py
+SMOOTHING_ROW = 4  # operand of blurs and elastic displacements: number of the first row of weights
 
 _SCALE = tl.constexpr(opcodes.SCALE)
 _SATURATION = tl.constexpr(opcodes.SATURATION)
@@ -24,6 +35,7 @@ _PERMUTE = tl.constexpr(opcodes.PERMUTE)
 _NOISE = tl.constexpr(opcodes.NOISE)
 _ERASE = tl.constexpr(opcodes.ERASE)
 _ERASE_RANDOM = tl.constexpr(opcodes.ERASE_RANDOM)
+_SMOOTHING_ROW = tl.constexpr(SMOOTHING_ROW)
 _ERASE_NORMALS = tl.constexpr(ERASE_NORMALS)
 _NORMALIZE = tl.constexpr(opcodes.NORMALIZE)
 
@@ -87,8 +99,16 @@ def blended(value, factor, offset):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def smoothed(source, fixed, i, extent, stride, radius, slope, weight):  # type: ignore[no-untyped-def]
-    """One pass of a Gaussian blur, with reflection at the border.
+def smoothing_row(table, step, number):  # type: ignore[no-untyped-def]
+    """Find a row of weights of a step: its number of groups, and where the weights begin."""
+    pitch, first = tl.load(table + SMOOTHING_PITCH), load_f32(step, OPERANDS + _SMOOTHING_ROW).to(tl.int64)
+    row = (table + tl.load(table + SMOOTHING)).to(tl.pointer_type(tl.float32)) + (first + number) * pitch
+    return tl.load(row).to(tl.int32), row + 1
+
+
+@device_function
+def smoothed(source, fixed, i, extent, stride, groups, weights):  # type: ignore[no-untyped-def]
+    """One pass of a Gaussian blur, with reflection at the border, in the order of ``train/cpu/blur.py``.
 
     Args:
         source: pointer to a plane.
@@ -96,16 +116,24 @@ def smoothed(source, fixed, i, extent, stride, radius, slope, weight):  # type: 
         i: int32, the pixels' indices along the axis, 0 … extent − 1.
         extent: pixels along the axis.
         stride: elements from one pixel to the next.
-        radius: taps on either side.
-        slope, weight: tap k is ``weight · exp(slope · k²)``.
+        groups, weights: of ``smoothing_row``.
     """
-    total = weight * tl.load(source + fixed + i * stride).to(tl.float32)
-    for k in range(1, radius + 1):
-        low = tl.load(source + fixed + reflected(i - k, extent) * stride).to(tl.float32)
-        high = tl.load(source + fixed + reflected(i + k, extent) * stride).to(tl.float32)
-        distance = 1.0 * k
-        total += weight * tl.exp(slope * distance * distance) * (low + high)
+    source += fixed
+    total = tl.load(weights) * tl.load(source + i * stride).to(tl.float32)
+    for group in range(groups):
+        k = 1 + 4 * group
+        a, b = _pair(source, i, k, extent, stride, weights), _pair(source, i, k + 1, extent, stride, weights)
+        c, d = _pair(source, i, k + 2, extent, stride, weights), _pair(source, i, k + 3, extent, stride, weights)
+        total += (a + b) + (c + d)
     return total
+
+
+@device_function
+def _pair(source, i, k, extent, stride, weights):  # type: ignore[no-untyped-def]
+    """The taps k before and after a pixel, weighted."""
+    low = tl.load(source + reflected(i - k, extent) * stride).to(tl.float32)
+    high = tl.load(source + reflected(i + k, extent) * stride).to(tl.float32)
+    return tl.load(weights + k) * (low + high)
 
 
 @device_function

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from picstore.arrays import F64, I64, Bools
-from picstore.train.cuda.color import ERASE_NORMALS
+from picstore.arrays import F64, I64, Array, Bools
+from picstore.train.cuda.color import ERASE_NORMALS, SMOOTHING_ROW
 from picstore.train.cuda.descriptor import OPERANDS, STEP
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
+from picstore.train.transforms.smoothing import smoothing_rows
 
 CANVAS_STEPS = frozenset(
     (opcodes.AUTOCONTRAST, opcodes.EQUALIZE, opcodes.SHARPNESS, opcodes.WARP, opcodes.ELASTIC, opcodes.MIX)
@@ -19,7 +20,7 @@ TABLE_STEPS = frozenset((opcodes.AUTOCONTRAST, opcodes.EQUALIZE))  # need a tabl
 ROW_STEPS = frozenset((opcodes.BLUR, opcodes.ELASTIC))  # have a horizontal pass first
 _BARS = [opcodes.CONTRAST, opcodes.BLUR, *CANVAS_STEPS]  # steps that begin a phase
 
-_NEGLIGIBLE = 2.0**-16  # of the sum of a blur's weights, on either side; as in train/cpu/blur.py
+_NO_SMOOTHING = np.zeros((0, 2), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,18 +32,20 @@ class ColorPhases:
         counts: int64 (n,), number of steps of each image.
         begins: int64 (n, p + 1), the first step of each phase, and the last step + 1.
         starts: opcodes with which each phase begins in any image.
+        smoothing: float32 (m, an even number), weights of blurs, see ``transforms/smoothing.py``.
     """
 
     words: I64
     counts: I64
     begins: I64
     starts: list[frozenset[int]]
+    smoothing: Array
 
     @classmethod
     def empty(cls, n: int) -> ColorPhases:
         """One phase without steps for n images."""
         none = np.zeros((n, 0, STEP.value), np.int64)
-        return cls(none, np.zeros(n, np.int64), np.zeros((n, 2), np.int64), [frozenset()])
+        return cls(none, np.zeros(n, np.int64), np.zeros((n, 2), np.int64), [frozenset()], _NO_SMOOTHING)
 
     @classmethod
     def from_program(cls, program: ColorProgram, size: I64, *, floats: bool) -> ColorPhases:
@@ -51,7 +54,7 @@ class ColorPhases:
         counts = (opcode != opcodes.NOTHING).sum(axis=1)
         normalized = (np.cumsum(opcode == opcodes.NORMALIZE, axis=1) > 0) & floats
         _prepare_boxes(opcode, operands, size, normalized)
-        _prepare_operands(opcode, operands)
+        smoothing = _prepare_operands(opcode, operands)
         opcode[(opcode == opcodes.ERASE_RANDOM) & normalized] = ERASE_NORMALS
         if not floats:
             opcode[opcode == opcodes.NORMALIZE] = opcodes.NOTHING
@@ -63,7 +66,7 @@ class ColorPhases:
         last = int(phase.max(initial=0))
         begins = np.stack([np.minimum((phase < p).sum(axis=1), counts) for p in range(last + 2)], axis=1)
         starts = [frozenset(opcode[bar & (phase == p)].tolist()) for p in range(last + 1)]
-        return cls(words, counts, begins, starts)
+        return cls(words, counts, begins, starts, smoothing)
 
 
 def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> None:
@@ -78,30 +81,25 @@ def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> 
     operands[:, :, 4:7] = np.where((erases & ~normalized)[:, :, None], np.trunc(levels), levels)
 
 
-def _prepare_operands(opcode: I64, operands: F64) -> None:
-    """Replace operands by numbers that kernels would compute again for each pixel."""
+def _prepare_operands(opcode: I64, operands: F64) -> Array:
+    """Replace operands by numbers that kernels would compute again for each pixel; returns the weights of blurs.
+
+    A blur has two rows of weights, across and down; an elastic displacement has two for each axis. The step's operand
+    ``SMOOTHING_ROW`` is the number of the first.
+    """
     blends = np.isin(opcode, [opcodes.CONTRAST, opcodes.SATURATION, opcodes.SHARPNESS])
     operands[:, :, 1] = np.where(blends, 1 - operands[:, :, 0], operands[:, :, 1])
     operands[:, :, 0] = np.where(opcode == opcodes.HUE, 6 * operands[:, :, 0], operands[:, :, 0])
-    blurs = opcode == opcodes.BLUR
-    if blurs.any():
-        operands[blurs, :5] = _blur_operands(operands[blurs])
-    elastic = opcode == opcodes.ELASTIC
-    sigmas = operands[elastic, 2:4]
-    with np.errstate(divide="ignore"):
-        operands[elastic, 2:4] = np.where(sigmas > 0, -0.5 / sigmas**2, 0.0)  # slopes of the logarithms of taps
-    operands[elastic, 4:6] = (8 * sigmas + 1).astype(np.int64) // 2  # taps on either side
-
-
-def _blur_operands(operands: F64) -> F64:
-    """Radius across and down, slope, weight of the middle tap across and down: float64 (m, 5), of operands (m, 12)."""
-    sigma = operands[:, 2:3]
-    columns = []
-    for radius in (operands[:, 0:1], operands[:, 1:2]):
-        k = np.arange(int(radius.max()) + 1)
-        weights = np.where(k <= radius, np.exp(-0.5 * (k / sigma) ** 2), 0.0)
-        total = 2 * weights.sum(axis=1, keepdims=True) - 1
-        tails = np.cumsum(weights[:, ::-1], axis=1)[:, ::-1] / total
-        columns.append(((tails[:, 1:] > _NEGLIGIBLE).sum(axis=1), 1 / total[:, 0]))
-    (across, weight_across), (down, weight_down) = columns
-    return np.stack([across, down, -0.5 / sigma[:, 0] ** 2, weight_across, weight_down], axis=1)
+    blurs, elastic = opcode == opcodes.BLUR, opcode == opcodes.ELASTIC
+    if not (blurs.any() or elastic.any()):
+        return _NO_SMOOTHING
+    blurred, moved = operands[blurs], np.maximum(operands[elastic, 2:4], opcodes.LEAST_SIGMA)
+    radius = blurred[:, :2].astype(np.int64)
+    # torchvision's: a displacement along x is blurred both ways with the radius that is for x, and so is one along y.
+    reach = (8 * operands[elastic, 2:4] + 1).astype(np.int64) // 2
+    operands[blurs, SMOOTHING_ROW] = 2 * np.arange(len(radius))
+    operands[elastic, SMOOTHING_ROW] = radius.size + 4 * np.arange(len(reach))
+    return smoothing_rows(
+        np.concatenate([radius.ravel(), np.repeat(reach, 2, axis=1).ravel()]),
+        np.concatenate([np.repeat(blurred[:, 2], 2), np.tile(moved, 2).ravel()]),
+    )

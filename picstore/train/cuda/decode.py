@@ -10,15 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
-from importlib.util import find_spec
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from picstore.arrays import I64
-from picstore.errors import ImageError, PicstoreError, UsageError
+from picstore.errors import ImageError, MissingDependency, PicstoreError, UsageError
 
 # Decodes streams, uint8 (m,) in CPU memory, to RGB images, uint8 (3, h, w) on the device.
 Decode: TypeAlias = Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -45,8 +44,7 @@ def choose_decoder(name: str, device: torch.device) -> str:
     """Choose the decoder for a device: a name of ``DECODERS``, but not ``"auto"``.
 
     Args:
-        name: of ``DECODERS``. On a GPU ``"auto"`` is nvJPEG: by torchcodec if it is installed, which decodes in several
-            threads at once, or else by torchvision. ``"picstore"`` is to take its place once a GPU has run it.
+        name: of ``DECODERS``. ``"auto"`` is ``"picstore"`` on a GPU and ``"cpu"`` elsewhere: both make the same pixels.
         device: of the images.
 
     Raises:
@@ -54,42 +52,38 @@ def choose_decoder(name: str, device: torch.device) -> str:
     """
     if name not in DECODERS:
         raise UsageError(f"decoder {name!r} is unknown; use one of {', '.join(DECODERS)}")
-    if name == "auto" and device.type != "cuda":
-        return "cpu"
     if name == "auto":
-        return "torchcodec" if _has_torchcodec() else "torchvision"
+        return "picstore" if device.type == "cuda" else "cpu"
     if name != "cpu" and device.type != "cuda":
         raise UsageError(f"decoder {name!r} works on a GPU; give decoder='cpu' with device {str(device)!r}")
     return name
 
 
 def load_decoder(name: str, device: torch.device) -> Decode:
-    """Load nvJPEG's decoder of lists for a device, ``"torchcodec"`` or ``"torchvision"``."""
-    if name == "torchcodec":
-        from torchcodec import decoders
+    """Load nvJPEG's decoder of lists for a device, ``"torchcodec"`` or ``"torchvision"``.
 
-        return partial(decoders.decode_jpeg, mode="RGB", device=device)
-    from torchvision import io
+    Raises:
+        MissingDependency: the package is not installed, is too old, or does not load with this torch.
+    """
+    try:
+        if name == "torchcodec":
+            from torchcodec import decoders
 
-    return partial(io.decode_jpeg, mode=io.ImageReadMode.RGB, device=device)
+            return partial(decoders.decode_jpeg, mode="RGB", device=device)
+        from torchvision import io
+
+        return partial(io.decode_jpeg, mode=io.ImageReadMode.RGB, device=device)
+    except (ImportError, RuntimeError, OSError, AttributeError) as error:
+        least = "torchcodec 0.16" if name == "torchcodec" else "torchvision for CUDA"
+        raise MissingDependency(
+            f"decoder={name!r} needs {least} or newer, made for this torch; install it, or leave decoder out ({error})"
+        ) from error
 
 
 def with_index(device: torch.device) -> torch.device:
     """Return a device with its index, which is by default the thread's current device's."""
     known = device.type != "cuda" or device.index is not None
     return device if known else torch.device("cuda", torch.cuda.current_device())
-
-
-@cache
-def _has_torchcodec() -> bool:
-    """Whether a torchcodec that decodes JPEG is installed: 0.16 or newer."""
-    if find_spec("torchcodec") is None:
-        return False
-    try:
-        from torchcodec.decoders import decode_jpeg
-    except (ImportError, RuntimeError, OSError):  # an older release, or one that does not load with this torch
-        return False
-    return callable(decode_jpeg)
 
 
 def check_decoder(decode: Decode, device: torch.device) -> None:

@@ -17,7 +17,10 @@ COUNTS = tl.constexpr(3)  # address of int32 (phases, images, 3, 256): pixels of
 TABLES = tl.constexpr(4)  # address of uint8 (images, 3, 256): the level that each level becomes
 MIXED = tl.constexpr(5)  # address of float32, one for each value of the outputs: sums of chains
 ORIGINALS = tl.constexpr(6)  # address of uint8, one for each value: the images that chains begin with
-HEADER = tl.constexpr(7)
+HEADER_WEIGHTS = tl.constexpr(7)  # address of int32: weights of source pixels, see ``filter_weights.py``
+SMOOTHING = tl.constexpr(8)  # word offset of the weights of blurs: float32, rows of one size
+SMOOTHING_PITCH = tl.constexpr(9)  # float32 from one row to the next
+HEADER = tl.constexpr(10)
 
 # Words of a descriptor. Coordinates are in pixels; x precedes y.
 ADDRESS = tl.constexpr(0)  # of the source: planes of bytes, (height, width)
@@ -26,7 +29,7 @@ SOURCE = tl.constexpr(2)  # width, height
 CLIP = tl.constexpr(4)  # left, top, right, bottom
 SLANTED = tl.constexpr(8)  # 1 if the image is not upright
 FLIP = tl.constexpr(9)  # 0 or 1 for x, y
-TAPS = tl.constexpr(11)  # source pixels under the filter of an output pixel, along x, y
+WINDOW = tl.constexpr(11)  # source pixels that the filter of an output pixel may reach, along x, y
 MAP = tl.constexpr(13)  # six float64. Upright: start, scale, support, each of x and y. Slanted: the matrix
 FILL = tl.constexpr(19)  # red, green, blue
 OFFSET = tl.constexpr(22)  # of the output: values of the outputs before it
@@ -37,7 +40,8 @@ STEPS = tl.constexpr(28)  # word offset of the steps, and their number
 PHASES = tl.constexpr(30)  # word offset of the phases: the first step of each
 FILTER = tl.constexpr(31)  # interpolation, as in kernels/filters.py, and 1 if it is antialiased
 PITCH = tl.constexpr(33)  # bytes from one row of the source to the next
-FIXED = tl.constexpr(34)
+AXES = tl.constexpr(34)  # of the weights, along x, y: int32 before them
+FIXED = tl.constexpr(36)
 
 EDGE = tl.constexpr(3)  # words of an edge: float64 a, b, c
 STEP = tl.constexpr(14)  # words of a step: opcode, key, twelve float64
@@ -45,10 +49,16 @@ KEY = tl.constexpr(1)
 OPERANDS = tl.constexpr(2)
 
 # Pixels of a tile, which one program makes by 4 warps. Accesses to a row of it are coalesced, and its rows share most
-# of the source rows that they read. 72 registers a thread allow 7 programs on a multiprocessor of an H200; with 16 rows
+# of the source rows that they read. 80 registers a thread allow 6 programs on a multiprocessor of an H200; with 16 rows
 # it would be 114 registers and 4 programs.
 TILE_WIDTH = tl.constexpr(32)
 TILE_HEIGHT = tl.constexpr(8)
+
+
+@device_function
+def find_descriptor(table):  # type: ignore[no-untyped-def]
+    """Find the descriptor of this program's image, the second index of a grid."""
+    return table + HEADER + tl.program_id(1) * tl.load(table + DESCRIPTOR_WORDS)
 
 
 @device_function

@@ -9,11 +9,9 @@ phases than others are finished earlier.
 from __future__ import annotations
 
 from picstore.train.cuda.canvas import displaced_row, looked_up, mixed, moved, sharpened
-from picstore.train.cuda.color import blended, grey_of, rounded, run_steps, smoothed
+from picstore.train.cuda.color import blended, grey_of, rounded, run_steps, smoothed, smoothing_row
 from picstore.train.cuda.descriptor import (
     COUNTS,
-    DESCRIPTOR_WORDS,
-    HEADER,
     IMAGES,
     MIXED,
     OFFSET,
@@ -28,6 +26,7 @@ from picstore.train.cuda.descriptor import (
     TILE_WIDTH,
     TILES,
     VALUES,
+    find_descriptor,
     load_f32,
     load_i32,
 )
@@ -75,7 +74,7 @@ def run_phase(  # type: ignore[no-untyped-def]  # noqa: PLR0913
             keep a kernel of few registers.
         COUNTED: whether the next phase begins with a step that needs the counts of levels.
     """
-    descriptor = _find_descriptor(table)
+    descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     end = load_i32(descriptor, load_i32(descriptor, PHASES) + phase + 1)
     count = load_i32(descriptor, STEPS + 1)
@@ -87,14 +86,14 @@ def run_phase(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     values = tl.load(table + VALUES)
     sums += tl.program_id(1)
     if FIRST:
-        r, g, b = sampled(descriptor, y, x)
+        r, g, b = sampled(table, descriptor, y, x)
         start = begin
     else:
         previous = levels + (phase + 1) % 2 * values + tl.load(descriptor + OFFSET)
         step = descriptor + load_i32(descriptor, STEPS) + begin * STEP
         opcode = load_i32(step, 0)
         if opcode == _BLUR:
-            r, g, b = _blurred_down(descriptor, step, rows, y, x)
+            r, g, b = _blurred_down(table, descriptor, step, rows, y, x)
         elif CANVAS and opcode != _CONTRAST:
             r, g, b = _canvas_step(table, descriptor, step, previous, rows, y, x)
         else:
@@ -117,7 +116,7 @@ def run_phase(  # type: ignore[no-untyped-def]  # noqa: PLR0913
 @kernel
 def blur_rows(table, phase, levels, rows):  # type: ignore[no-untyped-def]
     """Run the horizontal pass of the blurs with which ``phase``, not 0, begins; arguments as for ``run_phase``."""
-    descriptor = _find_descriptor(table)
+    descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
         return
@@ -130,20 +129,19 @@ def blur_rows(table, phase, levels, rows):  # type: ignore[no-untyped-def]
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     offset = tl.load(descriptor + OFFSET)
     source = levels + (phase + 1) % 2 * tl.load(table + VALUES) + offset
-    radius = load_f32(step, OPERANDS).to(tl.int32)
-    slope, weight = load_f32(step, OPERANDS + 2), load_f32(step, OPERANDS + 3)
+    groups, weights = smoothing_row(table, step, 0)
     line = tl.minimum(y, height - 1) * width
     column = tl.minimum(x, width - 1)
     for channel in range(3):
         plane = channel * (width * height)
-        blurred = smoothed(source + plane, line, column, width, 1, radius, slope, weight)
+        blurred = smoothed(source + plane, line, column, width, 1, groups, weights)
         tl.store(rows + offset + plane + y * width + x, blurred, _inside(descriptor, y, x))
 
 
 @kernel
 def displace_rows(table, phase, rows):  # type: ignore[no-untyped-def]
     """Run the horizontal pass of the elastic displacements with which ``phase``, not 0, begins."""
-    descriptor = _find_descriptor(table)
+    descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
         return
@@ -157,14 +155,14 @@ def displace_rows(table, phase, rows):  # type: ignore[no-untyped-def]
     line, column = tl.minimum(y, height - 1), tl.minimum(x, width - 1)
     pixel = rows + tl.load(descriptor + OFFSET) + y * width + x
     inside = _inside(descriptor, y, x)
-    tl.store(pixel, displaced_row(step, 0, line, column, width, height), inside)
-    tl.store(pixel + width * height, displaced_row(step, 1, line, column, width, height), inside)
+    tl.store(pixel, displaced_row(table, step, 0, line, column, width, height), inside)
+    tl.store(pixel + width * height, displaced_row(table, step, 1, line, column, width, height), inside)
 
 
 @kernel
 def make_tables(table, phase):  # type: ignore[no-untyped-def]
     """Make tables from the counts of levels, for the images of which ``phase``, not 0, begins with a step for them."""
-    descriptor = _find_descriptor(table)
+    descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if begin == load_i32(descriptor, STEPS + 1):
         return
@@ -234,14 +232,8 @@ def _canvas_step(table, descriptor, step, levels, rows, y, x):  # type: ignore[n
         g = mixed(step, levels, sums, originals, plane, pixel, inside)
         b = mixed(step, levels, sums, originals, 2 * plane, pixel, inside)
     else:
-        r, g, b = moved(descriptor, step, levels, rows + offset, y, x)
+        r, g, b = moved(table, descriptor, step, levels, rows + offset, y, x)
     return r, g, b
-
-
-@device_function
-def _find_descriptor(table):  # type: ignore[no-untyped-def]
-    """The descriptor of this program's image."""
-    return table + HEADER + tl.program_id(1) * tl.load(table + DESCRIPTOR_WORDS)
 
 
 @device_function
@@ -302,16 +294,15 @@ def _contrasted(descriptor, step, levels, total, y, x):  # type: ignore[no-untyp
 
 
 @device_function
-def _blurred_down(descriptor, step, rows, y, x):  # type: ignore[no-untyped-def]
+def _blurred_down(table, descriptor, step, rows, y, x):  # type: ignore[no-untyped-def]
     """The vertical pass of a blur."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     source = rows + tl.load(descriptor + OFFSET)
-    radius = load_f32(step, OPERANDS + 1).to(tl.int32)
-    slope, weight = load_f32(step, OPERANDS + 2), load_f32(step, OPERANDS + 4)
+    groups, weights = smoothing_row(table, step, 1)
     line = tl.minimum(y, height - 1)
     column = tl.minimum(x, width - 1)
     plane = width * height
-    r = smoothed(source, column, line, height, width, radius, slope, weight)
-    g = smoothed(source + plane, column, line, height, width, radius, slope, weight)
-    b = smoothed(source + 2 * plane, column, line, height, width, radius, slope, weight)
+    r = smoothed(source, column, line, height, width, groups, weights)
+    g = smoothed(source + plane, column, line, height, width, groups, weights)
+    b = smoothed(source + 2 * plane, column, line, height, width, groups, weights)
     return rounded(r), rounded(g), rounded(b)

@@ -1,68 +1,66 @@
-"""Resampling of an output tile on the GPU, as ``kernels/resample.py`` and ``train/cpu/warp.py`` do it on the CPU.
+"""Resampling of an output tile on the GPU: the pixels of ``kernels/resample.py`` and ``train/cpu/warp.py``.
 
-An upright image is one antialiased resampling. The filter is separable, but an output pixel sums its whole
-neighborhood at once: at scale s (2 s)² loads of bytes, where two passes take 2 s + 2 s · s and memory between them.
-For a random crop (s ≤ 2.5 for most photographs at 224) these are 25 loads against 17, nearly all from the first-level
-cache, and one pass saves a launch and 2 × 150,528 values an image in memory. Larger filters are rare, and such an image
-takes longer to decode than to resample.
+An upright image is one antialiased resampling, of weights that ``filter_weights.py`` makes before. The filter is
+separable, but an output pixel sums its whole neighborhood at once: at scale s (2 s)² loads of bytes, where two passes
+take 2 s + 2 s · s and memory between them. For a random crop (s ≤ 2.5 for most photographs at 224) these are 25 loads
+against 17, nearly all from the first-level cache, and one pass saves a launch and 2 × 150,528 values an image in
+memory. Larger filters are rare, and such an image takes longer to decode than to resample.
 
-Positions are float64 as on the CPU, so that rounding puts a pixel on the same side of an edge; weights are float32.
+Positions are float64 and sums are integers, with the operations of the CPU in the CPU's order.
 """
 
 from __future__ import annotations
 
-import math
-
 from picstore.kernels import filters
 from picstore.train.cuda.descriptor import (
     ADDRESS,
+    AXES,
     CLIP,
     EDGE,
     EDGES,
     FILL,
     FILTER,
-    FLIP,
+    HEADER_WEIGHTS,
     MAP,
     PITCH,
     PLANE,
     SIZE,
     SLANTED,
     SOURCE,
-    TAPS,
     TILE_HEIGHT,
     TILE_WIDTH,
-    load_f32,
     load_f64,
     load_i32,
-    load_level,
 )
+from picstore.train.cuda.filter_weights import FIRSTS, cubic
 from picstore.train.cuda.triton_jit import device_function, tl
 
-# Halves are frequent, as midway between two pixels. They are rounded up as on the CPU, although a sum of float32 may
-# fall short of one by a ten-thousandth.
-_HALF_LEVEL = tl.constexpr(0.5 + 2.0**-11)
-_BITS = tl.constexpr(12)  # of a weight in interpolation
-_ONE = tl.constexpr(1 << 12)
-_HALF = tl.constexpr(1 << 11)
 _BILINEAR = tl.constexpr(filters.BILINEAR)  # less is of one pixel or a box
-_BICUBIC = tl.constexpr(filters.BICUBIC)
-_SHARP = tl.constexpr(filters.SHARP_CUBIC)
-_PLAIN = tl.constexpr(filters.PLAIN_CUBIC)
+_SHARP, _PLAIN = tl.constexpr(filters.SHARP_CUBIC), tl.constexpr(filters.PLAIN_CUBIC)
 _TIE = tl.constexpr(filters.TIE)
-_PI = tl.constexpr(math.pi)
+_WEIGHTS = tl.constexpr(1 << filters.ONE_BITS)
+_ROW_BITS, _DROPPED = tl.constexpr(filters.ROW_BITS), tl.constexpr(filters.ONE_BITS - filters.ROW_BITS)
+_HALF_ROW = tl.constexpr(1 << (filters.ONE_BITS - filters.ROW_BITS - 1))
+_PIXEL_BITS = tl.constexpr(filters.ONE_BITS + filters.ROW_BITS)
+_HALF_PIXEL = tl.constexpr(1 << (filters.ONE_BITS + filters.ROW_BITS - 1))
+_BITS, _ONE = tl.constexpr(filters.POSITION_BITS), tl.constexpr(1 << filters.POSITION_BITS)
+_HALF = tl.constexpr(1 << (filters.POSITION_BITS - 1))
+_GENTLE, _UNIT = tl.constexpr(filters.GENTLE), tl.constexpr(float(1 << 32))
+_TO_BITS, _HALF_STEP = tl.constexpr(32 - filters.POSITION_BITS), tl.constexpr(1 << (31 - filters.POSITION_BITS))
 
 
 @device_function
-def sampled(descriptor, y, x):  # type: ignore[no-untyped-def]
+def sampled(table, descriptor, y, x):  # type: ignore[no-untyped-def]
     """Resample an output's pixels: red, green, blue as whole float32 levels.
 
     Args:
+        table: of the batch.
         descriptor: of the image.
         y, x: int32 (h, 1) and (1, w).
     """
     interpolation = load_i32(descriptor, FILTER)
     if load_i32(descriptor, SLANTED) == 0:
-        r, g, b = _filtered(descriptor, y, x, interpolation)
+        r, g, b = _filtered(table, descriptor, y, x)
     elif interpolation == _BILINEAR:
         r, g, b = _interpolated(descriptor, y, x)
     elif interpolation < _BILINEAR:
@@ -71,7 +69,10 @@ def sampled(descriptor, y, x):  # type: ignore[no-untyped-def]
         r, g, b = _bicubic(descriptor, y, x)
     count = load_i32(descriptor, EDGES + 1)
     if count > 0:
-        weight = _visible_weight(descriptor, y, x, count, interpolation < _BILINEAR)
+        if interpolation < _BILINEAR:
+            weight = _visible_run(descriptor, y, x, count)
+        else:
+            weight = _visible_weight(descriptor, y, x, count)
         r = _blended(r, load_i32(descriptor, FILL), weight)
         g = _blended(g, load_i32(descriptor, FILL + 1), weight)
         b = _blended(b, load_i32(descriptor, FILL + 2), weight)
@@ -79,128 +80,55 @@ def sampled(descriptor, y, x):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _window(descriptor, i, interpolation, cubic, axis: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One axis of the filter, for output pixels ``i``.
-
-    Returns:
-        The first source pixel of each; its distance from the filter's center, or from the end of a box; the sums of
-        weights within the clip, and within clip and image; and whether the center lies within the clip.
-    """
-    length = load_i32(descriptor, SIZE + axis)
-    i = tl.where(load_i32(descriptor, FLIP + axis) != 0, length - 1 - i, i)
-    center = load_f64(descriptor, MAP + axis) + (i.to(tl.float64) + 0.5) * load_f64(descriptor, MAP + 2 + axis)
-    low = load_i32(descriptor, CLIP + axis)
-    high = load_i32(descriptor, CLIP + 2 + axis)
-    support = load_f64(descriptor, MAP + 4 + axis)
-    if interpolation < _BILINEAR:
-        center += _TIE
-    first = tl.floor(center - support + 0.5).to(tl.int32)
-    antialias = load_i32(descriptor, FILTER + 1)
-    if antialias != 0:
-        first = tl.maximum(first, low)
-    distance = (first.to(tl.float64) + 0.5 - center).to(tl.float32)
-    if interpolation < _BILINEAR:
-        distance = (first - tl.floor(center + support + 0.5).to(tl.int32)).to(tl.float32)
-    extent = load_i32(descriptor, SOURCE + axis)
-    slope = 1.0 / load_f32(descriptor, MAP + 4 + axis)
-    in_clip = distance * 0.0
-    in_image = in_clip
-    for k in range(load_i32(descriptor, TAPS + axis)):
-        j = first + k
-        if antialias == 0:
-            j = tl.minimum(tl.maximum(j, low), high - 1)
-        weight = tl.where(j < high, _weight(distance, k, slope, interpolation, cubic), 0.0)
-        in_clip += weight
-        in_image += tl.where((j >= 0) & (j < extent), weight, 0.0)
-    return first, distance, in_clip, in_image, (center >= low) & (center < high)
-
-
-@device_function
-def _weight(distance, k, slope, interpolation, cubic):  # type: ignore[no-untyped-def]
-    """Weights before normalization, ``k`` pixels after the first one."""
-    if interpolation == _BILINEAR:
-        weight = tl.maximum(1.0 - tl.abs(distance + k) * slope, 0.0)
-    elif interpolation < _BILINEAR:
-        weight = tl.where(distance + k < 0, 1.0, 0.0)
-    elif interpolation == _BICUBIC:
-        weight = _cubic(tl.abs(distance + k) * slope * 2.0, cubic)
-    else:
-        weight = _lanczos(tl.abs(distance + k) * slope)
-    return weight
-
-
-@device_function
-def _cubic(distance, a):  # type: ignore[no-untyped-def]
-    """Keys' cubic of parameter ``a``, at a distance in pixels."""
-    near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
-    far = a * (((distance - 5.0) * distance + 8.0) * distance - 4.0)
-    return tl.where(distance < 1.0, near, tl.where(distance < 2.0, far, 0.0))
-
-
-@device_function
-def _lanczos(distance):  # type: ignore[no-untyped-def]
-    """The Lanczos filter, at a distance in half-widths."""
-    angle = tl.maximum(distance, 1e-4) * _PI
-    square = tl.sin(angle) * tl.sin(angle)
-    return tl.where(distance < 1.0, square * (3.0 - 4.0 * square) / (3.0 * angle * angle), 0.0)
-
-
-@device_function
-def _cubic_parameter(descriptor):  # type: ignore[no-untyped-def]
-    return tl.where(load_i32(descriptor, FILTER + 1) != 0, _SHARP, _PLAIN)
-
-
-@device_function
-def _filtered(descriptor, y, x, interpolation):  # type: ignore[no-untyped-def]
-    """Resampling of an upright image. Loads of the descriptor precede the loops, as a compiler need not hoist them."""
-    cubic = _cubic_parameter(descriptor)
-    first_x, distance_x, clip_x, image_x, seen_x = _window(descriptor, x, interpolation, cubic, 0)
-    first_y, distance_y, clip_y, image_y, seen_y = _window(descriptor, y, interpolation, cubic, 1)
-    total = clip_y * clip_x
-    outside = total - image_y * image_x
-    red, green, blue = load_level(descriptor, FILL), load_level(descriptor, FILL + 1), load_level(descriptor, FILL + 2)
-    r, g, b = outside * red, outside * green, outside * blue
+def _filtered(table, descriptor, y, x):  # type: ignore[no-untyped-def]
+    """Resampling of an upright image: columns first, to 6 fractional bits, as in ``kernels/resample_passes.py``."""
+    width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
+    weights = tl.load(table + HEADER_WEIGHTS).to(tl.pointer_type(tl.int32))
+    across, down = weights + tl.load(descriptor + AXES), weights + tl.load(descriptor + AXES + 1)
+    taps_x, taps_y = tl.load(across), tl.load(down)
+    across += FIRSTS + x
+    down += FIRSTS + y
+    in_x, in_y = x < width, y < height
+    first_x, first_y = tl.load(across, in_x, 0), tl.load(down, in_y, 0)
+    missing_x, missing_y = tl.load(across + width, in_x, 0), tl.load(down + height, in_y, 0)
+    red, green, blue = load_i32(descriptor, FILL), load_i32(descriptor, FILL + 1), load_i32(descriptor, FILL + 2)
+    above_r, above_g, above_b = _beside(red, missing_y), _beside(green, missing_y), _beside(blue, missing_y)
+    r = (red << _ROW_BITS) * missing_x + _HALF_PIXEL + y * 0
+    g = (green << _ROW_BITS) * missing_x + _HALF_PIXEL + y * 0
+    b = (blue << _ROW_BITS) * missing_x + _HALF_PIXEL + y * 0
     source = tl.load(descriptor + ADDRESS).to(tl.pointer_type(tl.uint8))
-    plane = tl.load(descriptor + PLANE)
-    width, pitch = load_i32(descriptor, SOURCE), load_i32(descriptor, PITCH)
-    left, top = load_i32(descriptor, CLIP), load_i32(descriptor, CLIP + 1)
-    right, bottom = load_i32(descriptor, CLIP + 2), load_i32(descriptor, CLIP + 3)
-    end_x = tl.minimum(width, right)
-    end_y = tl.minimum(load_i32(descriptor, SOURCE + 1), bottom)
-    plain = load_i32(descriptor, FILTER + 1) == 0
-    slope_x, slope_y = 1.0 / load_f32(descriptor, MAP + 4), 1.0 / load_f32(descriptor, MAP + 5)
-    taps_x = load_i32(descriptor, TAPS)
-    for v in range(load_i32(descriptor, TAPS + 1)):
-        j = first_y + v
-        if plain:
-            j = tl.minimum(tl.maximum(j, top), bottom - 1)
-        weight_y = _weight(distance_y, v, slope_y, interpolation, cubic)
-        known_y = (j >= 0) & (j < end_y)
-        line = source + j * pitch
-        for u in range(taps_x):
-            i = first_x + u
-            if plain:
-                i = tl.minimum(tl.maximum(i, left), right - 1)
-            weight = weight_y * _weight(distance_x, u, slope_x, interpolation, cubic)
-            known = known_y & (i >= 0) & (i < end_x)
-            pixel = line + i
-            r += weight * tl.load(pixel, known, 0).to(tl.float32)
-            g += weight * tl.load(pixel + plane, known, 0).to(tl.float32)
-            b += weight * tl.load(pixel + 2 * plane, known, 0).to(tl.float32)
-    # A pixel whose center lies within the clip gives weight to the source pixel under it, so its ``total`` is not 0.
-    seen = seen_y & seen_x
-    scale = 1.0 / tl.where(seen, total, 1.0)
-    return (
-        tl.where(seen, _level(r * scale), red),
-        tl.where(seen, _level(g * scale), green),
-        tl.where(seen, _level(b * scale), blue),
-    )
+    plane, pitch = tl.load(descriptor + PLANE), load_i32(descriptor, PITCH)
+    columns, lines = load_i32(descriptor, SOURCE), load_i32(descriptor, SOURCE + 1)
+    for u in range(taps_x):
+        weight_x = tl.load(across + (2 + u) * width, in_x, 0)
+        i = first_x + u
+        row_r = y * 0 + x * 0 + _HALF_ROW
+        row_g = row_r
+        row_b = row_r
+        for v in range(taps_y):
+            weight_y = tl.load(down + (2 + v) * height, in_y, 0)
+            j = first_y + v
+            known = (i < columns) & (j < lines)
+            pixel = source + j * pitch + i
+            row_r += weight_y * tl.load(pixel, known, 0).to(tl.int32)
+            row_g += weight_y * tl.load(pixel + plane, known, 0).to(tl.int32)
+            row_b += weight_y * tl.load(pixel + 2 * plane, known, 0).to(tl.int32)
+        r += weight_x * ((row_r >> _DROPPED) + above_r)
+        g += weight_x * ((row_g >> _DROPPED) + above_g)
+        b += weight_x * ((row_b >> _DROPPED) + above_b)
+    return _level(r), _level(g), _level(b)
 
 
 @device_function
-def _level(value):  # type: ignore[no-untyped-def]
-    """Round to a level; bicubic and Lanczos overshoot."""
-    return tl.minimum(tl.maximum(tl.floor(value + _HALF_LEVEL), 0.0), 255.0)
+def _beside(fill, missing):  # type: ignore[no-untyped-def]
+    """Return the fill's part of rows, with 6 fractional bits."""
+    return (fill * missing + _HALF_ROW) >> _DROPPED
+
+
+@device_function
+def _level(total):  # type: ignore[no-untyped-def]
+    """Round a sum, to which a half was added, to a level; bicubic and Lanczos overshoot."""
+    return tl.minimum(tl.maximum(total >> _PIXEL_BITS, 0), 255).to(tl.float32)
 
 
 @device_function
@@ -231,23 +159,49 @@ def _bicubic(descriptor, y, x):  # type: ignore[no-untyped-def]
     """Bicubic interpolation of a slanted image; borders as for ``_interpolated``."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
-    near_x, near_y = tl.floor(at_x - 0.5), tl.floor(at_y - 0.5)
-    away_x, away_y = (at_x - 0.5 - near_x).to(tl.float32), (at_y - 0.5 - near_y).to(tl.float32)
-    first_x, first_y = near_x.to(tl.int32) - 1, near_y.to(tl.int32) - 1
-    cubic = _cubic_parameter(descriptor)
-    r = away_x * 0.0
+    a = tl.where(load_i32(descriptor, FILTER + 1) != 0, _SHARP, _PLAIN).to(tl.float64)
+    first_x, weights_x = _cubic_taps(at_x, a)
+    first_y, weights_y = _cubic_taps(at_y, a)
+    r = first_x * 0 + _HALF_PIXEL
     g = r
     b = r
-    for v in range(4):
-        weight_y = _cubic(tl.abs(away_y + 1.0 - v), cubic)
+    for v in range(4):  # unrolled it would take 189 registers
+        weight = _unpacked(weights_y, v)
         j = tl.minimum(tl.maximum(first_y + v, top), bottom)
+        row_r = first_x * 0 + _HALF_ROW
+        row_g = row_r
+        row_b = row_r
         for u in range(4):
             i = tl.minimum(tl.maximum(first_x + u, left), right)
-            red, green, blue = _corner(descriptor, j, i, weight_y * _cubic(tl.abs(away_x + 1.0 - u), cubic))
-            r += red
-            g += green
-            b += blue
+            red, green, blue = _corner(descriptor, j, i, _unpacked(weights_x, u))
+            row_r += red
+            row_g += green
+            row_b += blue
+        r += (row_r >> _DROPPED) * weight
+        g += (row_g >> _DROPPED) * weight
+        b += (row_b >> _DROPPED) * weight
     return _level(r), _level(g), _level(b)
+
+
+@device_function
+def _unpacked(weights, k):  # type: ignore[no-untyped-def]
+    return (weights << (48 - 16 * k) >> 48).to(tl.int32)
+
+
+@device_function
+def _cubic_taps(position, a):  # type: ignore[no-untyped-def]
+    """The first of four neighbors along an axis, and their weights, which add up to one: four of 16 bits in a word."""
+    near = tl.floor(position - 0.5)
+    away = position - 0.5 - near
+    first, second, last = _whole(cubic(1.0 + away, a)), _whole(cubic(away, a)), _whole(cubic(2.0 - away, a))
+    third = _WEIGHTS - first - second - last
+    low = (first & 0xFFFF).to(tl.int64) | (second & 0xFFFF).to(tl.int64) << 16
+    return near.to(tl.int32) - 1, low | (third & 0xFFFF).to(tl.int64) << 32 | last.to(tl.int64) << 48
+
+
+@device_function
+def _whole(weight):  # type: ignore[no-untyped-def]
+    return tl.floor(weight * _WEIGHTS + 0.5).to(tl.int32)
 
 
 @device_function
@@ -270,18 +224,22 @@ def _rounded(total):  # type: ignore[no-untyped-def]
 
 @device_function
 def _neighbors(descriptor, y, x, axis: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The two nearest source pixels along an axis, and the 12-bit weight of the second."""
-    across = x.to(tl.float64) + 0.5
-    down = y.to(tl.float64) + 0.5
-    matrix = descriptor + MAP + 3 * axis
-    at = load_f64(matrix, 0) * across + load_f64(matrix, 1) * down + load_f64(matrix, 2) - 0.5
+    """The two nearest source pixels along an axis, and the 12-bit weight of the second; see ``warp.row_positions``."""
     low = load_i32(descriptor, CLIP + axis)
     last = load_i32(descriptor, CLIP + 2 + axis) - 1
+    matrix = descriptor + MAP + 3 * axis
+    down = y.to(tl.float64) + 0.5
+    step = down * 0.0 + load_f64(matrix, 0)
+    start = 0.5 * step + load_f64(matrix, 1) * down + load_f64(matrix, 2) - 0.5
+    gentle = (tl.abs(step) * load_i32(descriptor, SIZE) < _GENTLE) & (tl.abs(start) < _GENTLE)
+    first = tl.floor(tl.where(gentle, start, 0.0) * _UNIT).to(tl.int64) + _HALF_STEP
+    by = tl.floor(tl.where(gentle, step, 0.0) * _UNIT + 0.5).to(tl.int64)
+    at = step * (x.to(tl.float64) + 0.5) + load_f64(matrix, 1) * down + load_f64(matrix, 2) - 0.5
     at = tl.minimum(tl.maximum(at, low.to(tl.float64)), last.to(tl.float64))
-    near = tl.floor(at)
-    weight = tl.floor((at - near) * _ONE + 0.5).to(tl.int32)
-    near = near.to(tl.int32)
-    return near, tl.minimum(near + 1, last), weight
+    steps = tl.where(gentle, (first + x * by) >> _TO_BITS, tl.floor(at * _ONE + 0.5).to(tl.int64))
+    steps = tl.minimum(tl.maximum(steps, low.to(tl.int64) << _BITS), last.to(tl.int64) << _BITS)
+    near = (steps >> _BITS).to(tl.int32)
+    return near, tl.minimum(near + 1, last), (steps & (_ONE - 1)).to(tl.int32)
 
 
 @device_function
@@ -301,20 +259,36 @@ def _corner(descriptor, y, x, weight):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _visible_weight(descriptor, y, x, count, hard):  # type: ignore[no-untyped-def]
-    """The part of each pixel inside of the edges: int32 up to ``_ONE``; none or all of it if edges are ``hard``."""
+def _visible_weight(descriptor, y, x, count):  # type: ignore[no-untyped-def]
+    """The part of each pixel inside of the edges: int32 up to ``_ONE``."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     seen = tl.full((TILE_HEIGHT, TILE_WIDTH), 1.0, tl.float64)
     edge = descriptor + load_i32(descriptor, EDGES)
     for _ in range(count):
         inside = load_f64(edge, 0) * across + load_f64(edge, 1) * down + load_f64(edge, 2)
-        if hard:
-            seen *= tl.where(inside >= -_TIE, 1.0, 0.0)
-        else:
-            seen *= tl.minimum(tl.maximum(inside + 0.5, 0.0), 1.0)
+        seen *= tl.minimum(tl.maximum(inside + 0.5, 0.0), 1.0)
         edge += EDGE
     return (seen * _ONE + 0.5).to(tl.int32)
+
+
+@device_function
+def _visible_run(descriptor, y, x, count):  # type: ignore[no-untyped-def]
+    """``_ONE`` for pixels whose centers lie inside of every edge, else 0; as ``visible_run`` of ``cpu/warp.py``."""
+    down = y.to(tl.float64) + 0.5
+    low = down * 0.0
+    high = low + load_i32(descriptor, SIZE).to(tl.float64) - 1.0
+    edge = descriptor + load_i32(descriptor, EDGES)
+    for _ in range(count):
+        slope = down * 0.0 + load_f64(edge, 0)
+        spare = 0.5 * slope + down * load_f64(edge, 1) + load_f64(edge, 2) + _TIE
+        limit = -spare / tl.where(slope == 0.0, 1.0, slope)
+        low = tl.where(slope > 0, tl.maximum(low, limit), low)
+        high = tl.where(slope < 0, tl.minimum(high, limit), high)
+        high = tl.where((slope == 0.0) & (spare < 0.0), -1.0, high)
+        edge += EDGE
+    seen = (low <= high) & (x >= tl.ceil(low)) & (x <= tl.floor(high))
+    return tl.where(seen, _ONE, 0)
 
 
 @device_function

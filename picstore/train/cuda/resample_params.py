@@ -8,7 +8,7 @@ import numpy as np
 
 from picstore.arrays import F64, I64, Bools
 from picstore.errors import UsageError
-from picstore.kernels.filters import BILINEAR, HALF_WIDTHS, MAX_COORDINATE, NEAREST
+from picstore.kernels.filters import BILINEAR, GRID, HALF_WIDTHS, MAX_COORDINATE, NEAREST
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.half_planes import open_edges, vector_length
 
@@ -25,7 +25,8 @@ class ResampleParams:
         clip: int64 (n, 4), left, top, right, bottom.
         slanted: bool (n,).
         flip: bool (n, 2).
-        taps: int64 (n, 2).
+        window: int64 (n, 2), source pixels that the filter of an output pixel may reach.
+        taps: int64 (n, 2), that it may reach in the image.
         map: float64 (n, 6).
         fill: int64 (n, 3).
         interpolation: int64 (n,), of ``kernels/filters.py``.
@@ -40,6 +41,7 @@ class ResampleParams:
     clip: I64
     slanted: Bools
     flip: Bools
+    window: I64
     taps: I64
     map: F64
     fill: I64
@@ -59,19 +61,21 @@ class ResampleParams:
         """
         interpolation, antialias = filters
         n = len(size)
-        scale = box[:, 2:] / size
+        scale = np.floor(box[:, 2:] / size * GRID + 0.5) / GRID
         widened = (antialias & (interpolation != NEAREST))[:, None]
         support = np.array(HALF_WIDTHS)[interpolation, None] * np.where(widened, np.maximum(scale, 1.0), 1.0)
-        # The filter is twice the support wide. A thousandth of a pixel, which rounding may add, has no weight, except
-        # in a box.
-        taps = np.ceil(2 * support - np.where(interpolation < BILINEAR, 0.0, 1e-3)[:, None])
+        # The filter is twice the support wide, and rounding may add a pixel. It ends at the clip's border, or repeats
+        # that.
+        window = np.ceil(2 * support).astype(np.int64) + 1
         visible = np.maximum(clip[:, 2:] - clip[:, :2], 0)
-        taps = np.where(antialias[:, None], np.minimum(taps, visible), taps).astype(np.int64)
+        window = np.where((antialias | (interpolation == BILINEAR))[:, None], np.minimum(window, visible), window)
+        in_image = np.minimum(clip[:, 2:], source_size) - np.maximum(clip[:, :2], 0)
+        taps = np.minimum(window, np.maximum(in_image, 1))
         numbers = np.concatenate([box[:, :2], scale, support], axis=1)
         never = np.zeros(n, dtype=np.bool_)
         flip, fill = np.zeros((n, 2), np.bool_), np.zeros((n, 3), np.int64)
         edges = open_edges(n, 0)
-        return cls(planes, source_size, clip, never, flip, taps, numbers, fill, *filters, size, edges, never)
+        return cls(planes, source_size, clip, never, flip, window, taps, numbers, fill, *filters, size, edges, never)
 
 
 def make_resample_params(
@@ -83,10 +87,10 @@ def make_resample_params(
     """
     by = factors[:, None]
     clip = _clip_in(geometry.clip, origins, factors)
-    box = geometry.box.copy()
+    box = geometry.grid_box.copy()
     box[:, :2] -= origins
     box /= by
-    matrix = geometry.matrix.copy()
+    matrix = geometry.grid_matrix.copy()
     matrix[:, :, 2] -= origins
     matrix /= by[:, :, None]
     _check(box, matrix, clip, geometry.size)
