@@ -36,8 +36,8 @@ _MAX_VALUES = 1 << 31  # of one image: offsets within it are 32-bit integers
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 # A fused multiplication and addition rounds once where the CPU rounds twice; color would differ.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
-# Of the phase that resamples: 6 programs fit on a multiprocessor. The compiler takes 96 registers by itself, for bicubic
-# warps, and spills on sm_80 with 72.
+# Of the phase that resamples: 6 programs fit on a multiprocessor. By itself the compiler takes 96 registers, for
+# bicubic warps; with 72 it spills on sm_80.
 FIRST_OPTIONS = {**OPTIONS, "maxnreg": 80}
 
 
