@@ -54,8 +54,7 @@ def augment(
 ) -> torch.Tensor | list[torch.Tensor]:
     """Resample images and run their color programs, on the current stream of the images' GPU.
 
-    Resampling equals ``cpu.render.render`` within a level, and color ``cpu.run_color.run_color`` to the bit, except for
-    blur.
+    Pixels equal ``cpu.render.render``'s and color ``cpu.run_color.run_color``'s, to the bit.
 
     Args:
         images: n of uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows: at least
