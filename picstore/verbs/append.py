@@ -98,9 +98,9 @@ def append(
         parse_limit(max_errors)  # before hours of work
         conversion = Conversion(display, started)
         options = SourceOptions(kind, root, synsets, annotations, image_field, label_field, classes)
-        listing = conversion.list_inputs(source, options, dedupe=dedupe)
-        conversion.wait_for_kernels()
         with open_engine(engine, workers) as processes:
+            listing = conversion.list_inputs(source, options, engine=processes, dedupe=dedupe)
+            conversion.wait_for_kernels()
             given = ConvertOptions(
                 encode=settings,
                 shape=DatasetShape(**{**_shape_of(manifest), **_given(shape)}),

@@ -12,7 +12,7 @@ from picstore.display.progress import Display
 from picstore.errors import TooManyFailures, UsageError
 from picstore.prepare.convert.finish import ConversionResult
 from picstore.prepare.convert.ledger import Tally
-from picstore.prepare.engine.processes import wait_for_fork_server
+from picstore.prepare.engine.processes import Engine, wait_for_fork_server
 from picstore.prepare.sources.dedupe import mark_duplicates
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.open import open_source
@@ -31,6 +31,10 @@ class SourceOptions:
     image_field: str | None
     label_field: str | None
     classes: Where | None
+
+    def open(self, source: Where, engine: Engine) -> Listing:
+        """List the inputs of a source."""
+        return open_source(source, engine=engine, **{name: getattr(self, name) for name in self.__slots__})
 
 
 def parse_limit(max_errors: int | str) -> Callable[[int], float]:
@@ -70,11 +74,10 @@ class Conversion:
         self.seconds[stage] = now - self._before
         self._before = now
 
-    def list_inputs(self, source: Where, options: SourceOptions, *, dedupe: bool = False) -> Listing:
+    def list_inputs(self, source: Where, options: SourceOptions, *, engine: Engine, dedupe: bool = False) -> Listing:
         """List the inputs of a source, and tell its remarks on them."""
         self.display.begin_stage("listing")
-        given = {name: getattr(options, name) for name in SourceOptions.__slots__}
-        listing = open_source(source, **given)
+        listing = options.open(source, engine)
         for remark in listing.remarks:
             self.display.remark(remark)
         self.remarks += listing.remarks

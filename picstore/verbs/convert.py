@@ -117,9 +117,9 @@ def convert(
         shape = DatasetShape(streams=streams, seed=seed, **sizes)
         conversion = Conversion(display, started)
         options = SourceOptions(kind, root, synsets, annotations, image_field, label_field, classes)
-        listing = conversion.list_inputs(source, options, dedupe=dedupe)
-        conversion.wait_for_kernels()
         with open_engine(engine, workers) as processes:
+            listing = conversion.list_inputs(source, options, engine=processes, dedupe=dedupe)
+            conversion.wait_for_kernels()
             given = driver.ConvertOptions(
                 encode=settings, shape=shape, workers=processes, progress=display, image_timeout=image_timeout
             )

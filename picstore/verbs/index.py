@@ -71,12 +71,12 @@ def index(
         location, folder = locate(source).absolute(), None if root is None else locate(root)
         conversion = Conversion(display, started)
         options = SourceOptions(kind, folder, synsets, annotations, image_field, label_field, classes)
-        listing = conversion.list_inputs(location, options)
-        require_references(listing)
-        if is_of_files(listing) if shuffle is None else shuffle:
-            listing = shuffled(listing, seed)
-        conversion.wait_for_kernels()
         with open_engine("local", workers) as processes:
+            listing = conversion.list_inputs(location, options, engine=processes)
+            require_references(listing)
+            if is_of_files(listing) if shuffle is None else shuffle:
+                listing = shuffled(listing, seed)
+            conversion.wait_for_kernels()
             given = ConvertOptions(
                 encode=settings,
                 shape=shape,

@@ -66,17 +66,16 @@ def measure_quality(
     )
     with open_display("convert", progress) as display:
         display.begin_stage("starting")
+        from picstore.prepare.engine.processes import LocalEngine
         from picstore.prepare.quality import QualityReport
         from picstore.prepare.quality import measure_quality as measure
-        from picstore.prepare.sources.open import open_source
+        from picstore.verbs.conversion import SourceOptions
         from picstore.verbs.engine import count_workers
 
         processes = count_workers(workers)
         display.begin_stage("listing")
-        fields = {"image_field": image_field, "label_field": label_field}
-        listing = open_source(
-            source, kind=kind, classes=classes, root=root, synsets=synsets, annotations=annotations, **fields
-        )
+        options = SourceOptions(kind, root, synsets, annotations, image_field, label_field, classes)
+        listing = options.open(source, LocalEngine(processes))
         for remark in listing.remarks:
             display.remark(remark)
 

@@ -76,12 +76,14 @@ class SourceFormat:
         options: names of the options that ``list_inputs`` takes.
         recognizes: whether ``--source auto`` takes a location for this kind; None for never.
         object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in an object store, not a path.
+        takes_engine: whether ``list_inputs`` takes the keyword ``engine``, for tasks where there is much to list.
     """
 
     list_inputs: Callable[..., Listing]
     options: tuple[str, ...] = ()
     recognizes: Callable[[SourceProbe], bool] | None = None
     object_stores: bool = False
+    takes_engine: bool = False
 
 
 def missing_library(library: str, extra: str) -> MissingDependency:

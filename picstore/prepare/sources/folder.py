@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from picstore.errors import UsageError
+from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
-from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.named_files import is_inside
+from picstore.prepare.sources.parts import FoundPart, list_parts
+from picstore.prepare.sources.samples import Notes
 from picstore.prepare.sources.source_file import printable, visible_entries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.regular_file import is_folder, kind_of
-from picstore.storage.location.resolve import Location, map_concurrently
+from picstore.storage.location.resolve import Location
 
 # Parts of data sets, which are no classes where they hold folders of classes.
 _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+_NO_IMAGE, _OUTSIDE = "no image", "link out of the source"  # of notes
 _NO_IMAGES = (".txt", ".md", ".rst", ".db", ".ini", ".json", ".jsonl", ".csv", ".tsv", ".xml", ".html", ".yaml", ".yml")
 
 
-def list_folder(location: Location) -> Listing:
+def list_folder(location: Location, *, engine: Engine | None = None) -> Listing:
     """List one class per sub-folder, labels by sorted name; a folder without sub-folders is one class, label 0.
 
     Every regular file counts, except hidden ones and names that end as texts' or tables' do; nested folders
@@ -29,22 +32,33 @@ def list_folder(location: Location) -> Listing:
     images, and the links that lead out of the folder.
     """
     entries = visible_entries(location)
-    walk = _Walk(str(location))
-    classes = [entry.name for entry in entries if entry.is_folder]
-    if not classes:
-        name = location.path.resolve().name if isinstance(location, Folder) else location.name
-        inputs = InputTable(_files_below(location, "", 0, walk))
-        return Listing("folder", inputs, [printable(name)], remarks=walk.remarks())
-    found = map_concurrently(
-        lambda entry: _files_below(location / entry[1], f"{entry[1]}/", entry[0], walk), enumerate(classes)
-    )
-    inputs = InputTable(itertools.chain.from_iterable(found))
-    listing = Listing("folder", inputs, list(map(printable, classes)), remarks=walk.remarks())
-    ignored = len(entries) - len(classes)
-    if ignored:
+    names = [entry.name for entry in entries if entry.is_folder]
+    classes, folders = names, [_ClassFolder(location, name, label) for label, name in enumerate(names)]
+    if not names:
+        classes = [location.path.resolve().name if isinstance(location, Folder) else location.name]
+        folders = [_ClassFolder(location, "", 0)]
+    found = list_parts(_list_class, folders, engine)
+    remarks = list(_remarks(location, found.notes))
+    ignored = len(entries) - len(names)
+    if names and ignored:
         files = "1 file" if ignored == 1 else f"{ignored:,} files"
-        listing.remarks.append(f"{files} directly in {location}, in no class folder: left out")
-    return listing
+        remarks.append(f"{files} directly in {location}, in no class folder: left out")
+    return found.build("folder", classes=classes, remarks=remarks)
+
+
+@dataclass(frozen=True, slots=True)
+class _ClassFolder:
+    """The folder of a class in a source; without a name the source itself."""
+
+    source: Location
+    name: str
+    label: int
+
+
+def _list_class(folder: _ClassFolder) -> FoundPart:
+    walk = _Walk(str(folder.source))
+    location = folder.source / folder.name if folder.name else folder.source
+    return FoundPart(_files_below(location, f"{folder.name}/" if folder.name else "", folder.label, walk), walk.notes)
 
 
 def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list[Input]:
@@ -75,19 +89,26 @@ def refuse_parts(listing: Listing, location: Location) -> None:
 
 
 class _Walk:
-    """Walk over the files below a local source, which remembers the links that lead out of it."""
+    """Walk over the files below a local source.
+
+    Attributes:
+        notes: counts of files that are no images, and of links that lead out of the source, each with the least name.
+    """
 
     def __init__(self, root: str) -> None:
+        self.notes: Notes = {}
         self._root = root
-        self._outside: list[str] = []
-        self._no_images: list[str] = []
 
     def may_be_image(self, name: str) -> bool:
         """Whether a file's name may be an image's; names of texts, tables and desktop files are counted."""
         if not name.lower().endswith(_NO_IMAGES):
             return True
-        self._no_images.append(name)
+        self._note(_NO_IMAGE, name)
         return False
+
+    def _note(self, what: str, name: str) -> None:
+        count, least = self.notes.get(what, (0, name))
+        self.notes[what] = count + 1, min(least, name)
 
     def files_below(self, path: str, prefix: str, label: int, parents: set[tuple[int, int]]) -> Iterator[Input]:
         """Files below ``path`` in order; links are followed, except to a folder in ``parents`` (device, inode)."""
@@ -119,19 +140,19 @@ class _Walk:
 
     def _check_link(self, name: str, path: str) -> None:
         if not is_inside(self._root, path):
-            self._outside.append(name)
+            self._note(_OUTSIDE, name)
 
-    def remarks(self) -> list[str]:
-        """Messages for the user: files that are no images, and links that lead out, as a stranger may have packed."""
-        made = []
-        if self._no_images:
-            count = len(self._no_images)
-            files = "1 file that is no image" if count == 1 else f"{count:,} files that are no images"
-            made.append(f"{files}, such as {printable(min(self._no_images))}: left out")
-        if self._outside:
-            links = "1 link leads" if len(self._outside) == 1 else f"{len(self._outside):,} links lead"
-            made.append(f"{links} out of {self._root}, such as {printable(min(self._outside))}: followed")
-        return made
+
+def _remarks(source: Location, notes: Notes) -> Iterator[str]:
+    """Messages for the user: files that are no images, and links that lead out, as a stranger may have packed."""
+    if _NO_IMAGE in notes:
+        count, name = notes[_NO_IMAGE]
+        files = "1 file that is no image" if count == 1 else f"{count:,} files that are no images"
+        yield f"{files}, such as {printable(name)}: left out"
+    if _OUTSIDE in notes:
+        count, name = notes[_OUTSIDE]
+        links = "1 link leads" if count == 1 else f"{count:,} links lead"
+        yield f"{links} out of {source}, such as {printable(name)}: followed"
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -155,4 +176,4 @@ def recognizes(probe: SourceProbe) -> bool:
     return probe.is_folder
 
 
-FORMAT = SourceFormat(list_folder, recognizes=recognizes, object_stores=True)
+FORMAT = SourceFormat(list_folder, recognizes=recognizes, object_stores=True, takes_engine=True)

@@ -8,8 +8,10 @@ import tempfile
 import weakref
 import zlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from operator import attrgetter, index
 from typing import Any, BinaryIO, overload
 
@@ -18,10 +20,30 @@ from picstore.prepare.sources.inputs import Input
 
 BLOCK = 1024  # inputs that are written and read together
 
+_MOST_LABELS = 1 << 12  # of a group that is sent with its blocks
+
 # All but attachments and reader; bytes are written apart, as JSON has none.
 _FIELDS = ("name", "label", "path", "offset", "size", "problem", "annotated", "crc", "upright")
 _LABEL = _FIELDS.index("label")
 _texts_and_numbers = attrgetter(*_FIELDS)
+
+
+Reader = Callable[[Input], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedInputs:
+    """Inputs as bytes, by which one process sends them to another: 13 bytes each where names are alike.
+
+    Attributes:
+        blocks: bytes of each block.
+        counts: inputs of each block.
+        readers: of the inputs, by number.
+    """
+
+    blocks: tuple[bytes, ...]
+    counts: tuple[int, ...]
+    readers: tuple[Reader | None, ...]
 
 
 class _Inputs(Sequence[Input]):
@@ -39,12 +61,14 @@ class _Inputs(Sequence[Input]):
         """Return input k, from 0 to ``len(self) - 1``."""
         raise NotImplementedError
 
-    def __reduce__(self) -> tuple[type[list[Input]], tuple[list[Input]]]:
+    def __reduce__(self) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
         return list, (list(self),)
 
 
 class InputTable(_Inputs):
     """Inputs in the order in which they are added; whole blocks of them are in a temporary file.
+
+    Inputs that are added one by one are group 0. Packed ones are a group of their own.
 
     Raises:
         PicstoreError: there is no room for the file.
@@ -53,9 +77,11 @@ class InputTable(_Inputs):
     def __init__(self, inputs: Iterable[Input] = ()) -> None:
         self._file: BinaryIO | None = None  # made for the first block
         self._ends = array("Q", [0])  # of blocks in the file
+        self._counts = array("Q", [0])  # of inputs up to the end of each
+        self._groups = array("L")  # of blocks
         self._last: list[Input] = []  # less than a block
-        self._readers: list[Callable[[Input], bytes] | None] = [None]
-        self._labels: Sequence[int] | None = None  # by the labels in the file
+        self._readers: list[list[Reader | None]] = [[None]]  # by group
+        self._labels: list[Sequence[int] | None] = [None]  # by group, by the labels in the file
         self._read: tuple[int, list[Input]] = (-1, [])  # the block that was read last, and its number
         self.extend(inputs)
 
@@ -70,27 +96,65 @@ class InputTable(_Inputs):
         for one in inputs:
             self.append(one)
 
+    def add_packed(self, packed: PackedInputs) -> int:
+        """Add packed inputs; returns the number of their group."""
+        if self._last:
+            self._write()
+        self._readers.append(list(packed.readers))
+        self._labels.append(None)
+        group = len(self._readers) - 1
+        for data, count in zip(packed.blocks, packed.counts, strict=True):
+            self._append_block(data, count, group)
+        return group
+
+    def pack(self) -> PackedInputs:
+        """Pack all inputs, which were added one by one, and whose labels were not numbered."""
+        if self._last:
+            self._write()
+        blocks = tuple(self._bytes_of(self._file, block) for block in range(len(self._groups)) if self._file)
+        counts = tuple(end - begin for begin, end in pairwise(self._counts))
+        return PackedInputs(blocks, counts, tuple(self._readers[0]))
+
     def __len__(self) -> int:
-        return (len(self._ends) - 1) * BLOCK + len(self._last)
+        return self._counts[-1] + len(self._last)
 
     def _at(self, k: int) -> Input:
-        block, at = divmod(k, BLOCK)
-        if self._file is None or block == len(self._ends) - 1:
-            return self._last[at]
+        if self._file is None or k >= self._counts[-1]:
+            return self._last[k - self._counts[-1]]
         number, inputs = self._read
-        if number != block:
-            inputs = self._read_block(self._file, block)
-            self._read = (block, inputs)
-        return inputs[at]
+        if number < 0 or not self._counts[number] <= k < self._counts[number + 1]:
+            number = bisect_right(self._counts, k) - 1
+            inputs = self._read_block(self._file, number)
+            self._read = (number, inputs)
+        return inputs[k - self._counts[number]]
 
-    def number_labels(self, numbers: Sequence[int]) -> None:
-        """Replace each label k of the inputs that are there by ``numbers[k]``; nothing may be added afterwards."""
-        self._labels, self._read = numbers, (-1, [])
-        self._last = [replace(one, label=numbers[one.label]) for one in self._last]
+    def number_labels(self, numbers: Sequence[int], *, group: int = 0) -> None:
+        """Replace each label k of a group's inputs by ``numbers[k]``; nothing may be added to it afterwards."""
+        self._labels[group], self._read = numbers, (-1, [])
+        if group == 0:
+            self._last = [replace(one, label=numbers[one.label]) for one in self._last]
+
+    def reduce_run(self, begin: int, end: int) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
+        """Reduce inputs ``begin`` … ``end - 1`` for pickle: blocks as they are, which another process unpacks."""
+        stored = self._counts[-1]
+        tail = self._last[max(begin - stored, 0) : max(end - stored, 0)]
+        if self._file is None or begin >= min(end, stored):
+            return list, (tail,)
+        first, last = bisect_right(self._counts, begin) - 1, bisect_right(self._counts, min(end, stored) - 1)
+        groups = set(self._groups[first:last])
+        if any(len(self._labels[group] or ()) > _MOST_LABELS for group in groups):
+            return list, ([self._at(k) for k in range(begin, end)],)
+        blocks = [(self._bytes_of(self._file, block), self._groups[block]) for block in range(first, last)]
+        of_groups = {group: (self._labels[group], self._readers[group]) for group in groups}
+        kept = begin - self._counts[first], min(end, stored) - self._counts[first]
+        return _unpack_run, (blocks, of_groups, kept, tail)
 
     def _write(self) -> None:
         text = json.dumps([self._to_json(one) for one in self._last], default=index)  # index: NumPy's integers
-        data = zlib.compress(text.encode(), 1)
+        self._append_block(zlib.compress(text.encode(), 1), len(self._last), 0)
+        self._last = []
+
+    def _append_block(self, data: bytes, count: int, group: int) -> None:
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(prefix="picstore-")  # noqa: SIM115
@@ -101,41 +165,59 @@ class InputTable(_Inputs):
             folder = tempfile.gettempdir()
             raise PicstoreError(f"{folder} has no room for the list of inputs: {error}; set TMPDIR") from error
         self._ends.append(self._ends[-1] + len(data))
-        self._last = []
+        self._counts.append(self._counts[-1] + count)
+        self._groups.append(group)
+
+    def _bytes_of(self, file: BinaryIO, block: int) -> bytes:
+        begin, end = self._ends[block : block + 2]
+        return os.pread(file.fileno(), end - begin, begin)
 
     def _read_block(self, file: BinaryIO, block: int) -> list[Input]:
-        begin, end = self._ends[block : block + 2]
-        data = os.pread(file.fileno(), end - begin, begin)
-        rows = json.loads(zlib.decompress(data))
-        if self._labels is not None:
-            for row in rows:
-                row[_LABEL] = self._labels[row[_LABEL]]
-        return [self._from_json(row) for row in rows]
+        group = self._groups[block]
+        return _unpack(self._bytes_of(file, block), self._labels[group], self._readers[group])
 
     def _to_json(self, one: Input) -> list[Any]:
-        if one.reader not in self._readers:  # a source has one or two
-            self._readers.append(one.reader)
+        readers = self._readers[0]
+        if one.reader not in readers:  # a source has one or two
+            readers.append(one.reader)
         attachments = [(name, self._to_json(other)) for name, other in one.attachments]
         texts = one.extra.decode("latin-1"), one.key.decode("latin-1")
-        return [*_texts_and_numbers(one), *texts, attachments, self._readers.index(one.reader)]
+        return [*_texts_and_numbers(one), *texts, attachments, readers.index(one.reader)]
 
-    def _from_json(self, row: list[Any]) -> Input:
-        name, label, path, offset, size, problem, annotated, crc, upright, extra, key, attachments, reader = row
-        return Input(
-            name,
-            label,
-            path,
-            offset,
-            size,
-            problem,
-            extra.encode("latin-1"),
-            annotated and tuple(annotated),
-            tuple((name, self._from_json(other)) for name, other in attachments),
-            self._readers[reader],
-            key.encode("latin-1"),
-            crc,
-            upright,
-        )
+
+def _unpack(data: bytes, labels: Sequence[int] | None, readers: Sequence[Reader | None]) -> list[Input]:
+    rows = json.loads(zlib.decompress(data))
+    if labels is not None:
+        for row in rows:
+            row[_LABEL] = labels[row[_LABEL]]
+    return [_from_json(row, readers) for row in rows]
+
+
+def _unpack_run(
+    blocks: Sequence[tuple[bytes, int]], of_groups: dict[int, Any], kept: tuple[int, int], tail: list[Input]
+) -> list[Input]:
+    """Make inputs of what ``InputTable.reduce_run`` gives."""
+    inputs = [one for data, group in blocks for one in _unpack(data, *of_groups[group])]
+    return inputs[slice(*kept)] + tail
+
+
+def _from_json(row: list[Any], readers: Sequence[Reader | None]) -> Input:
+    name, label, path, offset, size, problem, annotated, crc, upright, extra, key, attachments, reader = row
+    return Input(
+        name,
+        label,
+        path,
+        offset,
+        size,
+        problem,
+        extra.encode("latin-1"),
+        annotated and tuple(annotated),
+        tuple((name, _from_json(other, readers)) for name, other in attachments),
+        readers[reader],
+        key.encode("latin-1"),
+        crc,
+        upright,
+    )
 
 
 class InputView(_Inputs):
@@ -149,6 +231,12 @@ class InputView(_Inputs):
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def __reduce__(self) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
+        run = self._numbers
+        if isinstance(self._inputs, InputTable) and self._change is None and run.step == 1 and len(run):
+            return self._inputs.reduce_run(run.start, run.stop)
+        return super().__reduce__()
 
     def _at(self, k: int) -> Input:
         one = self._inputs[self._numbers[k]]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 
 from picstore.errors import NotADataset, PicstoreError, UsageError
+from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe, local_path
 from picstore.prepare.sources.folder import refuse_parts
 from picstore.prepare.sources.input_table import InputView
@@ -39,7 +40,9 @@ _GENERAL = ("folder", "list")  # any folder and any file
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "coco", *_GENERAL)
 
 
-def open_source(where: Where, *, kind: str = "auto", classes: Where | None = None, **options: object) -> Listing:
+def open_source(
+    where: Where, *, kind: str = "auto", classes: Where | None = None, engine: Engine | None = None, **options: object
+) -> Listing:
     """List a source.
 
     Args:
@@ -48,6 +51,7 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
             ``annotations`` selects coco.
         classes: a file of class names, one per line, in the order of labels. It names integer labels, or reorders
             labels that have names.
+        engine: runs tasks that list parts of a large source; None for no tasks.
         options: the kind's own, None for the default: ``root``, ``synsets``, ``annotations``, ``image_field``,
             ``label_field``.
 
@@ -71,6 +75,8 @@ def open_source(where: Where, *, kind: str = "auto", classes: Where | None = Non
             belongs = " or ".join(other for other in sorted(KINDS) if name in _load_format(other).options)
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} belongs to the source {belongs}; {location} is read as {kind}; give --source")
+    if format_.takes_engine:
+        given["engine"] = engine
     listing = format_.list_inputs(location if format_.object_stores else local_path(location), **given)
     if not listing.inputs:
         raise NotADataset(f"{location} holds no images (read as source {listing.kind})")

@@ -1,4 +1,4 @@
-"""SourceSample, a sample as formats store it, and build_listing, which numbers labels and writes extras as JSON."""
+"""SourceSample, a sample as formats store it, and ListingBuilder, which numbers labels and writes extras as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from picstore.errors import Damage, UsageError
 from picstore.prepare.sources.fields import Label
-from picstore.prepare.sources.input_table import InputTable
+from picstore.prepare.sources.input_table import InputTable, PackedInputs
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.format.record import extra_to_json
@@ -41,6 +41,86 @@ class SourceSample:
     attachments: tuple[tuple[str, Input], ...] = ()
 
 
+# What the user is told of a source: by text how often it was found, and the least example.
+Notes = dict[str, tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedListing:
+    """What a task has found.
+
+    Attributes:
+        inputs: of all parts of the task.
+        labels: by the labels of ``inputs``; none if these are numbers of classes.
+        attachments: names of attachments.
+        notes: what the user is told.
+    """
+
+    inputs: PackedInputs
+    labels: tuple[Label, ...]
+    attachments: tuple[str, ...]
+    notes: Notes
+
+
+class ListingBuilder:
+    """Inputs of a source in their order, as they are found.
+
+    Attributes:
+        notes: what the user is told.
+    """
+
+    def __init__(self) -> None:
+        self.notes: Notes = {}
+        self._inputs = InputTable()
+        self._turns: dict[Label, int] = {}  # of labels, in the order in which they come
+        self._packed: dict[int, tuple[Label, ...]] = {}  # labels by group
+        self._attachments: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def add(self, item: Input | SourceSample) -> None:
+        """Add an input, whose label is the number of a class, or a sample."""
+        if isinstance(item, SourceSample):
+            item = _to_input(item, self._turns.setdefault(item.label, len(self._turns)))
+        self._inputs.append(item)
+        for name, _ in item.attachments:
+            self._attachments[name] = None
+
+    def add_notes(self, notes: Notes) -> None:
+        """Add what the user is told."""
+        for text, (count, example) in notes.items():
+            before, least = self.notes.get(text, (0, example))
+            self.notes[text] = before + count, min(least, example)
+
+    def add_packed(self, found: PackedListing) -> None:
+        """Add what a task has found."""
+        self._packed[self._inputs.add_packed(found.inputs)] = found.labels
+        self._attachments.update(dict.fromkeys(found.attachments))
+        self.add_notes(found.notes)
+
+    def pack(self) -> PackedListing:
+        """Pack what was found."""
+        return PackedListing(self._inputs.pack(), tuple(self._turns), tuple(self._attachments), self.notes)
+
+    def build(self, kind: str, *, classes: Sequence[str] = (), remarks: Iterable[str] = ()) -> Listing:
+        """Build the listing; labels of samples that are names are numbered by sorted name, unless all are integers.
+
+        Args:
+            classes: names by label, if the source has them.
+            remarks: messages for the user.
+        """
+        groups = {0: tuple(self._turns), **self._packed}
+        labels = list(dict.fromkeys(label for found in groups.values() for label in found))
+        numbers, names = _number_labels(labels)
+        number_of = dict(zip(labels, numbers, strict=True))
+        for group, found in groups.items():
+            if found:
+                self._inputs.number_labels([number_of[label] for label in found], group=group)
+        chosen = [printable(name) for name in classes or names]
+        return Listing(kind, self._inputs, chosen, tuple(self._attachments), list(remarks))
+
+
 def build_listing(
     kind: str, samples: Iterable[SourceSample], *, classes: Sequence[str] = (), remarks: Iterable[str] = ()
 ) -> Listing:
@@ -51,15 +131,10 @@ def build_listing(
             unless all of them are integers.
         remarks: messages for the user; consumed after the samples, which may add to them.
     """
-    inputs = InputTable()
-    turns: dict[Label, int] = {}  # of labels, in the order in which they come
-    attachments: dict[str, None] = {}
+    builder = ListingBuilder()
     for sample in samples:
-        inputs.append(_to_input(sample, turns.setdefault(sample.label, len(turns))))
-        attachments.update(dict.fromkeys(name for name, _ in sample.attachments))
-    numbers, names = _number_labels(list(turns))
-    inputs.number_labels(numbers)
-    return Listing(kind, inputs, [printable(name) for name in classes or names], tuple(attachments), list(remarks))
+        builder.add(sample)
+    return builder.build(kind, classes=classes, remarks=remarks)
 
 
 def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:

@@ -11,16 +11,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from picstore.errors import Damage
+from picstore.prepare.engine.processes import Engine
 from picstore.prepare.sources.base import SourceFormat, SourceProbe
 from picstore.prepare.sources.fields import Label, SkippedFields, to_label
 from picstore.prepare.sources.file_patterns import shard_files
 from picstore.prepare.sources.inputs import Input, Listing
 from picstore.prepare.sources.json_stream import json_object
-from picstore.prepare.sources.samples import SourceSample, build_listing, end_at_damage
+from picstore.prepare.sources.parts import FoundPart, list_parts
+from picstore.prepare.sources.samples import SourceSample, end_at_damage
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.prepare.sources.tars import Member, members_of
 from picstore.storage.format.record import MAX_EXTRA
-from picstore.storage.location.resolve import Location, map_concurrently
+from picstore.storage.location.resolve import Location
 
 IMAGES = frozenset(
     ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
@@ -30,26 +32,22 @@ _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", 
 _PROBED_MEMBERS = 64  # to tell a WebDataset from a tar of images
 
 
-def list_webdataset(location: Location) -> Listing:
+def list_webdataset(location: Location, *, engine: Engine | None = None) -> Listing:
     """List samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
     The first image of a sample is its image; further ones, and fields .bin, become attachments: ``seg.png`` is ``seg``.
     ``cls`` is the label, an integer or a name; without it ``label`` of the JSON is. JSON objects and texts become the
     extra; all other fields, pickles among them, are skipped.
     """
+    found = list_parts(_list_tar, list(shard_files(location, ".tar")), engine)
+    skipped = SkippedFields({what: count for what, (count, _) in found.notes.items()})
+    return found.build("webdataset", remarks=skipped.remarks())
+
+
+def _list_tar(tar: Location) -> FoundPart:
     skipped = SkippedFields()
-
-    def list_tars() -> Iterator[SourceSample]:
-        for samples, left_out in map_concurrently(_list_tar, shard_files(location, ".tar")):
-            skipped.update(left_out)
-            yield from samples
-
-    return build_listing("webdataset", list_tars(), remarks=skipped.remarks())
-
-
-def _list_tar(tar: Location) -> tuple[list[SourceSample], SkippedFields]:
-    skipped = SkippedFields()
-    return list(end_at_damage(_samples(tar, skipped), tar)), skipped
+    samples = list(end_at_damage(_samples(tar, skipped), tar))
+    return FoundPart(samples, {what: (count, "") for what, count in skipped.items()})
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -135,4 +133,4 @@ def _has_pairs(tar: Location) -> bool:
     return any(one == other for one, other in itertools.pairwise(keys))
 
 
-FORMAT = SourceFormat(list_webdataset, recognizes=recognizes, object_stores=True)
+FORMAT = SourceFormat(list_webdataset, recognizes=recognizes, object_stores=True, takes_engine=True)

@@ -99,6 +99,31 @@ def test_labels_are_numbered_once_all_are_known(small_blocks: None) -> None:
     assert all(each.attachments == attachments for each in table)
 
 
+@given(st.lists(st.tuples(st.booleans(), st.lists(inputs_of_all_kinds, max_size=8)), max_size=4), st.data())
+@examples(60)
+def test_packed_inputs_keep_their_turn_readers_and_labels(
+    parts: list[tuple[bool, list[Input]]], data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(input_table, "BLOCK", 3)
+        patch.setattr(input_table, "_MOST_LABELS", 5)  # above which a run is sent as a list
+        table, expected = InputTable(), []
+        for packed, inputs in parts:
+            numbered = [replace(one, label=k) for k, one in enumerate(inputs)]
+            if packed and inputs:
+                group = table.add_packed(InputTable(numbered).pack())
+                table.number_labels([one.label for one in inputs], group=group)
+                expected += inputs
+            else:
+                table.extend(inputs)
+                expected += inputs
+        assert len(table) == len(expected) and list(table) == expected
+        begin = data.draw(st.integers(0, len(expected)))
+        end = data.draw(st.integers(begin, len(expected)))
+        sent = pickle.loads(pickle.dumps(table[begin:end]))  # noqa: S301 - as tasks of processes are
+        assert sent == expected[begin:end]
+
+
 def test_inputs_in_the_file_take_no_memory() -> None:
     tracemalloc.start()
     try:
