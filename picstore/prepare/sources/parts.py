@@ -64,7 +64,7 @@ def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: 
     _list_here(list_part, parts[:_TRIED], builder)
     rest = parts[_TRIED:]
     expected = (time.monotonic() - began) / _TRIED * len(rest)
-    if engine is None or engine.workers < 2 or expected < _MIN_SECONDS:
+    if not rest or engine is None or engine.workers < 2 or expected < _MIN_SECONDS:
         _list_here(list_part, rest, builder)
         return builder
     inputs = len(builder) / _TRIED * len(rest)

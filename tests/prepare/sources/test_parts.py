@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from engine_tasks import InlineEngine
 
-from picstore.errors import PicstoreError
+from picstore.errors import PicstoreError, UsageError
 from picstore.prepare.engine.processes import Died, LocalEngine
-from picstore.prepare.sources import parts
+from picstore.prepare.sources import parts, table
 from picstore.prepare.sources.inputs import Listing, read_input
 from picstore.prepare.sources.open import open_source
 from picstore.prepare.sources.parts import FoundPart, list_parts
@@ -105,6 +105,30 @@ def test_little_to_list_and_one_process_make_no_tasks(
     assert fields_of(open_source(path, kind=kind, engine=Counting(64))) == fields_of(alone)
     monkeypatch.setattr(parts, "_MIN_SECONDS", 0)
     assert fields_of(open_source(path, kind=kind, engine=Counting(1))) == fields_of(alone)
+    assert Counting.tasks == 0
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_csv_of_many_parts_lists_what_one_part_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    rows = [f"images/{k}é.jpg,{'dog' if k % 3 else ''},caption {k}" for k in range(500)]
+    path = tmp_path / "train.csv"
+    path.write_bytes(("\ufeff" + end.join(["path,label,caption", *rows])).encode())
+    alone = open_source(path)
+    assert len(alone.inputs) == 500 and alone.classes == ["dog"]
+    monkeypatch.setattr(table, "_PART_BYTES", 300)
+    monkeypatch.setattr(parts, "_MIN_SECONDS", 0)
+    assert fields_of(open_source(path)) == fields_of(alone)
+    assert fields_of(open_source(path, engine=Counting(3))) == fields_of(alone)
+    assert Counting.tasks > 1
+    path.write_bytes(path.read_bytes() + f"{end}images/x.jpg,a,b,c{end}".encode())
+    with pytest.raises(UsageError, match="line 502: 4 values; give 3"):
+        open_source(path, engine=Counting(3))
+    quoted = tmp_path / "quoted.csv"  # whose rows may have several lines
+    quoted.write_text("path,caption\n" + "".join(f'{k}.jpg,"two\nlines"\n' for k in range(500)))
+    monkeypatch.setattr(Counting, "tasks", 0)
+    assert [one.extra for one in open_source(quoted, engine=Counting(3)).inputs] == [b'{"caption":"two\\nlines"}'] * 500
     assert Counting.tasks == 0
 
 
