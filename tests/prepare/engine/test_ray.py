@@ -35,6 +35,7 @@ from picstore.prepare.exports import export as export_module
 from picstore.prepare.exports import folder as folder_format
 from picstore.prepare.exports.export import FORMATS, export
 from picstore.prepare.image.settings import EncodeSettings
+from picstore.prepare.sources import parts
 from picstore.prepare.sources.open import open_source
 from picstore.prepare.upkeep.dupes import hash_images
 from picstore.prepare.upkeep.shuffle import shuffle
@@ -157,6 +158,20 @@ def test_a_conversion_that_loses_workers_writes_the_bytes_of_one_machine(
     alone = converted(source, tmp_path / "alone", machine)
     assert len(list(alone.glob("0000/*.pic"))) >= 4, "several rows are needed to show anything"
     assert tree(converted(source, tmp_path / "both", cluster)) == tree(alone)
+
+
+def test_a_cluster_that_loses_workers_lists_what_one_machine_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        (tmp_path / f"class{number:02d}").mkdir()
+        for k in range(number % 4):
+            (tmp_path / f"class{number:02d}" / f"{k}.jpg").write_bytes(b"an image")
+    alone, cluster = open_source(tmp_path), engines(monkeypatch)[1]
+    monkeypatch.setattr(parts, "_MIN_SECONDS", 0)
+    found = open_source(tmp_path, engine=cluster)
+    assert set(ray.import_ray().attempts.values()) == {2}
+    assert list(found.inputs) == list(alone.inputs) and found.classes == alone.classes
 
 
 def test_verify_and_dupes_find_on_a_cluster_what_they_find_on_one_machine(
