@@ -1,1 +1,1 @@
-"""Images of a batch made on a GPU: decoding, one Triton launch for resampling and color."""
+"""Images of a batch made on a GPU: decoding, resampling and color by Triton."""

@@ -1,8 +1,8 @@
 """Augmentation of decoded images on a GPU: the host's side of the kernels.
 
-A batch is one table of descriptors, which goes to the GPU in one copy, and one launch. Slanted images that are minified
-add a launch, each color step that reads other pixels one or two. The host never waits for the GPU. This package alone
-imports Triton, and is imported only when images are on a GPU.
+A batch is one table of descriptors, which goes to the GPU in one copy, and two launches: filter weights, and pixels.
+Slanted images that are minified add as many, each color step that reads other pixels one or two. The host never waits
+for the GPU. This package alone imports Triton, and is imported only when images are on a GPU.
 """
 
 from __future__ import annotations
