@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -336,6 +337,19 @@ def test_the_command_line_runs_on_the_cluster_and_says_nothing_of_it(nodes: Any,
         exported = picstore_command("export", "train", engine, "--format", "mds", "--engine", engine, cwd=tmp_path)
         assert said(exported) == []
     assert tree(tmp_path / "ray") == tree(tmp_path / "local")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a second file system")  # noqa: S108
+def test_a_merge_to_another_file_system_is_copied_by_the_cluster(nodes: Any, source: Path, tmp_path: Path) -> None:
+    options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=1)
+    for index in range(2):
+        convert(open_source(source), tmp_path / str(index), options, shard=Shard(index, 2))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        done = picstore_command("merge", Path(memory) / "both", "0", "1", "--engine", "ray", cwd=tmp_path)
+        assert said(done) == []
+        merge(tmp_path / "alone", [tmp_path / "0", tmp_path / "1"], workers=1)
+        assert tree(Path(memory) / "both") == tree(tmp_path / "alone")
 
 
 @pytest.mark.slow
