@@ -34,11 +34,11 @@ from picstore.train.cuda.segments.samples import inverse_dct
 from picstore.train.cuda.triton_jit import INTERPRETED, launching
 
 REASONS = {
+    WRONG_ENTRY_POINT: "an entry point where no MCU begins",  # what else is wrong follows from it, or is damage
     BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
     TOO_SHORT: "its entropy-coded data ends early",
     SURPLUS: "a segment with more bytes than it needs",
     MARKER: "a marker within a segment",
-    WRONG_ENTRY_POINT: "an entry point where no MCU begins",
 }
 
 LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # of a program
